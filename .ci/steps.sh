@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# The steps of the gate, one function each: `bash .ci/steps.sh NAME`, started by .ci/run.
+set -euo pipefail
+
+venv=$CI_WORK/.venv-ci # Python 3.11, Django 5.2
+
+step_tests() { # the README's test command, and nothing before it; SQLite
+  python3 --version
+  python3 -m venv "$venv" && "$venv/bin/pip" install -e '.[test]' && suite "$venv/bin/pytest"
+}
+
+step_environments() { # what the later steps need, side by side: installing measures nothing
+  local jobs=() job
+  bash .ci/services.sh headers # mysqlclient is compiled
+  bash .ci/services.sh chromium
+  [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+  "$venv/bin/pip" install -e '.[test,postgres,mysql,redis,dev]' && "$venv/bin/pip" check & jobs+=($!)
+  newer_environment 3.12 'Django~=6.0.0' & jobs+=($!)
+  newer_environment 3.13 'Django~=6.1.0' & jobs+=($!)
+  for job in "${jobs[@]}"; do wait "$job"; done
+}
+
+step_lint() {
+  "$venv/bin/ruff" check .
+  "$venv/bin/ruff" format --check .
+  "$venv/bin/mypy"
+}
+
+step_django() {
+  export DATABASE_URL=sqlite:///$CI_WORK/check.sqlite3
+  "$venv/bin/python" manage.py makemigrations --check --dry-run
+  "$venv/bin/python" manage.py check --fail-level WARNING
+}
+
+step_postgres() { # and Redis, which carries the channel layer here
+  local OJS_TEST_DATABASE_URL OJS_TEST_REDIS_URL
+  OJS_TEST_DATABASE_URL=$(bash .ci/services.sh postgres)
+  OJS_TEST_REDIS_URL=$(bash .ci/services.sh redis)
+  export OJS_TEST_DATABASE_URL OJS_TEST_REDIS_URL OJS_TEST_FULL=1 # 20,000 jobs
+  echo "$OJS_TEST_DATABASE_URL $OJS_TEST_REDIS_URL"
+  suite "$venv/bin/pytest" -m "not sqlite and not conformance"
+}
+
+step_mariadb() {
+  local OJS_TEST_DATABASE_URL
+  OJS_TEST_DATABASE_URL=$(bash .ci/services.sh mariadb)
+  export OJS_TEST_DATABASE_URL
+  echo "$OJS_TEST_DATABASE_URL"
+  suite "$venv/bin/pytest" -m "not sqlite and not conformance"
+}
+
+step_conformance() { # the cases wait more than they work: four at a time
+  [[ -d ../shared/conformance ]] || skip "there are no published cases at ../shared/conformance"
+  OJS_CONFORMANCE_DIR=$(realpath ../shared/conformance)
+  export OJS_CONFORMANCE_DIR
+  suite "$venv/bin/pytest" -m conformance -n 4
+}
+
+step_wheel() { # what a user installs, used where nothing of this checkout can be seen
+  "$venv/bin/python" -m build --wheel --outdir "$CI_WORK/dist" .
+  python3 -m venv "$CI_WORK/user"
+  "$CI_WORK/user/bin/pip" install "$CI_WORK"/dist/*.whl
+  "$CI_WORK/user/bin/pip" check
+  cp .ci/smoke_site.py "$CI_WORK/user/"
+  cd "$CI_WORK/user"
+  bin/django-admin startproject site_of_user .
+  bin/python smoke_site.py
+}
+
+step_python312() { newer_suite 3.12; }
+step_python313() { OJS_TEST_FULL=1 newer_suite 3.13; } # 20,000 jobs on SQLite
+
+newer_environment() { # Python's version, Django
+  local python
+  python=$(find_python "$1") || return 0
+  "$python" -m venv "$CI_WORK/python$1"
+  "$CI_WORK/python$1/bin/pip" install -e '.[test]' "$2"
+}
+
+newer_suite() { # Python's version: the whole suite on SQLite
+  find_python "$1" >/dev/null || skip "Python $1 is not on this machine"
+  "$CI_WORK/python$1/bin/python" -c 'import django, sys; print("Python", sys.version.split()[0], "Django", django.__version__)'
+  suite "$CI_WORK/python$1/bin/pytest"
+}
+
+# Tests marked slow start processes of their own, and the machine may be busy with others': those that failed, three at
+# most, run once more with the machine to themselves, and both runs stay in the log. No other test gets a second run.
+suite() { # pytest and its arguments
+  local code=0 failed slow
+  "$@" || code=$?
+  [[ $code -eq 1 ]] || return "$code"
+  failed=$("$1" --last-failed --collect-only -q -n 0 | grep -c '::' || true)
+  slow=$("$1" --last-failed --collect-only -q -n 0 -m slow | grep -c '::' || true)
+  echo "-----> of $failed that failed, $slow may run again"
+  [[ $failed -ge 1 && $failed -le 3 && $failed -eq $slow ]] || return "$code"
+  "$1" --last-failed -n 0 || return "$code"
+  echo "-----> SECOND RUN: what failed above passed alone"
+}
+
+find_python() { # 3.12: prints an interpreter of that version
+  local candidate
+  # A shim of pyenv may be on the PATH without its version being enabled: ask each.
+  for candidate in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+    if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+skip() {
+  echo "SKIPPED: $*"
+  exit 77
+}
+
+case ${1-} in
+  list) printf '%s\n' tests environments lint django postgres mariadb conformance wheel python312 python313 ;;
+  *) "step_$1" ;;
+esac

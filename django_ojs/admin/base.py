@@ -1,0 +1,134 @@
+"""What our admin pages share: they show and do not edit, and no list ever counts its table."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Case, Model, Q, QuerySet, Value, When
+from django.db.models.functions import Length
+from django.db.models.lookups import LessThan
+from django.http import HttpRequest
+
+from django_ojs.admin.display import shorten
+from django_ojs.models.fields import JSONTextField
+
+#: An offset reads all rows before it: who needs to go further has filters.
+MAX_PAGE = 10_000
+
+
+class EndlessChangeList(ChangeList):
+    """A list that asks for one row more than it shows, to know whether there is a next page, and never for a count."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        first = (self.page_num - 1) * self.list_per_page
+        if not 1 <= self.page_num <= MAX_PAGE:
+            raise IncorrectLookupParameters
+        rows = list(self.queryset[first : first + self.list_per_page + 1])
+        self.result_list = rows[: self.list_per_page]
+        self.result_count = first + len(rows)  # so many there are at least
+        self.full_result_count = self.result_count  # equal: the search form then shows no number
+        self.show_full_result_count = False
+        self.show_admin_actions = True
+        self.can_show_all = False
+        self.multi_page = self.result_count > self.list_per_page
+        self.paginator = self.model_admin.get_paginator(request, self.queryset, self.list_per_page)
+        self.paginator.count = self.result_count
+
+    @property
+    def previous_page(self) -> str:
+        return self.get_query_string({"p": self.page_num - 1}) if self.page_num > 1 else ""
+
+    @property
+    def next_page(self) -> str:
+        more = self.result_count > self.page_num * self.list_per_page
+        return self.get_query_string({"p": self.page_num + 1}) if more else ""
+
+
+class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that may be looked at. Who may act on them needs the model's change or delete permission."""
+
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    sortable_by: ClassVar[tuple[str, ...]] = ()
+    empty_value_display = "–"
+
+    class Media:
+        css = {"all": ["django_ojs/admin.css"]}
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return EndlessChangeList
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class IdSearchAdmin(ViewAdmin):
+    """A `ViewAdmin` whose search is for one job's id: nothing else could be found without reading all rows."""
+
+    search_fields = ("id",)
+    search_help_text = "The id of a job."
+    id_column = "pk"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if not search_term.strip():
+            return queryset, False
+        try:
+            job_id = uuid.UUID(search_term.strip())
+        except ValueError:
+            text = f"'{shorten(search_term, 40)}' is not the id of a job. Use the filters to look for anything else."
+            self.message_user(request, text, messages.WARNING)
+            return queryset.none(), False
+        return queryset.filter(**{self.id_column: job_id}), False
+
+
+class TextFilter(admin.SimpleListFilter):
+    """A filter to type into. `mail.*` finds what begins with `mail.`; anything else is meant exactly."""
+
+    template = "django_ojs/admin/text_filter.html"
+    field = ""
+
+    placeholder = ""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return []
+
+    def has_output(self) -> bool:
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(named(self.field, (self.value() or "").replace("\0", "").strip()))
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """One entry: what the form shows, and the other parameters it has to keep."""
+        yield {
+            "value": self.value() or "",
+            "kept": [item for item in changelist.params.items() if item[0] != self.parameter_name],
+            "cleared": changelist.get_query_string(remove=[str(self.parameter_name)]),
+        }
+
+
+def named(field: str, value: str) -> Q:
+    """Rows with this name: `mail.*` means what begins with `mail.`; nothing means all."""
+    if value.endswith("*"):
+        return Q(**{f"{field}__startswith": value[:-1]})
+    return Q(**{field: value}) if value else Q()
+
+
+def unless_large(column: str, *conditions: Q, limit: int = 65_536) -> Case:
+    """A JSON column for a list: None in rows where it is longer than `limit`, or that fail a condition."""
+    wanted = Q(LessThan(Length(column), limit), *conditions)
+    return Case(When(wanted, then=column), default=Value(""), output_field=JSONTextField())

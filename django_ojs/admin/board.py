@@ -1,0 +1,142 @@
+"""The pages that are about everything: the overview and the dead letters. They belong to the admin of jobs.
+
+So they are on every admin site that has the jobs, whatever its class, under its own name and permissions.
+Each page has an address for its live part alone, which the script asks for every few seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.cache import add_never_cache_headers
+from django.utils.translation import gettext as _
+
+from django_ojs import clock
+from django_ojs.admin import deadletters, display, figures
+from django_ojs.admin.deadletters import Filter
+from django_ojs.admin.operate import MAX_ROWS, SPELLED_OUT, OperatingAdmin, Verb
+from django_ojs.admin.overview import overview
+from django_ojs.models import CronSchedule, Queue, Worker
+from django_ojs.policies.durations import format_instant
+
+#: What may be done with all dead letters that fit a filter: names of the jobs' verbs.
+BULK = ("retry_dead_letters", "delete_dead_letters")
+
+
+class Board(OperatingAdmin):
+    """Adds the pages to the admin of jobs."""
+
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: Any, name: str) -> URLPattern:
+            found: URLPattern = path(route, self.admin_site.admin_view(view), name=f"{self.opts.app_label}_{name}")
+            return found
+
+        return [
+            page("overview/", self.overview_page, "overview"),
+            page("overview/live/", self.overview_live, "overview_live"),
+            page("dead-letters/", self.dead_letters_page, "dead_letters"),
+            page("dead-letters/live/", self.dead_letters_live, "dead_letters_live"),
+            page("dead-letters/all/<slug:name>/", self.dead_letters_all, "dead_letters_all"),
+            *super().get_urls(),
+        ]
+
+    # Overview
+
+    def overview_page(self, request: HttpRequest) -> HttpResponse:
+        return self._page(request, "overview", _("Overview"), overview(figures.current.get(), self._may(request)))
+
+    def overview_live(self, request: HttpRequest) -> HttpResponse:
+        return self._live(request, "overview", overview(figures.current.get(), self._may(request)))
+
+    def _may(self, request: HttpRequest) -> dict[str, bool]:
+        """What of the page this user sees, and whether there are buttons; nothing that this site does not have."""
+        rights = [("view", Queue), ("change", Queue), ("view", Worker), ("view", CronSchedule)]
+        return {
+            (right := f"{verb}_{model._meta.model_name}"): self.admin_site.is_registered(model)
+            and request.user.has_perm(f"{self.opts.app_label}.{right}")
+            for verb, model in rights
+        }
+
+    # Dead letters
+
+    def dead_letters_page(self, request: HttpRequest) -> HttpResponse:
+        return self._page(request, "dead_letters", _("Dead letters"), self._dead_letters(request))
+
+    def dead_letters_live(self, request: HttpRequest) -> HttpResponse:
+        return self._live(request, "dead_letters", self._dead_letters(request))
+
+    def _dead_letters(self, request: HttpRequest) -> dict[str, Any]:
+        wanted = Filter.of(request.GET)
+        newest = [{**job, "ended": display.ago(job["finished_at"])} for job in deadletters.newest(wanted).get()]
+        groups = [_shown(group) for group in deadletters.groups.get()]
+        return {
+            "total": deadletters.total.get(),
+            "groups": groups,
+            "sampled": sum(group["count"] for group in groups),
+            "newest": newest,
+            "filter": wanted,
+            "query": request.GET.urlencode(),
+            "filtered": bool(wanted.fields()),
+            "may_retry": self._has_right(request, "change"),
+            "may_delete": self._has_right(request, "delete"),
+        }
+
+    def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:
+        """GET: how many would it be? POST: do it, to none that came later than the question."""
+        verb = next((verb for verb in self.verbs if verb.name == name and name in BULK), None)
+        if verb is None:
+            raise Http404
+        if not self._has_right(request, verb.right) or not self.has_view_permission(request):
+            raise PermissionDenied
+        wanted = Filter.of(request.POST)
+        if request.method == "POST" and wanted.until:  # else nobody was asked
+            self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
+            back = reverse(f"admin:{self.opts.app_label}_dead_letters", current_app=self.admin_site.name)
+            return HttpResponseRedirect(back)
+        return self._ask_for_all(request, verb, Filter.of({**request.GET.dict(), "until": format_instant(clock.now())}))
+
+    def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: Filter) -> HttpResponse:
+        jobs = wanted.jobs()
+        number = jobs.order_by()[: MAX_ROWS + 1].count()
+        sample = jobs.defer(*self.large_columns).order_by("finished_at")[:SPELLED_OUT]
+        context = {
+            **self._context(request, _("%(verb)s: are you sure?") % {"verb": verb.label}),
+            "verb": verb,
+            "number": min(number, MAX_ROWS),
+            "too_many": number > MAX_ROWS,
+            "filter": wanted,
+            "sample": [display.printable(job) for job in sample],
+            "more": number > SPELLED_OUT,
+            "fields": wanted.fields().items(),
+        }
+        return TemplateResponse(request, "django_ojs/admin/confirm_all.html", context)
+
+    # Both
+
+    def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {**self._context(request, title), "here": name, **context}
+        return TemplateResponse(request, f"django_ojs/admin/{name}.html", context)
+
+    def _live(self, request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
+        """The part of the page that changes; never from a cache."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        response = TemplateResponse(request, f"django_ojs/admin/{name}_live.html", context)
+        add_never_cache_headers(response)
+        return response
+
+    def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
+        return {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
+
+
+def _shown(group: deadletters.Group) -> dict[str, Any]:
+    """A group as the template shows it."""
+    found = dataclasses.asdict(group)
+    return found | {"query": group.query, "first": display.ago(group.first), "last": display.ago(group.last)}

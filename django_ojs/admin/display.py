@@ -1,0 +1,145 @@
+"""Values as HTML. Whatever comes from a job is text here: escaped, printable, and of bounded length."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from django_ojs import clock, jsontext
+from django_ojs.states import State
+
+NOTHING = "–"
+#: Characters of one JSON value that a page shows.
+MAX_CHARACTERS = 50_000
+#: Values that fit in so many characters stay on one line.
+LINE = 72
+
+#: Words that the style sheet has a colour for.
+_LABELS = {state.value for state in State} | {"running", "quiet", "terminate", "paused", "expired", "revoked", "silent"}
+
+
+def label(word: str, colour: str = "") -> SafeString:
+    """A state as a coloured label; the word is always there, so that colour is never the only sign."""
+    colour = colour or (word if word in _LABELS else "other")
+    return format_html('<span class="ojs-label ojs-{}">{}</span>', colour, printable(word) or NOTHING)
+
+
+def when(instant: dt.datetime | None) -> SafeString | str:
+    """A time to the second in the site's zone; the tooltip has it exactly, in UTC."""
+    if instant is None:
+        return NOTHING
+    exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+    short = timezone.localtime(instant).strftime("%Y-%m-%d %H:%M:%S")
+    return format_html('<time class="ojs-time" datetime="{0}" title="{0}">{1}</time>', exact, short)
+
+
+def ago(instant: dt.datetime | None) -> SafeString | str:
+    """How long ago something was, in its largest unit, with the time as tooltip."""
+    if instant is None:
+        return NOTHING
+    seconds = int((clock.now() - instant).total_seconds())
+    text = " ".join([*duration(seconds * 1000).split()[:2], "ago"]) if seconds > 0 else "just now"
+    exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+    return format_html('<time datetime="{0}" title="{0}">{1}</time>', exact, text)
+
+
+def duration(milliseconds: int | None) -> str:
+    """`250 ms`, `1.5 s`, `4 min 10 s`, `3 h 5 min`, `12 d 4 h`."""
+    if milliseconds is None:
+        return NOTHING
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.3g} s"
+    seconds = milliseconds // 1000
+    for big, small, size in (("d", "h", 86_400), ("h", "min", 3600), ("min", "s", 60)):
+        if seconds >= size:
+            rest = seconds % size // {"h": 3600, "min": 60, "s": 1}[small]
+            return f"{seconds // size} {big}" + (f" {rest} {small}" if rest else "")
+    return f"{seconds} s"
+
+
+def printable(value: object) -> str:
+    """`value` as text that UTF-8 can carry: JSON may hold lone surrogates."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+def shorten(value: object, length: int = 80) -> str:
+    text = " ".join(printable(value)[: length * 4].split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def code(text: object) -> SafeString | str:
+    return format_html('<code class="ojs-code">{}</code>', printable(text)) if text else NOTHING
+
+
+def codes(items: Iterable[object] | None, otherwise: str = NOTHING) -> SafeString | str:
+    return format_html_join(" ", '<code class="ojs-code">{}</code>', ((printable(item),) for item in items or ())) or (
+        otherwise
+    )
+
+
+def json(value: Any) -> SafeString | str:
+    """A JSON value as the indented text of a scrolling box."""
+    if value is None:
+        return NOTHING
+    text = pretty(value)
+    hidden = len(text) - MAX_CHARACTERS
+    note = f"\n… and {hidden:,} more characters" if hidden > 0 else ""
+    return format_html('<pre class="ojs-json" tabindex="0">{}{}</pre>', text[:MAX_CHARACTERS], note)
+
+
+def pretty(value: Any, indent: str = "") -> str:
+    """JSON text with line breaks where a line would get long; numbers keep the form in which they were sent."""
+    if isinstance(value, dict) and value:
+        items = [f"{jsontext.dumps(key)}: {pretty(item, indent + '  ')}" for key, item in value.items()]
+        return _wrapped("{", items, "}", indent)
+    if isinstance(value, list) and value:
+        return _wrapped("[", [pretty(item, indent + "  ") for item in value], "]", indent)
+    return jsontext.dumps(value)
+
+
+def _wrapped(opening: str, items: list[str], closing: str, indent: str) -> str:
+    if sum(map(len, items)) + 2 * len(items) + len(indent) <= LINE and not any("\n" in item for item in items):
+        return f"{opening}{', '.join(items)}{closing}"
+    inner = f",\n{indent}  ".join(items)
+    return f"{opening}\n{indent}  {inner}\n{indent}{closing}"
+
+
+def errors(history: list[dict[str, Any]] | None) -> SafeString | str:
+    """A job's errors, newest first, with their backtraces folded."""
+    if not history:
+        return NOTHING
+    return render_to_string("django_ojs/admin/errors.html", {"errors": [_error(entry) for entry in reversed(history)]})
+
+
+def brief(error: dict[str, Any] | None) -> tuple[str, str]:
+    """The kind and the message of a job's error, for lists of failures: the one place that decides what they show."""
+    error = error or {}
+    return shorten(error.get("type") or "", 80), shorten(error.get("message") or "", 160)
+
+
+def error_line(error: object) -> str:
+    """An error object as a short line; '' for anything else."""
+    if not isinstance(error, dict):
+        return ""
+    return shorten(f"{error.get('type', 'error')}: {error.get('message', '')}", 160)
+
+
+def _error(entry: dict[str, Any]) -> dict[str, Any]:
+    backtrace = entry.get("backtrace") or ""
+    lines = backtrace if isinstance(backtrace, list) else [backtrace]
+    return {
+        "type": printable(entry.get("type") or entry.get("code") or "error"),
+        "message": printable(entry.get("message") or ""),
+        "attempt": entry.get("attempt"),
+        "time": entry.get("occurred_at"),
+        "backtrace": printable("\n".join(map(str, lines)))[:MAX_CHARACTERS],
+        "details": pretty(entry["details"])[:MAX_CHARACTERS] if entry.get("details") else "",
+    }

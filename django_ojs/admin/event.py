@@ -1,0 +1,83 @@
+"""The event log, newest first, as far back as it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from django_ojs.admin import columns, display
+from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, TextFilter, unless_large
+from django_ojs.admin.timeline import note
+from django_ojs.models import Event
+from django_ojs.policies import redaction
+
+
+class EventTypeFilter(TextFilter):
+    title, parameter_name, field, placeholder = "event type", "type", "type", "job.failed or worker.*"
+
+
+class JobTypeFilter(TextFilter):
+    title, parameter_name, field, placeholder = "job type", "job_type", "job_type", "mail.send or mail.*"
+
+
+class QueueNameFilter(TextFilter):
+    title, parameter_name, field = "queue", "queue", "queue"
+
+
+class EventChangeList(EndlessChangeList):
+    """Loads no large data, such as the results that events of completed jobs may carry."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Event]:
+        events: QuerySet[Event] = super().get_queryset(request, exclude_parameters)
+        return events.defer("data").annotate(short_data=unless_large("data"))
+
+
+@admin.register(Event)
+class EventAdmin(IdSearchAdmin):
+    list_display = ("shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "who", "glance")
+    list_display_links = ("shown_type",)
+    list_filter = (EventTypeFilter, JobTypeFilter, QueueNameFilter)
+    list_per_page = 100
+    ordering = ("-id",)
+    id_column = "job_id"
+    fields = (
+        "shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "worker_id", "component",
+        "trace_id", "workflow_id", "shown_data",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[EndlessChangeList]:
+        return EventChangeList
+
+    at = columns.time("time", "time")
+    shown_type = columns.code("type", "event")
+
+    @admin.display(description="about")
+    def about(self, event: Event) -> SafeString | str:
+        if event.job_id is None:
+            return display.code(event.subject)
+        url = reverse("admin:django_ojs_job_change", args=[event.job_id], current_app=self.admin_site.name)
+        text = str(event.job_id)
+        return format_html('<a class="ojs-id" title="{}" href="{}">{}…{}</a>', text, url, text[:8], text[-6:])
+
+    @admin.display(description="state")
+    def state_label(self, event: Event) -> SafeString | str:
+        return display.label(event.state) if event.state else display.NOTHING
+
+    @admin.display(description="by")
+    def who(self, event: Event) -> str:
+        return display.shorten(event.worker_id or event.component, 40)
+
+    @admin.display(description="data")
+    def glance(self, event: Any) -> str:
+        return note(event.short_data, event.job_type) or display.NOTHING
+
+    @admin.display(description="data")
+    def shown_data(self, event: Event) -> SafeString | str:
+        return display.json(redaction.event(event.job_type, event.data) if event.data else event.data)

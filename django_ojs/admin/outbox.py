@@ -1,0 +1,67 @@
+"""The outbox: what is on its way to the database of the jobs, and what was set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.models import DELETION
+from django.contrib.admin.utils import flatten_fieldsets
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from django_ojs.admin import columns, display
+from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.conf import ojs_settings
+from django_ojs.models import OutboxEntry
+from django_ojs.operations import outbox
+from django_ojs.policies import redaction
+
+VERBS = (
+    Verb(
+        "retry_entries", "Try again", "given to the relay", one_by_one(lambda pk, by: outbox.try_again(pk)),
+        lambda entry: entry.aside,
+    ),
+    Verb(
+        "discard_entries", "Discard", "discarded", one_by_one(lambda pk, by: outbox.discard(pk)),
+        lambda entry: entry.aside, question="The job was never stored and never will be.",
+        right="delete", flag=DELETION,
+    ),
+)  # fmt: skip
+
+
+@admin.register(OutboxEntry)
+class OutboxAdmin(OperatingAdmin):
+    """Shown only where there is an outbox."""
+
+    list_display = ("target_id", "type", "aside", "attempts", "shown_error", "created", "again")
+    list_filter = ("aside", "kind")
+    ordering = ("id",)
+    verbs: ClassVar[Sequence[Verb]] = VERBS
+    actions = [as_action(verb) for verb in VERBS]
+    fieldsets = (
+        (None, {"fields": ("target_id", "kind", "type", ("aside", "attempts"), "shown_error")}),
+        ("Envelope", {"fields": ("envelope",)}),
+        ("Times", {"fields": (("created", "again"),)}),
+    )
+
+    created = columns.time("created_at", "enqueued")
+    again = columns.time("retry_at", "tried again")
+
+    @admin.display(description="error")
+    def shown_error(self, entry: OutboxEntry) -> str:
+        return redaction.refusal(entry.error, entry.type) or display.NOTHING
+
+    @admin.display(description="document")
+    def envelope(self, entry: OutboxEntry) -> SafeString | str:
+        return display.json(redaction.job({"type": entry.type, "meta": {}, **entry.document}))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return flatten_fieldsets(self.fieldsets)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return ojs_settings.OUTBOX is not None and super().has_module_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return ojs_settings.OUTBOX is not None and super().has_view_permission(request, obj)

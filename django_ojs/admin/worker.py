@@ -1,0 +1,101 @@
+"""Workers: who is there, what each holds, and telling it to go quiet, to end or to go on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from django_ojs import clock
+from django_ojs.admin import columns, display
+from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.conf import ojs_settings
+from django_ojs.models import Job, Worker
+from django_ojs.operations.register import direct
+from django_ojs.states import State
+
+#: Jobs that a worker's page lists.
+HELD = 100
+
+
+def _telling(directive: str) -> Any:
+    return one_by_one(lambda pk, by: direct(pk, directive))
+
+
+VERBS = (
+    Verb(
+        "quiet_workers", "Quiet", "told to take no more jobs", _telling("quiet"),
+        lambda worker: worker.directive != "quiet",
+    ),
+    Verb(
+        "resume_workers", "Resume", "told to go on", _telling("running"),
+        lambda worker: worker.directive in ("quiet", "terminate"),
+    ),
+    Verb(
+        "terminate_workers", "Terminate", "told to end", _telling("terminate"),
+        lambda worker: worker.directive != "terminate",
+        question="The worker finishes or hands back its jobs and ends its process. Nothing here starts it again.",
+    ),
+)  # fmt: skip
+
+
+@admin.register(Worker)
+class WorkerAdmin(OperatingAdmin):
+    list_display = (
+        "id", "state_label", "directive_label", "active_jobs", "concurrency", "its_queues", "hostname", "pid",
+        "version", "last_seen",
+    )  # fmt: skip
+    list_filter = ("state", "directive")
+    search_fields = ("id", "hostname")
+    ordering = ("id",)
+    verbs: ClassVar[Sequence[Verb]] = VERBS
+    actions = [as_action(verb) for verb in VERBS]
+    change_form_template = "django_ojs/admin/worker.html"
+    fieldsets = (
+        (
+            None,
+            {"fields": ("id", ("state_label", "directive_label"), ("active_jobs", "concurrency"), "jobs_completed")},
+        ),
+        ("Serves", {"fields": ("its_queues", "its_types", "its_labels")}),
+        ("Process", {"fields": (("hostname", "pid"), "version", ("memory_mb", "cpu_percent"))}),
+        ("Times", {"fields": ("started", ("heartbeat", "seen"))}),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return flatten_fieldsets(self.fieldsets)
+
+    def page_context(self, obj: Worker) -> dict[str, Any]:
+        """The jobs it holds: those the index on holders has."""
+        held = Job.objects.filter(state=State.ACTIVE, worker_id=obj.pk).order_by("id")
+        rows = [
+            {**job, "started": display.ago(job["started_at"]), "until": display.when(job["visible_until"])}
+            for job in held.values("id", "type", "queue", "attempt", "started_at", "visible_until")[: HELD + 1]
+        ]
+        return {"held": rows[:HELD], "held_more": len(rows) > HELD}
+
+    its_queues = columns.codes("queues", "queues")
+    its_labels = columns.json("labels", "labels")
+    started = columns.time("started_at", "started")
+    heartbeat = columns.time("last_heartbeat_at", "last heartbeat")
+    seen = columns.time("last_seen_at", "last call")
+    last_seen = columns.ago("last_seen_at", "last call")
+
+    @admin.display(description="state")
+    def state_label(self, worker: Worker) -> SafeString:
+        """As it reported, unless it has been silent for so long that it counts as dead."""
+        limit = dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
+        heard = worker.last_heartbeat_at
+        return display.label("silent" if heard is not None and clock.now() - heard > limit else worker.state)
+
+    @admin.display(description="told to be")
+    def directive_label(self, worker: Worker) -> SafeString | str:
+        return display.label(worker.directive) if worker.directive else display.NOTHING
+
+    @admin.display(description="job types")
+    def its_types(self, worker: Worker) -> SafeString | str:
+        return display.codes(worker.job_types, otherwise="any")

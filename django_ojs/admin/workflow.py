@@ -1,0 +1,133 @@
+"""Workflows: how far they are, with their members; cancel, and resume a failed one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.cache import add_never_cache_headers
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from django_ojs import workflowview
+from django_ojs.admin import columns, display
+from django_ojs.admin.base import IdSearchAdmin
+from django_ojs.admin.flowgraph import draw
+from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.models import Workflow
+from django_ojs.operations import workflow as operations
+from django_ojs.policies import redaction
+
+#: Members that a page lists.
+MAX_MEMBERS = 1000
+_COLOURS = {"completed": "good", "failed": "discarded", "running": "active"}
+
+VERBS = (
+    Verb(
+        "cancel_workflows", "Cancel", "cancelled",
+        one_by_one(lambda pk, by: operations.cancel(pk, cancelled_by=by)), lambda flow: flow.state == "running",
+        question="Members that wait will never run; running ones may finish. No callback fires.",
+    ),
+    Verb(
+        "retry_workflows", "Retry", "resumed", one_by_one(lambda pk, by: operations.retry(pk)),
+        lambda flow: flow.state == "failed",
+    ),
+)  # fmt: skip
+
+
+@admin.register(Workflow)
+class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
+    list_display = ("label", "type", "state_label", "members_done", "created_ago", "finished")
+    list_filter = ("state", "type")
+    ordering = ("-created_at", "-id")
+    search_help_text = "The id of a workflow."
+    verbs: ClassVar[Sequence[Verb]] = VERBS
+    actions = [as_action(verb) for verb in VERBS]
+    large_columns = ("facts",)
+    change_form_template = "django_ojs/admin/workflow.html"
+    fieldsets = (
+        (None, {"fields": ("id", ("name", "own_id"), ("type", "state_label"), "members_done")}),
+        ("Members", {"fields": ("members",)}),
+        ("Error", {"fields": ("shown_error",)}),
+        ("Times", {"fields": (("created", "started", "finished"),)}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
+        found: QuerySet[Workflow] = super().get_queryset(request).select_related("start")
+        return found
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """No heading for an error where there is none."""
+        return [(name, options) for name, options in self.fieldsets if name != "Error" or (obj and obj.error)]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return flatten_fieldsets(self.fieldsets)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.graph_view)
+        return [path("<uuid:flow_id>/graph/", view, name="django_ojs_workflow_graph"), *super().get_urls()]
+
+    def page_context(self, obj: Workflow) -> dict[str, Any]:
+        return {"graph": draw(obj, self._job_url), "state": self.state_label(obj), "progress": self.members_done(obj)}
+
+    def graph_view(self, request: HttpRequest, flow_id: uuid.UUID) -> HttpResponse:
+        """The picture alone, for the page to keep it as it is."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        flow = get_object_or_404(Workflow, pk=flow_id)
+        response = TemplateResponse(request, "django_ojs/admin/workflow_live.html", self.page_context(flow))
+        add_never_cache_headers(response)
+        return response
+
+    def _job_url(self, job_id: uuid.UUID) -> str:
+        return reverse("admin:django_ojs_job_change", args=[job_id], current_app=self.admin_site.name)
+
+    created = columns.time("created_at", "created")
+    created_ago = columns.ago("created_at", "created")
+    started = columns.time("started_at", "started")
+    finished = columns.time("finished_at", "finished")
+
+    @admin.display(description="error")
+    def shown_error(self, flow: Workflow) -> SafeString | str:
+        return display.json(redaction.event("", {"error": flow.error})["error"])
+
+    @admin.display(description="workflow")
+    def label(self, flow: Workflow) -> str:
+        return display.shorten(flow.name or flow.public_id, 60)
+
+    @admin.display(description="state")
+    def state_label(self, flow: Workflow) -> SafeString:
+        return display.label(flow.state, _COLOURS.get(flow.state, ""))
+
+    @admin.display(description="steps")
+    def members_done(self, flow: Workflow) -> str:
+        counted = workflowview.summary(flow)
+        return f"{counted['steps_completed']} of {counted['steps_total']} completed"
+
+    @admin.display(description="in their order")
+    def members(self, flow: Workflow) -> SafeString | str:
+        """A line for each job: what it is, its state, and a link to it once it exists."""
+        view = operations.info(flow.pk)
+        rows = [self._member(step, view.jobs) for step in view.steps[:MAX_MEMBERS] if step.job_id]
+        table = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
+        more = len(view.steps) - MAX_MEMBERS
+        note = f"and {more:,} more" if more > 0 else ""
+        head = format_html_join("", "<th>{}</th>", ((word,) for word in ("step", "type", "state", "job")))
+        return format_html("<table><tr>{}</tr>{}</table>{}", head, table, note)
+
+    def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
+        job = jobs.get(step.job_id)
+        if job is None:
+            return (display.shorten(step.step_id), step.type, display.NOTHING, "not enqueued")
+        url = self._job_url(step.job_id)
+        link = format_html('<a class="ojs-id" href="{}">{}…{}</a>', url, str(step.job_id)[:8], str(step.job_id)[-6:])
+        return (display.shorten(step.step_id), step.type, display.label(job["state"]), link)

@@ -1,0 +1,15 @@
+"""The app's entry in INSTALLED_APPS."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class DjangoOJSConfig(AppConfig):
+    name = "django_ojs"
+    verbose_name = "Open Job Spec"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django_ojs import checks, outboxchecks  # noqa: F401  (they register themselves)
+        from django_ojs.tasks import checks as task_checks  # noqa: F401

@@ -1,0 +1,5 @@
+"""WSGI application of the benchmark."""
+
+from django.core.wsgi import get_wsgi_application
+
+application = get_wsgi_application()

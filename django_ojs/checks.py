@@ -1,0 +1,326 @@
+"""System checks. Each has a number that stays its own, says what is wrong, and how to put it right.
+
+E001 unknown setting            W001 anonymous callers allowed       W101 SQLite journal is not WAL
+E002 mistyped setting           W002 URLs are not included           W102 SQLite locks too late
+E003 bad middleware             W003 channels is not installed       W103 SQLite gives up early
+E004 bad handler                W004 django_filters is not installed W104 PostgreSQL isolation level
+E005 rest_framework missing     W005 heartbeats too rare             W105 MariaDB isolation level
+E006 USE_TZ is off              W006 a connection per request        W106 database without SKIP LOCKED
+I001 no packages for webhooks   W008 webhooks over plain http
+
+In `tasks/checks.py`, about the backend of Django's Tasks:
+
+E201 queue name in TASKS        W201 unknown OPTIONS in TASKS
+E202 bad OPTIONS in TASKS       W202 waiting jobs without a handler
+E203 no Tasks framework         W203 django_tasks is not installed
+
+The outbox has its own, in `outboxchecks.py`. What asks the database runs with `check --database default` and with
+`migrate`, as Django has it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Info, Tags, register
+from django.core.checks import Warning as Caution
+from django.db import connections
+
+from django_ojs.conf import FIELDS, Settings, ojs_settings
+
+_CheckResult = list[CheckMessage]
+
+
+@register(Tags.compatibility)
+def check_settings(**kwargs: Any) -> _CheckResult:
+    """E001, E002: the keys of the `OJS` dict and the types of their values."""
+    given = getattr(settings, "OJS", None) or {}
+    if not isinstance(given, Mapping):
+        return [Error("OJS is not a dict.", hint='Write OJS = {"SERVICE_NAME": "shop"}.', id="ojs.E002")]
+    return [problem for key, value in given.items() for problem in _check_setting(key, value)]
+
+
+@register(Tags.compatibility)
+def check_middleware(**kwargs: Any) -> _CheckResult:
+    """E003: the middlewares that the settings name can be imported, made and called where they stand."""
+    from django_ojs.middleware import Chain
+
+    problems: _CheckResult = []
+    for name, takes_async in (("ENQUEUE_MIDDLEWARE", False), ("EXECUTION_MIDDLEWARE", True)):
+        for path in _strings(name):
+            try:
+                Chain.inspect(path, takes_async=takes_async)
+            except Exception as error:  # noqa: BLE001 - whatever the site's own code raises is what is wrong
+                message = f"OJS['{name}']: {path!r} cannot be used: {error}"
+                problems.append(Error(message, hint="Name a function or class by its dotted path.", id="ojs.E003"))
+    return problems
+
+
+@register(Tags.compatibility)
+def check_handlers(**kwargs: Any) -> _CheckResult:
+    """E004: every handler has a job type of its own and can be called as jobs call it."""
+    from django_ojs.registry import InvalidHandler, registry
+
+    try:
+        registry.autodiscover()
+    except InvalidHandler as error:
+        return [Error(str(error), hint="Correct the @job that the message names.", id="ojs.E004")]
+    return []
+
+
+@register(Tags.compatibility)
+def check_apps(**kwargs: Any) -> _CheckResult:
+    """E005, E006, W003, W004: what else belongs into the settings."""
+    problems: _CheckResult = []
+    if not apps.is_installed("rest_framework"):
+        hint = "Add 'rest_framework' to INSTALLED_APPS."
+        problems.append(Error("The HTTP binding needs Django REST framework.", hint=hint, id="ojs.E005"))
+    if not settings.USE_TZ:
+        hint = "Set USE_TZ = True: an instant without a time zone is not the same instant on every worker."
+        problems.append(Error("django-ojs needs time zone support.", hint=hint, id="ojs.E006"))
+    for app, number, lost in (("channels", "W003", "WebSocket"), ("django_filters", "W004", "filters in the REST API")):
+        if not apps.is_installed(app):
+            hint = f"Add '{app}' to INSTALLED_APPS, or silence ojs.{number} if you do without."
+            problems.append(Caution(f"Without {app} there is no {lost}.", hint=hint, id=f"ojs.{number}"))
+    return problems
+
+
+@register(Tags.compatibility)
+def check_heartbeats(**kwargs: Any) -> _CheckResult:
+    """W005: a living worker must not be taken for dead, nor lose its jobs between two beats."""
+    if check_settings():
+        return []
+    beat = ojs_settings.HEARTBEAT_INTERVAL
+    limits = {
+        "HEARTBEAT_TIMEOUT": ojs_settings.HEARTBEAT_TIMEOUT,
+        "WORKER_VISIBILITY_TIMEOUT": ojs_settings.WORKER_VISIBILITY_TIMEOUT,
+    }
+    return [
+        Caution(
+            f"OJS['{name}'] is {limit:g} s, less than three heartbeats of {beat:g} s.",
+            hint=f"Raise it to at least {3 * beat:g}, or lower OJS['HEARTBEAT_INTERVAL'].",
+            id="ojs.W005",
+        )
+        for name, limit in limits.items()
+        if limit < 3 * beat
+    ]
+
+
+@register(Tags.compatibility)
+def check_webhooks(**kwargs: Any) -> _CheckResult:
+    """I001: webhooks can be sent, and their secrets kept. Who wants none has nothing to mend."""
+    from django_ojs import webhooks
+
+    if not (missing := webhooks.missing()):
+        return []
+    message = f"Without {' and '.join(missing)} there are no webhooks."
+    return [Info(message, hint=f"{webhooks.HINT} Silence ojs.I001 if you do without.", id="ojs.I001")]
+
+
+@register(Tags.security, deploy=True)
+def check_webhook_transport(**kwargs: Any) -> _CheckResult:
+    """W008: outside a site's own network everybody on the way can read what plain http carries."""
+    if not ojs_settings.WEBHOOK_ALLOW_HTTP:
+        return []
+    hint = "Leave it out; put receivers of your own network behind TLS, too, or silence ojs.W008."
+    return [Caution("OJS['WEBHOOK_ALLOW_HTTP'] sends events unencrypted.", hint=hint, id="ojs.W008")]
+
+
+@register(Tags.security, deploy=True)
+def check_anonymous(**kwargs: Any) -> _CheckResult:
+    """W001: outside DEBUG nobody should get in without credentials."""
+    if ojs_settings.ALLOW_ANONYMOUS and not settings.DEBUG:
+        return [
+            Caution(
+                "OJS['ALLOW_ANONYMOUS'] lets everybody enqueue, run and delete jobs.",
+                hint="Leave it out, and give callers keys: manage.py ojs_apikey create.",
+                id="ojs.W001",
+            )
+        ]
+    return []
+
+
+@register(Tags.compatibility, deploy=True)
+def check_pool(**kwargs: Any) -> _CheckResult:
+    """W006: under ASGI each request has a thread of its own, so nothing but a pool keeps a connection."""
+    from django_ojs.operations.common import database
+
+    alias = database(None)
+    config = settings.DATABASES.get(alias, {})
+    postgres = "postgresql" in config.get("ENGINE", "")
+    if not postgres or not getattr(settings, "ASGI_APPLICATION", None) or config.get("OPTIONS", {}).get("pool"):
+        return []
+    return [
+        Caution(
+            f"Under ASGI every request opens a connection of its own to the database {alias!r}: OJS over HTTP is slow.",
+            hint=_options_hint(alias, pool={"min_size": 1, "max_size": 16})
+            + " It takes psycopg[pool] and CONN_MAX_AGE = 0. Silence ojs.W006 if this site is served by WSGI only.",
+            id="ojs.W006",
+        )
+    ]
+
+
+@register(Tags.urls)
+def check_urls(**kwargs: Any) -> _CheckResult:
+    """W002: the HTTP binding is reachable."""
+    if not getattr(settings, "ROOT_URLCONF", None) or _includes_us(_patterns()):
+        return []
+    hint = 'Add path("", include("django_ojs.urls")) to the root URLconf, or silence ojs.W002 if only Python enqueues.'
+    return [Caution("The URLs of django-ojs are not included.", hint=hint, id="ojs.W002")]
+
+
+@register(Tags.database)
+def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
+    """W101 to W106: the database that holds the jobs is set up for many workers."""
+    from django_ojs.operations.common import database
+
+    alias = database(None)
+    if alias not in (databases or ()):
+        return []
+    connection = connections[alias]
+    check = _VENDORS.get(connection.vendor)
+    return list(check(alias, connection)) if check else []
+
+
+def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
+    if key not in FIELDS:
+        near = difflib.get_close_matches(str(key).upper(), FIELDS, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(FIELDS))}."
+        yield Error(f"OJS has no setting {key!r}.", hint=hint, id="ojs.E001")
+        return
+    wanted = typing.get_type_hints(Settings)[key]
+    if not _fits(value, wanted):
+        yield Error(f"OJS[{key!r}] is {value!r:.80}.", hint=f"It must be {_describe(wanted)}.", id="ojs.E002")
+    elif key == "REDACT":
+        from django_ojs.policies import redaction
+
+        for problem in redaction.problems(value):
+            yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="ojs.E002")
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        yield Error(f"OJS[{key!r}] is {value!r}.", hint="It must not be negative.", id="ojs.E002")
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a setting has the type that `Settings` declares; a list serves where a tuple is asked for."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, option) for option in arguments)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
+    if origin is not None and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            _fits(name, arguments[0]) and _fits(item, arguments[1]) for name, item in value.items()
+        )
+    if wanted is Any:
+        return True
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, wanted)
+
+
+def _describe(wanted: Any) -> str:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is typing.Literal:
+        return " or ".join(repr(word) for word in arguments)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_describe(option) for option in arguments)
+    if origin is tuple:
+        return "a list of strings"
+    if origin is not None:
+        return "a dict"
+    names = {str: "a string", int: "a whole number", float: "a number", bool: "True or False", type(None): "None"}
+    return names.get(wanted, str(wanted))
+
+
+def _strings(name: str) -> list[str]:
+    """The dotted paths of a setting, whatever else is wrong with it."""
+    given = (getattr(settings, "OJS", None) or {}).get(name, FIELDS[name].default)
+    return [path for path in given if isinstance(path, str)] if isinstance(given, list | tuple) else []
+
+
+def _patterns() -> Iterable[Any]:
+    from django.urls import get_resolver
+
+    return get_resolver().url_patterns
+
+
+def _includes_us(patterns: Iterable[Any]) -> bool:
+    for pattern in patterns:
+        module = getattr(pattern, "urlconf_name", None)
+        if getattr(module, "__name__", module) == "django_ojs.urls":
+            return True
+        if hasattr(pattern, "url_patterns") and _includes_us(pattern.url_patterns):
+            return True
+    return False
+
+
+def _options_hint(alias: str, **options: Any) -> str:
+    inside = ", ".join(f'"{name}": {value!r}' for name, value in options.items())
+    return f'Set DATABASES["{alias}"]["OPTIONS"] = {{{inside}}}.'
+
+
+_SQLITE_OPTIONS = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+}
+
+
+def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:
+    hint = _options_hint(alias, **_SQLITE_OPTIONS)
+    with connection.cursor() as cursor:
+        journal = cursor.execute("PRAGMA journal_mode").fetchone()[0]
+        patience = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
+    if journal not in ("wal", "memory"):  # a database in memory has no journal to speak of
+        message = f"SQLite's journal mode is {journal}: every write stops all readers."
+        yield Caution(message, hint=hint, id="ojs.W101")
+    if (connection.transaction_mode or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        message = "SQLite transactions take the write lock late: two workers fail with 'database is locked'."
+        yield Caution(message, hint=hint, id="ojs.W102")
+    if patience < 10_000:
+        message = f"SQLite waits {patience} ms for a lock, too little beside several workers."
+        yield Caution(message, hint=hint, id="ojs.W103")
+
+
+def _check_postgresql(alias: str, connection: Any) -> Iterator[CheckMessage]:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        level = cursor.fetchone()[0]
+    if level != "read committed":
+        yield Caution(
+            f"PostgreSQL runs at isolation level {level}: claims of several workers fail instead of sharing the work.",
+            hint=f'Leave "isolation_level" out of DATABASES["{alias}"]["OPTIONS"]; read committed is the default.',
+            id="ojs.W104",
+        )
+
+
+def _check_mysql(alias: str, connection: Any) -> Iterator[CheckMessage]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@tx_isolation" if connection.mysql_is_mariadb else "SELECT @@transaction_isolation")
+        level = cursor.fetchone()[0]
+    if level.upper() != "READ-COMMITTED":
+        yield Caution(
+            f"The database runs at isolation level {level}: its gap locks make workers wait for each other.",
+            hint=_options_hint(alias, isolation_level="read committed"),
+            id="ojs.W105",
+        )
+    if not connection.features.has_select_for_update_skip_locked:
+        message = "This database has no SKIP LOCKED: workers claim one after the other."
+        yield Caution(message, hint="Use MariaDB 10.6 or newer, or MySQL 8.", id="ojs.W106")
+
+
+_VENDORS: dict[str, Callable[[str, Any], Iterator[CheckMessage]]] = {
+    "sqlite": _check_sqlite,
+    "postgresql": _check_postgresql,
+    "mysql": _check_mysql,
+}

@@ -1,0 +1,243 @@
+"""A stored job, as the code that enqueued it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+from django.db.transaction import TransactionManagementError
+
+from django_ojs import envelope, jsontext, states
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import Conflict, NotFound
+from django_ojs.states import State
+
+if TYPE_CHECKING:
+    from django_ojs.models import JobRow
+
+
+class JobDropped(LookupError):
+    """The job that was asked for is not there: an enqueue middleware dropped it."""
+
+
+class JobHandle:
+    """One job. What it says is what was last read: at `enqueue`, or by `refresh()`.
+
+    `deduplicated` is True, and `created` False, where a unique policy found the job already there. `dropped`
+    is True where an enqueue middleware swallowed it; such a handle has nothing else to say and raises JobDropped.
+    `in_outbox` is True while the job is on its way to another database (`OJS["OUTBOX"]`): its state is then the one
+    that it will have there. `outbox_error` is not empty where that database refused it for good.
+    """
+
+    __slots__ = ("_row", "created", "deduplicated", "dropped", "in_outbox", "outbox_error")
+
+    def __init__(self, row: JobRow | None, status: str = "created") -> None:
+        self._row = row
+        self.created = status in ("created", "outbox")
+        self.in_outbox, self.outbox_error = status == "outbox", ""
+        self.deduplicated = status == "duplicate"
+        self.dropped = row is None
+
+    @property
+    def row(self) -> JobRow:
+        if self._row is None:
+            raise JobDropped("An enqueue middleware dropped this job: look at handle.dropped before you ask for more.")
+        return self._row
+
+    @property
+    def id(self) -> uuid.UUID:
+        value: uuid.UUID = self.row["id"]
+        return value
+
+    @property
+    def type(self) -> str:
+        return str(self.row["type"])
+
+    @property
+    def queue(self) -> str:
+        return str(self.row["queue"])
+
+    @property
+    def state(self) -> State:
+        return State(self.row["state"])
+
+    @property
+    def attempt(self) -> int:
+        return int(self.row["attempt"])
+
+    @property
+    def is_finished(self) -> bool:
+        """Completed, cancelled or discarded."""
+        return self.state in states.TERMINAL
+
+    @property
+    def args(self) -> list[Any]:
+        value: list[Any] = jsontext.loads(self.row["args"])
+        return value
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        return jsontext.loads(self.row["meta"]) if self.row["meta"] else {}
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned; None before it did."""
+        text = self.row["result"]
+        return jsontext.loads(text) if text else None
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """The errors of all attempts that failed, oldest first (core section 8)."""
+        return jsontext.loads(self.row["errors"]) if self.row["errors"] else []
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The latest error, unless the job succeeded after all."""
+        return self.errors[-1] if self.errors and self.state is not State.COMPLETED else None
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        """The job as the wire shows it (core section 5)."""
+        return envelope.render(self.row)
+
+    def refresh(self) -> JobHandle:
+        """Read the job again. Raises NotFound once it has been pruned."""
+        self._row, self.in_outbox, self.outbox_error = _look(self.id)
+        return self
+
+    def cancel(self, reason: str = "") -> JobHandle:
+        """Stop the job (core 7.6). Raises InvalidStateTransition if it is completed or discarded already, and
+        Conflict while it is in the outbox."""
+        from django_ojs.operations.cancel import cancel_one
+
+        if self.in_outbox and self.refresh().in_outbox:
+            raise in_outbox("cancel", f"job '{self.id}'")
+        self._row = cancel_one(self.id, reason=reason).row
+        return self
+
+    def retry(self) -> JobHandle:
+        """Make a dead letter available again. Raises InvalidStateTransition for a job that is not discarded."""
+        from django_ojs.operations.retry import retry_one
+
+        if self.in_outbox and self.refresh().in_outbox:
+            raise in_outbox("retry", f"job '{self.id}'")
+        self._row = retry_one(self.id)
+        return self
+
+    def wait(self, timeout: float | None = None) -> JobHandle:
+        """Return when the job is finished; for scripts. `timeout` in seconds, None: as long as it takes.
+
+        Raises TimeoutError, and TransactionManagementError inside an open transaction: no worker sees the
+        job before the commit that this call would hold up.
+        """
+        for pause in pauses(timeout):
+            if self.refresh().is_finished:
+                return self
+            self._refuse_endless()
+            time.sleep(pause)
+        raise self._late(timeout)
+
+    async def await_(self, timeout: float | None = None) -> JobHandle:  # noqa: ASYNC109 - the same contract as wait()
+        """`wait` from asynchronous code (`await` itself is Python's)."""
+        for pause in pauses(timeout):
+            if (await self.arefresh()).is_finished:
+                return self
+            await sync_to_async(self._refuse_endless)()
+            await asyncio.sleep(pause)
+        raise self._late(timeout)
+
+    arefresh = sync_to_async(refresh)
+    acancel = sync_to_async(cancel)
+    aretry = sync_to_async(retry)
+
+    def _refuse_endless(self) -> None:
+        refuse_set_aside(f"job {self.id}", self.outbox_error)
+        refuse_open_transaction(f"job {self.id}")
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"Job {self.id} ({self.type}) is still {self.state} after {timeout} seconds.")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and not self.dropped and not other.dropped and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(None if self.dropped else self.id)
+
+    def __repr__(self) -> str:
+        if self.dropped:
+            return "<job dropped>"
+        return f"<job {self.type} {self.id}: {'in the outbox' if self.in_outbox else self.state}>"
+
+
+def in_outbox(verb: str, what: str) -> Conflict:
+    """The error for a verb that has nothing to work on yet."""
+    return Conflict(
+        f"Cannot {verb} {what}: it is in the outbox, on its way to the database of the jobs.",
+        details={"attempted": verb},
+        hint="Try again when handle.refresh().in_outbox is False, or roll the transaction back.",
+    )
+
+
+def refuse_open_transaction(what: str) -> None:
+    """Raise TransactionManagementError where somebody would wait inside the transaction that has to end first."""
+    from django_ojs.operations.common import database
+
+    if connections[ojs_settings.OUTBOX or database(None)].in_atomic_block:
+        raise TransactionManagementError(
+            f"wait() for {what} inside an open transaction would never end: workers see the job, and this "
+            "transaction sees their work, only after its commit. Call wait() after the atomic block."
+        )
+
+
+def refuse_set_aside(what: str, error: str) -> None:
+    """Raise RuntimeError where somebody would wait for what was set aside in the outbox."""
+    if error:
+        raise RuntimeError(f"wait() for {what} would never end: it is set aside in the outbox. {error}")
+
+
+def pauses(timeout: float | None) -> Iterator[float]:
+    """Seconds to sleep between looks: 20 ms, growing by half up to one second, never past the deadline."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = 0.02
+    while True:
+        left = pause if deadline is None else deadline - time.monotonic()
+        yield max(min(pause, left), 0)
+        if deadline is not None and left <= 0:
+            return
+        pause = min(pause * 1.5, 1.0)
+
+
+def get_job(id: str | uuid.UUID) -> JobHandle:
+    """The job with this id. Raises NotFound."""
+    try:
+        key = id if isinstance(id, uuid.UUID) else uuid.UUID(id)
+    except ValueError:
+        raise NotFound.resource("job", str(id)) from None
+    row, in_outbox, error = _look(key)
+    handle = JobHandle(row, "outbox" if in_outbox else "created")
+    handle.outbox_error = error
+    return handle
+
+
+def _look(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
+    """The job, whether it is in the outbox still, and why it will stay there. Raises NotFound."""
+    from django_ojs.operations import outbox
+    from django_ojs.operations.info import info
+
+    try:
+        return info(job_id), False, ""
+    except NotFound:
+        if ojs_settings.OUTBOX is None:
+            raise
+    entry = outbox.find(job_id)
+    if entry is None or entry.kind != entry.Kind.JOB:
+        return info(job_id), False, ""  # it may have been on its way between the two looks
+    return outbox.job_row(entry), True, entry.error if entry.aside else ""
+
+
+aget_job = sync_to_async(get_job)

@@ -1,0 +1,183 @@
+"""How a job is to be run, in Python's words, and their translation into the envelope's (core section 5)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias, TypedDict
+
+from django_ojs.client import arguments
+from django_ojs.policies import durations, names, retry
+
+#: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
+Duration: TypeAlias = str | int | float | dt.timedelta
+
+
+class HandlerOptions(TypedDict, total=False):
+    """What `@job` takes: the defaults of a handler's jobs."""
+
+    queue: str
+    priority: int | str  #: a number, or a name from `OJS["PRIORITY_LEVELS"]`
+    retry: Mapping[str, Any]  #: in the wire's spelling: `{"max_attempts": 5, "initial_interval": "2s"}`
+    timeout: Duration  #: of one attempt
+    visibility_timeout: Duration  #: how long a claim holds; without it our worker renews by itself
+    unique: bool | Mapping[str, Any]  #: True: the same type and arguments only once at a time
+    tags: Iterable[str]
+    meta: Mapping[str, Any]
+    result_ttl: Duration  #: how long the result is kept; 0: not at all, -1: for ever
+
+
+class Options(HandlerOptions, total=False):
+    """What `.options()` and `enqueue()` take: the same for one job, and when it is to run."""
+
+    delay: Duration  #: from now
+    at: dt.datetime  #: not before this instant
+    expires_at: dt.datetime  #: not after this instant
+    pending: bool  #: staged until somebody activates it
+    id: str | uuid.UUID  #: a UUIDv7 of your own
+
+
+HANDLER_NAMES = frozenset(HandlerOptions.__annotations__)
+NAMES = frozenset(Options.__annotations__)
+
+
+def checked(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[str, Any]:
+    """`options` without those that are None. Raises TypeError for an unknown one."""
+    for name in options:
+        if name not in known:
+            raise TypeError(_unknown(name, known))
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`; `retry` and `meta` are merged key by key. A new `at` replaces an old `delay`."""
+    result = {**base, **over}
+    for name in ("retry", "meta"):
+        if name in base and name in over:
+            result[name] = {**base[name], **over[name]}
+    for name, rival in (("at", "delay"), ("delay", "at")):
+        if name in over and rival not in over:
+            result.pop(rival, None)
+    return result
+
+
+def attributes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of an envelope that say the same as `options`.
+
+    Raises TypeError or ValueError, naming the option, for a value that cannot be meant, and
+    InvalidRetryPolicy for an impossible retry policy.
+    """
+    if "at" in options and "delay" in options:
+        raise TypeError("Give either at= or delay=, not both.")
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        found |= _READERS[name](name, value)
+    return found
+
+
+def milliseconds(value: Duration, name: str) -> int:
+    """A duration in milliseconds, rounded up. ValueError if it is negative or unreadable, TypeError if it is none."""
+    if isinstance(value, dt.timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError(f"{name}={value!r}: give seconds, a timedelta, or a text such as '10m' or 'PT10M'.")
+    if isinstance(value, str):
+        try:
+            return durations.parse_duration_ms(value)
+        except ValueError as error:
+            raise ValueError(f"{name}={value!r} {error}.") from None
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name}={value!r}: a duration is zero or more seconds.")
+    return min(math.ceil(round(value * 1000, 6)), durations.MAX_MS)
+
+
+def _plain(name: str, value: Any) -> dict[str, Any]:
+    return {name: value}
+
+
+def _queue(name: str, value: Any) -> dict[str, Any]:
+    try:
+        return {name: names.check_queue(value)}
+    except ValueError as error:
+        raise ValueError(f"queue={value!r} {error}.") from None
+
+
+def _retry(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f'retry={value!r}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
+    arguments.check(dict(value), name)
+    retry.parse(dict(value), name)
+    return {name: dict(value)}
+
+
+def _limit(name: str, value: Any) -> dict[str, Any]:
+    ms = milliseconds(value, name)
+    if ms == 0:
+        raise ValueError(f"{name}=0: leave it out to get the default.")
+    seconds, rest = divmod(ms, 1000)
+    return {f"{name}_ms": ms} if rest else {name: seconds}
+
+
+def _unique(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        arguments.check(dict(value), name)
+        return {name: dict(value)}
+    return {name: {}} if value else {}
+
+
+def _meta(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"meta={value!r}: give a dict.")
+    arguments.check(dict(value), name)
+    return {name: dict(value)}
+
+
+def _tags(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        raise TypeError(f"tags={value!r}: give a list of strings, [{value!r}].")
+    return {name: list(value)}
+
+
+def _delay(name: str, value: Any) -> dict[str, Any]:
+    """Inside `options` the binding takes relative times, so that one clock decides."""
+    return {"options": {"scheduled_at": f"+{durations.format_iso(milliseconds(value, name))}"}}
+
+
+def _instant(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dt.datetime):
+        raise TypeError(
+            f"{name}={value!r}: give a datetime with a time zone, such as timezone.now() + timedelta(hours=1)."
+        )
+    if value.utcoffset() is None:
+        raise ValueError(f"{name}={value!r} has no time zone: use django.utils.timezone.make_aware(...).")
+    if name == "at":  # the wire has milliseconds: rather a fraction of one late than early
+        return {"scheduled_at": durations.format_instant(value + dt.timedelta(microseconds=-value.microsecond % 1000))}
+    return {name: durations.format_instant(value)}
+
+
+def _result_ttl(name: str, value: Any) -> dict[str, Any]:
+    if value == -1 and not isinstance(value, bool):
+        return {name: -1}
+    return {name: math.ceil(milliseconds(value, name) / 1000)}
+
+
+def _text(name: str, value: Any) -> dict[str, Any]:
+    return {name: str(value)}
+
+
+_READERS = {
+    "queue": _queue, "priority": _plain, "retry": _retry, "timeout": _limit, "visibility_timeout": _limit,
+    "unique": _unique, "tags": _tags, "meta": _meta, "delay": _delay, "at": _instant, "expires_at": _instant,
+    "pending": _plain, "id": _text, "result_ttl": _result_ttl,
+}  # fmt: skip
+
+
+def _unknown(name: str, known: frozenset[str]) -> str:
+    if name in NAMES:
+        return f"{name}= belongs to one job, not to its handler: use .options({name}=...) where you enqueue."
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f" Did you mean {near[0]}=?" if near else f" There are {', '.join(sorted(known))}."
+    return f"There is no option {name}=.{meant} Arguments of a job are positional: pass them in order, or in one dict."

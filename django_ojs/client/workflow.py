@@ -1,0 +1,273 @@
+"""Jobs that belong together, as the site's code writes them.
+
+    chain(fetch.s(url), clean.s(), load.s()).enqueue(name="etl")
+    group(resize.s(1), resize.s(2)).enqueue()
+    batch(*(send.s(pk) for pk in pks), on_success=report.s(), on_failure=alert.s()).enqueue(name="newsletter")
+    Workflow.graph(
+        {"extract": extract.s(), "clean": clean.s(), "load": load.s()},
+        after={"clean": ["extract"], "load": ["extract", "clean"]},
+    ).enqueue(name="etl")
+
+Parts of a chain, group or batch may be workflows themselves. A handler reads what the jobs before it returned
+from `context.parent_results`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from asgiref.sync import sync_to_async
+
+from django_ojs.client.definition import PreparedJob
+from django_ojs.client.handle import JobHandle, in_outbox, pauses, refuse_open_transaction, refuse_set_aside
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import NotFound
+
+if TYPE_CHECKING:
+    from django_ojs.operations.workflow import View
+
+#: What a workflow is made of.
+Part: TypeAlias = "PreparedJob | Workflow"
+
+
+class Workflow:
+    """A workflow that could be enqueued. Made by `chain`, `group`, `batch` and `Workflow.graph`."""
+
+    __slots__ = ("_document",)
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+
+    @classmethod
+    def graph(cls, steps: Mapping[str, PreparedJob], *, after: Mapping[str, str | Iterable[str]]) -> Workflow:
+        """Steps by their names; `after` says for a step which others it waits for (one name or several).
+
+        A step runs when all it waits for have completed, and reads their results in the order given here, or by
+        name. Steps called `on_complete`, `on_success` and `on_failure` are callbacks for what they wait for.
+        """
+        if unknown := sorted(set(after) - set(steps)):
+            raise ValueError(f"after= speaks of {unknown[0]!r}, which is none of the steps {', '.join(steps)}.")
+        documents = []
+        for name, part in steps.items():
+            names = after.get(name, ())
+            waits = [names] if isinstance(names, str) else list(names)
+            documents.append({**_document(part), "id": name, "depends_on": waits})
+        return cls({"steps": documents})
+
+    def document(self) -> dict[str, Any]:
+        """The request of the HTTP binding that says the same."""
+        return dict(self._document)
+
+    def enqueue(self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Any) -> WorkflowHandle:
+        """Store the workflow and enqueue what can start, all or nothing, in the open transaction if there is one.
+
+        `options` are defaults of its jobs, in the words of `.options()`. Raises InvalidWorkflow for a circle and
+        other faults, Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
+        """
+        from django_ojs.client.options import attributes, checked
+        from django_ojs.operations.outbox import put_workflow
+        from django_ojs.operations.workflow import create
+
+        document = self.document()
+        if name:
+            document["name"] = name
+        if id is not None:
+            document["id"] = str(id)
+        if given := attributes(checked(options)):
+            nested = given.pop("options", {})
+            document["options"] = {**given, **nested}
+        if ojs_settings.OUTBOX is None:
+            return WorkflowHandle(create(document))
+        return WorkflowHandle(put_workflow(document), in_outbox=True)
+
+    async def aenqueue(self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Any) -> WorkflowHandle:
+        """`enqueue` from asynchronous code."""
+        return await sync_to_async(self.enqueue)(name=name, id=id, **options)
+
+    def __repr__(self) -> str:
+        parts = self._document.get("steps") or self._document.get("jobs") or []
+        return f"<Workflow {self._document.get('type', 'graph')} of {len(parts)}>"
+
+
+def chain(*steps: Part) -> Workflow:
+    """One after the other, each when the one before has completed; the first failure ends the chain."""
+    return Workflow({"type": "chain", "steps": _documents(steps, "chain")})
+
+
+def group(*jobs: Part) -> Workflow:
+    """All at once; ends when all have ended."""
+    return Workflow({"type": "group", "jobs": _documents(jobs, "group")})
+
+
+def batch(
+    *jobs: Part,
+    on_complete: PreparedJob | None = None,
+    on_success: PreparedJob | None = None,
+    on_failure: PreparedJob | None = None,
+) -> Workflow:
+    """All at once, and when all have ended the callbacks that fit: always, all completed, some failed."""
+    given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
+    callbacks = {key: _document(prepared) for key, prepared in given.items() if prepared is not None}
+    if not callbacks:
+        raise TypeError("batch() needs on_complete=, on_success= or on_failure=; without one it is a group().")
+    return Workflow({"type": "batch", "jobs": _documents(jobs, "batch"), "callbacks": callbacks})
+
+
+class WorkflowHandle:
+    """A stored workflow. What it says is what was last read: at `enqueue`, or by `refresh()`.
+
+    `in_outbox` and `outbox_error` are those of `JobHandle`.
+    """
+
+    __slots__ = ("_view", "in_outbox", "outbox_error")
+
+    def __init__(self, view: View, *, in_outbox: bool = False) -> None:
+        self._view, self.in_outbox, self.outbox_error = view, in_outbox, ""
+
+    @property
+    def id(self) -> str:
+        return self._view.workflow.public_id
+
+    @property
+    def key(self) -> uuid.UUID:
+        """The primary key of its row."""
+        return self._view.workflow.pk
+
+    @property
+    def name(self) -> str:
+        return self._view.workflow.name
+
+    @property
+    def type(self) -> str:
+        return self._view.workflow.type
+
+    @property
+    def state(self) -> str:
+        """`running`, `completed`, `failed` or `cancelled`."""
+        return str(self._view.workflow.state)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state != "running"
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """What made it fail: `failed_step_id`, `failed_job_ids`, `errors`."""
+        value: dict[str, Any] | None = self._view.workflow.error
+        return value
+
+    @property
+    def jobs(self) -> list[JobHandle]:
+        """The jobs that have been enqueued so far, callbacks included, in the order of the workflow."""
+        found = [self._view.jobs.get(step.job_id) for step in self._view.steps if step.job_id]
+        return [JobHandle(row) for row in found if row is not None]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The workflow as the wire shows it."""
+        from django_ojs import workflowview
+
+        return workflowview.render(*self._view)
+
+    def refresh(self) -> WorkflowHandle:
+        """Read it again. Raises NotFound once it has been pruned."""
+        from django_ojs.operations.outbox import find
+        from django_ojs.operations.workflow import info
+
+        try:
+            self._view, self.in_outbox, self.outbox_error = info(self.key), False, ""
+        except NotFound:
+            if (entry := find(self.key)) is not None:
+                self.in_outbox, self.outbox_error = True, entry.error if entry.aside else ""
+            elif self.in_outbox:  # it may have been on its way between the two looks
+                self._view, self.in_outbox, self.outbox_error = info(self.key), False, ""
+            else:
+                raise
+        return self
+
+    def cancel(self, reason: str = "", *, cancel_active: bool = False) -> WorkflowHandle:
+        """Cancel what has not begun, with `cancel_active` also what is running. Raises Conflict if it has ended."""
+        from django_ojs.operations.workflow import cancel
+
+        self._refuse_in_outbox("cancel")
+        self._view = cancel(self.key, cancel_active=cancel_active, reason=reason).view
+        return self
+
+    def retry(self) -> WorkflowHandle:
+        """Go on from where it failed. Raises Conflict for a workflow that has not failed."""
+        from django_ojs.operations.workflow import retry
+
+        self._refuse_in_outbox("retry")
+        self._view = retry(self.key)
+        return self
+
+    def wait(self, timeout: float | None = None) -> WorkflowHandle:
+        """Return when it is finished; for scripts. `timeout` in seconds, None: as long as it takes.
+
+        Raises TimeoutError, and TransactionManagementError inside an open transaction, which would never end.
+        """
+        for pause in pauses(timeout):
+            if self.refresh().is_finished:
+                return self
+            self._refuse_endless()
+            time.sleep(pause)
+        raise self._late(timeout)
+
+    async def await_(self, timeout: float | None = None) -> WorkflowHandle:  # noqa: ASYNC109 - as wait()
+        """`wait` from asynchronous code (`await` itself is Python's)."""
+        for pause in pauses(timeout):
+            if (await self.arefresh()).is_finished:
+                return self
+            await sync_to_async(self._refuse_endless)()
+            await asyncio.sleep(pause)
+        raise self._late(timeout)
+
+    arefresh = sync_to_async(refresh)
+    acancel = sync_to_async(cancel)
+    aretry = sync_to_async(retry)
+
+    def _refuse_in_outbox(self, verb: str) -> None:
+        if self.in_outbox and self.refresh().in_outbox:
+            raise in_outbox(verb, f"workflow '{self.id}'")
+
+    def _refuse_endless(self) -> None:
+        refuse_set_aside(f"workflow {self.id}", self.outbox_error)
+        refuse_open_transaction(f"workflow {self.id}")
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"Workflow {self.id} ({self.type}) is still {self.state} after {timeout} seconds.")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkflowHandle) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.type} {self.id}: {self.state}>"
+
+
+def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
+    """The workflow with this id. Raises NotFound."""
+    from django_ojs.operations.workflow import identify, info
+
+    return WorkflowHandle(info(identify(str(id))))
+
+
+aget_workflow = sync_to_async(get_workflow)
+
+
+def _documents(parts: Sequence[Part], where: str) -> list[dict[str, Any]]:
+    if not parts:
+        raise TypeError(f"{where}() needs at least one job: pass handler.s(...).")
+    return [_document(part) for part in parts]
+
+
+def _document(part: Part) -> dict[str, Any]:
+    if not isinstance(part, PreparedJob | Workflow):
+        raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {part!r:.80}.")
+    return part.document()

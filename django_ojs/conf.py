@@ -1,0 +1,216 @@
+"""The site's choices: one typed object made from the `OJS` dict of Django's settings.
+
+`ojs_settings.MAX_BATCH_SIZE` reads the value; unknown keys and wrong types are reported by the system
+checks (`checks.py`), and the object is rebuilt when a test changes the setting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from django.conf import settings
+from django.core.signals import setting_changed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """Every key of the `OJS` dict with its type and default. Durations are seconds unless said otherwise."""
+
+    #: `spec` follows the specification's documents to the letter; `published` follows the published
+    #: conformance suite where the two cannot both be had (hyphens in job types, 409 for cancelling a
+    #: cancelled job, no `completed_at` on an expired job).
+    DIALECT: Literal["spec", "published"] = "spec"
+    #: The service name in the `source` of events: `ojs://<SERVICE_NAME>/api`.
+    SERVICE_NAME: str = "django-ojs"
+    #: Whether requests without credentials may do everything. None: only while DEBUG is on.
+    ALLOW_ANONYMOUS: bool | None = None
+    #: DRF authentication classes of the HTTP binding, as dotted paths.
+    AUTHENTICATION_CLASSES: tuple[str, ...] = (
+        "django_ojs.http.authentication.APIKeyAuthentication",
+        "django_ojs.http.authentication.StaffSessionAuthentication",
+    )
+    #: What the priority names mean (L4-PRI-003). An absent priority stays 0.
+    PRIORITY_LEVELS: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"HIGH": 3, "NORMAL": 2, "LOW": 1})
+    #: Execution timeout of a job that names none.
+    DEFAULT_TIMEOUT: int = 1800
+    #: How long a claim holds when neither request, job nor queue says (decision of the protocol: 1800).
+    VISIBILITY_TIMEOUT: int = 1800
+    #: What our own worker asks for and renews, for jobs without a value of their own.
+    WORKER_VISIBILITY_TIMEOUT: int = 60
+    #: Overrides of the default retry policy, in the wire's spelling: `{"max_attempts": 5}`.
+    RETRY: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: After so many reservations in a row that expired unanswered a job is discarded.
+    POISON_LIMIT: int = 5
+    #: Demand `worker_id` on ACK and FAIL.
+    STRICT_OWNERSHIP: bool = False
+    #: How often our own worker beats.
+    HEARTBEAT_INTERVAL: float = 5.0
+    #: A worker that was silent for so long is dead and its jobs are handed back.
+    HEARTBEAT_TIMEOUT: float = 45.0
+    #: How long a stopping worker lets its jobs finish.
+    SHUTDOWN_GRACE_PERIOD: float = 25.0
+    #: Largest serialised envelope, in bytes.
+    MAX_ENVELOPE_BYTES: int = 1_048_576
+    #: Largest serialised `meta`, in bytes.
+    MAX_META_BYTES: int = 65_536
+    #: Most jobs in one batch.
+    MAX_BATCH_SIZE: int = 10_000
+    #: Largest body of a batch request, in bytes.
+    MAX_BATCH_BYTES: int = 16 * 1_048_576
+    #: Largest serialised result, in bytes.
+    MAX_RESULT_BYTES: int = 1_048_576
+    #: Most jobs that one FETCH hands out; a larger count is clamped.
+    MAX_FETCH_COUNT: int = 1_000
+    #: How many of its latest errors a job keeps (the spec asks for at least 10).
+    ERROR_HISTORY: int = 20
+    #: Whether backtraces are stored (core section 14.2).
+    STORE_BACKTRACES: bool = True
+    #: How long results are kept after the end of their jobs, None: for ever. A job's `result_ttl` beats it.
+    RESULT_TTL: int | None = 604_800
+    #: What happens where the registry knows a schema for a job type and the job names none: `off` looks at
+    #: nothing, `warn` accepts with warnings, `strict` refuses. A job that names a registered schema must fit it.
+    SCHEMA_VALIDATION: Literal["off", "warn", "strict"] = "warn"
+    #: Whether `job.completed` events carry the job's result.
+    RESULTS_IN_EVENTS: bool = True
+    #: Whether the log also holds the extension events that come with every workflow and every result
+    #: (`events.catalogue.ON_REQUEST`). Like all of an extension they are shown to who names them exactly.
+    EXTENSION_EVENTS: bool = False
+    #: Age and number at which events are pruned.
+    EVENT_RETENTION: float = 168 * 3600.0
+    EVENT_MAX_COUNT: int = 1_000_000
+    #: Whether the log is counted for the metrics, and `/metrics` answers.
+    METRICS: bool = True
+    #: How many pairs of job type and queue the metrics tell apart. Further ones are counted as the type `other`
+    #: of their queue, and beyond twice as many of the queue `other`.
+    METRICS_MAX_SERIES: int = 500
+    #: Whether metrics are for everybody, as monitoring expects; if not, they need the scope `read`.
+    METRICS_PUBLIC: bool = True
+    #: Spans, where an SDK of OpenTelemetry is at work: `parent` makes the enqueue span the parent of each attempt's
+    #: (and links it); `link` links only and names spans by queue, as the messaging conventions do; `off` makes none.
+    #: The trace context is carried in `meta` in any case.
+    TRACING: Literal["parent", "link", "off"] = "parent"
+    #: Realtime channels. Events that wait in memory for one slow subscriber, before it reads on from the log.
+    REALTIME_BUFFER_SIZE: int = 1_000
+    #: Most events a second that one connection gets, None: as many as there are. What is above waits.
+    REALTIME_RATE_LIMIT: float | None = 1_000.0
+    #: Most connections of one client (key, user or, for anonymous ones, address) to one server process, None: any.
+    REALTIME_MAX_CONNECTIONS: int | None = 100
+    #: Most subscriptions of one connection.
+    REALTIME_MAX_SUBSCRIPTIONS: int = 100
+    #: Seconds that a frame may take to be sent before the connection is closed.
+    REALTIME_WRITE_TIMEOUT: float = 5.0
+    #: Seconds of silence after which a stream over HTTP sends a heartbeat; the spec wants one in 15 at least.
+    REALTIME_HEARTBEAT: float = 12.0
+    #: Seconds after which the rights of a connected client are looked at again.
+    REALTIME_RECHECK_INTERVAL: float = 30.0
+    #: Seconds that connected clients have when the server shuts down; the spec allows 5.
+    REALTIME_SHUTDOWN_GRACE: float = 5.0
+    #: Seconds that a ticket for a WebSocket may wait for its only use.
+    REALTIME_TICKET_TTL: float = 30.0
+    #: Origins (`https://app.example.com`) whose pages may connect, besides the site's own and ALLOWED_HOSTS.
+    REALTIME_ALLOWED_ORIGINS: tuple[str, ...] = ()
+    #: Age at which finished jobs are pruned, by state; `dead_letter` is for discarded jobs in the dead
+    #: letter queue, `discarded` for those that were kept out of it. None keeps them for ever.
+    RETENTION: Mapping[str, float | None] = dataclasses.field(
+        default_factory=lambda: {
+            "completed": 7 * 86400.0,
+            "cancelled": 7 * 86400.0,
+            "discarded": 30 * 86400.0,
+            "dead_letter": 180 * 86400.0,
+        }
+    )
+    #: How many jobs the dead letter queue keeps, newest first.
+    DEAD_LETTER_MAX_COUNT: int = 10_000
+    #: How long an idempotency key is remembered.
+    IDEMPOTENCY_TTL: float = 86_400.0
+    #: Webhooks. How many are sent at once, and how many of them to one subscription.
+    WEBHOOK_CONCURRENCY: int = 32
+    WEBHOOK_CONCURRENCY_PER_SUBSCRIPTION: int = 8
+    #: Seconds for one attempt, everything included, where the subscription says nothing (5 to 60).
+    WEBHOOK_TIMEOUT: float = 30.0
+    #: Seconds from one attempt to the next; one more attempt than delays. The spec asks for five retries at least.
+    WEBHOOK_RETRY_DELAYS: tuple[float, ...] = (30, 120, 600, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
+    #: A subscription none of whose attempts went well for so many seconds is switched off. None: never.
+    WEBHOOK_DISABLE_AFTER: float | None = 3 * 86_400.0
+    #: Whether receivers may be called over plain http.
+    WEBHOOK_ALLOW_HTTP: bool = False
+    #: Ports that receivers may use; for plain http also 80.
+    WEBHOOK_PORTS: tuple[int, ...] = (443, 8443)
+    #: Hosts of the site's own network that webhooks may reach all the same, on any port: names, addresses, networks.
+    WEBHOOK_ALLOWED_HOSTS: tuple[str, ...] = ()
+    #: Most subscriptions there may be.
+    WEBHOOK_MAX_SUBSCRIPTIONS: int = 1000
+    #: How long deliveries are kept, in seconds: those that arrived, and all others.
+    WEBHOOK_RETENTION: float = 7 * 86_400.0
+    WEBHOOK_DEAD_RETENTION: float = 30 * 86_400.0
+    #: How long the audit log keeps what operators did, None: for ever.
+    AUDIT_RETENTION: float | None = 365 * 86_400.0
+    #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
+    #: `policies.redaction`.
+    REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: Middleware chains as dotted paths, outermost first.
+    ENQUEUE_MIDDLEWARE: tuple[str, ...] = ()
+    EXECUTION_MIDDLEWARE: tuple[str, ...] = ("django_ojs.worker.middleware.LoggingMiddleware",)
+    #: The alias of the database in whose transactions the site enqueues, where the jobs are in another one: jobs go
+    #: into a table there first, and the scheduler takes them over (docs/second-database.md). None: no detour.
+    OUTBOX: str | None = None
+    #: The module of each app that holds its handlers.
+    JOBS_MODULE: str = "jobs"
+    #: The module of each app that holds tasks, where `TASKS` names `django_ojs.tasks.OJSBackend`.
+    TASKS_MODULE: str = "tasks"
+
+    @property
+    def anonymous_allowed(self) -> bool:
+        return settings.DEBUG if self.ALLOW_ANONYMOUS is None else self.ALLOW_ANONYMOUS
+
+    @property
+    def event_retention(self) -> dt.timedelta:
+        return dt.timedelta(seconds=self.EVENT_RETENTION)
+
+
+FIELDS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(Settings)}
+
+
+class LazySettings:
+    """Builds `Settings` on first use and again after the `OJS` setting changed."""
+
+    def __init__(self) -> None:
+        self._wrapped: Settings | None = None
+
+    def _load(self) -> Settings:
+        given: dict[str, Any] = dict(getattr(settings, "OJS", {}) or {})
+        known = {name: value for name, value in given.items() if name in FIELDS}
+        if isinstance(known.get("RETENTION"), Mapping):
+            known["RETENTION"] = {**Settings().RETENTION, **known["RETENTION"]}
+        for name in (
+            "AUTHENTICATION_CLASSES",
+            "ENQUEUE_MIDDLEWARE",
+            "EXECUTION_MIDDLEWARE",
+            "REALTIME_ALLOWED_ORIGINS",
+        ):
+            if name in known:
+                known[name] = tuple(known[name])
+        return Settings(**known)
+
+    def __getattr__(self, name: str) -> Any:
+        if self._wrapped is None:
+            self._wrapped = self._load()
+        return getattr(self._wrapped, name)
+
+    def reset(self) -> None:
+        self._wrapped = None
+
+
+#: Typed as what it stands for, so that editors and mypy know each key.
+ojs_settings: Settings = LazySettings()  # type: ignore[assignment]
+
+
+def _reset(*, setting: str, **kwargs: Any) -> None:
+    if setting in ("OJS", "DEBUG"):
+        ojs_settings.reset()  # type: ignore[attr-defined]
+
+
+setting_changed.connect(_reset, dispatch_uid="django_ojs.conf")

@@ -1,0 +1,76 @@
+"""Run conformance cases from the command line. Exit status: 0 all passed, 1 a case failed or none ran."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from .cases import Case, load_path, select
+from .report import Result
+from .suite import Target, run_report, suite_version
+from .workers import command_worker
+
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--suites": {
+        "action": "append",
+        "required": True,
+        "type": Path,
+        "metavar": "PATH",
+        "help": "directory of JSON cases, a JSON case, or a Markdown document with example cases; repeatable",
+    },
+    "--target": {
+        "action": "append",
+        "required": True,
+        "metavar": "URL",
+        "help": "base URL of a server; repeat it to spread the cases over several",
+    },
+    "--jobs": {"type": int, "metavar": "K", "help": "use only the first K targets"},
+    "--level": {"type": int, "help": "run the levels up to this one, without cases tagged `ext`"},
+    "--test": {"metavar": "ID", "help": "run the cases with this test id, or of this file"},
+    "--reset": {"metavar": "PATH", "help": "POST here before each case, for example /ojs/v1/admin/reset"},
+    "--worker": {
+        "metavar": "COMMAND",
+        "help": "starts a worker with the standard handlers around each case that needs one; "
+        "{target} in it becomes the base URL",
+    },
+    "--report": {"type": Path, "metavar": "FILE", "help": "write the JSON report here"},
+    "--suite-version": {"help": "named in the report; by default from the suite's manifest.json"},
+}
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m django_ojs.conformance", description=__doc__)
+    for flag, options in _OPTIONS.items():
+        parser.add_argument(flag, **options)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for and print a table."""
+    options = arguments().parse_args(argv)
+    cases = select([case for path in options.suites for case in load_path(path)], options.level, options.test)
+    targets = [_target(url, options) for url in options.target[: options.jobs]]
+    version = options.suite_version or suite_version(options.suites)
+    report = run_report(cases, targets, options.level, version, on_result=_print_result)
+    print(f"\n{report.as_text()}")
+    if options.report:
+        options.report.write_text(json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 1 if report.failed else 0
+
+
+def _target(url: str, options: argparse.Namespace) -> Target:
+    return Target(url, options.reset, command_worker(options.worker, url) if options.worker else None)
+
+
+def _print_result(result: Result) -> None:
+    case: Case = result.case
+    print(f"{result.outcome:8}{result.duration_ms / 1000:8.2f} s  {case.test_id}  {case.file}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

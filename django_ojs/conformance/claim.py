@@ -1,0 +1,77 @@
+"""What a passing run of our own seed-format suite has shown, kept beside the code (conformance spec 4, 7.3).
+
+`ojs_conformance --record` writes it and the manifest reads it; nobody edits it. It names the suite by the digest of
+its files, so that a changed suite needs a new run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from .cases import load_path
+from .durations import timestamp
+from .report import Report, count
+
+FILE: Final = Path(__file__).with_name("claim.json")
+
+
+class NoClaim(ValueError):
+    """A run that shows nothing which could be claimed. The text says why."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conformance level, and the run that showed it. `passed_at` is an RFC 3339 text."""
+
+    level: int
+    suite: str
+    test_suite_version: str
+    digest: str
+    passed_at: str
+    counts: Mapping[str, int]
+
+
+def read(file: Path = FILE) -> Claim | None:
+    """The recorded claim; None if there is none."""
+    return Claim(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+def write(claim: Claim, file: Path = FILE) -> None:
+    """Record a claim."""
+    file.write_text(json.dumps(asdict(claim), indent=2) + "\n", encoding="utf-8")
+
+
+def digest(suite: Path) -> str:
+    """SHA-256 over the names and contents of a suite's JSON files."""
+    whole = hashlib.sha256()
+    for file in sorted(suite.rglob("*.json")):
+        name, content = file.relative_to(suite).as_posix().encode(), file.read_bytes()
+        whole.update(b"%d %s %d " % (len(name), name, len(content)))
+        whole.update(content)
+    return whole.hexdigest()
+
+
+def claim_of(report: Report, suite: Path) -> Claim:
+    """The claim that a run of a whole suite allows. NoClaim if a case was left out, did not pass or is published."""
+    ran = {result.case.file for result in report.results if result.outcome == "passed"}
+    missing = sorted({case.file for case in load_path(suite)} - ran)
+    if report.failed or missing:
+        raise NoClaim(f"not every case of {suite} has passed: {', '.join(missing) or 'others failed'}")
+    if any(result.case.format != "seed" for result in report.results):
+        raise NoClaim("only a suite in the seed's format can be claimed (decision 22)")
+    if report.conformant_level is None:
+        raise NoClaim("no level 0 case has passed")
+    about = json.loads((suite / "manifest.json").read_text(encoding="utf-8"))
+    return Claim(
+        level=report.conformant_level,
+        suite=str(about["name"]),
+        test_suite_version=str(about["version"]),
+        digest=digest(suite),
+        passed_at=timestamp(report.run_at),
+        counts=count(report.results),
+    )

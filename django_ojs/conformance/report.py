@@ -1,0 +1,135 @@
+"""Results, the table for people and the JSON report of the conformance spec's section 8.4, keyed by file.
+
+`conformant_level` comes from the seed-format suite alone; published cases are counted beside it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .cases import Case
+from .durations import timestamp
+
+Outcome = Literal["passed", "failed", "skipped"]
+OUTCOMES: Final[tuple[Outcome, ...]] = ("passed", "failed", "skipped")
+HIGHEST_LEVEL: Final = 4
+
+SKIP: Final[dict[tuple[str, str], str]] = {
+    ("L1-RTR-014", "retry-error-history-tracked"): (
+        "expects the error types ConnectionTimeout, RateLimitExceeded and InternalServerError, which its requests "
+        "never send: no honest server can pass it"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one case ended, why if it did not pass, and how long it took."""
+
+    case: Case
+    outcome: Outcome
+    reason: str = ""
+    duration_ms: int = 0
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All results of a run, sorted by file."""
+
+    results: Sequence[Result]
+    target: str
+    run_at: dt.datetime
+    duration_ms: int
+    requested_level: int = HIGHEST_LEVEL
+    suite_version: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether any case failed, or none ran."""
+        return not self.results or any(result.outcome == "failed" for result in self.results)
+
+    @property
+    def conformant_level(self) -> int | None:
+        """The highest level up to which every seed-format case passed; None if not even level 0 was shown."""
+        highest = None
+        for level in range(HIGHEST_LEVEL + 1):
+            here = [result for result in self._at(level) if result.case.format == "seed"]
+            if not here or any(result.outcome != "passed" for result in here):
+                break
+            highest = level
+        return highest
+
+    def as_json(self) -> dict[str, object]:
+        """The report of section 8.4, with `file` in every entry and all cases under `cases`."""
+        level = self.conformant_level
+        return {
+            "test_suite_version": self.suite_version,
+            "target": self.target,
+            "run_at": timestamp(self.run_at),
+            "duration_ms": self.duration_ms,
+            "requested_level": self.requested_level,
+            "results": self._counts(),
+            "conformant": not self.failed and level is not None and level >= self.requested_level,
+            "conformant_level": level,
+            "failures": [_entry(result) for result in self.results if result.outcome == "failed"],
+            "skipped": [_entry(result) for result in self.results if result.outcome == "skipped"],
+            "cases": {result.case.file: _details(result) for result in self.results},
+        }
+
+    def _counts(self) -> dict[str, object]:
+        counts: dict[str, object] = dict(count(self.results))
+        for level in self._levels():
+            counts[f"level_{level}"] = count(self._at(level))
+        return counts
+
+    def _levels(self) -> list[int]:
+        return sorted({result.case.level for result in self.results if result.case.level is not None})
+
+    def _at(self, level: int | None) -> list[Result]:
+        return [result for result in self.results if result.case.level == level]
+
+    def as_text(self) -> str:
+        """A table by level, then every case that did not pass with its reason."""
+        lines = [f"{'':10}{'total':>7}{'passed':>8}{'failed':>8}{'skipped':>9}"]
+        lines += [_row(f"level {level}", self._at(level)) for level in self._levels()]
+        lines += [_row("no level", self._at(None))] if self._at(None) else []
+        lines.append(_row("all", self.results))
+        for outcome in ("failed", "skipped"):
+            lines += [_line(result) for result in self.results if result.outcome == outcome]
+        return "\n".join(lines)
+
+
+def count(results: Sequence[Result]) -> dict[str, int]:
+    """How many results there are, in all and by outcome."""
+    found = Counter(result.outcome for result in results)
+    return {"total": len(results)} | {outcome: found[outcome] for outcome in OUTCOMES}
+
+
+def skip_reason(case: Case) -> str | None:
+    """Why a case is left out; None for all but the published cases that nobody can pass honestly."""
+    return SKIP.get((case.test_id, case.name)) if case.format == "published" else None
+
+
+def _entry(result: Result) -> dict[str, object]:
+    case = result.case
+    return {"test_id": case.test_id, "name": case.name, "file": case.file, "reason": result.reason}
+
+
+def _details(result: Result) -> dict[str, object]:
+    extra = {"level": result.case.level, "format": result.case.format, "outcome": result.outcome}
+    return _entry(result) | extra | {"duration_ms": result.duration_ms, "target": result.target}
+
+
+def _row(name: str, results: Sequence[Result]) -> str:
+    counts = count(results)
+    return f"{name:10}{counts['total']:>7}{counts['passed']:>8}{counts['failed']:>8}{counts['skipped']:>9}"
+
+
+def _line(result: Result) -> str:
+    case = result.case
+    return f"\n{result.outcome.upper()} {case.test_id} {case.name} [{case.file}]\n  {result.reason}"

@@ -1,0 +1,38 @@
+"""A worker as a process of its own, around one case."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+from .seed import WorkerFactory
+
+STOP_SECONDS = 15.0
+
+
+def command_worker(command: str, target: str) -> WorkerFactory:
+    """A factory of workers that run a command; `{target}` in it becomes the base URL."""
+
+    @contextlib.contextmanager
+    def worker() -> Iterator[None]:
+        process = subprocess.Popen(shlex.split(command.replace("{target}", target)))
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError(f"the worker ended during the case, with exit status {process.returncode}")
+        finally:
+            stop(process)
+
+    return worker
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; kill it if it does not."""
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,256 @@
+"""The job envelope: from what a client sends to the values of a job, and from a job's row to what it reads.
+
+`parse` reads every attribute at the top level and inside `options` (binding 3.1 to 3.3) and keeps what the
+client wrote in `JobSpec.extra`; `render` puts that back around the server's own attributes (3.4, 3.5). Each
+attribute has its reader in `policies/attributes.py` or `policies/timeouts.py`, the sizes are in
+`policies/limits.py`. No database here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_ojs import clock, jsontext
+from django_ojs.conf import Settings, ojs_settings
+from django_ojs.errors import OJSError
+from django_ojs.policies import attributes, limits, results, timeouts
+from django_ojs.policies.attributes import SPECVERSION
+from django_ojs.policies.durations import format_instant
+from django_ojs.policies.faults import fault
+from django_ojs.policies.ids import new_id
+from django_ojs.policies.problems import Problem, validate
+from django_ojs.policies.ratelimit import RatePolicy
+from django_ojs.policies.source import Source
+from django_ojs.policies.unique import UniquePolicy
+from django_ojs.states import State
+
+__all__ = ["SPECVERSION", "JobSpec", "Problem", "new_id", "parse", "render", "trace_id_in", "trace_id_of", "validate"]
+
+MAX_TRACE_ID = 64
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+
+@dataclass(slots=True)
+class JobSpec:
+    """A valid job that a client asks for. Times are UTC, durations milliseconds, None what it did not give.
+
+    `retry` holds the given fields by their names in `RetryPolicy`, `unique` the policy as sent. `extra` is
+    everything to echo; the three texts are the JSON of `args`, `meta` and `extra` ('' without one), made once
+    for measuring and storing.
+    """
+
+    id: uuid.UUID
+    type: str
+    queue: str
+    args: list[Any]
+    meta: dict[str, Any]
+    priority: int = 0
+    pending: bool = False
+    scheduled_at: dt.datetime | None = None
+    expires_at: dt.datetime | None = None
+    timeout_ms: int | None = None
+    visibility_ms: int | None = None
+    retry: dict[str, Any] = field(default_factory=dict)
+    unique: dict[str, Any] | None = None
+    unique_policy: UniquePolicy | None = None
+    unique_key: str = ""
+    result_ttl: int | None = None
+    workflow_id: uuid.UUID | None = None  #: set by the workflow that the job belongs to, never by a client
+    rate_limit: RatePolicy | None = None
+    trace_id: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+    args_text: str = "[]"
+    meta_text: str = "{}"
+    extra_text: str = ""
+
+
+def parse(
+    document: object, *, now: dt.datetime, settings: Settings = ojs_settings, index: int | None = None
+) -> JobSpec:
+    """The job that a client's `document` asks for; `index` is its place in a batch, for the error.
+
+    Raises InvalidPayload (400; 422 for retry values), PayloadTooLarge or MetadataTooLarge (413).
+    """
+    try:
+        if not isinstance(document, dict):
+            raise fault("job", "must be a JSON object with at least type and args", document)
+        return _parse(document, now, settings)
+    except OJSError as error:
+        if index is not None:
+            _locate(error, index)
+        raise
+
+
+def render(row: Mapping[str, Any], *, dialect: str | None = None) -> dict[str, Any]:
+    """The envelope of a job's row (binding 3.4, 3.5): what is not set is absent. `dialect` defaults to the site's."""
+    state = row["state"]
+    envelope: dict[str, Any] = {
+        "specversion": SPECVERSION,
+        "id": str(row["id"]),
+        "type": row["type"],
+        "queue": row["queue"],
+        "args": jsontext.loads(row["args"]),
+        "meta": jsontext.loads(row["meta"]) if row["meta"] != "{}" else {},
+        "priority": row["priority"],
+    }
+    if row["extra"]:
+        envelope |= jsontext.loads(row["extra"])
+    if row.get("workflow_id") is not None:
+        envelope["workflow_id"] = str(row["workflow_id"])
+        envelope |= row.get("lineage", {})  # put there by operations.lineage
+    envelope["state"] = str(state)
+    envelope["attempt"] = row["attempt"]
+    envelope["max_attempts"] = row["max_attempts"]
+    if "progress" in row:  # put there by operations.progress
+        envelope |= row["progress"]
+    errors = jsontext.loads(row["errors"]) if row["errors"] else []
+    _render_times(envelope, row, state)
+    _render_end(envelope, row, state, errors, dialect)
+    if errors:
+        if state != State.COMPLETED:
+            envelope["error"] = errors[-1]
+        envelope["errors"] = errors
+    if row["result"] is not None:
+        _render_result(envelope, row)
+    if state == State.ACTIVE and row["worker_id"]:
+        envelope["worker_id"] = row["worker_id"]
+    return envelope
+
+
+def trace_id_of(meta: Mapping[str, Any]) -> str:
+    """The trace a job belongs to: `meta.trace_id`, else the one inside a valid `traceparent`, else ''."""
+    given = meta.get("trace_id")
+    if isinstance(given, str) and given and given.isprintable():
+        return given[:MAX_TRACE_ID]
+    return trace_id_in(meta.get("traceparent"))
+
+
+def trace_id_in(parent: object) -> str:
+    """The trace id inside a `traceparent`, '' in one that is not valid."""
+    found = _TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
+    return found[1] if found else ""
+
+
+def _parse(document: dict[str, Any], now: dt.datetime, settings: Settings) -> JobSpec:
+    source = Source(document)
+    extra: dict[str, Any] = {}
+    plain = document.keys() <= _PLAIN
+    if not plain:
+        extra = source.unknown()
+        attributes.version(source, extra)
+    attributes.check_specversion(source)
+    spec = JobSpec(
+        id=attributes.job_id(source),
+        type=attributes.job_type(source, extra, hyphens=settings.DIALECT == "published"),
+        queue=attributes.queue(source),
+        args=attributes.args(source),
+        meta=attributes.meta(source),
+        priority=attributes.job_priority(source, settings.PRIORITY_LEVELS),
+        extra=extra,
+    )
+    if not plain:
+        _parse_rest(spec, source, now)
+    _measure(spec, document, settings)
+    spec.trace_id = trace_id_of(spec.meta)
+    return spec
+
+
+#: An envelope with nothing else has no options, no times and no policies to look for.
+_PLAIN = frozenset({"specversion", "id", "type", "queue", "args", "meta", "priority"})
+
+
+def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
+    """The attributes that most jobs do without."""
+    extra = spec.extra
+    spec.pending = attributes.pending(source)
+    spec.scheduled_at = attributes.scheduled_at(source, extra, now)
+    spec.expires_at = attributes.expires_at(source, extra, now)
+    spec.timeout_ms = timeouts.execution(source, extra)
+    spec.visibility_ms = timeouts.visibility(source, extra)
+    spec.retry = attributes.retry_policy(source, extra)
+    spec.unique = attributes.unique(source, extra)
+    timeouts.others(source, extra, spec.timeout_ms)
+    attributes.schema(source, extra)
+    attributes.tags(source, extra)
+    spec.rate_limit = attributes.rate_limit(source, extra)
+    spec.result_ttl = attributes.result_ttl(source, extra)
+    spec.unique_policy = attributes.unique_policy(source)
+    if spec.unique_policy is not None:
+        spec.unique_key = attributes.unique_key(source, spec.unique_policy, spec)
+
+
+def _measure(spec: JobSpec, document: dict[str, Any], settings: Settings) -> None:
+    """Write the three texts, once, and hold them against the limits."""
+    if spec.args:
+        spec.args_text = limits.to_text(spec.args, "args", "INVALID_ARGS")
+    if spec.meta:
+        spec.meta_text = limits.to_text(spec.meta, "meta", "INVALID_METADATA")
+    if spec.extra:
+        spec.extra_text = limits.to_text(spec.extra, "job")
+    texts = (spec.args_text, spec.meta_text, spec.extra_text)
+    limits.check_meta(spec.meta_text, settings.MAX_META_BYTES)
+    limits.check_envelope(document, texts, settings.MAX_ENVELOPE_BYTES)
+    limits.check_shape({"args": spec.args, "meta": spec.meta, **spec.extra}, texts)
+
+
+def _locate(error: OJSError, index: int) -> None:
+    """Say in message and details which job of the batch is at fault: `jobs[3].type: ...`."""
+    message = error.message
+    if message.startswith("job: "):
+        error.message = f"jobs[{index}]{message.removeprefix('job')}"
+    elif message.startswith(f"{error.details.get('field')}: "):
+        error.message = f"jobs[{index}].{message}"
+    else:
+        error.message = f"jobs[{index}]: {message}"
+    error.args = (error.message,)
+    error.details["index"] = index
+
+
+def _render_result(envelope: dict[str, Any], row: Mapping[str, Any]) -> None:
+    """The result with its dates, as long as it is to be kept (jobs 8)."""
+    end = results.expires_at(row)
+    if results.is_gone(row, clock.now()):
+        return
+    envelope["result"] = jsontext.loads(row["result"])
+    if row["finished_at"] is not None:
+        envelope["result_stored_at"] = format_instant(row["finished_at"])
+        envelope["result_size_bytes"] = limits.byte_length(row["result"])
+    if end is not None:
+        envelope["result_expires_at"] = format_instant(end)
+
+
+def _render_times(envelope: dict[str, Any], row: Mapping[str, Any], state: str) -> None:
+    envelope["created_at"] = format_instant(row["created_at"])
+    if row["enqueued_at"] is not None and state not in (State.SCHEDULED, State.PENDING):
+        envelope["enqueued_at"] = format_instant(row["enqueued_at"])
+    for name in ("started_at", "activated_at"):
+        if row[name] is not None:
+            envelope[name] = format_instant(row[name])
+    if row["retry_delay_ms"] is not None:
+        envelope["retry_delay_ms"] = row["retry_delay_ms"]
+    if state == State.RETRYABLE and row["due_at"] is not None:
+        envelope["next_attempt_at"] = envelope["next_retry_at"] = format_instant(row["due_at"])
+
+
+def _render_end(
+    envelope: dict[str, Any], row: Mapping[str, Any], state: str, errors: list[Any], dialect: str | None
+) -> None:
+    """The terminal time under the name that belongs to the state."""
+    if row["finished_at"] is None:
+        return
+    finished = format_instant(row["finished_at"])
+    if state == State.CANCELLED:
+        envelope["cancelled_at"] = finished
+    elif state == State.COMPLETED:
+        envelope["completed_at"] = finished
+    elif state == State.DISCARDED:
+        envelope["discarded_at"] = finished
+        expired = bool(errors) and errors[-1].get("type") == "expired"
+        if not (expired and (dialect or ojs_settings.DIALECT) == "published"):
+            envelope["completed_at"] = finished

@@ -1,0 +1,1 @@
+"""The event log: catalogue, append, order, read."""

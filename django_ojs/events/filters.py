@@ -1,0 +1,170 @@
+"""Which events a reader wants and may see: one filter, as a condition of SQL and as a test in memory.
+
+`condition()` may let more through than `matches()` does, because databases compare text in their own ways (SQLite's
+LIKE and MariaDB's `=` do not mind case). So `log` asks `matches()` about every row that SQL found, and what is read
+from the log and what is fanned out in memory agree because the same function decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from urllib.parse import unquote
+
+from django.db.models import Q
+
+from django_ojs.conf import ojs_settings
+from django_ojs.events.catalogue import ALIASES, CATALOGUE, STATE_CHANGED, TRANSITIONS
+from django_ojs.models import Event
+from django_ojs.policies import names
+
+_NOTHING = Q(pk__in=[])
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """Dimensions are AND-ed, the values of one OR-ed; an empty one does not restrict (events 6.1).
+
+    `types` and `sources` may end in `*`. `only_queues` and `only_types` are the limits of the caller's key, None for
+    a caller without; they hold whatever is asked for. `realtime` is for channels that also show `job.state_changed`,
+    which is made of stored events (events 1.4): there no types, and wildcards, mean it too.
+    """
+
+    types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    job_ids: tuple[uuid.UUID, ...] = ()
+    workflow_ids: tuple[uuid.UUID, ...] = ()
+    only_queues: tuple[str, ...] | None = None
+    only_types: tuple[str, ...] | None = None
+    realtime: bool = False
+
+    @cached_property
+    def shown(self) -> frozenset[str]:
+        """The types that the reader gets to see as they are stored."""
+        plain = [name for name in self.types if name != STATE_CHANGED]
+        return frozenset(expand_types(plain)) if plain or not self.types else frozenset()
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether `job.state_changed` is wanted."""
+        if STATE_CHANGED in self.types:
+            return True
+        wide = self.types or ("*",)
+        return self.realtime and any(name.endswith("*") and STATE_CHANGED.startswith(name[:-1]) for name in wide)
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """The types that have to be read for it."""
+        return self.shown | TRANSITIONS.keys() if self.changes else self.shown
+
+    @cached_property
+    def _queues(self) -> frozenset[str] | None:
+        """The queues that are left of what is asked for and what is allowed; None: all."""
+        if self.only_queues is None:
+            return frozenset(self.queues) if self.queues else None
+        return frozenset(self.only_queues).intersection(self.queues or self.only_queues)
+
+    def matches(self, event: Event) -> bool:
+        """Whether this reader gets the event."""
+        return (
+            event.type in self.stored
+            and (self._queues is None or event.queue in self._queues)
+            and (not self.job_types or event.job_type in self.job_types)
+            and (not self.job_ids or event.job_id in self.job_ids)
+            and (not self.workflow_ids or event.workflow_id in self.workflow_ids)
+            and (self.only_types is None or any(names.covers(entry, event.job_type) for entry in self.only_types))
+            and (not self.sources or any(_comes_from(source, event) for source in self.sources))
+        )
+
+    def condition(self) -> Q:
+        """The same for the database; finds at least everything that `matches()`."""
+        condition = Q(type__in=sorted(self.stored))
+        if self._queues is not None:
+            condition &= Q(queue__in=sorted(self._queues))
+        for column, wanted in (
+            ("job_type", self.job_types), ("job_id", self.job_ids), ("workflow_id", self.workflow_ids)
+        ):  # fmt: skip
+            if wanted:
+                condition &= Q(**{f"{column}__in": list(wanted)})
+        if self.only_types is not None:
+            condition &= _any_of(_of_type(entry) for entry in self.only_types)
+        if self.sources:
+            condition &= _any_of(map(_from_source, self.sources))
+        return condition
+
+    def routes(self) -> Sequence[tuple[str, object]] | None:
+        """Where alone an event can match: ("job", id) or ("queue", name); None: anywhere. So that the hub asks few."""
+        if self.job_ids:
+            return [("job", job_id) for job_id in self.job_ids]
+        return None if self._queues is None else [("queue", queue) for queue in self._queues]
+
+
+def expand_types(types: Iterable[str]) -> list[str]:
+    """The stored types that a filter means: `job.*` covers the catalogue only, extensions are named exactly."""
+    wanted: dict[str, None] = {}
+    asked = [name for name in types if name] or ["*"]
+    for name in asked:
+        if name.endswith("*"):
+            wanted.update(dict.fromkeys(known for known in CATALOGUE if known.startswith(name[:-1])))
+        else:
+            wanted[ALIASES.get(name, name)] = None
+    return list(wanted)
+
+
+def _any_of(conditions: Iterable[Q]) -> Q:
+    found = _NOTHING
+    for condition in conditions:
+        found |= condition
+    return found
+
+
+def _of_type(entry: str) -> Q:
+    return Q(job_type__startswith=entry[:-1]) if entry.endswith(".*") else Q(job_type=entry)
+
+
+def _service() -> str:
+    return f"ojs://{ojs_settings.SERVICE_NAME}/"
+
+
+def _parts(source: str) -> tuple[str, str, str] | None:
+    """Component, slash and worker of a source of ours; None for another service's.
+
+    No worker is called with a NUL, and PostgreSQL refuses the very question.
+    """
+    if not source.startswith(_service()) or "\0" in unquote(source):
+        return None
+    component, slash, worker = source.removeprefix(_service()).partition("/")
+    return component, slash, unquote(worker)
+
+
+def _from_source(source: str) -> Q:
+    """Full sources, or prefixes ending in `*`, against (component, worker)."""
+    prefix = source.removesuffix("*")
+    if prefix != source and _service().startswith(prefix):
+        return ~_NOTHING
+    parts = _parts(prefix)
+    if parts is None:
+        return _NOTHING
+    component, slash, worker = parts
+    if prefix == source:
+        return Q(component=component, worker_id=worker) if worker else Q(component=component)
+    return Q(component=component, worker_id__startswith=worker) if slash else Q(component__startswith=component)
+
+
+def _comes_from(source: str, event: Event) -> bool:
+    prefix = source.removesuffix("*")
+    if prefix != source and _service().startswith(prefix):
+        return True
+    parts = _parts(prefix)
+    if parts is None:
+        return False
+    component, slash, worker = parts
+    if prefix == source:
+        return event.component == component and worker in ("", event.worker_id)
+    if slash:
+        return event.component == component and event.worker_id.startswith(worker)
+    return event.component.startswith(component)

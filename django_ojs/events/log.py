@@ -1,0 +1,149 @@
+"""Append to the log, and read it by cursor (events specification 5, binding `GET /ojs/v1/events`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from django.db import router
+
+from django_ojs import sql
+from django_ojs.conf import ojs_settings
+from django_ojs.events import ids, order, places
+from django_ojs.events.catalogue import NAMES_WORKER, Record
+from django_ojs.events.filters import Filter
+from django_ojs.events.places import Place
+from django_ojs.models import Event
+from django_ojs.policies import redaction
+from django_ojs.policies.durations import format_instant
+from django_ojs.telemetry import lifecycle
+
+
+@dataclasses.dataclass(slots=True)
+class Page:
+    """One page of the log, oldest first. `cursor` is the id to go on from; `gap` says what was pruned away."""
+
+    events: list[dict[str, Any]]
+    cursor: str | None
+    has_more: bool
+    gap: dict[str, Any] | None = None
+
+
+def append(records: Sequence[Record], using: str) -> None:
+    """Write events in the caller's transaction, in one statement however many."""
+    if records:
+        sql.store(using).insert_events(records)
+        lifecycle.tell(records, using)
+
+
+def read(
+    *,
+    after: str | None = None,
+    types: Iterable[str] = (),
+    queues: Iterable[str] = (),
+    job_types: Iterable[str] = (),
+    sources: Iterable[str] = (),
+    job_id: uuid.UUID | None = None,
+    workflow_id: uuid.UUID | None = None,
+    wanted: Filter | None = None,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+    limit: int = 100,
+    using: str | None = None,
+) -> Page:
+    """The events after the cursor that match every given filter (`wanted` stands for all of them), at most `limit`.
+
+    Raises `InvalidRequest` for a cursor that this server never issued.
+    """
+    wanted = wanted or Filter(
+        tuple(types), tuple(queues), tuple(job_types), tuple(sources),
+        job_ids=(job_id,) if job_id else (), workflow_ids=(workflow_id,) if workflow_id else (),
+    )  # fmt: skip
+    using = using or database()
+    order.catch_up(using)
+    salt = ids.salt_of(using)
+    place, gap = start(after, using)
+    query = places.behind(using, place).filter(wanted.condition())
+    if since:
+        query = query.filter(time__gte=since)
+    if until:
+        query = query.filter(time__lt=until)
+    found = list(query[: limit + 1])
+    looked_at = found[:limit]
+    cursor = ids.encode(looked_at[-1].pk, looked_at[-1].time, salt) if looked_at else after
+    events = [render(event, salt) for event in looked_at if wanted.matches(event)]
+    return Page(events, cursor, len(found) > limit, gap)
+
+
+def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
+    """The place behind which a reader with this cursor goes on, and the gap if the log no longer reaches back to it.
+
+    Raises `InvalidRequest` for a cursor that this server never issued.
+    """
+    if not after:
+        return places.START, None
+    position = ids.decode(after, ids.salt_of(using))
+    place = places.find(using, position)
+    if place is not None:
+        return place, None
+    return places.START, gap_behind(position, ids.time_of(after), using)
+
+
+def cursor(place: Place, using: str) -> str | None:
+    """The id to go on from behind `place`; None at the start, or where the event has been pruned."""
+    time = Event.objects.using(using).filter(pk=place.id).values_list("time", flat=True).first()
+    return None if time is None else ids.encode(place.id, time, ids.salt_of(using))
+
+
+def gap_behind(position: int, begin: dt.datetime | None, using: str) -> dict[str, Any]:
+    """What has been pruned behind the row with this id: from when (if `begin` is known) to when, and how much of the
+    log at most, whatever the reader's filter. `gap_end` None: nothing is left."""
+    oldest = Event.objects.using(using).order_by("id").values_list("time", flat=True).first()
+    gap: dict[str, Any] = {"gap_start": format_instant(begin)} if begin else {}
+    gap["gap_end"] = format_instant(oldest) if oldest else None
+    return gap | {"estimated_missed_count": max(0, ids.log_row(using).pruned_to - position)}
+
+
+def database() -> str:
+    """The alias of the database that holds the log."""
+    return router.db_for_write(Event)
+
+
+def render(event: Event, salt: str) -> dict[str, Any]:
+    """The event's envelope (events 2.1), with the data that all events of its kind share (events 1.1)."""
+    time = format_instant(event.time)
+    data: dict[str, Any] = {}
+    if event.job_id:
+        job_id = str(event.job_id)
+        data = {"job_id": job_id, "job_type": event.job_type, "type": event.job_type, "queue": event.queue}
+        data |= {"state": event.state, "attempt": event.attempt}
+    elif event.queue:
+        data["queue"] = event.queue
+    if event.worker_id or event.type in NAMES_WORKER:
+        data["worker_id"] = event.worker_id
+    data["timestamp"] = time
+    if event.trace_id:
+        data["trace_id"] = event.trace_id
+    if event.workflow_id:
+        data["workflow_id"] = str(event.workflow_id)
+    data |= event.data or {}
+    return {
+        "specversion": "1.0",
+        "id": ids.encode(event.id, event.time, salt),
+        "type": event.type,
+        "source": source_of(event.component, event.worker_id),
+        "time": time,
+        "subject": event.subject or str(event.job_id or ""),
+        "datacontenttype": "application/json",
+        "data": redaction.event(event.job_type, data),
+    }
+
+
+def source_of(component: str, worker_id: str = "") -> str:
+    """`ojs://service/component[/instance]`, worker ids percent-encoded (events 2.4)."""
+    base = f"ojs://{ojs_settings.SERVICE_NAME}/{component}"
+    return f"{base}/{quote(worker_id, safe='')}" if component == "workers" and worker_id else base

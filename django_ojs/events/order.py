@@ -1,0 +1,135 @@
+"""A total order for the log, assigned after commit, so that no reader ever passes an event unseen.
+
+Rows become visible in commit order, not in the order of their ids: after id 11 was read, a late
+transaction may commit id 10. And waiting for the oldest open transaction would let one long transaction
+freeze every reader. So the order is given to what has *become visible*:
+
+- SQLite has one writer at a time: ids are commit order already.
+- PostgreSQL: every event knows its transaction. One pass compares the current snapshot with that of the
+  last pass, finds the transactions that became visible in between and numbers them (`EventCommit`), one
+  small row a transaction, in the order of their last events: who changed a job after another's commit wrote
+  at least that event after it, though it may have begun to write before. Readers go by (number of the
+  transaction, id).
+- Elsewhere a pass stamps the newly visible rows with a running number (`Event.seq`).
+
+A pass is short, serialised by the lock of the log's single row, and anybody may run it: the scheduler
+does so continuously, a reader when nobody else has.
+"""
+
+from __future__ import annotations
+
+import time
+
+from django.db import connections, transaction
+
+from django_ojs.events.ids import log_row
+from django_ojs.models import Event, EventCommit, EventLog
+
+_EVENT, _COMMIT, _LOG = (m._meta.db_table for m in (Event, EventCommit, EventLog))
+_STAMP_BATCH = 1000
+
+#: The current snapshot, in which our own transaction counts as running: PostgreSQL leaves it out, but events
+#: that it writes after this pass must be found by a later one.
+_SNAPSHOT = """SELECT least(lowest, own) || ':' || ends || ':' || coalesce(
+    (SELECT string_agg(x::text, ',' ORDER BY x) FROM (
+        SELECT xip::text::bigint AS x FROM pg_snapshot_xip(seen) AS xip UNION SELECT own WHERE own < ends
+    ) AS running), '')
+FROM (SELECT pg_current_snapshot() AS seen, pg_current_xact_id()::text::bigint AS own,
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS lowest,
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ends) AS now"""
+
+
+#: Seconds that a reader waits for somebody else's pass, and between two looks. A pass takes milliseconds; one within
+#: a long transaction of a caller's must not freeze every reader.
+PATIENCE, LOOK = 0.1, 0.002
+#: Seconds that a reader works off what has piled up, where a pass stamps one batch of rows.
+DILIGENCE = 5.0
+
+
+def advance(using: str) -> int:
+    """Put newly committed events in order. Returns how many transactions or events were numbered."""
+    return _pass(using) or 0
+
+
+def catch_up(using: str) -> None:
+    """`advance` for a reader, who shall find what was committed before: a pass under way may have begun earlier."""
+    began = time.monotonic()
+    while True:
+        numbered = _pass(using)
+        spent = time.monotonic() - began
+        if numbered is None and spent < PATIENCE:
+            time.sleep(LOOK)
+        elif numbered is None or numbered < _STAMP_BATCH or spent > DILIGENCE:
+            return
+
+
+def _pass(using: str) -> int | None:
+    """One pass: how much it numbered, or None if somebody else is at it."""
+    vendor = connections[using].vendor
+    if vendor == "sqlite":
+        return 0
+    with transaction.atomic(using=using):
+        locked = EventLog.objects.using(using).select_for_update(skip_locked=True).filter(pk=1)
+        log = locked.first()
+        if log is None:  # being advanced by somebody else right now, or the very first pass
+            if EventLog.objects.using(using).filter(pk=1).exists():
+                return None
+            log_row(using)
+            log = locked.first()
+            if log is None:
+                return None
+        return _number_transactions(using, log) if vendor == "postgresql" else _stamp_rows(using, log)
+
+
+def _number_transactions(using: str, log: EventLog) -> int:
+    with connections[using].cursor() as cursor:
+        if log.snapshot and _is_another_cluster(cursor, log.snapshot):
+            _retire_old_transaction_ids(cursor)
+            log.snapshot = ""
+        fresh = (
+            "txid >= pg_snapshot_xmax(%(last)s::pg_snapshot)::text::bigint OR txid = ANY("
+            "ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(%(last)s::pg_snapshot) AS x))"
+            if log.snapshot
+            else "txid IS NOT NULL"
+        )
+        cursor.execute(
+            f"WITH fresh AS (SELECT txid, max(id) AS last FROM {_EVENT} WHERE {fresh} GROUP BY txid), "
+            f"numbered AS (INSERT INTO {_COMMIT} (txid) SELECT txid FROM fresh ORDER BY last "
+            f"ON CONFLICT DO NOTHING RETURNING 1) "
+            f"UPDATE {_LOG} SET snapshot = ({_SNAPSHOT}) "
+            f"WHERE id = 1 RETURNING (SELECT count(*) FROM numbered)",
+            {"last": log.snapshot},
+        )
+        return int(cursor.fetchone()[0])
+
+
+def _is_another_cluster(cursor: object, snapshot: str) -> bool:
+    """Whether the stored snapshot lies ahead of this server's: the data was restored into another cluster."""
+    cursor.execute(  # type: ignore[attr-defined]
+        "SELECT pg_snapshot_xmax(%s::pg_snapshot)::text::bigint > "
+        "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+        [snapshot],
+    )
+    return bool(cursor.fetchone()[0])  # type: ignore[attr-defined]
+
+
+def _retire_old_transaction_ids(cursor: object) -> None:
+    """Make room for the new cluster's ids, which count from the beginning again."""
+    for table in (_EVENT, _COMMIT):
+        cursor.execute(f"UPDATE {table} SET txid = -txid WHERE txid > 0")  # type: ignore[attr-defined]
+
+
+def _stamp_rows(using: str, log: EventLog) -> int:
+    ids = list(
+        Event.objects.using(using).filter(seq__isnull=True).order_by("id").values_list("id", flat=True)[:_STAMP_BATCH]
+    )
+    if not ids:
+        return 0
+    # Row by row: for a set the optimizer may scan the table, and wait for the rows of open transactions.
+    with connections[using].cursor() as cursor:
+        cursor.executemany(
+            f"UPDATE {_EVENT} SET seq = %s WHERE id = %s", [(log.last_seq + n, pk) for n, pk in enumerate(ids, 1)]
+        )
+    log.last_seq += len(ids)
+    log.save(using=using, update_fields=["last_seq"])
+    return len(ids)

@@ -1,0 +1,204 @@
+"""Jobs as an operator sees them: `/admin/jobs` (admin 1.3). Flat, where the other door wraps them in `job`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.db import router
+from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs.http import access, fields, filters, priority, query, shown
+from django_ojs.http.auditing import audited
+from django_ojs.http.base import OJSView
+from django_ojs.http.pagination import Key, capped, paginate, parse_time, parse_uuid
+from django_ojs.http.permissions import principal, type_limit
+from django_ojs.models import Job
+from django_ojs.models.job import JobRow
+from django_ojs.operations import counts
+from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.common import only
+from django_ojs.operations.hurry import hurry
+from django_ojs.operations.info import info
+from django_ojs.operations.retry import retry
+from django_ojs.policies import retry as retry_policy
+from django_ojs.policies.durations import format_instant, format_iso
+from django_ojs.states import State
+
+MAX_PAGE, PAGE = 100, 20
+#: What a line of the list holds; the columns that hold data of the site are left where they are.
+COLUMNS = ("id", "type", "queue", "state", "priority", "attempt", "max_attempts", "created_at", "enqueued_at", "due_at",
+           "started_at", "finished_at", "worker_id", "workflow_id", "dead_letter")  # fmt: skip
+#: Ids are UUIDv7 and begin with the time at which they were made: the order of `created_at`, with an index.
+_SORTS = {"created_at": "id", "scheduled_at": "due_at", "priority": "priority", "finished_at": "finished_at"}
+_PARSERS: dict[str, Any] = {"id": parse_uuid, "due_at": parse_time, "priority": int, "finished_at": parse_time}
+_ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.CANCELLED: "cancelled_at"}
+
+
+class AdminView(OJSView):
+    """What the operator's views share: a conflict of states is called so (decision 6 of the protocol)."""
+
+    conflict_code = "invalid_state_transition"
+
+
+class AdminJobs(AdminView):
+    """`GET /admin/jobs?queue=&state=&type=&since=&until=&worker_id=&error_type=&sort=&order=`"""
+
+    scopes = {"GET": "admin.read"}
+    rights = {"GET": "view_job"}
+
+    def get(self, request: Request) -> Response:
+        return listing(request, filters.of_query(request), _known_total(request))
+
+
+class AdminJobDetail(AdminView):
+    """`GET /admin/jobs/{id}`; `PATCH` changes the priority."""
+
+    scopes = {"GET": "admin.read", "PATCH": "admin.write"}
+    rights = {"GET": "view_job", "PATCH": "change_job"}
+
+    def get(self, request: Request, job_id: str) -> Response:
+        return Response(detail(find(request, job_id)))
+
+    @audited("job.prioritise")
+    def patch(self, request: Request, job_id: str) -> Response:
+        changed = priority.change(request, job_id, self.payload()).data
+        return Response({**detail(info(fields.path_id(job_id))), **changed})
+
+
+class AdminJobCancel(AdminView):
+    """`POST /admin/jobs/{id}/cancel`: CANCEL."""
+
+    scopes = {"POST": "admin.write"}
+    rights = {"POST": "change_job"}
+
+    @audited("job.cancel")
+    def post(self, request: Request, job_id: str) -> Response:
+        reason = fields.text(self.payload(required=False), "reason", maximum=1000)
+        row = find(request, job_id)
+        done = cancel_one(row["id"], cancelled_by=principal(request), reason=reason or "")
+        return Response(detail(done.row) | {"previous_state": done.previous_state})
+
+
+class AdminJobRetry(AdminView):
+    """`POST /admin/jobs/{id}/retry`: a discarded job begins anew, a retryable one is not made to wait any longer."""
+
+    scopes = {"POST": "admin.write"}
+    rights = {"POST": "change_job"}
+
+    @audited("job.retry")
+    def post(self, request: Request, job_id: str) -> Response:
+        self.payload(required=False)
+        row = find(request, job_id)
+        hurried = row["state"] == State.RETRYABLE
+        done = only(hurry([row["id"]]) if hurried else retry([row["id"]], any_discarded=True))
+        return Response(detail(done) | {"previous_state": row["state"]})
+
+
+def listing(request: Request, jobs: QuerySet[Job], total: int | None = None, default: str = "created_at") -> Response:
+    """A page of jobs in the order that the query asks for; `total` where it is known without counting."""
+    key = _sort(request, default)
+    if key.column in ("due_at", "finished_at"):
+        jobs = jobs.filter(**{f"{key.column}__isnull": False})
+    order = [key] if key.column == "id" else [key, key._replace(column="id", parse=parse_uuid)]
+
+    def rows(found: QuerySet[Any]) -> list[JobRow]:
+        return found.rows(COLUMNS)  # type: ignore[attr-defined, no-any-return]
+
+    count = capped if total is None else lambda _: (total, False)
+    page = paginate(jobs, request, order, rows=rows, maximum=MAX_PAGE, default=PAGE, count=count)
+    return Response({"items": [item(row) for row in page.rows], "pagination": page.pagination})
+
+
+def item(row: JobRow) -> dict[str, Any]:
+    """A line of a list."""
+    names = ("type", "queue", "state", "priority", "attempt", "max_attempts", "dead_letter")
+    line = {"id": str(row["id"]), **{name: row[name] for name in names}}
+    line |= _times(row) | {"scheduled_at": format_instant(row["due_at"]) if row["due_at"] else None}
+    line.setdefault("completed_at", None)
+    if row["worker_id"]:
+        line["worker_id"] = row["worker_id"]
+    return line | ({"workflow_id": str(row["workflow_id"])} if row["workflow_id"] else {})
+
+
+def detail(row: JobRow) -> dict[str, Any]:
+    """The whole job, flat; `meta` and `errors` are always there, and backtraces are lists."""
+    job = shown.job(row)
+    history = [_with_lines(error) for error in job.get("errors", [])]
+    times = _times(row) | ({"scheduled_at": format_instant(row["due_at"])} if row["due_at"] else {})
+    job |= {
+        "errors": history,
+        "retry_policy": _policy(row["retry"]),
+        "metadata": times,
+        "dead_letter": row["dead_letter"],
+    }
+    job.setdefault("result", None)
+    return job | ({"error": history[-1]} if "error" in job and history else {})
+
+
+def find(request: Request, job_id: str) -> JobRow:
+    """The job in a path, if the caller may touch it."""
+    row = info(fields.path_id(job_id))
+    access.check_row(request, row)
+    return row
+
+
+def using() -> str:
+    return router.db_for_write(Job)
+
+
+def path_ids(values: list[str]) -> list[uuid.UUID]:
+    return [fields.path_id(value) for value in values]
+
+
+def _policy(text: str) -> dict[str, Any]:
+    """The retry policy in force, in the wire's words."""
+    policy = retry_policy.from_json(text)
+    shown = {
+        "max_attempts": policy.max_attempts,
+        "initial_interval": format_iso(policy.initial_ms),
+        "backoff_coefficient": policy.coefficient,
+        "max_interval": format_iso(policy.max_ms),
+        "jitter": policy.jitter,
+        "non_retryable_errors": list(policy.non_retryable),
+        "backoff_strategy": policy.strategy,
+    }
+    return shown | ({"on_exhaustion": policy.on_exhaustion} if policy.on_exhaustion else {})
+
+
+def _with_lines(error: Any) -> Any:
+    trace = error.get("backtrace") if isinstance(error, dict) else None
+    return {**error, "backtrace": trace.splitlines()} if isinstance(trace, str) else error
+
+
+def _times(row: JobRow) -> dict[str, str]:
+    columns = ("created_at", "enqueued_at", "started_at")
+    times = {name: format_instant(row[name]) for name in columns if row[name] is not None}
+    if row["finished_at"] is not None:
+        times[_ENDS[State(row["state"])]] = times["completed_at"] = format_instant(row["finished_at"])
+    return times
+
+
+def _sort(request: Request, default: str) -> Key:
+    name, order = query.text(request, "sort") or default, query.text(request, "order") or "desc"
+    if name not in _SORTS:
+        raise query.fault("sort", f"must be one of {', '.join(_SORTS)}", name)
+    if order not in ("asc", "desc"):
+        raise query.fault("order", "must be asc or desc", order)
+    column = _SORTS[name]
+    return Key(column, descending=order == "desc", parse=_PARSERS[column])
+
+
+def _known_total(request: Request) -> int | None:
+    """The number of jobs where nothing is asked for but queues and states, which are counted anyway."""
+    given = request.query_params
+    if type_limit(request) is not None or any(given.get(name) for name in set(filters.NAMES) - {"queue", "state"}):
+        return None
+    if given.get("sort") in ("scheduled_at", "finished_at"):  # leaves out those without one
+        return None
+    wanted = filters.StatesField(required=False).clean(given.get("state")) or list(State)
+    limit = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    found = counts.count_all(list(limit) or None, using=using()).values()
+    return sum(counted.states[state] for counted in found for state in wanted)

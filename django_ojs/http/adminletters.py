@@ -1,0 +1,109 @@
+"""The dead letter queue as an operator sees it: `/admin/dead-letter` (admin 1.7). Bulk acts are in `adminbulk`."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs import states
+from django_ojs.errors import InvalidStateTransition, NotFound
+from django_ojs.http import access, fields, filters, query
+from django_ojs.http.adminbulk import DeadLetterPurge
+from django_ojs.http.adminjobs import AdminView, detail, listing, using
+from django_ojs.http.auditing import audited
+from django_ojs.http.permissions import check_queue, type_limit
+from django_ojs.models import Job
+from django_ojs.models.job import JobQuerySet, JobRow
+from django_ojs.operations import counts, overview
+from django_ojs.operations.delete import delete_one
+from django_ojs.operations.info import info
+from django_ojs.operations.retry import retry_one
+from django_ojs.policies.durations import format_instant
+from django_ojs.states import State, Verb
+
+RESOURCE = "dead_letter_job"
+
+
+class DeadLetterRoot(DeadLetterPurge):
+    """`GET /admin/dead-letter`: the filters of `/admin/jobs`, newest end first. `DELETE`: all that are meant."""
+
+    http_method_names = ["get", "head", "delete", "options"]
+    scopes = {"GET": "admin.read", "DELETE": "admin.purge"}
+    rights = {"GET": "view_job", "DELETE": "delete_job"}
+
+    def get(self, request: Request) -> Response:
+        queue = query.text(request, "queue")
+        narrowed = type_limit(request) or any(request.query_params.get(n) for n in set(filters.NAMES) - {"queue"})
+        total = None if narrowed else sum(_by_queue(request, queue).values())
+        return listing(request, filters.of_query(request, _letters()), total, default="finished_at")
+
+
+class AdminDeadLetterStats(AdminView):
+    """`GET /admin/dead-letter/stats`: how many there are by queue, and the newest 10,000 by type and error."""
+
+    scopes = {"GET": "admin.read"}
+    rights = {"GET": "view_job"}
+
+    def get(self, request: Request) -> Response:
+        jobs: QuerySet[Job] = _letters().filter(access.visible(request))
+        found = overview.dead_letters(jobs)
+        by_queue = _by_queue(request, "")
+        if type_limit(request) is not None:  # the counts know no types
+            by_queue = {}
+            found["total"] = found["looked_at"]
+        total = found.pop("total", sum(by_queue.values()))
+        times = {name: format_instant(found[name]) if found[name] else None for name in ("oldest_at", "newest_at")}
+        return Response({"total": total, "by_queue": by_queue, **found, **times})
+
+
+class AdminDeadLetterDetail(AdminView):
+    """`GET` and `DELETE /admin/dead-letter/{id}`"""
+
+    scopes = {"GET": "admin.read", "DELETE": "admin.purge"}
+    rights = {"GET": "view_job", "DELETE": "delete_job"}
+
+    def get(self, request: Request, job_id: str) -> Response:
+        return Response(detail(_find(request, job_id)))
+
+    @audited("job.delete")
+    def delete(self, request: Request, job_id: str) -> Response:
+        delete_one(_find(request, job_id)["id"])
+        return Response(status=204)
+
+
+class AdminDeadLetterRetry(AdminView):
+    """`POST /admin/dead-letter/{id}/retry`: available again, as if it had never run; `override` may change the job."""
+
+    scopes = {"POST": "admin.write"}
+    rights = {"POST": "change_job"}
+
+    @audited("job.retry")
+    def post(self, request: Request, job_id: str) -> Response:
+        override = fields.member(self.payload(required=False), "override")
+        row = _find(request, job_id)
+        if override and isinstance(override.get("queue"), str):
+            check_queue(request, override["queue"])
+        self.act.detail["override"] = sorted(override or {})
+        return Response(detail(retry_one(row["id"], override=override)))
+
+
+def _letters() -> JobQuerySet:
+    return Job.objects.using(using()).dead_letters()
+
+
+def _find(request: Request, text: str) -> JobRow:
+    """A dead letter. A job that is none is not found, but one that lives is named with its state."""
+    row = info(fields.path_id(text, RESOURCE))
+    access.check_row(request, row)
+    if row["state"] == State.DISCARDED and row["dead_letter"]:
+        return row
+    if request.method == "POST" and row["state"] in states.LIVE:
+        raise InvalidStateTransition.of(str(row["id"]), row["state"], Verb.RETRY, State.AVAILABLE)
+    raise NotFound.resource(RESOURCE, text)
+
+
+def _by_queue(request: Request, queue: str) -> dict[str, int]:
+    limit = access.queues_to_read(request, [queue] if queue else [])
+    found = counts.count_all(list(limit) or None, using=using())
+    return {name: counted.dead for name, counted in sorted(found.items()) if counted.dead}

@@ -1,0 +1,78 @@
+"""Operators' calls in the audit log: `@audited("queue.pause")` on the method that does it.
+
+The entry is written in the transaction of the change. A call that is refused for lack of rights has an entry of its
+own, if its caller is known: strangers could fill the log.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import DatabaseError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs.errors import PermissionDenied
+from django_ojs.http.exceptions import logger
+from django_ojs.http.permissions import principal
+from django_ojs.operations import audit
+from django_ojs.operations.common import atomic, database
+
+Method = TypeVar("Method", bound=Callable[..., Response])
+#: Members of a body that an entry repeats; all others may hold what nobody should keep.
+NOTED = ("reason", "strategy", "target_queue", "states", "older_than", "priority", "directive", "config", "concurrency",
+         "rate_limit", "retention", "backpressure", "max_depth", "limit", "period", "enabled", "expression", "cron",
+         "timezone", "version", "active")  # fmt: skip
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+def audited(action: str, *, together: bool = True) -> Callable[[Method], Method]:
+    """Let a view's method run in one transaction with its entry. The target is the first value of the path.
+
+    Not `together`: the method itself sees to the entry, because it takes more transactions or other ones.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def wrapper(view: Any, request: Request, **path: Any) -> Response:
+            view.act = entry(request, view.request_id, action, next(iter(path.values()), ""))
+
+            if not together:
+                return method(view, request, **path)
+
+            def act() -> Response:
+                view.act.detail = {}
+                response = method(view, request, **path)
+                view.act.detail |= {name: view.body[name] for name in NOTED if name in view.body}
+                return response
+
+            return audit.perform(act, view.act)
+
+        wrapper.audited = action  # type: ignore[attr-defined]
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def entry(request: Request, request_id: str, action: str, target: str = "", **detail: Any) -> audit.Act:
+    """What an entry says of an HTTP call."""
+    return audit.Act(
+        principal(request), action, str(target), detail, "http", request.META.get("REMOTE_ADDR", ""), request_id
+    )
+
+
+def refused(request: Request, request_id: str, error: Exception, action: str, target: str) -> None:
+    """Note that somebody known was not allowed to do this. A log that cannot be written changes no answer."""
+    actor = principal(request)
+    if not isinstance(error, PermissionDenied) or request.method in _SAFE or actor == "anonymous":
+        return
+    act = entry(request, request_id, action, target, **error.details)
+    act.outcome = "denied"
+    using = database(None)
+    try:
+        with atomic(using=using):
+            audit.append([act], using)
+    except DatabaseError as failure:
+        logger.error("A refused call could not be written to the audit log: %s", failure)

@@ -1,0 +1,119 @@
+"""The request body: bounded while it is read, decompressed, and parsed to a JSON object (binding 1.1, 1.4, 1.6).
+
+Django's own limits (DATA_UPLOAD_MAX_MEMORY_SIZE) do not act here: the stream is read past them, against ours.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from django.http import HttpRequest
+
+from django_ojs import jsontext
+from django_ojs.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, UnsupportedCompression
+from django_ojs.policies.faults import shorten
+
+_CHUNK = 65_536
+#: 16 + 15: a gzip header and the largest window.
+_GZIP = 31
+_ACCEPTED = frozenset({"application/openjobspec+json", "application/json"})
+
+
+def read(request: HttpRequest, limit: int, field: str = "body") -> bytes:
+    """The body as bytes, decompressed. PayloadTooLarge beyond `limit` bytes, of which no more are kept."""
+    encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+    if encoding in ("", "identity"):
+        return _read_plain(request, limit, field)
+    if encoding not in ("gzip", "x-gzip"):
+        raise UnsupportedCompression(
+            f"The Content-Encoding {shorten(encoding)!r} is not supported.",
+            details={"received": shorten(encoding), "supported": ["gzip"]},
+        )
+    packed = _read_plain(request, limit + limit // 100 + 1024, field)  # gzip may grow what cannot be packed
+    return _gunzip(packed, limit, field) if packed else b""
+
+
+def parse(raw: bytes, *, required: bool = True) -> dict[str, Any]:
+    """The JSON object in `raw`; no bytes at all are `{}` where no body is required. InvalidPayload otherwise."""
+    if not raw and not required:
+        return {}
+    if not raw:
+        raise InvalidPayload("The request body is empty; a JSON object is needed.", details={"field": "body"})
+    try:
+        value = jsontext.loads(raw)
+    except jsontext.JSONTextError as error:
+        raise InvalidPayload(f"The request body is not valid JSON. {error}", details={"field": "body"}) from error
+    if not isinstance(value, dict):
+        details = {"field": "body", "expected": "object", "received": shorten(value)}
+        raise InvalidPayload("The request body must be a JSON object.", details=details)
+    return value
+
+
+def check_type(request: HttpRequest) -> None:
+    """InvalidRequest where a body came under another media type than ours. Parameters and case do not count."""
+    given = request.META.get("CONTENT_TYPE", "")
+    if given and given.partition(";")[0].strip().lower() not in _ACCEPTED:
+        raise InvalidRequest(
+            f"The Content-Type {shorten(given)!r} is not accepted.",
+            details={"received": shorten(given), "expected": sorted(_ACCEPTED)},
+            hint="Send JSON with Content-Type: application/openjobspec+json or application/json.",
+        )
+
+
+def _read_plain(request: HttpRequest, limit: int, field: str) -> bytes:
+    declared = _declared_length(request)
+    if declared > limit:
+        raise too_large(declared, limit, field)
+    already: bytes | None = getattr(request, "_body", None)  # a middleware may have read it
+    if already is None:
+        already = _drain(request, limit)
+    if len(already) > limit:
+        raise too_large(len(already), limit, field)
+    return already
+
+
+def _declared_length(request: HttpRequest) -> int:
+    """What Content-Length says, 0 where it says nothing sensible."""
+    given = request.META.get("CONTENT_LENGTH") or ""
+    return int(given[:18]) if given.isascii() and given.isdigit() else 0
+
+
+def _drain(request: HttpRequest, limit: int) -> bytes:
+    """What the stream holds, but never more than one byte beyond `limit`: that one tells that it is too long."""
+    pieces: list[bytes] = []
+    missing = limit + 1
+    while missing > 0 and (piece := request.read(min(missing, _CHUNK))):
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
+
+
+def _gunzip(packed: bytes, limit: int, field: str) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while packed:  # a gzip body may have several members
+        unpacker = zlib.decompressobj(_GZIP)
+        try:
+            piece = unpacker.decompress(packed, limit + 1 - size)
+        except zlib.error as error:
+            raise _broken_gzip() from error
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise too_large(size, limit, field)
+        if not unpacker.eof:
+            raise _broken_gzip()
+        packed = unpacker.unused_data
+    return b"".join(pieces)
+
+
+def _broken_gzip() -> InvalidPayload:
+    return InvalidPayload(
+        "The request body is not valid gzip, as its Content-Encoding says.", details={"field": "body"}
+    )
+
+
+def too_large(actual: int, limit: int, field: str) -> PayloadTooLarge:
+    details = {"actual_bytes": actual, "max_bytes": limit, "field": field}
+    return PayloadTooLarge(f"The request body has more than the {limit} bytes allowed here.", details=details)

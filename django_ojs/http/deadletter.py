@@ -1,0 +1,93 @@
+"""The dead letter queue as producers and workers see it: list, read, revive, delete (binding 2.6)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.db import router
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs.errors import NotFound
+from django_ojs.http import access, compat, fields, query, shown
+from django_ojs.http.auditing import audited
+from django_ojs.http.base import OJSView
+from django_ojs.http.pagination import Key, paginate, parse_time, parse_uuid
+from django_ojs.http.permissions import check_queue, check_type
+from django_ojs.models import Job
+from django_ojs.models.job import JobQuerySet, JobRow
+from django_ojs.operations.delete import delete_one
+from django_ojs.operations.retry import retry_one
+
+MAX_LIMIT = 1000
+RESOURCE = "dead_letter_job"
+#: Newest first.
+_ORDER = [Key("finished_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
+
+
+class DeadLetters(OJSView):
+    """`GET /dead-letter?queue=&type=`; a type may end in `*`."""
+
+    scopes = {"GET": "read"}
+
+    def get(self, request: Request) -> Response:
+        found = _dead_letters().filter(access.visible(request))
+        if queue := query.text(request, "queue"):
+            found = found.filter(queue=queue)
+        if job_type := query.text(request, "type"):
+            pattern = {"type__startswith": job_type[:-1]} if job_type.endswith("*") else {"type": job_type}
+            found = found.filter(**pattern)
+        page = paginate(found, request, _ORDER, rows=lambda jobs: jobs.rows(), maximum=MAX_LIMIT)  # type: ignore[attr-defined]
+        return Response({"jobs": [_render(row) for row in page.rows], "pagination": page.pagination})
+
+
+class DeadLetterDetail(OJSView):
+    """`GET` and `DELETE /dead-letter/{id}`"""
+
+    scopes = {"GET": "read", "DELETE": "admin"}
+    rights = {"DELETE": "delete_job"}
+
+    def get(self, request: Request, job_id: str) -> Response:
+        job = _render(_find(request, job_id))
+        return Response({**job, "job": job})
+
+    @audited("job.delete")
+    def delete(self, request: Request, job_id: str) -> Response:
+        row = _find(request, job_id)
+        delete_one(row["id"])
+        return Response({"deleted": True, "job_id": str(row["id"])})
+
+
+class DeadLetterRetry(OJSView):
+    """`POST /dead-letter/{id}/retry`: available again, as if it had never run; `override` may change the job."""
+
+    scopes = {"POST": "admin"}
+    rights = {"POST": "change_job"}
+
+    @audited("job.retry")
+    def post(self, request: Request, job_id: str) -> Response:
+        override = fields.member(self.payload(required=False), "override")
+        row = _find(request, job_id)
+        if override and isinstance(override.get("queue"), str):
+            check_queue(request, override["queue"])
+        job = shown.job(retry_one(row["id"], override=override))
+        return Response({"job": job | {"re_enqueued_at": job["enqueued_at"]}})
+
+
+def _dead_letters() -> JobQuerySet:
+    return Job.objects.using(router.db_for_write(Job)).dead_letters()
+
+
+def _find(request: Request, text: str) -> JobRow:
+    job_id: uuid.UUID = fields.path_id(text, RESOURCE)
+    rows = _dead_letters().filter(pk=job_id).rows()
+    if not rows:
+        raise NotFound.resource(RESOURCE, str(job_id))
+    check_queue(request, rows[0]["queue"])
+    check_type(request, rows[0]["type"])
+    return rows[0]
+
+
+def _render(row: JobRow) -> dict[str, Any]:
+    return compat.dead_letter(shown.job(row))

@@ -1,0 +1,69 @@
+"""Whatever a view raises, as an error of the spec (binding 4): no page, no traceback, no internals in the answer."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.core import exceptions as django_exceptions
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, UnreadablePostError
+from rest_framework import exceptions as drf
+from rest_framework.request import Request
+
+from django_ojs import errors
+from django_ojs.errors import OJSError
+from django_ojs.policies.faults import shorten
+
+logger = logging.getLogger("django_ojs.http")
+
+
+def to_error(exc: Exception) -> OJSError:
+    """The spec's error for `exc`."""
+    match exc:
+        case OJSError():
+            return exc
+        case drf.APIException():
+            return _from_drf(exc)
+        case Http404():
+            return errors.NotFound("There is nothing at this path.")
+        case django_exceptions.PermissionDenied():
+            return errors.PermissionDenied("This call is not allowed.")
+        case UnreadablePostError():
+            return errors.InvalidPayload("The request body ended early.")
+        case django_exceptions.SuspiciousOperation() | django_exceptions.BadRequest():
+            return errors.InvalidRequest("The request is not acceptable: too many or malformed parameters.")
+        case OperationalError() | InterfaceError():
+            return errors.BackendUnavailable("The job store is not available at the moment.")
+        case _:
+            return errors.BackendError("The server met an unexpected condition and could not complete the request.")
+
+
+def _from_drf(exc: drf.APIException) -> OJSError:
+    """DRF's own exceptions: raised by itself, or by an authentication class of the site."""
+    text = _text(exc.detail)
+    match exc:
+        case drf.NotAuthenticated() | drf.AuthenticationFailed():
+            return errors.Unauthenticated(text)
+        case drf.PermissionDenied():
+            return errors.PermissionDenied(text)
+        case drf.NotFound():
+            return errors.NotFound(text)
+        case drf.Throttled():
+            return errors.RateLimited(text, retry_after=int(getattr(exc, "wait", None) or 1))
+    if exc.status_code < 500:
+        return errors.InvalidRequest(text)
+    return errors.BackendUnavailable(text) if exc.status_code == 503 else errors.BackendError("The request failed.")
+
+
+def _text(detail: Any) -> str:
+    return str(detail) if isinstance(detail, str) else "The request was refused."
+
+
+def log(exc: Exception, error: OJSError, request: Request, request_id: str) -> None:
+    """A fault of ours goes to the log with its traceback, under the id that the caller was told."""
+    if error.status >= 500:
+        logger.error(
+            "%s %r failed: %s (request %s)", request.method, shorten(request.path), type(exc).__name__, request_id,
+            exc_info=exc, extra={"request_id": request_id},
+        )  # fmt: skip

@@ -1,0 +1,142 @@
+"""What this server claims to be (binding 2.2, conformance 4): only what exists, and exactly that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, router
+
+import django_ojs
+from django_ojs import webhooks
+from django_ojs.conf import ojs_settings
+from django_ojs.conformance import claim
+from django_ojs.models import Job
+from django_ojs.policies import names, schemas
+
+SPECVERSION = "1.0"
+#: What `ojs_conformance --record` has seen pass, and not what somebody wrote here (decision 22).
+CLAIM = claim.read()
+CONFORMANCE_LEVEL = CLAIM.level if CLAIM else 0
+CONFORMANCE_TIER = "runtime"
+PROTOCOLS = ["http"]
+#: How events can be had (events 7.2). What needs more than the URLs of the site is announced when it is put in place.
+TRANSPORTS = ["http-polling"]
+#: Pushes of one unique key take turns on every database (L4-UNIQ-003, jobs 2.6).
+UNIQUE_JOB_STRENGTH = "strong"
+
+CAPABILITIES = {
+    "batch_enqueue": True,
+    "cron_jobs": True,
+    "cron": True,  # by this name a dashboard looks for it
+    "dead_letter": True,
+    "delayed_jobs": True,
+    "job_ttl": True,
+    "priority_queues": True,
+    "rate_limiting": True,
+    "schema_validation": False,
+    "unique_jobs": True,
+    "workflows": True,
+    "pause_resume": True,
+    "webhooks": not webhooks.missing(),
+    "events": True,
+}
+#: Extensions that are complete; a partly implemented one must not be named. Entries: name, uri, version.
+EXTENSIONS: dict[str, list[dict[str, str]]] = {
+    "official": [
+        {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0"}
+        for name in (
+            *("backpressure", "bulk-operations", "priority", "progress", "results"),
+            *([] if webhooks.missing() else ["webhooks"]),
+        )
+    ],
+    "experimental": [],
+}
+
+_BACKENDS = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql", "oracle": "oracle"}
+
+
+def backend() -> str:
+    """The kind of database that holds the jobs, in the spec's words."""
+    connection = connections[router.db_for_write(Job)]
+    if connection.vendor == "mysql" and "mariadb" in type(connection).__module__:
+        return "mariadb"
+    return _BACKENDS.get(connection.vendor, connection.vendor)
+
+
+def extension_uris() -> set[str]:
+    """What `OJS-Requires-Extension` may name."""
+    return {entry["uri"] for group in EXTENSIONS.values() for entry in group}
+
+
+def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[str, Any]:
+    """The whole document. `base_url` is where the caller found us, without a slash at its end; `streams` says whether
+    this server can send answers that do not end."""
+    return {
+        "specversion": SPECVERSION,
+        "ojs_version": SPECVERSION,
+        "implementation": {
+            "name": "django-ojs",
+            "version": django_ojs.__version__,
+            "language": "python",
+            "backend": backend(),
+        },
+        "conformance_level": CONFORMANCE_LEVEL,
+        "conformance_tier": CONFORMANCE_TIER,
+        "protocols": PROTOCOLS,
+        "backend": backend(),
+        "capabilities": CAPABILITIES | {"schema_validation": schemas.available()},
+        "extensions": extensions,
+        "unique_job_strength": UNIQUE_JOB_STRENGTH,
+        "schema_validation": schemas.available(),
+        **_suite(),
+        "payload_limits": payload_limits(),
+        "events": events(streams),
+        "endpoints": {
+            "base_url": f"{base_url}/ojs/v1",
+            "manifest": "/ojs/manifest",
+            "health": "/ojs/v1/health",
+            "events": "/ojs/v1/events",
+            **({"websocket": "/ojs/v1/ws"} if "websocket" in TRANSPORTS else {}),
+        },
+    }
+
+
+def announce(transport: str) -> None:
+    """Say in the manifest that this process serves events this way too."""
+    if transport not in TRANSPORTS:
+        TRANSPORTS.append(transport)
+
+
+def events(streams: bool = False) -> dict[str, Any]:
+    """The declaration of events 7.2, which the specification demands (events specification 9.1)."""
+    return {
+        "delivery": "at_least_once",
+        "delivery_guarantee": "at_least_once",
+        "ordering": "per_job",
+        "retention_period": f"{ojs_settings.EVENT_RETENTION / 3600:g}h",
+        "max_count": ojs_settings.EVENT_MAX_COUNT,
+        "transports": [*TRANSPORTS, *(["sse"] if streams else []), *([] if webhooks.missing() else ["webhook"])],
+    }
+
+
+def _suite() -> dict[str, str]:
+    """Which test suite passed, and when; nothing if none was recorded."""
+    if CLAIM is None:
+        return {}
+    return {"test_suite_version": CLAIM.test_suite_version, "test_suite_passed_at": CLAIM.passed_at}
+
+
+def payload_limits() -> dict[str, Any]:
+    return {
+        "max_envelope_bytes": ojs_settings.MAX_ENVELOPE_BYTES,
+        "max_meta_bytes": ojs_settings.MAX_META_BYTES,
+        "max_result_bytes": ojs_settings.MAX_RESULT_BYTES,
+        "max_batch_size": ojs_settings.MAX_BATCH_SIZE,
+        "max_batch_bytes": ojs_settings.MAX_BATCH_BYTES,
+        "max_queue_name_bytes": names.MAX_QUEUE_LENGTH,
+        "max_job_type_bytes": names.MAX_TYPE_LENGTH,
+        "supported_compression": ["gzip"],
+        "external_references": True,
+        "chunking": False,
+        "per_queue_limits": False,
+    }

@@ -1,0 +1,169 @@
+"""Pages of a list, by opaque cursor, by page or by offset (binding 1.7): the same object for every list.
+
+The cursor holds the sort key of the last row, so rows that come or go in between shift nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import Model, Q, QuerySet
+from rest_framework.request import Request
+
+from django_ojs.errors import InvalidRequest
+from django_ojs.http import query
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+_MAX_CURSOR = 2048
+#: How far `capped` counts, and how far a page of such a list may begin: an offset reads all rows before it.
+CAP, MAX_OFFSET = 10_000, 100_000
+
+
+class Page(NamedTuple):
+    """Rows and what the answer says about where they stand."""
+
+    rows: list[Any]
+    pagination: dict[str, Any]
+
+
+class Key(NamedTuple):
+    """One column of the sort order, and how its value is written into a cursor and read back."""
+
+    column: str
+    descending: bool
+    parse: Callable[[str], Any]
+
+
+class Window(NamedTuple):
+    """What the request asks for: `after` is the key of the row before the page, `offset` its place."""
+
+    limit: int
+    offset: int
+    after: list[Any] | None
+
+
+def paginate(
+    queryset: QuerySet[Any],
+    request: Request,
+    order: Sequence[Key],
+    *,
+    rows: Callable[[QuerySet[Any]], list[Any]] = list,
+    maximum: int = MAX_LIMIT,
+    default: int = DEFAULT_LIMIT,
+    count: Callable[[QuerySet[Any]], tuple[int, bool]] | None = None,
+) -> Page:
+    """The page of `queryset`, sorted by `order`, that the request's query asks for. InvalidRequest for a bad one.
+
+    `count` gives the number of rows, and whether there may be more than that; without it they are all counted.
+    """
+    window = read(request, order, maximum, default)
+    if count is not None and window.after is None and window.offset > MAX_OFFSET:
+        message = f"must not begin beyond the first {MAX_OFFSET} rows: follow next_cursor, or narrow the filter"
+        raise query.fault("page", message, str(window.offset))
+    total, more = count(queryset) if count is not None else (queryset.count(), False)
+    found: list[Any] = []
+    if window.after is not None or more or window.offset < total:
+        ordered = queryset.order_by(*(f"-{key.column}" if key.descending else key.column for key in order))
+        if window.after is not None:
+            ordered = ordered.filter(_beyond(order, window.after))
+            found = rows(ordered[: window.limit + 1])
+        else:
+            found = rows(ordered[window.offset : window.offset + window.limit + 1])
+    page = _page(found, window, total, order)
+    if more:
+        page.pagination["total_is_minimum"] = True
+    return page
+
+
+def capped(queryset: QuerySet[Any]) -> tuple[int, bool]:
+    """The number of rows, counted no further than `CAP`."""
+    found = queryset.order_by()[: CAP + 1].count()
+    return min(found, CAP), found > CAP
+
+
+def read(request: Request, order: Sequence[Key], maximum: int = MAX_LIMIT, default: int = DEFAULT_LIMIT) -> Window:
+    """`cursor` beats `page` beats `offset`; a limit beyond `maximum` is cut."""
+    size = query.integer(request, "limit", minimum=1)
+    if size is None:
+        size = query.integer(request, "per_page", minimum=1)
+    limit = min(size or default, maximum)
+    page = query.integer(request, "page", minimum=1)
+    offset = query.integer(request, "offset", minimum=0)
+    cursor = request.query_params.get("cursor")
+    if cursor:
+        place, after = _decode(cursor, order)
+        return Window(limit, place, after)
+    return Window(limit, (page - 1) * limit if page is not None else offset or 0, None)
+
+
+def _page(found: list[Any], window: Window, total: int, order: Sequence[Key]) -> Page:
+    shown = found[: window.limit]
+    pagination: dict[str, Any] = {
+        "total": total,
+        "limit": window.limit,
+        "offset": window.offset,
+        "page": window.offset // window.limit + 1,
+        "per_page": window.limit,
+        "has_more": len(found) > window.limit,
+    }
+    if pagination["has_more"]:
+        pagination["next_cursor"] = _encode(window.offset + window.limit, [_value(shown[-1], k.column) for k in order])
+    return Page(shown, pagination)
+
+
+def _beyond(order: Sequence[Key], after: list[Any]) -> Q:
+    """Rows behind `after`: beyond it in the first column, or equal there and beyond it in the next."""
+    condition, equal = Q(), Q()
+    for key, value in zip(order, after, strict=True):
+        condition |= equal & Q(**{f"{key.column}__{'lt' if key.descending else 'gt'}": value})
+        equal &= Q(**{key.column: value})
+    return condition
+
+
+def _value(row: Any, column: str) -> str:
+    value = getattr(row, column) if isinstance(row, Model) else row[column]
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
+
+
+def _encode(place: int, values: list[str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([place, *values]).encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str, order: Sequence[Key]) -> tuple[int, list[Any]]:
+    try:
+        if len(cursor) > _MAX_CURSOR:
+            raise ValueError("too long")
+        place, *values = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        if type(place) is not int or not 0 <= place < 2**53 or not all(isinstance(value, str) for value in values):
+            raise ValueError("not of ours")
+        return place, [key.parse(value) for key, value in zip(order, values, strict=True)]
+    except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as error:
+        raise InvalidRequest(
+            "The query parameter cursor is none that this list gave out.",
+            details={"field": "cursor"},
+            hint="Pass next_cursor exactly as it was returned, or leave cursor out to begin anew.",
+        ) from error
+
+
+def parse_time(value: str) -> dt.datetime:
+    instant = dt.datetime.fromisoformat(value)
+    if instant.tzinfo is None:
+        raise ValueError("no zone")
+    return instant.astimezone(dt.UTC)
+
+
+def parse_uuid(value: str) -> uuid.UUID:
+    return uuid.UUID(value)
+
+
+def parse_name(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("not printable")
+    return value

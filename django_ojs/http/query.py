@@ -1,0 +1,76 @@
+"""Single values out of the query string, or `invalid_request` with the parameter's name (binding 1.7)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+
+from rest_framework.request import Request
+
+from django_ojs.errors import InvalidRequest
+from django_ojs.policies import durations, names
+from django_ojs.policies.faults import shorten
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_MAX_TEXT = 255
+_MAX_LIST = 1000
+_HUGE = 2**53
+
+
+def fault(name: str, message: str, received: str) -> InvalidRequest:
+    details = {"field": name, "expected": message.removeprefix("must be "), "received": shorten(received)}
+    return InvalidRequest(f"The query parameter {name} {message}.", details=details)
+
+
+def integer(request: Request, name: str, *, minimum: int) -> int | None:
+    """A whole number of at least `minimum`; None where absent. However large, it stays below 2^53."""
+    given = request.query_params.get(name)
+    if given is None:
+        return None
+    if not _INTEGER.fullmatch(given):
+        raise fault(name, "must be an integer", given)
+    value = _HUGE if len(given) > 16 and not given.startswith("-") else int(given[:20])
+    if value < minimum:
+        raise fault(name, f"must be at least {minimum}", given)
+    return min(value, _HUGE)
+
+
+def text(request: Request, name: str) -> str:
+    """A printable text, '' where absent."""
+    given = request.query_params.get(name, "")
+    if len(given) > _MAX_TEXT or not given.isprintable():
+        raise fault(name, f"must be a printable text of at most {_MAX_TEXT} characters", given)
+    return given
+
+
+def texts(request: Request, *aliases: str) -> list[str]:
+    """The values of a comma-separated list under the first of its names that is there."""
+    for name in aliases:
+        given = request.query_params.get(name)
+        if given is None:
+            continue
+        items = [item for item in map(str.strip, given.split(",")) if item]
+        if len(items) > _MAX_LIST or not given.isprintable() or any(len(item) > _MAX_TEXT for item in items):
+            raise fault(name, f"must be at most {_MAX_LIST} printable texts joined by commas", given)
+        return items
+    return []
+
+
+def instant(request: Request, name: str) -> dt.datetime | None:
+    given = request.query_params.get(name)
+    if not given:
+        return None
+    try:
+        return durations.parse_instant(given.replace(" ", "+"))  # an unescaped + of a zone offset
+    except ValueError as error:
+        raise fault(name, str(error), given) from error
+
+
+def uuid7(request: Request, name: str) -> uuid.UUID | None:
+    given = request.query_params.get(name, "").lower()
+    if not given:
+        return None
+    if not names.is_job_id(given):
+        raise fault(name, "must be a UUIDv7", given)
+    return uuid.UUID(given)

@@ -1,0 +1,87 @@
+"""Rate limits: list, inspect, override (jobs 5.3), and the headers of an enqueue under one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db import router
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs import clock
+from django_ojs.http.auditing import audited
+from django_ojs.http.base import OJSView
+from django_ojs.http.pagination import Key, paginate, parse_name
+from django_ojs.models import RateLimit
+from django_ojs.models.job import JobRow
+from django_ojs.operations import limits
+from django_ojs.policies import ratelimit
+from django_ojs.policies.durations import parse_instant
+
+_ORDER = [Key("key", descending=False, parse=parse_name)]
+
+
+class RateLimits(OJSView):
+    """`GET /rate-limits`, by key."""
+
+    scopes = {"GET": "read"}
+
+    def get(self, request: Request) -> Response:
+        using = router.db_for_write(RateLimit)
+        page = paginate(RateLimit.objects.using(using), request, _ORDER)
+        shown = [limits.describe(row, using) for row in page.rows]
+        return Response({"items": shown, "rate_limits": shown, "pagination": page.pagination})
+
+
+class RateLimitDetail(OJSView):
+    """`GET /rate-limits/{key}`; `PUT` sets an override."""
+
+    scopes = {"GET": "read", "PUT": "admin"}
+    rights = {"PUT": "change_ratelimit"}
+
+    def get(self, request: Request, key: str) -> Response:
+        return Response(limits.inspect(key))
+
+    @audited("rate_limit.override")
+    def put(self, request: Request, key: str) -> Response:
+        return Response(limits.override(key, self.payload()))
+
+
+class RateLimitOverride(OJSView):
+    """`DELETE /rate-limits/{key}/override`; `PUT` as above, for the command line."""
+
+    scopes = {"PUT": "admin", "DELETE": "admin"}
+    rights = {"PUT": "change_ratelimit", "DELETE": "change_ratelimit"}
+
+    @audited("rate_limit.override")
+    def put(self, request: Request, key: str) -> Response:
+        return Response(limits.override(key, self.payload()))
+
+    @audited("rate_limit.clear_override")
+    def delete(self, request: Request, key: str) -> Response:
+        limits.clear_override(key)
+        return Response(status=204)
+
+
+def headers(row: JobRow) -> dict[str, str]:
+    """`X-RateLimit-*` of the limit that a new job is under; none for a job without one. Reset in Unix seconds."""
+    if not row["rate_key"]:
+        return {}
+    policy = ratelimit.from_json(row["rate_limit"])
+    found: dict[str, Any] = limits.inspect(row["rate_key"])
+    now = clock.now()
+    window = policy.rate or policy.throttle
+    period = timedelta(milliseconds=window.period_ms) if window else timedelta(seconds=1)
+    limit = window.limit if window else policy.concurrency or 0
+    if policy.rate:
+        left = policy.rate.limit - found.get("rate", {}).get("current_count", 0)
+    else:
+        left = limit - found["active"]
+    resets = found.get("rate", {}).get("window_resets_at")
+    reset = parse_instant(resets) if resets else now + period
+    return {
+        "X-RateLimit-Limit": str(limit),
+        "X-RateLimit-Remaining": str(max(left, 0)),
+        "X-RateLimit-Reset": str(int(reset.timestamp()) + 1),
+    }

@@ -1,0 +1,192 @@
+"""API keys: made, found, revoked, and marked as used.
+
+A key is the text `ojs_` and 256 random bits in hexadecimal. Whoever makes it sees it once; the database
+has its SHA-256, by which it is found with one indexed read. Random bits need no slow hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, IntegrityError, connections, router, transaction
+from django.db.models import Q
+
+from django_ojs import clock
+from django_ojs.conf import ojs_settings
+from django_ojs.models import APIKey
+from django_ojs.policies import names
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "ojs_"
+#: How precise `last_used_at` is, and so how often using a key writes.
+TOUCH_INTERVAL = dt.timedelta(minutes=1)
+
+_KEY = re.compile(re.escape(PREFIX) + r"[0-9a-f]{64}")
+_NAME = re.compile(r"\w(?:[\w.@:/ -]{0,98}\w)?")
+#: When this process last tried to write `last_used_at`, by digest: a database that refuses is not asked again at once.
+_tried: dict[str, dt.datetime] = {}
+
+
+def create(
+    name: str,
+    scopes: Iterable[str],
+    queues: Iterable[str] | None = None,
+    job_types: Iterable[str] | None = None,
+    expires_at: dt.datetime | None = None,
+) -> tuple[APIKey, str]:
+    """Make a key; returns its row and its text, which nobody can read again.
+
+    No queues or no job types means no limit. Raises ValidationError, with a message per field.
+    """
+    values: dict[str, Any] = {
+        "name": name.strip(),
+        "scopes": distinct(scopes),
+        "queues": distinct(queues or ()) or None,
+        "job_types": distinct(job_types or ()) or None,
+        "expires_at": expires_at,
+    }
+    validate(**values)
+    key = APIKey(**values)
+    return key, issue(key)
+
+
+def issue(key: APIKey) -> str:
+    """Give a new, validated row its secret and store it; returns the text. ValidationError if the name is taken."""
+    text = PREFIX + secrets.token_hex(32)
+    key.prefix, key.digest, key.created_at = text[:12], digest(text), clock.now()
+    try:
+        with transaction.atomic(using=router.db_for_write(APIKey)):
+            key.save(force_insert=True)
+    except IntegrityError:
+        raise ValidationError({"name": f"There is a key named '{key.name}' already: choose another name."}) from None
+    return text
+
+
+def find(text: str) -> APIKey | None:
+    """The key with this text, be it valid, expired or revoked; None if there is no such key."""
+    if not _KEY.fullmatch(text):
+        return None
+    wanted = digest(text)
+    key = APIKey.objects.filter(digest=wanted).first()
+    return key if key is not None and hmac.compare_digest(key.digest, wanted) else None
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def revoke(key: APIKey) -> bool:
+    """Make `key` useless from now on; False if it was revoked before."""
+    now = clock.now()
+    changed = APIKey.objects.filter(pk=key.pk, revoked_at=None).update(revoked_at=now)
+    key.refresh_from_db(fields=["revoked_at"])
+    return bool(changed)
+
+
+def status(key: APIKey) -> str:
+    """`active`, `expired` or `revoked`."""
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= clock.now() else "active"
+
+
+def touch(key: APIKey) -> None:
+    """Note that `key` was used, at most once a minute; gives up at once rather than wait or fail.
+
+    Inside a transaction it happens after the commit, so that requests with one key do not queue for its row.
+    """
+    now = clock.now()
+    last = max(filter(None, (key.last_used_at, _tried.get(key.digest))), default=None)
+    if last is not None and abs(now - last) < TOUCH_INTERVAL:
+        return
+    _tried[key.digest] = now
+    using = router.db_for_write(APIKey)
+    transaction.on_commit(lambda: _write_use(key.pk, now, using), using=using)
+
+
+def _write_use(pk: int, now: dt.datetime, using: str) -> None:
+    stale = Q(last_used_at=None) | Q(last_used_at__lte=now - TOUCH_INTERVAL)
+    keys = APIKey.objects.using(using).filter(stale, pk=pk)
+    try:
+        with _impatient(using), transaction.atomic(using=using):
+            if connections[using].features.has_select_for_update_skip_locked:
+                keys = keys.filter(pk__in=list(keys.select_for_update(skip_locked=True).values_list("pk", flat=True)))
+            keys.update(last_used_at=now)
+    except DatabaseError as error:
+        logger.warning("Could not note the use of API key %s: %s", pk, error)
+
+
+@contextlib.contextmanager
+def _impatient(using: str) -> Iterator[None]:
+    """On SQLite, where a writer locks the whole file: do not wait for the lock."""
+    connection = connections[using]
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with connection.cursor() as cursor:
+        patience = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {int(patience)}")
+
+
+def validate(
+    name: str,
+    scopes: Sequence[str],
+    queues: Sequence[str] | None = None,
+    job_types: Sequence[str] | None = None,
+    expires_at: dt.datetime | None = None,
+) -> None:
+    """Raise ValidationError with every reason, per field, why there cannot be such a key."""
+    faults: dict[str, list[str]] = {
+        "name": [] if _NAME.fullmatch(name) else [_BAD_NAME],
+        "scopes": list(_scope_faults(scopes)),
+        "queues": list(_faults("queue name", names.check_queue, queues)),
+        "job_types": list(_faults("job type", _check_pattern, job_types)),
+        "expires_at": [_PAST] if expires_at is not None and expires_at <= clock.now() else [],
+    }
+    if any(faults.values()):
+        raise ValidationError({field: messages for field, messages in faults.items() if messages})
+
+
+def _scope_faults(scopes: Sequence[str]) -> Iterator[str]:
+    known = ", ".join(APIKey.Scope.values)
+    if not scopes:
+        yield f"Give the key at least one scope of: {known}."
+    for scope in scopes:
+        if scope not in APIKey.Scope.values:
+            yield f"'{scope}' is no scope: choose from {known}."
+
+
+def _faults(what: str, check: Callable[[str], str], entries: Sequence[str] | None) -> Iterator[str]:
+    for entry in entries or ():
+        try:
+            check(entry)
+        except ValueError as error:
+            yield f"'{entry}' is no {what}: it {error}."
+
+
+def _check_pattern(entry: str) -> str:
+    """`entry` if it is a job type, or one with `.*` for everything below it."""
+    return names.check_type(entry.removesuffix(".*"), hyphens=ojs_settings.DIALECT == "published")
+
+
+def distinct(items: Iterable[str]) -> list[str]:
+    """`items` without blanks and repetitions, in their order."""
+    return list(dict.fromkeys(item.strip() for item in items if item.strip()))
+
+
+_BAD_NAME = "A name has 1 to 100 letters, digits, spaces and _ . - @ : / and begins and ends with a letter or digit."
+_PAST = "This is in the past: choose a later time, or none for a key that does not expire."

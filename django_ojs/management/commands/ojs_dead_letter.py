@@ -1,0 +1,57 @@
+"""`manage.py ojs_dead_letter`: the jobs that failed for good and wait for somebody to look at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models import Q
+
+from django_ojs import envelope, jsontext
+from django_ojs.management.commands.ojs_jobs import last_error
+from django_ojs.management.operating import Operator, add_act, add_choice, positive, table
+from django_ojs.operations.delete import delete
+from django_ojs.operations.retry import retry
+from django_ojs.policies import redaction
+from django_ojs.policies.durations import format_instant
+from django_ojs.states import State
+
+_COLUMNS = ("id", "type", "queue", "state", "attempt", "finished_at", "errors")
+_DEAD = [State.DISCARDED]
+
+
+class Command(Operator):
+    help = "Lists dead letters, makes them available again as if they had never run, or deletes them for good."
+    every = Q(dead_letter=True, finished_at__isnull=False)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="list|retry|delete", required=True)
+        listing = actions.add_parser("list", help="the newest dead letters")
+        add_choice(listing, states=False, ids=False)
+        listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
+        listing.add_argument("--json", action="store_true", help="as JSON, an array of envelopes")
+        for verb, text in (("retry", "make them available again"), ("delete", "forget them")):
+            action = actions.add_parser(verb, help=text)
+            add_choice(action, states=False)
+            add_act(action)
+
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
+        if action == "list":
+            self._list(options)
+        elif action == "retry":
+            self.act(options, _DEAD, retry, "Retry", "retried", "job.retry")
+        else:
+            self.act(options, _DEAD, delete, "Delete", "deleted", "job.delete")
+
+    def _list(self, options: dict[str, Any]) -> None:
+        if options["json"]:
+            rows = self.rows(options, _DEAD)
+            self.stdout.write(jsontext.dumps([redaction.job(envelope.render(row)) for row in rows]))
+            return
+        rows = [
+            (str(row["id"]), row["type"], row["queue"], str(row["attempt"]), format_instant(row["finished_at"]),
+             last_error(row))
+            for row in self.rows(options, _DEAD, _COLUMNS)
+        ]  # fmt: skip
+        headings = ("ID", "TYPE", "QUEUE", "ATTEMPTS", "DISCARDED", "ERROR")
+        self.stdout.write("\n".join(table([headings, *rows])) if rows else "There are no such dead letters.")

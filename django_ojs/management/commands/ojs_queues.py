@@ -1,0 +1,102 @@
+"""`manage.py ojs_queues`: queues by hand."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_ojs import jsontext
+from django_ojs.errors import OJSError
+from django_ojs.management.operating import table
+from django_ojs.models import Queue
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations import audit, configure
+from django_ojs.operations.common import database
+from django_ojs.operations.counts import Counts, count_all
+from django_ojs.operations.pause import pause, resume
+from django_ojs.states import State
+
+#: Columns of the list that are states of jobs.
+_SHOWN = (State.AVAILABLE, State.ACTIVE, State.SCHEDULED, State.RETRYABLE, State.PENDING)
+
+
+class Command(BaseCommand):
+    help = "Lists queues with their jobs, stops and resumes delivery, and shows or changes what a queue is set up for."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="list|pause|resume|config", required=True)
+        actions.add_parser("list", help="all queues").add_argument("--json", action="store_true", help="as JSON")
+        for verb, text in (("pause", "deliver nothing more; jobs can still be enqueued"), ("resume", "deliver again")):
+            actions.add_parser(verb, help=text).add_argument("names", nargs="+", metavar="NAME")
+        config = actions.add_parser("config", help="what a queue is set up for, as JSON; `_default` holds for all")
+        config.add_argument("name", metavar="NAME")
+        config.add_argument("--set", action="append", default=[], type=_member, dest="changes", metavar="KEY=JSON",
+                            help='for instance concurrency=5 or rate_limit=\'{"limit": 10, "period": "1s"}\'; '
+                            "null takes it back. More than once if need be")  # fmt: skip
+
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
+        try:
+            if action == "list":
+                self._list(options["json"])
+            elif action == "config":
+                self._config(options["name"], dict(options["changes"]))
+            else:
+                self._switch(action, options["names"])
+        except OJSError as error:
+            raise CommandError(error.message) from error
+
+    def _list(self, as_json: bool) -> None:
+        counted = count_all()
+        found = Queue.objects.using(database(None)).exclude(pk=TEMPLATE)
+        rows = [(queue, counted.get(queue.name)) for queue in found]
+        if as_json:
+            self.stdout.write(jsontext.dumps([queue_facts(queue, counts) for queue, counts in rows]))
+            return
+        facts = [queue_facts(queue, counts) for queue, counts in rows]
+        names = ("name", "status", *_SHOWN, "dead")
+        lines = table([[name.upper() for name in names], *([str(fact[name]) for name in names] for fact in facts)])
+        self.stdout.write("\n".join(lines) if facts else "There are no queues: they appear with their first job.")
+
+    def _switch(self, action: str, names: list[str]) -> None:
+        for name in names:
+            _known(name)
+        switch, actor = pause if action == "pause" else resume, audit.by_command()
+        for name in names:
+            entry = audit.Act(actor, f"queue.{action}", name, door="command")
+            queue = audit.perform(partial(switch, name, by=actor), entry)
+            self.stdout.write(f"{name}: {queue.status}")
+
+    def _config(self, name: str, changes: dict[str, Any]) -> None:
+        queue = None if name == TEMPLATE and not changes else _known(name)
+        if changes:
+            entry = audit.Act(audit.by_command(), "queue.configure", name, changes, "command")
+            queue = audit.perform(partial(configure.configure, name, changes, by=entry.actor), entry)
+        template = Queue.objects.using(database(None)).filter(pk=TEMPLATE).first()
+        self.stdout.write(jsontext.dumps(configure.effective(queue, template)))
+
+
+def queue_facts(queue: Queue, counts: Counts | None) -> dict[str, Any]:
+    """What the list says about a queue."""
+    numbers = counts.states if counts else dict.fromkeys(map(str, State), 0)
+    return {"name": queue.name, "status": queue.status, **numbers, "dead": counts.dead if counts else 0}
+
+
+def _known(name: str) -> Queue | None:
+    """A queue that is there; a mistyped name must not make one. The template is always there."""
+    queue = Queue.objects.using(database(None)).filter(pk=name).first()
+    if queue is None and name != TEMPLATE:
+        raise CommandError(f"There is no queue {name!r}. `ojs_queues list` shows which there are.")
+    return queue
+
+
+def _member(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=JSON")
+    try:
+        return name, jsontext.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not JSON; texts stand in quotes, '{name}=\"text\"'") from None

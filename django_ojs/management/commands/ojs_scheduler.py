@@ -1,0 +1,41 @@
+"""`manage.py ojs_scheduler`: the scheduler alone, for a site whose workers are all elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.worker.lifecycle import Lifecycle, Stage, signals
+from django_ojs.worker.logs import show_logs
+from django_ojs.worker.tidying import leave_pools
+from django_ojs.worker.vitals import default_name
+
+
+class Command(BaseCommand):
+    help = (
+        "Promotes scheduled jobs, ends timeouts, takes jobs back from dead workers and prunes. Every ojs_worker does "
+        "this too, unless told --no-scheduler; one process at a time leads."
+    )
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        leave_pools()
+        super().run_from_argv(argv)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        show_logs(options["verbosity"])
+        name, lifecycle = default_name(), Lifecycle()
+        scheduler = Scheduler(name)
+        with signals(lifecycle):
+            scheduler.start()
+            self._announce(options, f"ojs_scheduler {name} started.")
+            while lifecycle.follow() is not Stage.TERMINATE:
+                pass
+            scheduler.stop(5.0)
+            self._announce(options, f"ojs_scheduler {name} stopped.")
+
+    def _announce(self, options: dict[str, Any], line: str) -> None:
+        if options["verbosity"]:
+            self.stdout.write(line)
+            self.stdout.flush()

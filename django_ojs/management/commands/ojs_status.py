@@ -1,0 +1,95 @@
+"""`manage.py ojs_status`: how the site's jobs stand, once or again and again, for people and for scripts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_ojs import clock, jsontext
+from django_ojs.management.commands.ojs_queues import queue_facts
+from django_ojs.management.operating import IN_PART, positive, table
+from django_ojs.models import Queue, Worker
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations.common import database
+from django_ojs.operations.counts import count_all
+from django_ojs.operations.roster import state_of
+from django_ojs.policies.durations import format_instant
+from django_ojs.registry import registry
+from django_ojs.states import State
+
+
+class Command(BaseCommand):
+    help = (
+        "Shows queues, workers and counts, and what needs somebody's attention. With --check it exits with 3 when "
+        "something does."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="as JSON, one object a line")
+        parser.add_argument("--watch", nargs="?", const=2, type=positive, metavar="SECONDS",
+                            help="show it again every so many seconds (2) until interrupted")  # fmt: skip
+        parser.add_argument("--check", action="store_true", help="exit with 3 when something needs attention")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            while True:
+                facts = status()
+                self.stdout.write(jsontext.dumps(facts) if options["json"] else _page(facts))
+                self.stdout.flush()
+                if not options["watch"]:
+                    break
+                time.sleep(options["watch"])
+                if not options["json"]:
+                    self.stdout.write("")
+        except KeyboardInterrupt:
+            return
+        if options["check"] and facts["attention"]:
+            sys.exit(IN_PART)
+
+
+def status() -> dict[str, Any]:
+    """Everything that the command says."""
+    using = database(None)
+    now = clock.now(using)
+    counted = count_all(using=using)
+    queues = [queue_facts(q, counted.get(q.name)) for q in Queue.objects.using(using).exclude(pk=TEMPLATE)]
+    workers = [
+        {"id": worker.pk, "state": state_of(worker, now), "active_jobs": worker.active_jobs,
+         "concurrency": worker.concurrency}
+        for worker in Worker.objects.using(using)
+    ]  # fmt: skip
+    totals = {str(state): sum(counts.states[state] for counts in counted.values()) for state in State}
+    totals["dead"] = sum(counts.dead for counts in counted.values())
+    facts = {"time": format_instant(now), "jobs": totals, "queues": queues, "workers": workers}
+    return {**facts, "attention": _attention(facts, using)}
+
+
+def _attention(facts: dict[str, Any], using: str) -> list[str]:
+    """What somebody should look at."""
+    found = []
+    waiting = facts["jobs"][State.AVAILABLE]
+    if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
+        found.append(f"{waiting} jobs wait, and no worker runs.")
+    found += [f"The worker {worker['id']} is silent." for worker in facts["workers"] if worker["state"] == "stale"]
+    unserved = registry.unserved_types(using) if facts["workers"] else {}
+    found += [f"{count} jobs of the type {name} wait, and no worker has it." for name, count in unserved.items()]
+    held = (queue for queue in facts["queues"] if queue["status"] == "paused" and queue[State.AVAILABLE])
+    found += [f"{queue[State.AVAILABLE]} jobs wait in {queue['name']}, which is paused." for queue in held]
+    return found
+
+
+def _page(facts: dict[str, Any]) -> str:
+    totals = ", ".join(f"{number} {name}" for name, number in facts["jobs"].items() if number) or "no jobs"
+    names = ("name", "status", State.AVAILABLE, State.ACTIVE, State.SCHEDULED, State.RETRYABLE, "dead")
+    queues = [[name.upper() for name in names], *([str(q[name]) for name in names] for q in facts["queues"])]
+    workers = [
+        ["WORKER", "STATE", "JOBS"],
+        *([w["id"], w["state"], f"{w['active_jobs']}/{w['concurrency']}"] for w in facts["workers"]),
+    ]
+    parts = [[f"{facts['time']}: {totals}"], table(queues), table(workers)]
+    if facts["attention"]:
+        parts.append([f"! {line}" for line in facts["attention"]])
+    return "\n\n".join("\n".join(part) for part in parts)

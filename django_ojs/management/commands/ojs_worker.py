@@ -1,0 +1,143 @@
+"""`manage.py ojs_worker`: run the jobs of this site."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django.core.checks import Tags
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_ojs.conf import ojs_settings
+from django_ojs.management.operating import positive
+from django_ojs.operations.common import database
+from django_ojs.policies import names
+from django_ojs.registry import registry
+from django_ojs.scheduler.outage import ERRORS
+from django_ojs.worker import reload, vitals
+from django_ojs.worker.health import HealthFile
+from django_ojs.worker.logs import show_logs
+from django_ojs.worker.process import Options, Worker
+from django_ojs.worker.supervisor import Supervisor
+from django_ojs.worker.tidying import leave_pools
+
+
+class Command(BaseCommand):
+    help = (
+        "Claims jobs and runs their handlers. SIGTERM or Ctrl-C finishes what is running and hands the rest back, "
+        "a second one hurries; SIGTSTP claims nothing more, SIGCONT goes on."
+    )
+    #: Whether this is a process of its own, in which to fork is safe, and no call_command() somewhere.
+    _from_command_line = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--queues", type=_queues, default=[], metavar="A,B",
+                            help="serve these queues, strictly from left to right (default: all)")  # fmt: skip
+        parser.add_argument(
+            "--concurrency", type=positive, default=10, metavar="N", help="jobs at a time, per process (default: 10)"
+        )
+        parser.add_argument("--processes", type=positive, default=1, metavar="N",
+                            help="processes, each with an id of its own: NAME-1, NAME-2 (default: 1)")  # fmt: skip
+        parser.add_argument("--name", type=_name,
+                            help="the worker's id, unlike any other's (default: host:pid:random)")  # fmt: skip
+        parser.add_argument("--no-scheduler", action="store_true", help="leave scheduled jobs and timeouts to others")
+        parser.add_argument("--until-empty", action="store_true", help="end when no job is left that could run now")
+        parser.add_argument(
+            "--max-jobs", type=positive, metavar="N", help="replace a process after it has run so many jobs"
+        )
+        parser.add_argument("--max-memory", type=positive, metavar="MB",
+                            help="replace a process that takes more memory than this")  # fmt: skip
+        parser.add_argument("--health-file", type=Path, metavar="PATH",
+                            help="touch this file while all is well, for a liveness probe")  # fmt: skip
+        parser.add_argument("--reload", action="store_true", help="start anew when the code changes (development)")
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self._from_command_line = True
+        super().run_from_argv(argv)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        show_logs(options["verbosity"])
+        if options["reload"] and options["processes"] > 1:
+            raise CommandError("--reload runs one process: leave out --processes.")
+        types = registry.types()
+        if not types:
+            raise CommandError(
+                f"There is nothing to run: no app has a {ojs_settings.JOBS_MODULE}.py with a @job. "
+                "A site whose workers are all elsewhere runs `manage.py ojs_scheduler` instead."
+            )
+        if options["reload"] and not reload.is_inner():
+            sys.exit(reload.keep_restarting())
+        self._check_database(options["skip_checks"])
+        if options["verbosity"] > 1:
+            self._announce(f"job types: {', '.join(types)}")
+        if not self._run(options):
+            sys.exit(1)
+
+    def _run(self, options: dict[str, Any]) -> bool:
+        health = HealthFile(options["health_file"]) if options["health_file"] else None
+        asked = Options(
+            queues=options["queues"], concurrency=options["concurrency"], name=options["name"] or vitals.default_name(),
+            scheduler=not options["no_scheduler"], until_empty=options["until_empty"], max_jobs=options["max_jobs"],
+            max_memory=options["max_memory"],
+        )  # fmt: skip
+        forks = self._may_fork(options)
+        if forks or self._from_command_line:
+            leave_pools()
+        if forks:
+            parts = self._told(options, 1), self._told(options, 2)
+            return Supervisor(asked, options["processes"], *parts, health).run()
+        worker = Worker(asked, self._told(options, 1), health=health)
+        if not options["reload"]:
+            return worker.run()
+        watch = reload.Watch(worker.lifecycle)
+        watch.start()
+        fine = worker.run()
+        reload.leave(watch, fine=fine)
+        return fine
+
+    def _may_fork(self, options: dict[str, Any]) -> bool:
+        """One process in itself serves call_command(), --reload, and systems without fork."""
+        if options["reload"]:
+            return False
+        if not hasattr(os, "fork"):
+            if options["processes"] > 1:
+                self.stderr.write("This system cannot fork: running one process. Start the command several times.")
+            return False
+        return self._from_command_line or options["processes"] > 1
+
+    def _check_database(self, skip: bool) -> None:
+        """Say how the database is set up wrongly for workers; Django asks databases only when told to."""
+        if not skip:
+            with contextlib.suppress(*ERRORS):  # one that is away is waited for later
+                self.check(tags=[Tags.database], databases=[database(None)])
+
+    def _told(self, options: dict[str, Any], verbosity: int) -> Callable[[str], None]:
+        return self._announce if options["verbosity"] >= verbosity else lambda line: None
+
+    def _announce(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+
+def _queues(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    for name in found:
+        try:
+            names.check_queue(name)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"the queue {name!r} {error}") from None
+    if not found:
+        raise argparse.ArgumentTypeError("name at least one queue, or leave the option out for all")
+    return list(dict.fromkeys(found))
+
+
+def _name(text: str) -> str:
+    try:
+        return names.check_worker_id(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"the name {error}") from None

@@ -1,0 +1,109 @@
+"""`manage.py ojs_workers`: who works, and telling workers to go quiet, to go on or to end."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_ojs import clock, jsontext
+from django_ojs.errors import NotFound
+from django_ojs.management.operating import table
+from django_ojs.models import Worker
+from django_ojs.operations import audit
+from django_ojs.operations.common import database
+from django_ojs.operations.register import direct
+from django_ojs.operations.roster import is_stale, state_of
+from django_ojs.policies.durations import format_instant
+
+VERBS = {"quiet": "quiet", "resume": "running", "terminate": "terminate"}
+
+
+class Command(BaseCommand):
+    help = (
+        "Lists the workers of every language, or tells some of them what to do. They learn it by their next "
+        "heartbeat; it stays in force until another order or the worker's end. A process that was told to terminate "
+        "is not replaced by its supervisor."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="list|quiet|resume|terminate", required=True)
+        listing = actions.add_parser("list", help="show all workers")
+        listing.add_argument("--json", action="store_true", help="as JSON, one array")
+        for verb, text in (
+            ("quiet", "let them finish what they have and take nothing more"),
+            ("resume", "let quiet ones work again"),
+            ("terminate", "let them finish or hand back what they have, and end"),
+        ):
+            action = actions.add_parser(verb, help=text)
+            whom = "a worker's id, or the name of an ojs_worker, which means all its processes"
+            action.add_argument("names", nargs="*", metavar="NAME", help=whom)
+            action.add_argument("--all", action="store_true", dest="everybody", help="all workers")
+
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
+        using = database(None)
+        if action == "list":
+            workers = list(Worker.objects.using(using))
+            self.stdout.write(_json(workers, using) if options["json"] else _table(workers, using))
+            return
+        for worker_id in self._chosen(options["names"], options["everybody"], using):
+            try:
+                entry = audit.Act(audit.by_command(), f"worker.{action}", worker_id, door="command")
+                audit.perform(partial(direct, worker_id, VERBS[action], using=using), entry, using=using)
+            except NotFound:  # it has ended meanwhile
+                self.stderr.write(f"{worker_id}: gone")
+            else:
+                self.stdout.write(f"{worker_id}: {action}")
+
+    def _chosen(self, names: list[str], everybody: bool, using: str) -> list[str]:
+        if bool(names) == everybody:
+            raise CommandError("Name the workers, or say --all.")
+        known = list(Worker.objects.using(using).values_list("pk", flat=True))
+        if everybody:
+            return known
+        chosen: dict[str, None] = {}
+        for name in names:
+            process = re.compile(rf"{re.escape(name)}-\d+")
+            meant = [worker_id for worker_id in known if worker_id == name or process.fullmatch(worker_id)]
+            if not meant:
+                raise CommandError(f"There is no worker {name!r}. `ojs_workers list` shows who is there.")
+            chosen.update(dict.fromkeys(meant))
+        return list(chosen)
+
+
+def _json(workers: list[Worker], using: str) -> str:
+    now = clock.now(using)
+    rows = [
+        {
+            "id": worker.pk, "state": state_of(worker, now), "directive": worker.directive or None,
+            "stale": is_stale(worker, now), "hostname": worker.hostname, "pid": worker.pid,
+            "queues": worker.queues or [], "active_jobs": worker.active_jobs, "concurrency": worker.concurrency,
+            "jobs_completed": worker.jobs_completed, "memory_mb": worker.memory_mb, "cpu_percent": worker.cpu_percent,
+            "version": worker.version, "started_at": format_instant(worker.started_at),
+            "last_seen_at": format_instant(worker.last_seen_at),
+        }
+        for worker in workers
+    ]  # fmt: skip
+    return jsontext.dumps(rows)
+
+
+_HEADINGS = ("NAME", "STATE", "TOLD", "JOBS", "DONE", "MEMORY", "CPU", "SEEN", "QUEUES")
+
+
+def _table(workers: list[Worker], using: str) -> str:
+    if not workers:
+        return "There are no workers."
+    now = clock.now(using)
+    rows = [_HEADINGS]
+    for worker in workers:
+        memory = "" if worker.memory_mb is None else f"{worker.memory_mb:.0f} MB"
+        cpu = "" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
+        seen = f"{(now - worker.last_seen_at).total_seconds():.0f} s ago"
+        jobs = f"{worker.active_jobs}/{worker.concurrency}"
+        queues = ",".join(worker.queues or []) or "-"
+        told = worker.directive or "-"
+        done = str(worker.jobs_completed)
+        rows.append((worker.pk, state_of(worker, now), told, jobs, done, memory, cpu, seen, queues))
+    return "\n".join(table(rows))

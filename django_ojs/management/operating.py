@@ -1,0 +1,172 @@
+"""What the commands for operators share: tables, the choice of jobs, the question before, the account after.
+
+Exit codes: 0 done, 1 nothing was done (a mistake, or the answer was no), 2 wrong arguments, 3 done in part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
+
+from django_ojs import clock
+from django_ojs.errors import OJSError
+from django_ojs.models import Job
+from django_ojs.operations import audit
+from django_ojs.operations.bulk import Filter, matching
+from django_ojs.operations.common import database
+from django_ojs.policies import durations
+from django_ojs.states import State, ordered
+
+IN_PART = 3
+CHUNK = 500  #: jobs that one operation, and one transaction, gets
+MOST = 1_000_000  #: jobs that one command takes
+SPELLED_OUT = 20  #: refusals that are told one by one
+
+#: Takes ids, returns an outcome for each, an `OJSError` where it is refused.
+Run = Callable[[Sequence[uuid.UUID]], Sequence[Any]]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table; the first row is its heading."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def add_choice(parser: CommandParser, *, states: bool = True, ids: bool = True) -> None:
+    """The arguments that say which jobs are meant."""
+    if ids:
+        parser.add_argument("ids", nargs="*", type=_id, metavar="ID", help="these jobs, whatever else is said")
+        parser.add_argument("--all", action="store_true", dest="everything", help="all jobs that may be meant")
+    if states:
+        parser.add_argument("--state", type=_states, metavar="STATE[,STATE]", help="only jobs in these states")
+    parser.add_argument(
+        "--type", default="", metavar="TYPE", help="only this job type; `email.*` for all that begin so"
+    )
+    parser.add_argument("--queue", default="", metavar="NAME", help="only this queue")
+    when = "an instant such as 2026-01-31T12:00:00Z, or so long ago: 90m, 2h, 7d"
+    parser.add_argument("--before", type=_time, metavar="WHEN", help=f"only jobs enqueued before: {when}")
+    parser.add_argument("--after", type=_time, metavar="WHEN", help="only jobs enqueued after")
+
+
+def add_act(parser: CommandParser) -> None:
+    """The arguments of what changes jobs."""
+    parser.add_argument("--dry-run", action="store_true", help="only say how many")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def chosen(options: dict[str, Any], default: Sequence[State]) -> tuple[Filter, Q]:
+    """The filter that the arguments of `add_choice` make, and what it cannot say."""
+    named: str = options["type"]
+    begins = named.endswith("*")
+    found = Filter(
+        states=options.get("state") or ordered(default), type="" if begins else named, queue=options["queue"],
+        enqueued_before=options["before"], enqueued_after=options["after"],
+    )  # fmt: skip
+    return found, Q(type__startswith=named[:-1]) if begins else Q()
+
+
+class Operator(BaseCommand):
+    """A command that lists jobs and does something to those that are chosen."""
+
+    #: What its jobs have in common, such as being dead letters.
+    every = Q()
+
+    def rows(self, options: dict[str, Any], default: Sequence[State], columns: Sequence[str] | None = None) -> Any:
+        """The newest of the chosen jobs as rows, at most `limit`."""
+        wanted, more = chosen(options, default)
+        jobs = Job.objects.using(database(None)).filter(wanted.condition() & more & self.every)
+        return jobs.order_by("-pk")[: options["limit"]].rows(columns)
+
+    def act(
+        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str
+    ) -> None:  # fmt: skip
+        """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
+        entry with this `action` in the audit log."""
+        ids = self._ids(options, default)
+        if options["dry_run"]:
+            self.stdout.write(f"{len(ids)} jobs would be {done}.")
+            return
+        if ids and not options["yes"]:
+            self._ask(f"{verb} {len(ids)} jobs?")
+        refused = [
+            error for part in _parts(ids) for error in _audited(run, part, action) if isinstance(error, OJSError)
+        ]
+        self.stdout.write(f"{len(ids) - len(refused)} jobs {done}.")
+        for error in refused[:SPELLED_OUT]:
+            self.stderr.write(str(error))
+        if refused:
+            self.stderr.write(f"{len(refused)} jobs were left as they are.")
+            sys.exit(IN_PART)
+
+    def _ids(self, options: dict[str, Any], default: Sequence[State]) -> list[uuid.UUID]:
+        filters = [options.get(name) for name in ("state", "type", "queue", "before", "after")]
+        if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
+            raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
+        if options["ids"]:
+            return list(dict.fromkeys(options["ids"]))
+        wanted, more = chosen(options, default)
+        return matching(wanted, more & self.every, MOST)
+
+    def _ask(self, question: str) -> None:
+        try:
+            answer = input(f"{question} [y/N] ")
+        except EOFError:
+            raise CommandError("Nobody is there to answer: say --yes. Nothing was changed.") from None
+        if answer.strip().lower() not in ("y", "yes"):
+            raise CommandError("Nothing was changed.")
+
+
+def _audited(run: Run, ids: Sequence[uuid.UUID], action: str) -> Sequence[Any]:
+    entry = audit.Act(audit.by_command(), action, door="command")
+
+    def act() -> Sequence[Any]:
+        outcomes = run(ids)
+        done = [pk for pk, outcome in zip(ids, outcomes, strict=True) if not isinstance(outcome, OJSError)]
+        audit.name_targets(entry, done, len(ids))
+        return outcomes
+
+    return audit.perform(act, entry)
+
+
+def _parts(ids: Sequence[uuid.UUID]) -> Iterator[Sequence[uuid.UUID]]:
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]
+
+
+def _id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a job") from None
+
+
+def _states(text: str) -> list[State]:
+    found = [word.strip() for word in text.split(",")]
+    if not set(found) <= set(State):
+        raise argparse.ArgumentTypeError(f"{text!r} is not made of {', '.join(State)}")
+    return [State(word) for word in dict.fromkeys(found)]
+
+
+def _time(text: str) -> dt.datetime:
+    try:
+        return clock.now() - dt.timedelta(milliseconds=durations.parse_duration_ms(text))
+    except ValueError:
+        pass
+    try:
+        return durations.parse_instant(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither so long ago nor an instant: it {error}") from None
+
+
+def positive(text: str) -> int:
+    """A whole number above zero."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
+    return int(text)

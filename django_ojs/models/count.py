@@ -1,0 +1,80 @@
+"""How many jobs each queue has in each state, and how much it got done: counted as it happens, never by scanning.
+
+Every statement that changes states adds one row with the differences (`CountDelta`), in its own
+transaction; the scheduler folds these rows into one row a queue (`QueueCount`) and one a queue and minute
+(`QueueMinute`). A reader adds what is folded and what is not: exact at any time (`operations.counts`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from django_ojs.states import State
+
+
+def _number() -> Any:
+    return models.BigIntegerField(default=0, db_default=0)
+
+
+class StateCounts(models.Model):
+    """One number for each state, and for the discarded jobs that are in the dead letter queue."""
+
+    scheduled = _number()
+    available = _number()
+    pending = _number()
+    active = _number()
+    completed = _number()
+    retryable = _number()
+    cancelled = _number()
+    discarded = _number()
+    dead = _number()
+
+    class Meta:
+        abstract = True
+
+
+class CountDelta(StateCounts):
+    """What one statement changed in one queue. No index but the key: rows are appended, and folded soon."""
+
+    id = models.BigAutoField(primary_key=True)
+    queue = models.CharField(max_length=128)
+    at = models.DateTimeField()
+    failed = models.IntegerField(default=0, db_default=0, help_text="Failures that ended a job.")
+    run_ms = models.BigIntegerField(default=0, db_default=0, help_text="Time that the completed jobs took.")
+    wait_ms = models.BigIntegerField(default=0, db_default=0, help_text="Time that the started jobs had waited.")
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.at}"
+
+
+class QueueCount(StateCounts):
+    """The folded counts of one queue. The row without a name is nobody's: its lock serialises folding."""
+
+    queue = models.CharField(max_length=128, primary_key=True)
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+class QueueMinute(models.Model):
+    """What one queue got done in one minute; kept for two days."""
+
+    queue = models.CharField(max_length=128)
+    minute = models.DateTimeField(db_index=True)
+    started = _number()
+    completed = _number()
+    failed = _number()
+    run_ms = _number()
+    wait_ms = _number()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["queue", "minute"], name="ojs_minute_once")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.minute}"
+
+
+#: The columns of `StateCounts`, in the order of the states.
+NUMBERS: tuple[str, ...] = (*(state.value for state in State), "dead")

@@ -1,0 +1,258 @@
+"""The job row: what the client sent, where the job is in its life, and what happened to it.
+
+A job's state is changed by `django_ojs.operations` only, through `JobQuerySet.transition()` or the
+statements of `django_ojs.sql`, each of which says in its WHERE clause from which states it may start.
+`save()`, `update()`, `bulk_update()` and `bulk_create()` refuse to write a state around them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from django.db import models, transaction
+from django.db.models import F, Q
+from django.db.models.expressions import ExpressionWrapper
+
+from django_ojs import clock, envelope, states
+from django_ojs.errors import InvalidStateTransition
+from django_ojs.models.count import CountDelta
+from django_ojs.models.fields import JSONTextField
+from django_ojs.states import State, Verb
+
+#: A job as a plain dict of column values with JSON columns as text: what the engine passes around.
+JobRow = dict[str, Any]
+
+#: Where jobs wait that cannot be claimed yet: the part of a queue's depth that no other index knows.
+STAGED: tuple[State, ...] = (State.SCHEDULED, State.PENDING, State.RETRYABLE)
+
+#: Columns that only a transition may write.
+GUARDED = frozenset({"state"})
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    """Reading jobs, and the one door through which their state changes."""
+
+    def transition(self, verb: Verb, target: State, **values: Any) -> int:
+        """Move these jobs along one row of the transition table, in one conditional UPDATE.
+
+        Only rows whose current state allows it are touched; the count of those is returned. Raises
+        `InvalidStateTransition` when no state at all allows `verb` to lead to `target`.
+        """
+        legal = [state for state in states.ordered(states.sources(verb)) if states.is_legal(verb, state, target)]
+        if not legal:
+            raise InvalidStateTransition.of("*", None, verb, target)
+        with transaction.atomic(using=self.db, savepoint=False):
+            there = self.filter(state__in=legal).order_by("pk").select_for_update()
+            found = list(there.values_list("pk", "queue", "state", "dead_letter"))
+            _count(found, target, self.db)
+            moved = Job.objects.using(self.db).filter(pk__in=[pk for pk, *_ in found])
+            return models.QuerySet.update(moved, state=target, **values)
+
+    def update(self, **kwargs: Any) -> int:
+        _refuse(kwargs, "update()")
+        return super().update(**kwargs)
+
+    def bulk_update(self, objs: Iterable[Job], fields: Iterable[str], batch_size: int | None = None) -> int:
+        fields = list(fields)
+        _refuse(fields, "bulk_update()")
+        return super().bulk_update(objs, fields, batch_size)
+
+    def bulk_create(self, objs: Iterable[Job], *args: Any, **kwargs: Any) -> list[Job]:
+        objs = list(objs)
+        for job in objs:
+            _refuse_birth(job)
+        _refuse(kwargs.get("update_fields") or (), "bulk_create()")
+        return super().bulk_create(objs, *args, **kwargs)
+
+    def rows(self, columns: Sequence[str] | None = None) -> list[JobRow]:
+        """These jobs as plain dicts with JSON columns as stored text, ready for `envelope.render()` if whole."""
+        names = COLUMNS if columns is None else columns
+        return [dict(zip(names, values, strict=True)) for values in self.values_list(*_raw(names))]
+
+    def live(self) -> Self:
+        return self.filter(state__in=states.ordered(states.LIVE))
+
+    def dead_letters(self) -> Self:
+        """The dead letter queue: discarded jobs whose client did not ask to be left out of it."""
+        # All of them have ended, but the index of ended jobs is found only where that is said.
+        return self.filter(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
+
+
+class Job(models.Model):
+    """One job (core section 5). Column names follow the spec where the spec has a name."""
+
+    id = models.UUIDField(primary_key=True, default=envelope.new_id, editable=False)
+    type = models.CharField(max_length=255)
+    queue = models.CharField(max_length=128, default="default")
+    state = models.CharField(max_length=9, choices=[(s.value, s.value) for s in State], default=State.AVAILABLE)
+    priority = models.SmallIntegerField(default=0, help_text="Higher is fetched first.")
+    attempt = models.PositiveIntegerField(default=0, help_text="Grows by one with each FETCH.")
+    max_attempts = models.PositiveIntegerField(default=3)
+
+    args = JSONTextField(default=list)
+    meta = JSONTextField(default=dict, blank=True)
+    extra = JSONTextField(default=None, blank=True, help_text="Whatever else the client sent, as it was sent.")
+    retry = models.TextField(default="", blank=True, help_text="The retry policy in force; empty: the default.")
+    timeout_ms = models.BigIntegerField(null=True, blank=True, help_text="Execution timeout in force.")
+    visibility_ms = models.BigIntegerField(null=True, blank=True, help_text="The job's own reservation length.")
+    trace_id = models.CharField(max_length=64, default="", blank=True)
+
+    created_at = models.DateTimeField()
+    enqueued_at = models.DateTimeField(null=True, blank=True, help_text="Last entry to `available`; decides FIFO.")
+    due_at = models.DateTimeField(null=True, blank=True, help_text="When a scheduled or retryable job is due.")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    activated_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True, help_text="Entry to a terminal state.")
+    visible_until = models.DateTimeField(null=True, blank=True, help_text="End of the worker's reservation.")
+    timeout_at = models.DateTimeField(null=True, blank=True, help_text="End of the execution timeout.")
+    wake_at = models.DateTimeField(
+        null=True, blank=True, help_text="The next instant at which the scheduler has to look at this job."
+    )
+
+    worker_id = models.CharField(max_length=255, default="", blank=True, help_text="Holder of the reservation.")
+    lease_ms = models.BigIntegerField(null=True, blank=True, help_text="Reservation length granted at the claim.")
+    losses = models.PositiveSmallIntegerField(default=0, help_text="Reservations in a row that expired unanswered.")
+    retry_delay_ms = models.BigIntegerField(null=True, blank=True)
+    errors = JSONTextField(default=None, blank=True)
+    result = JSONTextField(null=True, blank=True)
+    result_ttl = models.IntegerField(
+        null=True, blank=True, help_text="Seconds for which the result is kept; -1: for ever; null: the site's own."
+    )
+    dead_letter = models.BooleanField(default=False)
+    unique_key = models.CharField(max_length=64, default="", blank=True)
+    workflow_id = models.UUIDField(null=True, blank=True)
+    rate_key = models.CharField(max_length=255, default="", blank=True, help_text="The rate limit it is under.")
+    rate_limit = models.TextField(default="", blank=True, help_text="Its own numbers for that limit.")
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        permissions = [
+            ("ojs_push", "Can enqueue jobs over HTTP"),
+            ("ojs_work", "Can fetch and settle jobs over HTTP"),
+            ("ojs_read", "Can read jobs, queues and events over HTTP"),
+            ("ojs_admin", "Can manage jobs, queues and workers over HTTP"),
+        ]
+        indexes = [
+            # The claim's own order, and nothing in it but jobs that can be claimed.
+            models.Index(
+                F("queue"), F("priority").desc(), F("enqueued_at"), F("id"),
+                name="ojs_job_claim", condition=Q(state="available"),
+            ),
+            # One index for everything that time brings: promotion, expiry, timeouts, lost reservations.
+            models.Index(fields=["wake_at"], name="ojs_job_wake", condition=Q(wake_at__isnull=False)),
+            models.Index(fields=["worker_id"], name="ojs_job_holder", condition=Q(state="active")),
+            # Jobs under a limit: what runs and waits of a key, and whether a queue has any.
+            models.Index(fields=["rate_key", "state"], name="ojs_job_rate", condition=Q(rate_key__gt="")),
+            models.Index(
+                fields=["queue"], name="ojs_job_limited", condition=Q(state="available") & Q(rate_key__gt="")
+            ),
+            models.Index(
+                fields=["state", "finished_at"], name="ojs_job_finished", condition=Q(finished_at__isnull=False)
+            ),
+            # Jobs without a unique policy, without a result_ttl, and those that go straight through pay for none.
+            models.Index(fields=["unique_key", "state"], name="ojs_job_unique", condition=Q(unique_key__gt="")),
+            models.Index(fields=["finished_at"], name="ojs_job_result_ttl", condition=Q(result_ttl__isnull=False)),
+            models.Index(fields=["queue"], name="ojs_job_staged", condition=Q(state__in=STAGED)),
+        ]  # fmt: skip
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=list(State)), name="ojs_job_state"),
+            models.CheckConstraint(
+                condition=Q(state__in=states.ordered(states.TERMINAL), finished_at__isnull=False)
+                | Q(state__in=states.ordered(states.LIVE), finished_at__isnull=True),
+                name="ojs_job_finished_iff_terminal",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state=State.ACTIVE) | Q(visible_until__isnull=False, started_at__isnull=False),
+                name="ojs_job_active_is_reserved",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=[State.SCHEDULED, State.RETRYABLE]) | Q(due_at__isnull=False),
+                name="ojs_job_waiting_is_due",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id} ({self.state})"
+
+    @classmethod
+    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **kwargs: Any) -> Self:
+        job = super().from_db(db, field_names, values, **kwargs)
+        job._loaded_state = job.__dict__.get("state")
+        return job
+
+    _loaded_state: str | None = None
+
+    def save(self, **kwargs: Any) -> None:
+        if self._state.adding:
+            _refuse_birth(self)
+        elif "state" in self.__dict__ and self.state != self._loaded_state:
+            raise InvalidStateTransition.of(str(self.id), self._loaded_state, "save", self.state)
+        super().save(**kwargs)
+        self._loaded_state = self.__dict__.get("state")
+
+    def refresh_from_db(self, *args: Any, **kwargs: Any) -> None:
+        super().refresh_from_db(*args, **kwargs)
+        self._loaded_state = self.__dict__.get("state")
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in states.TERMINAL
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The latest error object, unless the job succeeded after all (core 5.3)."""
+        return self.errors[-1] if self.errors and self.state != State.COMPLETED else None
+
+    def envelope(self) -> dict[str, Any]:
+        """The job as the wire shows it (core section 5)."""
+        (row,) = Job.objects.using(self._state.db or None).filter(pk=self.pk).rows()
+        return envelope.render(row)
+
+
+COLUMNS: tuple[str, ...] = tuple(field.attname for field in Job._meta.concrete_fields)
+JSON_COLUMNS: frozenset[str] = frozenset(f.attname for f in Job._meta.concrete_fields if isinstance(f, JSONTextField))
+
+
+def _raw(names: Sequence[str]) -> list[Any]:
+    return [
+        ExpressionWrapper(F(name), output_field=models.TextField()) if name in JSON_COLUMNS else F(name)
+        for name in names
+    ]
+
+
+def blank_row(now: dt.datetime, **values: Any) -> JobRow:
+    """A row with every column at its default, for an insert."""
+    return {**_BLANK, "id": uuid.UUID(int=0), "created_at": now, **values}
+
+
+_BLANK: Mapping[str, Any] = {
+    name: {"args": "[]", "meta": "{}", "queue": "default", "priority": 0, "attempt": 0, "max_attempts": 3,
+           "losses": 0, "dead_letter": False, "state": "available"}.get(
+        name, "" if name in {"extra", "retry", "trace_id", "worker_id", "errors", "unique_key", "rate_key",
+                    "rate_limit"} else None)
+    for name in COLUMNS
+}  # fmt: skip
+
+
+def _count(found: Iterable[tuple[Any, str, str, bool]], target: State, using: str) -> None:
+    """Count jobs that leave their states for `target`."""
+    deltas = []
+    for _, queue, state, dead in found:
+        numbers = {state: -1, target.value: 1, "dead": -int(dead)}
+        deltas.append(CountDelta(queue=queue, at=clock.now(using), **numbers))
+    CountDelta.objects.using(using).bulk_create(deltas)
+
+
+def _refuse(names: Iterable[str], how: str) -> None:
+    if GUARDED & set(names):
+        raise InvalidStateTransition.of("*", None, how, "a state of your choice")
+
+
+def _refuse_birth(job: Job) -> None:
+    if job.state not in states.INITIAL:
+        raise InvalidStateTransition.of(str(job.id), None, "create", job.state)

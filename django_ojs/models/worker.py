@@ -1,0 +1,45 @@
+"""A worker: a process, of any language, that fetches jobs."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from django_ojs.models.fields import JSONTextField
+
+
+class Worker(models.Model):
+    """What a worker said of itself at registration and in its latest heartbeat (core 7.5)."""
+
+    class Directive(models.TextChoices):
+        NONE = "", "none"
+        RUNNING = "running", "running"
+        QUIET = "quiet", "quiet"
+        TERMINATE = "terminate", "terminate"
+
+    id = models.CharField(max_length=255, primary_key=True)
+    hostname = models.CharField(max_length=255, default="", blank=True)
+    pid = models.BigIntegerField(null=True, blank=True)
+    queues = JSONTextField(default=list, blank=True)
+    job_types = JSONTextField(default=None, blank=True, help_text="Types it has handlers for; null: any.")
+    labels = JSONTextField(default=None, blank=True)
+    concurrency = models.PositiveIntegerField(default=1)
+    version = models.CharField(max_length=64, default="", blank=True)
+    state = models.CharField(max_length=16, default="running", help_text="As reported.")
+    directive = models.CharField(max_length=9, choices=Directive.choices, default="", blank=True)
+    asleep = models.BooleanField(default=False, help_text="Waits to be told that there is work.")
+    active_jobs = models.PositiveIntegerField(default=0)
+    jobs_completed = models.PositiveBigIntegerField(default=0)
+    memory_mb = models.FloatField(null=True, blank=True)
+    cpu_percent = models.FloatField(null=True, blank=True)
+    started_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField(help_text="Latest call of any kind.")
+    last_heartbeat_at = models.DateTimeField(
+        null=True, blank=True, help_text="Empty for a worker known from FETCH alone: it is never declared dead."
+    )
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["last_heartbeat_at"], name="ojs_worker_heartbeat")]
+
+    def __str__(self) -> str:
+        return self.id

@@ -1,0 +1,113 @@
+"""A workflow: jobs that belong together, what each waits for, and how far they are."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from django.db import models
+from django.db.models import Q
+
+from django_ojs import envelope
+from django_ojs.models.fields import JSONTextField
+from django_ojs.models.job import Job
+from django_ojs.policies import workflowgraph
+from django_ojs.policies.workflowgraph import Graph
+
+
+class Workflow(models.Model):
+    """One workflow (orchestration 1). `graph` never changes; `progress` has a letter for each of its nodes.
+
+    A settled member costs one small update of this row: the letters are read and written under its lock, and
+    what may follow is decided by `policies.workflowgraph` without reading the other members.
+    """
+
+    class State(models.TextChoices):
+        RUNNING = "running", "running"
+        COMPLETED = "completed", "completed"
+        FAILED = "failed", "failed"
+        CANCELLED = "cancelled", "cancelled"
+
+    id = models.UUIDField(primary_key=True, default=envelope.new_id, editable=False)
+    own_id = models.CharField(  # noqa: DJ001 - null, so that many can have none
+        max_length=128, null=True, unique=True, help_text="The client's id, where it is no UUID."
+    )
+    name = models.CharField(max_length=255, default="", blank=True)
+    type = models.CharField(max_length=5, help_text="chain, group, batch or dag.")
+    state = models.CharField(max_length=9, choices=State.choices, default=State.RUNNING)
+    graph = models.TextField()
+    progress = models.TextField(help_text="One letter per node, see policies/workflowgraph.py.")
+    facts = models.TextField(help_text="What all its events say of it: the inside of a JSON object.")
+    job_count = models.PositiveIntegerField(help_text="Jobs, callbacks left out.")
+    error = JSONTextField(default=None, blank=True)
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        indexes = [
+            models.Index(fields=["-created_at", "-id"], name="ojs_workflow_newest"),
+            models.Index(fields=["state", "-created_at"], name="ojs_workflow_state"),
+            models.Index(fields=["finished_at"], name="ojs_workflow_done", condition=Q(finished_at__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name or self.type} {self.public_id}"
+
+    @property
+    def public_id(self) -> str:
+        return self.own_id or str(self.pk)
+
+    @property
+    def shape(self) -> Graph:
+        return workflowgraph.decode(self.graph)
+
+    @property
+    def word(self) -> str:
+        """The state as the wire shows it: one without a name is `active` rather than `running` (decision 9)."""
+        return "active" if self.state == self.State.RUNNING and not self.name else self.state
+
+    @property
+    def started_at(self) -> dt.datetime | None:
+        """When its first member was claimed."""
+        start: WorkflowStart | None = getattr(self, "start", None)
+        return start.started_at if start else None
+
+
+class WorkflowStep(models.Model):
+    """A node of a workflow's graph, the root excepted: a job that is or will be, or a nested workflow.
+
+    A job has its id from the beginning and is created under it when its turn comes.
+    """
+
+    workflow = models.ForeignKey(Workflow, models.DO_NOTHING, related_name="steps", db_constraint=False, db_index=False)
+    position = models.PositiveIntegerField(help_text="In the graph.")
+    step_id = models.CharField(max_length=512)
+    type = models.CharField(max_length=255, help_text="The job type; the kind of a nested workflow.")
+    queue = models.CharField(max_length=128, default="")
+    job = models.ForeignKey(Job, models.DO_NOTHING, null=True, related_name="+", db_constraint=False, db_index=False)
+    document = models.TextField(default="", help_text="The envelope to push, as JSON.")
+    error = JSONTextField(default=None, blank=True, help_text="Why its job could not be enqueued.")
+
+    class Meta:
+        ordering = ["workflow_id", "position"]
+        indexes = [models.Index(fields=["job"], name="ojs_step_job")]
+        constraints = [models.UniqueConstraint(fields=["workflow", "position"], name="ojs_step_position")]
+
+    def __str__(self) -> str:
+        return f"{self.step_id} ({self.type})"
+
+
+class WorkflowStart(models.Model):
+    """That a workflow has begun: inserted by whoever claims a member, and whoever comes second inserts nothing.
+
+    So a claim needs no lock on the workflow, and `workflow.started` happens once.
+    """
+
+    workflow = models.OneToOneField(
+        Workflow, models.DO_NOTHING, primary_key=True, related_name="start", db_constraint=False
+    )
+    job_id = models.UUIDField(help_text="The member that was claimed first.")
+    started_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.workflow_id} since {self.started_at}"

@@ -1,0 +1,92 @@
+"""Operators' acts and their entries in the audit log, in one transaction: neither is there without the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import getpass
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from django_ojs import clock
+from django_ojs.contention import retried
+from django_ojs.models import AuditEntry
+from django_ojs.operations.common import atomic, database
+
+T = TypeVar("T")
+_LENGTHS = {"actor": 255, "action": 64, "target_type": 32, "target": 512, "source_ip": 64, "request_id": 128}
+
+
+@dataclasses.dataclass(slots=True)
+class Act:
+    """What will be written. Whoever acts may fill in `target` and `detail` while acting.
+
+    Attributes:
+        actor: `user:NAME`, `key:NAME`, `command:NAME` or `anonymous`.
+        action: kind of the target and verb, such as `queue.pause`.
+        target: its id or name; '' for an act on many.
+        detail: what else is worth knowing: never arguments, results or credentials.
+    """
+
+    actor: str
+    action: str
+    target: str = ""
+    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+    door: str = ""
+    source_ip: str = ""
+    request_id: str = ""
+    outcome: str = AuditEntry.Outcome.SUCCESS.value
+
+
+def perform(act: Callable[[], T], entry: Act, *, using: str | None = None) -> T:
+    """Do `act` and write `entry`, together or not at all; done again from the start where it loses a race."""
+    return _perform(act, entry, using=database(using))
+
+
+@retried
+def _perform(act: Callable[[], T], entry: Act, *, using: str) -> T:
+    with atomic(using=using):
+        done = act()
+        append([entry], using)
+    return done
+
+
+def append(entries: list[Act], using: str) -> None:
+    """Write entries in the caller's transaction."""
+    if entries:
+        now = clock.now(using)
+        AuditEntry.objects.using(using).bulk_create([_row(entry, now) for entry in entries])
+
+
+def name_targets(act: Act, done: Sequence[object], matched: int) -> None:
+    """Say which objects were changed: the only one as the target, several in the detail."""
+    act.target = str(done[0]) if len(done) == 1 else ""
+    act.detail = {"matched": matched, "succeeded": len(done)}
+    if len(done) > 1:
+        act.detail["targets"] = [str(name) for name in done]
+
+
+def by_command() -> str:
+    """The actor of a management command: who runs the process."""
+    try:
+        return f"command:{getpass.getuser()}"
+    except (OSError, KeyError, ImportError):  # no such user, as in a container with a bare uid
+        return "command"
+
+
+def prune(edge: dt.datetime | None, batch: int, using: str) -> int:
+    """Forget at most `batch` entries from before `edge`; None keeps them for ever."""
+    if edge is None:
+        return 0
+    entries = AuditEntry.objects.using(using)
+    old = list(entries.filter(time__lt=edge).order_by("time").values_list("pk", flat=True)[:batch])
+    return int(entries.filter(pk__in=old)._raw_delete(using)) if old else 0
+
+
+def _row(entry: Act, now: dt.datetime) -> AuditEntry:
+    kind = entry.action.partition(".")[0]
+    facts = {"actor": entry.actor, "action": entry.action, "target_type": kind, "target": entry.target,
+             "source_ip": entry.source_ip, "request_id": entry.request_id}  # fmt: skip
+    cut = {name: text.replace("\0", "")[: _LENGTHS[name]] for name, text in facts.items()}
+    rest: dict[str, Any] = {"door": entry.door, "outcome": entry.outcome, "detail": entry.detail or None}
+    return AuditEntry(time=now, **rest, **cut)

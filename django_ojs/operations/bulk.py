@@ -1,0 +1,182 @@
+"""Bulk operations (binding 6): many jobs in one call, partly or all together.
+
+Each is made of the verb's own operation, which takes many jobs in a constant number of statements; what is
+added here is the choice between partly and atomically, and the event of the call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from django.db.models import Q
+
+from django_ojs import clock, jsontext, sql, states
+from django_ojs.contention import retried
+from django_ojs.errors import BatchAborted, NotFound, OJSError, QueueFull
+from django_ojs.events import log
+from django_ojs.events.catalogue import Record
+from django_ojs.models import Job
+from django_ojs.operations import backpressure
+from django_ojs.operations.cancel import cancel
+from django_ojs.operations.common import atomic, database, refuse
+from django_ojs.operations.delete import delete_ended
+from django_ojs.operations.hurry import hurry
+from django_ojs.operations.push import Outcome, push_each
+from django_ojs.operations.retry import retry
+from django_ojs.states import State, Verb
+
+#: What a filter that names no states looks for.
+CANCEL_STATES = (State.AVAILABLE, State.SCHEDULED)
+RETRY_STATES = (State.DISCARDED, State.RETRYABLE)
+DELETE_STATES = tuple(states.ordered(states.TERMINAL))
+_CHUNK = 2000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs are meant; everything given must fit."""
+
+    states: Sequence[State]
+    type: str = ""
+    queue: str = ""
+    enqueued_before: dt.datetime | None = None
+    enqueued_after: dt.datetime | None = None
+    priority: int | None = None
+    meta: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def condition(self) -> Q:
+        found = Q(state__in=list(self.states))
+        for column in ("type", "queue", "priority"):
+            if (value := getattr(self, column)) not in ("", None):
+                found &= Q(**{column: value})
+        if self.enqueued_before:
+            found &= Q(enqueued_at__lt=self.enqueued_before)
+        if self.enqueued_after:
+            found &= Q(enqueued_at__gt=self.enqueued_after)
+        for name in self.meta:  # narrows the search: the text holds each name in quotes
+            found &= Q(meta__contains=name)
+        return found
+
+
+def matching(wanted: Filter, visible: Q, limit: int, *, using: str | None = None) -> list[uuid.UUID]:
+    """The ids of at most `limit` jobs that fit, oldest id first. `visible` is what the caller may touch."""
+    jobs = Job.objects.using(database(using)).filter(wanted.condition() & visible).order_by("pk")
+    if not wanted.meta:
+        return list(jobs.values_list("pk", flat=True)[:limit])
+    found: list[uuid.UUID] = []
+    rows: Iterable[tuple[uuid.UUID, Any]] = jobs.values_list("pk", "meta").iterator(chunk_size=_CHUNK)
+    for job_id, meta in rows:
+        if all(name in (meta or {}) and _same(meta[name], value) for name, value in wanted.meta.items()):
+            found.append(job_id)
+            if len(found) == limit:
+                break
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: 1 is 1.0, and true is neither."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return bool(one == other) if not isinstance(one, dict | list) else jsontext.dumps(one) == jsontext.dumps(other)
+
+
+def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None) -> list[Outcome]:
+    """PUSH many jobs; return for each what became of it, or the error that refused it.
+
+    Not `partial`: one error and nothing is stored; the others come back as `BatchAborted`.
+    """
+    using = database(using)
+    logged: list[bool] = []
+
+    def closing(outcomes: Sequence[Outcome]) -> list[Record]:
+        logged.append(True)
+        failed = sum(isinstance(outcome, OJSError) for outcome in outcomes)
+        facts = {"total": len(outcomes), "succeeded": len(outcomes) - failed, "failed": failed}
+        atomicity = "partial" if partial else "atomic"
+        now = clock.now(using)
+        full = {outcome.extra["queue"]: outcome for outcome in outcomes if isinstance(outcome, QueueFull)}
+        refusals = [backpressure.rejected(error, now) for error in full.values()]
+        return [*refusals, _event("enqueue", now, **facts, atomicity=atomicity)]
+
+    outcomes = push_each(documents, partial=partial, closing=closing, using=using)
+    if not logged:  # refused before anything was to be stored
+        log.append(closing(outcomes), using)
+    return outcomes
+
+
+def cancel_many(
+    job_ids: Sequence[uuid.UUID], *, partial: bool, spare_active: bool = False, by: str = "", using: str | None = None
+) -> list[Any]:
+    """CANCEL many jobs; return a `Cancelled` or an error for each."""
+
+    def act(alias: str) -> list[Any]:
+        return cancel(job_ids, cancelled_by=by, spare_active=spare_active, using=alias)
+
+    return _bulk("cancel", "cancelled", act, partial, using)
+
+
+def retry_many(job_ids: Sequence[uuid.UUID], *, partial: bool, using: str | None = None) -> list[Any]:
+    """Make discarded and retryable jobs available; return a row or an error for each."""
+
+    def act(alias: str) -> list[Any]:
+        rows = {row["id"]: row for row in sql.store(alias).lock(set(job_ids))}
+        by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in RETRY_STATES}
+        revived, hurried = by_state[State.DISCARDED], by_state[State.RETRYABLE]
+        done: dict[uuid.UUID, Any] = dict(zip(revived, retry(revived, any_discarded=True, using=alias), strict=True))
+        done |= zip(hurried, hurry(hurried, using=alias), strict=True)
+        done |= {i: refuse(row, Verb.RETRY, State.AVAILABLE) for i, row in rows.items() if i not in done}
+        return [done[job_id] if job_id in done else _not_found(job_id) for job_id in job_ids]
+
+    return _bulk("retry", "retried", act, partial, using)
+
+
+def delete_many(job_ids: Sequence[uuid.UUID], *, partial: bool, using: str | None = None) -> list[Any]:
+    """Delete many ended jobs; return the id or an error for each."""
+    return _bulk("delete", "deleted", lambda alias: delete_ended(job_ids, using=alias), partial, using)
+
+
+class _UndoneError(Exception):
+    """Rolls an atomic call back that had a refusal."""
+
+
+def _bulk(
+    name: str, done_name: str, act: Callable[[str], list[Any]], partial: bool, using: str | None
+) -> list[Any]:  # fmt: skip
+    alias = database(using)
+    outcomes: list[Any] = []
+
+    @retried
+    def together(*, using: str) -> None:
+        with atomic(using=using):
+            outcomes[:] = act(using)
+            if not partial and any(isinstance(outcome, OJSError) for outcome in outcomes):
+                raise _UndoneError
+            log.append([event()], alias)
+
+    def event() -> Record:
+        done = sum(not isinstance(outcome, OJSError) for outcome in outcomes)
+        facts = {"total": len(outcomes), done_name: done, "skipped": len(outcomes) - done}
+        return _event(name, clock.now(alias), **facts)
+
+    try:
+        together(using=alias)
+    except _UndoneError:
+        outcomes = [outcome if isinstance(outcome, OJSError) else undone() for outcome in outcomes]
+        log.append([event()], alias)
+    return outcomes
+
+
+def undone() -> BatchAborted:
+    return BatchAborted("Left alone, because another job of this atomic request was refused.")
+
+
+def _not_found(job_id: uuid.UUID) -> OJSError:
+    return NotFound.resource("job", str(job_id))
+
+
+def _event(name: str, time: dt.datetime, **facts: Any) -> Record:
+    return Record(f"bulk.{name}.completed", time, "api", "jobs", data=jsontext.dumps(facts))

@@ -1,0 +1,86 @@
+"""FETCH (core 7.2): a worker claims jobs.
+
+Queues are served in the order given, each until it is empty or the worker has enough; inside a queue
+priority descending, then first in, first out. Due jobs of these queues are promoted first, in the same
+transaction, so that a job is never late because the scheduler is (decision 14).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import uuid
+from collections.abc import Sequence
+
+from django_ojs import clock, sql
+from django_ojs.conf import ojs_settings
+from django_ojs.contention import retried
+from django_ojs.events import catalogue
+from django_ojs.models.job import COLUMNS, JobRow
+from django_ojs.operations import cronruns, due, limited, lineage, queues, register
+from django_ojs.operations.common import atomic, database
+from django_ojs.sql.base import Claim
+from django_ojs.telemetry import lifecycle
+
+
+@retried
+def fetch(
+    names: Sequence[str],
+    *,
+    count: int = 1,
+    worker_id: str = "",
+    visibility_ms: int | None = None,
+    fallback_visibility_ms: int | None = None,
+    types: Sequence[str] | None = None,
+    ids: Sequence[uuid.UUID] | None = None,
+    gate: bool = True,
+    columns: Sequence[str] = COLUMNS,
+    raw: bool = False,
+    using: str | None = None,
+) -> list[JobRow]:
+    """Claim up to `count` jobs; return their rows as they are after the claim.
+
+    Args:
+        names: queues, left to right.
+        visibility_ms: reservation length asked for by the request; beats that of the job.
+        fallback_visibility_ms: length for jobs and queues without one of their own.
+        types: claim only these job types; None: any.
+        ids: claim only these jobs, whatever the limits say; None: any.
+        gate: give nothing to a worker that is quiet or terminating, and note an unknown one.
+        columns: what to return of each job; a worker needs less than an envelope does.
+        raw: times may come as ISO text, for a worker that hardly ever looks at them.
+    """
+    using = database(using)
+    count = min(max(count, 0), ojs_settings.MAX_FETCH_COUNT)
+    with atomic(using=using):
+        if gate and worker_id and not register.may_fetch(worker_id, names, using):
+            return []
+        now = clock.now(using)
+        store = sql.store(using)
+        outlook = store.outlook(names, now)
+        if outlook.due:
+            due.settle_waiting(names, using)
+        cronruns.release_waiting(names, using)
+
+        def take(name: str, limit: int, ids: Sequence[uuid.UUID] | None, at: dt.datetime) -> list[JobRow]:
+            base = queues.defaults(name, using).visibility_ms or fallback_visibility_ms
+            claim = Claim(
+                queue=name, limit=limit, now=at, worker_id=worker_id, visibility_ms=visibility_ms,
+                base_visibility_ms=base or ojs_settings.VISIBILITY_TIMEOUT * 1000,
+                base_timeout_ms=ojs_settings.DEFAULT_TIMEOUT * 1000, types=types, ids=ids,
+            )  # fmt: skip
+            return store.claim(claim, columns, raw=raw)
+
+        # What was promoted just now may be under a limit.
+        if ids is None and (outlook.limited or (outlook.due and store.outlook(names, now).limited)):
+            rows = limited.claim(names, count, types, lambda q, ids, at: take(q, len(ids), ids, at), now, using)
+        else:
+            rows = []
+            for name in dict.fromkeys(names):
+                if len(rows) >= count:
+                    break
+                rows += take(name, count - len(rows), ids, now)
+        if lifecycle.hears(logging.DEBUG) and set(columns).issuperset(lifecycle.COLUMNS):
+            lifecycle.tell([catalogue.of_job("job.started", row, now, "workers") for row in rows], using)
+        lineage.attach(rows, using)
+        return rows

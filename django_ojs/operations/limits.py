@@ -1,0 +1,253 @@
+"""Rate limits from outside: what PUSH notes of them, what inspection shows, what an operator overrides (jobs 5.3)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import Exists, OuterRef
+
+from django_ojs import clock
+from django_ojs.errors import InvalidRequest, NotFound
+from django_ojs.events import catalogue
+from django_ojs.events.catalogue import Record
+from django_ojs.models import Job, Queue, RateLimit, RateStart
+from django_ojs.models.fields import RawJSON
+from django_ojs.models.job import JobRow
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations import queues
+from django_ojs.operations.common import atomic, database
+from django_ojs.operations.configure import effective, flag_limited
+from django_ojs.operations.gate import override_of
+from django_ojs.policies import durations, names, queueconfig, ratelimit
+from django_ojs.policies.durations import format_instant
+from django_ojs.policies.ratelimit import RatePolicy
+from django_ojs.states import State
+
+_NOTED_SECONDS = 5.0
+_IDLE = dt.timedelta(days=1)  #: how long a key without jobs is kept
+
+
+def note(rows: Sequence[JobRow], using: str) -> None:
+    """Remember the limits that new jobs name, so that they can be inspected, and those meant for a whole queue.
+
+    Outside the caller's transaction, right after its commit: inside it, all jobs of a key would wait for
+    each other. The claim does not depend on it.
+    """
+    fresh = time.monotonic() - _NOTED_SECONDS
+    named = {(row["rate_key"], row["rate_limit"]): row["queue"] for row in rows if row["rate_key"]}
+    news = {pair: q for pair, q in named.items() if queues.noted.get((using, *pair), 0.0) < fresh}
+    if not news:
+        return
+
+    def write() -> None:
+        now = clock.now(using)
+        for (key, text), queue in sorted(news.items()):
+            _note(key, ratelimit.from_json(text), queue, now, using)
+        moment = time.monotonic()
+        queues.noted.update({(using, *pair): moment for pair in news})
+
+    if all(getattr(block, "_from_testcase", False) for block in connections[using].atomic_blocks):
+        write()
+    else:
+        transaction.on_commit(write, using=using)
+
+
+def _note(key: str, policy: RatePolicy, queue: str, now: dt.datetime, using: str) -> None:
+    values = {"policy": policy.as_wire(), "updated_at": now}
+    RateLimit.objects.using(using).update_or_create(
+        key=key, defaults=values, create_defaults={**values, "created_at": now}
+    )
+    if key != ratelimit.queue_key(queue):
+        return
+    with atomic(using=using):
+        row = Queue.objects.using(using).select_for_update().filter(name=queue).first()
+        given = (row.config or {}).get("rate_limit") if row else None
+        if row is None or (given and "x_from_jobs" not in given):  # what an operator set stays
+            return
+        row.config = {**(row.config or {}), "rate_limit": {**policy.as_wire(), "x_from_jobs": True}}
+        row.limited = True
+        row.save(using=using, update_fields=["config", "limited"])
+
+
+def inspect(key: str, *, using: str | None = None) -> dict[str, Any]:
+    """What is known of a key and what is left of it. Raises `NotFound` for one that nobody named."""
+    using = database(using)
+    row = RateLimit.objects.using(using).filter(pk=key).first()
+    if row is None:
+        row = _of_queue(key, using)
+    if row is None:
+        raise NotFound.resource("rate_limit", key)
+    return describe(row, using)
+
+
+def describe(row: RateLimit, using: str) -> dict[str, Any]:
+    """The inspection body of jobs 5.3, the admin interface's flat keys included."""
+    now = clock.now(using)
+    override = override_of(row, now)
+    policy = override or _policy(row, using)
+    jobs = _jobs(row.key, using)
+    active, waiting = (jobs.filter(state=state).count() for state in (State.ACTIVE, State.AVAILABLE))
+    body: dict[str, Any] = {"key": row.key, "active": active, "waiting": waiting, "waiting_count": waiting}
+    flat = policy.rate or policy.throttle
+    if policy.concurrency is not None:
+        left = max(policy.concurrency - active, 0)
+        body["concurrency"] = {"limit": policy.concurrency, "active": active, "available": left}
+    if policy.rate:
+        body["rate"] = policy.rate.as_wire() | _window(row.key, policy, now, using)
+    if policy.throttle:
+        body["throttle"] = policy.throttle.as_wire()
+        if row.next_allowed_at:
+            body["throttle"]["next_allowed_at"] = format_instant(row.next_allowed_at)
+    body["limit"] = flat.limit if flat else policy.concurrency
+    body["period"] = durations.format_iso(flat.period_ms) if flat else None
+    if row.blocked_until and row.blocked_until > now:
+        body["blocked_until"] = format_instant(row.blocked_until)
+    if override:
+        body["override"] = row.override | _expiry(row)
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def override(key: str, given: Mapping[str, Any], *, using: str | None = None) -> dict[str, Any]:
+    """Let these numbers replace what jobs and queue say under a key; return the inspection body.
+
+    `expires_at` ends it by itself. Raises `InvalidRequest` for a bad key or policy.
+    """
+    using = database(using)
+    if not ratelimit.is_key(key):
+        raise queueconfig.fault("key", "must be letters, digits and . _ : -, at most 255", key)
+    policy = ratelimit.parse({**given, "key": key}, fault=queueconfig.fault)
+    if not policy.limits:
+        raise queueconfig.fault("rate_limit", "must hold at least one of concurrency, rate and throttle", dict(given))
+    expires_at = _instant(given.get("expires_at"), "expires_at")
+    with atomic(using=using):
+        now = clock.now(using)
+        _prepare_queue(key, now, using)
+        values = {"override": policy.as_wire(), "override_expires_at": expires_at, "updated_at": now}
+        row, _ = RateLimit.objects.using(using).update_or_create(
+            key=key, defaults=values, create_defaults={**values, "created_at": now}
+        )
+        _flag(key, using)
+    return describe(row, using)
+
+
+def clear_override(key: str, *, using: str | None = None) -> None:
+    """Take an override back. Raises `NotFound` for a key that nobody named."""
+    using = database(using)
+    with atomic(using=using):
+        found = RateLimit.objects.using(using).filter(pk=key)
+        if not found.update(override=RawJSON(""), override_expires_at=None, updated_at=clock.now(using)):
+            raise NotFound.resource("rate_limit", key)
+        _flag(key, using)
+
+
+def rate_limit_until(error: Any) -> dt.datetime | None:
+    """The instant until which a failed job's far side wants to be left alone. Raises `InvalidRequest` for a bad one."""
+    value = error.get("rate_limit_until") if isinstance(error, Mapping) else None
+    return _instant(value, "error.rate_limit_until")
+
+
+def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> list[Record]:
+    """Start nothing under these keys until then (dynamic limits); an earlier end never shortens a later one."""
+    records: list[Record] = []
+    rows = RateLimit.objects.using(using).select_for_update().filter(pk__in=sorted(until)).order_by("key")
+    found = {row.key: row for row in rows}
+    for key in sorted(until.keys() - found.keys()):
+        found[key] = RateLimit.objects.using(using).create(key=key, created_at=now, updated_at=now)
+    for key, row in found.items():
+        if row.blocked_until is None or row.blocked_until < until[key]:
+            row.blocked_until, row.updated_at = until[key], now
+            row.save(using=using, update_fields=["blocked_until", "updated_at"])
+            facts = {"until": format_instant(until[key]), "reason": "rate_limit_until"}
+            records.append(catalogue.of_limit("rate_limit.dynamic_adjusted", key, now, "workers", **facts))
+    return records
+
+
+def prune(now: dt.datetime, batch: int, using: str) -> int:
+    """Forget starts that no window reaches any more, overrides that ended, and keys without jobs."""
+    RateStart.objects.using(using).filter(expires_at__lte=now).delete()
+    ended = list(RateLimit.objects.using(using).filter(override_expires_at__lte=now).values_list("pk", flat=True))
+    for key in ended:
+        clear_override(key, using=using)
+    with atomic(using=using):
+        idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
+        idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
+        idle = idle.filter(~Exists(Job.objects.filter(rate_key=OuterRef("key")).using(using)))
+        keys = list(idle.select_for_update(skip_locked=connections[using].features.has_select_for_update_skip_locked)
+                    .values_list("pk", flat=True)[:batch])  # fmt: skip
+        return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
+
+
+def _policy(row: RateLimit, using: str) -> RatePolicy:
+    name = row.key.removeprefix("queue:")
+    if name != row.key and (policy := queue_policy(name, using)).limits:
+        return policy
+    return ratelimit.parse({"key": row.key, **(row.policy or {})})
+
+
+def queue_policy(name: str, using: str) -> RatePolicy:
+    """The limits that a queue has by its own configuration or the template's."""
+    found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[name, TEMPLATE])}
+    return queueconfig.rate_policy(effective(found.get(name), found.get(TEMPLATE)))
+
+
+def _of_queue(key: str, using: str) -> RateLimit | None:
+    """A queue whose limits were configured but never met has no row of its own yet."""
+    name = key.removeprefix("queue:")
+    if name == key or not queue_policy(name, using).limits:
+        return None
+    now = clock.now(using)
+    return RateLimit(key=key, created_at=now, updated_at=now)
+
+
+def _jobs(key: str, using: str) -> Any:
+    jobs = Job.objects.using(using).order_by()
+    for prefix, column in (("queue:", "queue"), ("type:", "type")):
+        if key.startswith(prefix):
+            return jobs.filter(**{column: key.removeprefix(prefix)})
+    return jobs.filter(rate_key=key, rate_key__gt="")
+
+
+def _window(key: str, policy: RatePolicy, now: dt.datetime, using: str) -> dict[str, Any]:
+    assert policy.rate is not None
+    period = dt.timedelta(milliseconds=policy.rate.period_ms)
+    starts = RateStart.objects.using(using).filter(key=key, at__gt=now - period).order_by("at")
+    found: list[tuple[dt.datetime, int]] = list(starts.values_list("at", "count"))
+    resets = (found[0][0] if found else now) + period
+    return {"current_count": sum(number for _, number in found), "window_resets_at": format_instant(resets)}
+
+
+def _expiry(row: RateLimit) -> dict[str, str]:
+    return {"expires_at": format_instant(row.override_expires_at)} if row.override_expires_at else {}
+
+
+def _instant(value: Any, path: str) -> dt.datetime | None:
+    if value is None:
+        return None
+    try:
+        return durations.parse_instant(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{path}: {error}.", details={"field": path}) from error
+
+
+def _prepare_queue(key: str, now: dt.datetime, using: str) -> None:
+    """The row that says "limited": that of the queue, or of the template for a job type."""
+    rows = [Queue(name=name, created_at=now, updated_at=now) for name in _flagged(key)]
+    Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+
+
+def _flag(key: str, using: str) -> None:
+    flag_limited(_flagged(key), using)
+
+
+def _flagged(key: str) -> Iterable[str]:
+    if key.startswith("type:"):
+        return (TEMPLATE,)
+    name = key.removeprefix("queue:")
+    try:
+        return (names.check_queue(name),) if name != key else ()
+    except ValueError as error:
+        raise queueconfig.fault("key", f"must name a queue, and its name {error}", key) from error

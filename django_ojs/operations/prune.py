@@ -1,0 +1,245 @@
+"""Prune: forget finished jobs, old events and stale idempotency keys, in small batches (jobs 4.2, 7.2)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+from django.db import connections
+from django.db.models import Q, QuerySet
+
+from django_ojs import clock, sql
+from django_ojs.conf import ojs_settings
+from django_ojs.contention import retried
+from django_ojs.events import catalogue, log, order
+from django_ojs.events.catalogue import Record
+from django_ojs.events.ids import log_row
+from django_ojs.models import (
+    Event,
+    EventCommit,
+    EventLog,
+    IdempotencyKey,
+    Job,
+    Queue,
+    Workflow,
+    WorkflowStart,
+    WorkflowStep,
+)
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations import audit, counts, cronruns, limits, metrics, webhookdeliveries
+from django_ojs.operations.common import atomic, database
+from django_ojs.policies import queueconfig
+from django_ojs.states import State
+
+
+@retried
+def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | None = None) -> dict[str, int]:
+    """Delete at most `batch` rows of each kind; return the counts. Call again while a count is `batch`.
+
+    Of events, which are cheap to delete and of which each job makes several, `event_batch` if given.
+    """
+    using = database(using)
+    now = clock.now(using)
+    return {
+        "jobs": sum(_prune_jobs(condition, now, batch, using) for condition in _retention(now, using)),
+        "workflows": _prune_workflows(now, batch, using),
+        "dead_letters": _prune_surplus_dead_letters(batch, using),
+        "results": _prune_results(now, batch, using),
+        "events": _prune_events(now, event_batch or batch, using),
+        "idempotency_keys": _prune_keys(now, using),
+        "cron_runs": cronruns.prune(batch, using),
+        "rate_limits": limits.prune(now, batch, using),
+        "audit": audit.prune(_audit_edge(now), batch, using),
+        "minutes": counts.prune_minutes(using=using),
+        "webhook_deliveries": webhookdeliveries.prune(now, batch, using),
+    }
+
+
+def _audit_edge(now: dt.datetime) -> dt.datetime | None:
+    seconds = ojs_settings.AUDIT_RETENTION
+    return None if seconds is None else _edge(now, seconds)
+
+
+def _retention(now: dt.datetime, using: str) -> list[Q]:
+    """What is too old: by the site's ages, and by those of the queues that say something themselves."""
+    kinds = {
+        "completed": Q(state=State.COMPLETED),
+        "cancelled": Q(state=State.CANCELLED),
+        "discarded": Q(state=State.DISCARDED, dead_letter=False),
+        "dead_letter": Q(state=State.DISCARDED, dead_letter=True),
+    }
+    own = {kind: _ages(kind, using) for kind in kinds}
+    conditions = []
+    for kind, condition in kinds.items():
+        template = own[kind].pop(TEMPLATE, None)
+        age = ojs_settings.RETENTION.get(kind) if template is None else template
+        if age is not None:
+            rest = condition & ~Q(queue__in=list(own[kind])) if own[kind] else condition
+            conditions.append(rest & Q(finished_at__lt=_edge(now, age)))
+        conditions += [condition & Q(queue=queue, finished_at__lt=_edge(now, age)) for queue, age in own[kind].items()]
+    return conditions
+
+
+def _ages(kind: str, using: str) -> dict[str, float]:
+    """The retention of this kind, in seconds, of each queue that has one of its own."""
+    found: dict[str, float] = {}
+    for queue in Queue.objects.using(using).filter(config__contains='"retention"'):
+        age = queueconfig.retention_seconds(queue.config or {}, kind)
+        if age is not None:
+            found[queue.name] = age
+    return found
+
+
+def _edge(now: dt.datetime, seconds: float) -> dt.datetime:
+    return now - dt.timedelta(seconds=seconds)
+
+
+def _prune_jobs(condition: Q, now: dt.datetime, batch: int, using: str) -> int:
+    running = Workflow.objects.using(using).filter(state=Workflow.State.RUNNING)  # they may pass the results on
+    jobs = Job.objects.using(using).filter(condition).exclude(workflow_id__in=running.values("pk"))
+    return _delete(jobs.order_by("finished_at"), batch, using)
+
+
+def _prune_workflows(now: dt.datetime, batch: int, using: str) -> int:
+    """A completed or cancelled workflow goes with its jobs, a failed one with its dead letters."""
+    old = Q(pk__in=[])
+    for state, kind in (("completed", "completed"), ("cancelled", "cancelled"), ("failed", "dead_letter")):
+        if (age := ojs_settings.RETENTION.get(kind)) is not None:
+            old |= Q(state=state, finished_at__lt=now - dt.timedelta(seconds=age))
+    with atomic(using=using):
+        finished = Workflow.objects.using(using).filter(old, finished_at__isnull=False).order_by("finished_at")
+        ids = list(finished.values_list("pk", flat=True)[:batch])
+        if ids:
+            WorkflowStep.objects.using(using).filter(workflow_id__in=ids)._raw_delete(using)
+            WorkflowStart.objects.using(using).filter(pk__in=ids)._raw_delete(using)
+            Workflow.objects.using(using).filter(pk__in=ids)._raw_delete(using)
+    return len(ids)
+
+
+def _prune_results(now: dt.datetime, batch: int, using: str) -> int:
+    """Empty results whose time is over; those of workflow members go with their jobs (jobs 8)."""
+    kept = Q(result__isnull=False, workflow_id__isnull=True)
+    jobs = Job.objects.using(using).filter(kept).order_by("finished_at")
+    with atomic(using=using):
+        ids = (_own_results(jobs, now, batch) + _default_results(jobs, now, batch, using))[:batch]
+        rows = sql.store(using).lock(ids) if ids else []
+        Job.objects.using(using).filter(pk__in=[row["id"] for row in rows]).update(result=None)
+        log.append([catalogue.of_job("result.pruned", row, now, "scheduler") for row in rows], using)
+    return len(rows)
+
+
+def _own_results(jobs: QuerySet[Job], now: dt.datetime, batch: int) -> list[Any]:
+    """By the times that jobs name, of which there are few, so that an index finds what is over."""
+    found: list[Any] = []
+    ttls: QuerySet[Any] = jobs.filter(result_ttl__gte=0).order_by("result_ttl")
+    for ttl in ttls.values_list("result_ttl", flat=True).distinct():
+        over = jobs.filter(result_ttl=ttl, finished_at__lte=_before(now, ttl))
+        found += over.values_list("pk", flat=True)[: batch - len(found)]
+        if len(found) >= batch:
+            break
+    return found
+
+
+def _before(now: dt.datetime, seconds: int) -> dt.datetime:
+    """The instant so long ago, or the first of all where that is before the calendar begins."""
+    try:
+        return now - dt.timedelta(seconds=seconds)
+    except OverflowError:
+        return dt.datetime.min.replace(tzinfo=dt.UTC)
+
+
+#: Up to which end of a job this process has dealt with the results that are kept for the site's time.
+_seen: dict[str, dt.datetime] = {}
+#: What was finished before a pass may be committed after it.
+_LATE = dt.timedelta(hours=1)
+
+
+def _default_results(jobs: QuerySet[Job], now: dt.datetime, batch: int, using: str) -> list[Any]:
+    if ojs_settings.RESULT_TTL is None:
+        return []
+    edge = _before(now, ojs_settings.RESULT_TTL)
+    due = jobs.filter(state=State.COMPLETED, result_ttl__isnull=True, finished_at__lte=edge)
+    if (seen := _seen.get(using)) is not None and seen <= edge:
+        due = due.filter(finished_at__gte=seen - _LATE)  # the index is read from where the last pass ended
+    found: list[tuple[Any, Any]] = list(due.values_list("pk", "finished_at")[:batch])
+    _seen[using] = found[-1][1] if len(found) == batch else edge
+    return [pk for pk, _ in found]
+
+
+def _prune_surplus_dead_letters(batch: int, using: str) -> int:
+    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue with a bound as many as it says."""
+    dead = Job.objects.using(using).dead_letters()
+    pruned = _prune_surplus(dead, ojs_settings.DEAD_LETTER_MAX_COUNT, batch, using)
+    for queue in Queue.objects.using(using).filter(config__contains='"max_count"').exclude(name=TEMPLATE):
+        limit = queueconfig.dead_letter_max_count(queue.config or {})
+        if limit is not None:
+            pruned += _prune_surplus(dead.filter(queue=queue.name), limit, batch, using)
+    return pruned
+
+
+def _prune_surplus(dead: QuerySet[Job], limit: int, batch: int, using: str) -> int:
+    """The newest `limit` stay; the id decides between those that ended at the same instant."""
+    surplus = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)[limit : limit + batch]
+    return _delete(Job.objects.using(using).filter(pk__in=list(surplus)), batch, using)
+
+
+#: Events that readers have had a chance to see: what has no place in the log's order yet stays.
+_IN_ORDER = {
+    "postgresql": Q(commit__isnull=True) | Q(commit__seq__isnull=False),
+    "mysql": Q(seq__isnull=False),
+}
+
+
+def _prune_events(now: dt.datetime, batch: int, using: str) -> int:
+    """Oldest first, by age and by number. Ids count the events closely enough for a limit of a million."""
+    order.catch_up(using)
+    events = Event.objects.using(using)
+    newest = events.order_by("-id").values_list("id", flat=True).first()
+    if newest is None:
+        return 0
+    surplus = newest - ojs_settings.EVENT_MAX_COUNT
+    old = Q(id__lte=surplus) | Q(time__lt=now - ojs_settings.event_retention)
+    # Look at the oldest rows only: a condition on the time alone would scan the log for nothing.
+    oldest = events.order_by("id").values_list("id", flat=True)[batch - 1 : batch].first() or newest
+    due = events.filter(old, _IN_ORDER.get(connections[using].vendor, Q()), id__lte=oldest)
+    doomed: list[tuple[int, int | None]] = list(due.values_list("id", "commit_id"))
+    if not doomed:
+        return 0
+    if ojs_settings.METRICS:
+        metrics.catch_up(using)  # no event goes uncounted
+    with atomic(using=using):
+        log_row(using)
+        EventLog.objects.using(using).filter(pk=1).update(pruned_to=max(pk for pk, _ in doomed))
+        events.filter(pk__in=[pk for pk, _ in doomed])._raw_delete(using)
+        _forget_commits({txid for _, txid in doomed if txid is not None}, using)
+    return len(doomed)
+
+
+def _forget_commits(txids: set[int], using: str) -> None:
+    """Drop the numbers of transactions of which no event is left."""
+    if txids:
+        kept = Event.objects.using(using).filter(commit_id__in=txids).values_list("commit_id", flat=True)
+        EventCommit.objects.using(using).filter(txid__in=txids.difference(kept)).delete()
+
+
+def _prune_keys(now: dt.datetime, using: str) -> int:
+    edge = now - dt.timedelta(seconds=ojs_settings.IDEMPOTENCY_TTL)
+    return IdempotencyKey.objects.using(using).filter(created_at__lt=edge).delete()[0]
+
+
+def _delete(query: QuerySet[Job], batch: int, using: str) -> int:
+    with atomic(using=using):
+        store = sql.store(using)
+        found = query.select_for_update(skip_locked=store.skip_locked)
+        doomed = list(found.values_list("pk", "queue", "dead_letter")[:batch])
+        if not doomed:
+            return 0
+        dead = Counter(queue for _, queue, dead in doomed if dead)
+        now = clock.now(using)
+        log.append([_pruned(queue, count, now) for queue, count in sorted(dead.items())], using)
+        return store.delete_jobs([pk for pk, *_ in doomed])
+
+
+def _pruned(queue: str, count: int, now: dt.datetime) -> Record:
+    return catalogue.of_queue("dead_letter.pruned", queue, now, count=count)._replace(component="scheduler")

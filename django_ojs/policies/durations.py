@@ -1,0 +1,112 @@
+"""Durations and instants: ISO 8601 and the short form to milliseconds, RFC 3339 to UTC (binding 1.5)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, Decimal
+
+UTC = dt.UTC
+MAX_MS = 100 * 365 * 86_400_000  #: a hundred years; longer durations count as this one
+
+_MAX_LENGTH = 100
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ISO = re.compile(
+    r"P(?=\d|T\d)(?:(\d+)Y)?(?:(\d+)M)?(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?",
+    re.ASCII,
+)
+_ISO_MS = (365 * 86_400_000, 30 * 86_400_000, 7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1_000)
+_SHORT = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
+_SHORT_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_INSTANT = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})[Tt](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(?:[Zz]|([+-])(\d{2}):(\d{2}))", re.ASCII
+)
+
+
+def parse_duration_ms(value: object) -> int:
+    """Milliseconds of `PT1M30S`, `P1D`, `1h30m` or `500ms`; a year is 365 days and a month 30.
+
+    Rounded up to whole milliseconds and capped at `MAX_MS`. ValueError for everything else, numbers included.
+    """
+    if isinstance(value, str) and len(value) <= _MAX_LENGTH:
+        if found := _ISO.fullmatch(value):
+            return _total((part, ms) for part, ms in zip(found.groups(), _ISO_MS, strict=True) if part)
+        if _SHORT.fullmatch(value):
+            return _total((part, _UNITS_MS[unit]) for part, unit in _SHORT_PART.findall(value))
+    raise ValueError("must be a duration: ISO 8601 such as PT30S or P1D, or short such as 30s, 500ms or 1h30m")
+
+
+def _total(parts: Iterable[tuple[str, int]]) -> int:
+    total = sum((Decimal(number) * ms for number, ms in parts), Decimal(0))
+    return min(int(total.to_integral_value(ROUND_CEILING)), MAX_MS)
+
+
+def format_iso(ms: int) -> str:
+    """`ms` milliseconds as an ISO 8601 duration: 90500 is `PT1M30.5S`. ValueError below zero."""
+    if ms < 0:
+        raise ValueError("A duration cannot be negative.")
+    days, rest = divmod(ms, 86_400_000)
+    hours, rest = divmod(rest, 3_600_000)
+    minutes, rest = divmod(rest, 60_000)
+    seconds = f"{rest // 1000}.{rest % 1000:03d}".rstrip("0").rstrip(".") if rest else ""
+    time = "".join(
+        f"{number}{unit}" for number, unit in ((hours or "", "H"), (minutes or "", "M"), (seconds, "S")) if number
+    )
+    date = f"{days}D" if days else ""
+    return f"P{date}T{time}" if time else f"P{date or 'T0S'}"
+
+
+def parse_instant(text: object) -> dt.datetime:
+    """The instant of an RFC 3339 timestamp, in UTC; digits beyond microseconds are cut off.
+
+    ValueError where the zone is missing or no such instant exists.
+    """
+    found = _INSTANT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError("must be an RFC 3339 timestamp with a time zone, such as 2026-03-15T09:30:00Z")
+    *digits, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second = map(int, digits)
+    micro = int(fraction[:6].ljust(6, "0")) if fraction else 0
+    try:
+        instant = dt.datetime(year, month, day, hour, minute, second, micro, UTC)
+        instant = instant - _offset(sign, int(hours), int(minutes)) if sign else instant
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"is not a real instant: {error}") from error
+    if not EARLIEST <= instant <= LATEST:
+        raise ValueError(f"is not a real instant: it must lie between {EARLIEST:%Y-%m-%d} and {LATEST:%Y-%m-%d}")
+    return instant
+
+
+#: What every database can store and every time zone can show: MariaDB begins in the year 1000, and a day at
+#: either end is left for the zones.
+EARLIEST, LATEST = dt.datetime(1000, 1, 2, tzinfo=UTC), dt.datetime(9999, 12, 30, tzinfo=UTC)
+
+
+def _offset(sign: str, hours: int, minutes: int) -> dt.timedelta:
+    if hours > 23 or minutes > 59:
+        raise ValueError("a zone offset must lie between -23:59 and +23:59")
+    offset = dt.timedelta(hours=hours, minutes=minutes)
+    return -offset if sign == "-" else offset
+
+
+def format_instant(instant: dt.datetime) -> str:
+    """`instant` as the server writes times: UTC, `Z`, milliseconds. ValueError for a naive datetime."""
+    if instant.tzinfo is not UTC:
+        if instant.utcoffset() is None:
+            raise ValueError("A datetime without a time zone is not an instant.")
+        instant = instant.astimezone(UTC)
+    return instant.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def resolve_relative(text: str, now: dt.datetime) -> dt.datetime | None:
+    """The instant of a relative time: `+` and a duration, counted from `now`. None where it is not relative.
+
+    ValueError where the duration is malformed or leads beyond the year 9999.
+    """
+    if not text.startswith("+"):
+        return None
+    try:
+        return now + dt.timedelta(milliseconds=parse_duration_ms(text[1:]))
+    except OverflowError as error:
+        raise ValueError("lies beyond the year 9999") from error

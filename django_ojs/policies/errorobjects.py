@@ -1,0 +1,159 @@
+"""Error objects: from what a worker or the server says to what a job's history keeps (core 8, jobs 1.6)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import traceback
+from typing import Any
+
+from django_ojs import jsontext
+from django_ojs.errors import InvalidRequest
+from django_ojs.policies.durations import format_instant
+from django_ojs.policies.faults import shorten
+
+MAX_FRAMES = 50
+MAX_CHARACTERS = 10_000
+MAX_DEPTH = 32  #: of nested arrays and objects; history and events wrap an error in more of them
+
+_FINAL = frozenset({"expired"})  #: the errors of the server that no retry helps
+
+
+def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_backtrace: bool = True) -> dict[str, Any]:
+    """The object to store for an error that a worker reported on `attempt`; unknown keys are kept.
+
+    Raises InvalidRequest where `error` is not an object, has no message or a mistyped member.
+    """
+    if not isinstance(error, dict):
+        raise _fault("error", "must be an object with at least a message", error)
+    if jsontext.is_deeper(error, MAX_DEPTH):
+        raise _fault("error", f"must not nest deeper than {MAX_DEPTH} levels", error)
+    given = {key: value for key, value in error.items() if value is not None}
+    details = _typed(given, "details", dict, "an object")
+    error_class = details.get("error_class") if details else None
+    code = _typed(given, "code", str, "a string")
+    named = _typed(given, "type", str, "a string") or (error_class if isinstance(error_class, str) else "") or code
+    retryable = _typed(given, "retryable", bool, "true or false")
+    stored: dict[str, Any] = {
+        "type": named or "handler_error",
+        "code": code or "handler_error",
+        "message": _message(given),
+        "retryable": True if retryable is None else retryable,
+    }
+    frames = _backtrace(given)
+    if frames is not None and store_backtrace:
+        stored["backtrace"] = frames
+    if details is not None:
+        stored["details"] = details
+    stored |= {key: value for key, value in given.items() if key not in _KNOWN}
+    return stored | _stamp(attempt, occurred_at)
+
+
+def from_exception(exc: BaseException) -> dict[str, Any]:
+    """The error object that a worker reports for an exception; of the backtrace, the innermost frames last."""
+    kind = type(exc)
+    dotted = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {
+        "type": kind.__name__,
+        "message": _text_of(exc) or kind.__name__,
+        "details": {"error_class": dotted},
+        "backtrace": _frames(exc),
+    }
+
+
+def server_error(
+    type: str,
+    message: str,
+    attempt: int,
+    now: dt.datetime,
+    **facts: Any,
+) -> dict[str, Any]:
+    """The object to store for a fault that the server found: `timeout`, `visibility_timeout`, `expired`, ...
+
+    `facts` are added as they are (`timeout_kind`, `limit_seconds`, `elapsed_seconds`), and may set `retryable`.
+    """
+    stored = {"type": type, "code": type, "message": message, "retryable": type not in _FINAL}
+    return stored | facts | _stamp(attempt, now)
+
+
+_KNOWN = frozenset(
+    {
+        "type",
+        "code",
+        "message",
+        "retryable",
+        "backtrace",
+        "stack_trace",
+        "details",
+        "attempt",
+        "occurred_at",
+        "timestamp",
+    }
+)
+
+
+def _stamp(attempt: int, instant: dt.datetime) -> dict[str, Any]:
+    text = format_instant(instant)
+    return {"attempt": attempt, "occurred_at": text, "timestamp": text}
+
+
+def _typed(given: dict[str, Any], name: str, kind: type, label: str) -> Any:
+    value = given.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise _fault(f"error.{name}", f"must be {label}", value)
+    return value
+
+
+def _message(given: dict[str, Any]) -> str:
+    message = given.get("message")
+    if isinstance(message, str) and message:
+        return message
+    raise _fault("error.message", "must be a string that says what failed, and not empty", message)
+
+
+def _backtrace(given: dict[str, Any]) -> list[str] | None:
+    name = "backtrace" if "backtrace" in given else "stack_trace"
+    frames = given.get(name)
+    if frames is None:
+        return None
+    if isinstance(frames, str):
+        frames = frames.splitlines()
+    if not isinstance(frames, list) or not all(isinstance(frame, str) for frame in frames):
+        raise _fault(f"error.{name}", "must be an array of strings, one for each frame", frames)
+    return _truncated(frames)
+
+
+def _truncated(frames: list[str]) -> list[str]:
+    kept: list[str] = []
+    left = MAX_CHARACTERS
+    for frame in frames[:MAX_FRAMES]:
+        if left <= 0:
+            break
+        kept.append(frame[:left])
+        left -= len(frame)
+    return kept
+
+
+def _frames(exc: BaseException) -> list[str]:
+    """The innermost frames of the traceback, outermost first, within the limits."""
+    frames = [
+        f"at {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
+        for frame, line in traceback.walk_tb(exc.__traceback__)
+    ]
+    return _truncated(frames[::-1])[::-1]
+
+
+def _text_of(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - the handler's own __str__ must not hide that the handler failed
+        return ""
+
+
+def _fault(path: str, message: str, received: Any) -> InvalidRequest:
+    details = {
+        "field": path,
+        "expected": message.removeprefix("must be "),
+        "received": shorten(received),
+        "validation_errors": [{"path": path, "message": f"{path}: {message}."}],
+    }
+    return InvalidRequest(f"{path}: {message}.", details=details)

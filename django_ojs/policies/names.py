@@ -1,0 +1,71 @@
+"""The patterns of identifiers and names, and messages that say what is allowed (binding 1.5)."""
+
+from __future__ import annotations
+
+import re
+
+MAX_TYPE_LENGTH = 255
+MAX_QUEUE_LENGTH = 128
+MAX_WORKER_ID_LENGTH = 255
+
+_JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_TYPE = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
+_TYPE_WITH_HYPHENS = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+_SCHEMA_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")
+
+
+class NameTooLong(ValueError):
+    """The name has a legal form but too many characters."""
+
+
+def check_type(value: object, hyphens: bool = False) -> str:
+    """`value` if it is a job type; `hyphens` also allows them inside segments (dialect `published`).
+
+    ValueError with what is allowed, NameTooLong beyond 255 characters.
+    """
+    if isinstance(value, str):
+        if len(value) > MAX_TYPE_LENGTH:
+            raise NameTooLong(f"must have at most {MAX_TYPE_LENGTH} characters, not {len(value)}")
+        if (_TYPE_WITH_HYPHENS if hyphens else _TYPE).fullmatch(value):
+            return value
+    letters = (
+        "lowercase letters, digits, underscores and hyphens" if hyphens else "lowercase letters, digits and underscores"
+    )
+    raise ValueError(
+        f"must be one or more segments joined by dots, each of {letters} and starting with a letter, such as email.send"
+    )
+
+
+def check_queue(value: object) -> str:
+    """`value` if it is a queue name; ValueError with what is allowed, NameTooLong beyond 128 characters."""
+    if isinstance(value, str):
+        if len(value) > MAX_QUEUE_LENGTH:
+            raise NameTooLong(f"must have at most {MAX_QUEUE_LENGTH} characters, not {len(value)}")
+        if _QUEUE.fullmatch(value):
+            return value
+    raise ValueError(
+        "must be lowercase letters, digits, hyphens and dots, starting with a letter or digit, such as email-high"
+    )
+
+
+def is_job_id(text: object) -> bool:
+    """Whether `text` is a UUIDv7 in lowercase hexadecimal with hyphens."""
+    return isinstance(text, str) and _JOB_ID.fullmatch(text) is not None
+
+
+def covers(entry: str, job_type: str) -> bool:
+    """Whether a job type falls under an entry of a key: `mail.*` covers `mail.send`, not `mail`."""
+    return job_type.startswith(entry[:-1]) if entry.endswith(".*") else job_type == entry
+
+
+def is_schema_uri(text: object) -> bool:
+    """Whether `text` is an absolute URI, as `schema` must be (core 5.2)."""
+    return isinstance(text, str) and _SCHEMA_URI.fullmatch(text) is not None
+
+
+def check_worker_id(value: object) -> str:
+    """`value` if it can name a worker: 1 to 255 printable characters. ValueError otherwise."""
+    if isinstance(value, str) and 1 <= len(value) <= MAX_WORKER_ID_LENGTH and value.isprintable():
+        return value
+    raise ValueError(f"must be 1 to {MAX_WORKER_ID_LENGTH} printable characters, such as host-1:4711")

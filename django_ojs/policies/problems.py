@@ -1,0 +1,252 @@
+"""The parser tier (conformance 3.1): everything that is wrong with a job document or with a list of operations.
+
+Where PUSH stops at the first fault, this asks every attribute's reader by itself and collects what they
+say. The attributes of the server are checked too, as a document that a server wrote has them. No database.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django_ojs import states
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
+from django_ojs.jsontext import is_integer
+from django_ojs.policies import attributes, durations, limits, retry, timeouts, unique
+from django_ojs.policies.source import Found, Source
+from django_ojs.states import State, Verb
+
+#: What a complete envelope has beside `type` and `args`, which every document needs (L0-ENV-001).
+COMPLETE = ("specversion", "id", "queue")
+
+
+class Problem(NamedTuple):
+    """One fault: where (`retry.max_attempts`; `` is the document), what, what to do, and the error code of PUSH."""
+
+    path: str
+    message: str
+    hint: str
+    code: str = "invalid_payload"
+
+
+def validate(document: object, *, complete: bool = False) -> list[Problem]:
+    """Every problem of a job document, `[]` where there is none.
+
+    A producer may leave out what the server fills in; with `complete`, the five attributes of a whole
+    envelope must be there (core 5.1).
+    """
+    if not isinstance(document, dict):
+        return [Problem("", "must be a JSON object", 'Write {"type": "email.send", "args": []}.')]
+    found: list[Problem] = []
+    if complete:
+        found += [_missing(name) for name in COMPLETE if document.get(name) is None]
+    try:
+        source = Source(document)
+    except OJSError as error:
+        return [*found, _of(error), *_system(document)]
+    now = dt.datetime.now(dt.UTC)
+    values: dict[str, Any] = {}
+    for name, read in _readers(source, now):
+        try:
+            values[name] = read()
+        except OJSError as error:
+            found.append(_of(error))
+    found += _inside(source.find("retry", "retry_policy", top=("retry",)), retry.parse)
+    found += _inside(source.find("unique"), unique.parse)
+    found += _sizes(document)
+    found += _key(source, values)
+    found += _system(document)
+    return list(dict.fromkeys(found))
+
+
+def _readers(source: Source, now: dt.datetime) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every attribute with its reader."""
+    extra: dict[str, Any] = {}
+    hyphens = ojs_settings.DIALECT == "published"
+    yield "specversion", lambda: attributes.check_specversion(source)
+    yield "id", lambda: attributes.job_id(source)
+    yield "type", lambda: attributes.job_type(source, extra, hyphens)
+    yield "queue", lambda: attributes.queue(source)
+    yield "args", lambda: attributes.args(source)
+    yield "meta", lambda: attributes.meta(source)
+    yield "priority", lambda: attributes.job_priority(source, ojs_settings.PRIORITY_LEVELS)
+    yield "version", lambda: attributes.version(source, extra)
+    yield "pending", lambda: attributes.pending(source)
+    yield "scheduled_at", lambda: attributes.scheduled_at(source, extra, now)
+    yield "expires_at", lambda: attributes.expires_at(source, extra, now)
+    yield "timeout", lambda: timeouts.execution(source, extra)
+    yield "visibility_timeout", lambda: timeouts.visibility(source, extra)
+    yield "other timeouts", lambda: timeouts.others(source, extra, extra.get("timeout_ms"))
+    yield "retry", lambda: attributes.retry_policy(source, extra)
+    yield "unique", lambda: None if attributes.unique(source, extra) is None else attributes.unique_policy(source)
+    yield "schema", lambda: attributes.schema(source, extra)
+    yield "tags", lambda: attributes.tags(source, extra)
+    yield "rate_limit", lambda: attributes.rate_limit(source, extra)
+    yield "result_ttl", lambda: attributes.result_ttl(source, extra)
+
+
+def _inside(place: Found, parse: Callable[[object, str], object]) -> list[Problem]:
+    """All that is wrong with a policy: its reader again, without the member that it refused, until it is content."""
+    found: list[Problem] = []
+    rest = dict(place.value) if isinstance(place.value, dict) else {}
+    while True:
+        try:
+            parse(rest, place.path)
+        except OJSError as error:
+            found.append(_of(error))
+            member = str(error.details.get("field", "")).removeprefix(f"{place.path}.")
+            if member not in rest:
+                return found
+            del rest[member]
+        else:
+            return found
+
+
+def _key(source: Source, values: Mapping[str, Any]) -> list[Problem]:
+    """Whether the unique policy finds in the arguments what it names."""
+    policy = values.get("unique")
+    if policy is None or not {"type", "queue", "args", "meta"} <= values.keys():
+        return []
+    try:
+        path = source.find("unique").path
+        unique.key(policy, values["type"], values["queue"], values["args"], values["meta"], path=path)
+    except OJSError as error:
+        return [_of(error)]
+    return []
+
+
+def _sizes(document: dict[str, Any]) -> list[Problem]:
+    found: list[Problem] = []
+    checks: tuple[Callable[[str], None], ...] = (
+        lambda text: limits.check_envelope(document, (text,), ojs_settings.MAX_ENVELOPE_BYTES),
+        lambda text: limits.check_shape({"args": None, "meta": None, **document}, (text,)),
+    )
+    try:
+        text = limits.to_text(document, "job")
+        meta = limits.to_text(document.get("meta") or {}, "meta")
+        limits.check_meta(meta, ojs_settings.MAX_META_BYTES)
+    except OJSError as error:
+        return [_of(error)]
+    for check in checks:
+        try:
+            check(text)
+        except OJSError as error:
+            found.append(_of(error))
+    return found
+
+
+_TIMES = ("created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "activated_at",
+          "next_attempt_at", "next_retry_at")  # fmt: skip
+_COUNTS = ("attempt", "max_attempts", "retry_delay_ms")
+
+
+def _system(document: Mapping[str, Any]) -> list[Problem]:
+    """What the server writes, where the document has it (core 5.3)."""
+    found: list[Problem] = []
+    state = document.get("state")
+    if state is not None and state not in set(State):
+        found.append(Problem("state", f"must be one of {', '.join(State)}", "Use the state as the server gave it."))
+    for name in _COUNTS:
+        value = document.get(name)
+        if value is not None and not (is_integer(value) and value >= 0):
+            found.append(Problem(name, "must be an integer of at least 0", "It is the server's; leave it out."))
+    for name in _TIMES:
+        if document.get(name) is None:
+            continue
+        try:
+            durations.parse_instant(document[name])
+        except ValueError as error:
+            found.append(Problem(name, str(error), "It is the server's; leave it out."))
+    for name, kind, word in (("error", dict, "object"), ("errors", list, "array")):
+        if document.get(name) is not None and not isinstance(document[name], kind):
+            found.append(Problem(name, f"must be an {word}", "It is the server's; leave it out."))
+    return found
+
+
+def _missing(name: str) -> Problem:
+    return Problem(name, "must be given in a complete envelope", f"Add {name}, or let the server fill it in.")
+
+
+def _of(error: OJSError) -> Problem:
+    path = str(error.details.get("field", ""))
+    message = error.message.removeprefix(f"{path}: ").rstrip(".")
+    path = "" if path == "job" else path
+    hint = error.hint
+    if hint in (InvalidPayload.hint, InvalidRequest.hint):
+        wanted = message.partition("must be ")[2]
+        hint = f"Write {wanted}." if wanted else f"Change or leave out {path or 'what is at fault'}."
+    return Problem(path, message, hint, error.error_code)
+
+
+#: Words of the binding and of published cases for the verbs.
+_ALIASES = {
+    "enqueue": Verb.PUSH, "dequeue": Verb.FETCH, "claim": Verb.FETCH, "complete": Verb.ACK, "nack": Verb.FAIL,
+    "reclaim": Verb.RESCUE,
+}  # fmt: skip
+#: Operations that change no state.
+_READS = frozenset({"beat", "heartbeat", "info"})
+
+
+def validate_sequence(operations: object) -> list[Problem]:
+    """Every operation of a list that the transition table does not allow at its place (L0-LC-002).
+
+    An operation is a word (`"FETCH"`), or an object with `operation`, and optionally `job` (a name that
+    tells several jobs apart) and `state` (the state it led to, where the verb leaves a choice).
+    """
+    if isinstance(operations, dict):
+        operations = operations.get("operations")
+    if not isinstance(operations, list):
+        return [Problem("", "must be a list of operations", 'Write ["PUSH", "FETCH", "ACK"].')]
+    found: list[Problem] = []
+    possible: dict[str, frozenset[State]] = {}
+    for index, entry in enumerate(operations):
+        problem = _step(entry, f"[{index}]", possible)
+        if problem:
+            found.append(problem)
+    return found
+
+
+def _step(entry: object, path: str, possible: dict[str, frozenset[State]]) -> Problem | None:
+    """Move the job of one operation on; `possible` holds the states in which each job may be by now."""
+    given: Mapping[str, Any] = entry if isinstance(entry, dict) else {"operation": entry}
+    word = given.get("operation", given.get("op"))
+    known = word.lower() if isinstance(word, str) else ""
+    job = str(given.get("job", given.get("job_id", "")))
+    before = possible.get(job)
+    if known in _READS:
+        return _unborn(path, known) if before is None else None
+    verb = _ALIASES.get(known) or (Verb(known) if known in set(Verb) else None)
+    if verb is None:
+        words = ", ".join(sorted({*Verb, *_ALIASES, *_READS}))
+        return Problem(path, f"{word!r:.40} is no operation", f"Use one of {words}.")
+    wanted = given.get("state", given.get("to"))
+    if wanted is not None and wanted not in set(State):
+        return Problem(f"{path}.state", "is no state", f"Use one of {', '.join(State)}.")
+    if verb is Verb.PUSH and before is not None:
+        return Problem(path, "pushes a job that exists already", "Name another job, or push once only.")
+    if verb is not Verb.PUSH and before is None:
+        return _unborn(path, verb)
+    sources: Sequence[State | None] = [None] if before is None else states.ordered(before)
+    after = {target for source in sources for target in states.targets(verb, source) if wanted in (None, target)}
+    if not after and verb is Verb.CANCEL and before == frozenset({State.CANCELLED}):
+        return None  # cancelling twice is no error (core 7.6)
+    if not after:
+        return _illegal(path, verb, sources, wanted)
+    possible[job] = frozenset(after)
+    return None
+
+
+def _unborn(path: str, verb: str) -> Problem:
+    return Problem(path, f"cannot {verb} a job that was never pushed", "Begin with PUSH.", "invalid_state_transition")
+
+
+def _illegal(path: str, verb: Verb, sources: Sequence[State | None], wanted: Any) -> Problem:
+    here = " or ".join(str(source) for source in sources if source) or "new"
+    allowed = sorted({t.verb.upper() for t in states.TRANSITIONS if t.source in sources})
+    goal = f" to {wanted}" if wanted else ""
+    legal = " or ".join(states.ordered(states.sources(verb))) or "a new job"
+    ways = ", ".join(allowed) or "nothing"
+    hint = f"{verb.upper()} starts from {legal}; from {here} there is {ways}."
+    return Problem(path, f"cannot {verb} a job that is {here}{goal}", hint, "invalid_state_transition")

@@ -1,0 +1,192 @@
+"""A queue's configuration: what it may say, and how a partial one is laid over another (jobs 4.2)."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django_ojs import jsontext
+from django_ojs.errors import InvalidRequest, OJSError
+from django_ojs.policies import durations, names, ratelimit, retry
+from django_ojs.policies.faults import shorten
+
+Reader = Callable[[Any, str], Any]
+
+MAX_DEPTH = 32  #: of nested arrays and objects; events wrap a configuration in more of them
+MAX_NUMBER = 2**53
+MAX_SECONDS = 10 * 365 * 86_400
+RETENTION = ("completed", "cancelled", "discarded")
+
+
+def fault(path: str, message: str, received: Any = None) -> InvalidRequest:
+    """The error for one faulty member of a configuration."""
+    told = f"{path}: {message}."
+    details = {
+        "field": path, "expected": message.removeprefix("must be "), "received": shorten(received),
+        "validation_errors": [{"path": path, "message": told}],
+    }  # fmt: skip
+    return InvalidRequest(told, details=details)
+
+
+def check(given: object, path: str = "config") -> dict[str, Any]:
+    """`given` if it is a valid, perhaps partial configuration; null takes a field back.
+
+    Raises `InvalidRequest` that names the field. Unknown fields are kept as they are.
+    """
+    if not isinstance(given, dict):
+        raise fault(path, 'must be an object such as {"concurrency": 5}', given)
+    if jsontext.is_deeper(given, MAX_DEPTH):
+        raise fault(path, f"must not nest deeper than {MAX_DEPTH} levels")
+    for name, value in given.items():
+        if value is not None and name in _READERS:
+            _READERS[name](value, name)
+    return given
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, objects member by member; null removes."""
+    merged = dict(base)
+    for name, value in over.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict):
+            below = merged.get(name)
+            merged[name] = merge(below if isinstance(below, dict) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def rate_policy(config: Mapping[str, Any]) -> ratelimit.RatePolicy:
+    """The limits of the queue itself: its `rate_limit`, and its `concurrency` over the one in there."""
+    given = config.get("rate_limit")
+    policy = ratelimit.parse(given, "rate_limit", fault=fault) if given else ratelimit.NONE
+    concurrency = config.get("concurrency", policy.concurrency)
+    return ratelimit.RatePolicy("", concurrency, policy.rate, policy.throttle, policy.on_limit)
+
+
+def retention_seconds(config: Mapping[str, Any], kind: str) -> float | None:
+    """How long finished jobs of a kind (`completed`, `cancelled`, `discarded`, `dead_letter`) are kept, if it says."""
+    if kind == "dead_letter":
+        value = _deep(config, "dead_letter", "retention", "max_age")
+    else:
+        value = _deep(config, "retention", kind)
+    return None if value is None else _seconds(value, kind)
+
+
+def dead_letter_max_count(config: Mapping[str, Any]) -> int | None:
+    value = _deep(config, "dead_letter", "retention", "max_count")
+    return None if value is None else int(value)
+
+
+def allows(patterns: tuple[str, ...] | None, job_type: str) -> bool:
+    """Whether a type falls under one of the patterns, in which `*` stands for anything; None allows all."""
+    return patterns is None or any(fnmatch.fnmatchcase(job_type, pattern) for pattern in patterns)
+
+
+def _deep(config: Mapping[str, Any], *path: str) -> Any:
+    value: Any = config
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _integer(minimum: int, maximum: int = MAX_NUMBER) -> Reader:
+    def read(value: Any, path: str) -> int:
+        if not jsontext.is_integer(value) or not minimum <= value <= maximum:
+            raise fault(path, f"must be an integer from {minimum} to {maximum}", value)
+        return int(value)
+
+    return read
+
+
+def _one_of(*words: str) -> Reader:
+    def read(value: Any, path: str) -> str:
+        if value not in words:
+            raise fault(path, f"must be one of {', '.join(words)}", value)
+        return str(value)
+
+    return read
+
+
+def _seconds(value: Any, path: str) -> float:
+    """A duration, or a whole number of seconds."""
+    if jsontext.is_integer(value) and 0 <= value <= 100 * 365 * 86_400:
+        return float(value)
+    try:
+        return durations.parse_duration_ms(value) / 1000
+    except ValueError as error:
+        raise fault(path, str(error), value) from error
+
+
+def _share(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise fault(path, "must be a number from 0 to 1", value)
+    return float(value)
+
+
+def _flag(value: Any, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise fault(path, "must be true or false", value)
+    return value
+
+
+def _patterns(value: Any, path: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise fault(path, 'must be an array of names in which * stands for anything, such as ["email.*"]', value)
+    return value
+
+
+def _queue(value: Any, path: str) -> str:
+    try:
+        return names.check_queue(value)
+    except ValueError as error:
+        raise fault(path, str(error), value) from error
+
+
+def _retry(value: Any, path: str) -> Any:
+    try:
+        return retry.parse(value, path)
+    except OJSError as error:
+        raise InvalidRequest(error.message, details=error.details) from error
+
+
+def _rate_limit(value: Any, path: str) -> Any:
+    return ratelimit.parse(value, path, fault=fault)
+
+
+def _object(**members: Reader) -> Reader:
+    def read(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise fault(path, "must be an object", value)
+        for name, reader in members.items():
+            if value.get(name) is not None:
+                reader(value[name], f"{path}.{name}")
+        return value
+
+    return read
+
+
+_overflow = _one_of("reject", "drop_oldest", "block")
+_READERS: dict[str, Reader] = {
+    "max_size": _integer(0),
+    "max_size_bytes": _integer(0),
+    "overflow_policy": _overflow,
+    "backpressure": _object(
+        max_depth=_integer(0), max_size_bytes=_integer(0), strategy=_overflow, warning_threshold=_share
+    ),
+    "concurrency": _integer(0, ratelimit.MAX_NUMBER),
+    "rate_limit": _rate_limit,
+    "visibility_timeout": _integer(1, MAX_SECONDS),
+    "default_timeout": _integer(1, MAX_SECONDS),
+    "default_retry": _retry,
+    "retention": _object(**dict.fromkeys(RETENTION, _seconds)),
+    "dead_letter": _object(retention=_object(max_age=_seconds, max_count=_integer(0))),
+    "dead_letter_queue": _queue,
+    "dead_letter_max_size": _integer(0),
+    "dead_letter_ttl": _seconds,
+    "allowed_job_types": _patterns,
+    "producers": _patterns,
+    "draining": _flag,
+}

@@ -1,0 +1,231 @@
+"""What operators and readers may not see of a job (arguments, meta, result, errors, progress), by `OJS["REDACT"]`.
+
+Applied where things are shown (the HTTP answers that read, `events.log.render`, the admin, the worker's log), never
+where they are stored nor in the answer of a FETCH: a worker needs what it works with. Rules:
+
+    {"keys": ["*password*", "token"],               members of objects, anywhere inside, whatever their case
+     "types": {"payments.*": ["args", "result"],    whole parts of jobs of these types; "*" is all parts
+               "*": ["backtraces"]},
+     "classified": True}                            all parts of jobs whose meta.data_classification says so
+
+Nothing here costs anything while the setting is empty: every function returns what it was given.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django_ojs.conf import ojs_settings
+from django_ojs.policies.source import TOP_LEVEL
+
+MASK = "[REDACTED]"
+PARTS = frozenset({"args", "meta", "result", "errors", "backtraces", "progress"})
+#: Values of `meta.data_classification` that hide a job.
+CLASSIFIED = frozenset({"confidential", "restricted"})
+
+#: Where our own objects keep a part.
+_PART_OF = {
+    "args": "args", "params": "args", "meta": "meta",
+    **dict.fromkeys(("result", "results", "parent_results", "parent_results_by_step"), "result"),
+    **dict.fromkeys(("error", "errors", "last_error", "parent_errors", "x_previous_errors"), "errors"),
+    **dict.fromkeys(("progress_message", "progress_data"), "progress"),
+}  # fmt: skip
+#: Members that hold further objects of ours.
+_FRAMES = frozenset({
+    "job", "jobs", "items", "job_template", "cron", "crons", "cron_job", "workflow", "steps", "callbacks",
+    "on_complete", "on_success", "on_failure",
+})  # fmt: skip
+#: Names of ours that no pattern hides.
+_OURS = (TOP_LEVEL | {"job_id", "job_type", "worker_id", "timestamp", "id", "type", "queue", "state"}) - set(_PART_OF)
+#: What stays of a hidden error: enough to count and to find it.
+_ERROR_FACTS = frozenset({"type", "code", "attempt", "occurred_at", "retryable"})
+_BACKTRACES = frozenset({"backtrace", "stack_trace", "stacktrace"})
+
+
+class Rules:
+    """The setting, compiled."""
+
+    def __init__(self, setting: Mapping[str, Any]) -> None:
+        self._keys = _matcher(setting.get("keys") or ())
+        types: Mapping[str, Any] = setting.get("types") or {}
+        self._types = [(_matcher([pattern]), _parts(parts)) for pattern, parts in types.items()]
+        self.classified = bool(setting.get("classified"))
+
+    def hidden(self, job_type: str, meta: Any = None) -> frozenset[str]:
+        """The parts of a job of this type that nobody may see."""
+        if self.classified and isinstance(meta, dict) and meta.get("data_classification") in CLASSIFIED:
+            return PARTS
+        found: frozenset[str] = frozenset()
+        for pattern, parts in self._types:
+            if pattern and pattern.fullmatch(job_type):
+                found |= parts
+        return found
+
+    def unknown(self, job_type: str) -> frozenset[str]:
+        """The same where the job's meta is not at hand: any of this type may be classified."""
+        return PARTS if self.classified else self.hidden(job_type)
+
+    def of_others(self) -> frozenset[str]:
+        """What is hidden where it is not known of which job a value is: as if it were of the most secret one."""
+        return PARTS if self.classified else frozenset().union(*(parts for _, parts in self._types))
+
+    def frame(self, value: Any, hidden: frozenset[str]) -> Any:
+        """An object of ours (job, step, schedule, event data) with its parts hidden."""
+        if isinstance(value, list):
+            return [self.frame(item, hidden) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if isinstance(job_type := value.get("type"), str) and value.keys() & {"args", "state", "job_id"}:
+            hidden = hidden | (self.hidden(job_type, value["meta"]) if "meta" in value else self.unknown(job_type))
+        return {name: self._member(name, item, hidden) for name, item in value.items()}
+
+    def part(self, name: str, value: Any, hidden: frozenset[str]) -> Any:
+        if name == "errors":
+            return self._errors(value, hidden)
+        if name == "extra":  # where earlier errors and the results of parents are kept, too
+            return self.frame(value, hidden)
+        if name not in hidden:
+            return self.payload(value)
+        if isinstance(value, list):
+            return [MASK] if value else []
+        if isinstance(value, dict) and name != "result":
+            return dict.fromkeys(value, MASK)
+        return MASK if value is not None else None
+
+    def payload(self, value: Any) -> Any:
+        """Data of the site: only names of members tell what is secret in there."""
+        if self._keys is None:
+            return value
+        if isinstance(value, list):
+            return [self.payload(item) for item in value]
+        if isinstance(value, dict):
+            return {k: MASK if self._keys.fullmatch(k) else self.payload(item) for k, item in value.items()}
+        return value
+
+    def _member(self, name: str, value: Any, hidden: frozenset[str]) -> Any:
+        if name in _PART_OF:
+            concerned = hidden | self.of_others() if name.startswith("parent_") or name == "results" else hidden
+            if name == "parent_errors" and isinstance(value, dict):
+                return {place: self._errors(error, concerned) for place, error in value.items()}
+            return self.part(_PART_OF[name], value, concerned)
+        if name == "options" and isinstance(value, dict):  # the place of a second spelling of meta
+            return {k: self._member("meta" if k == "metadata" else k, item, hidden) for k, item in value.items()}
+        if name in _FRAMES and isinstance(value, dict | list):
+            return self.frame(value, hidden)
+        if name in _OURS:
+            return value
+        return self.payload({name: value})[name]
+
+    def _errors(self, value: Any, hidden: frozenset[str]) -> Any:
+        if isinstance(value, list):
+            return [self._errors(item, hidden) for item in value]
+        if not isinstance(value, dict):
+            return MASK if value and "errors" in hidden else value
+        if "errors" in hidden:
+            return {k: item if k in _ERROR_FACTS else MASK for k, item in value.items() if k not in _BACKTRACES}
+        without = _BACKTRACES if "backtraces" in hidden else frozenset()
+        return self.payload({k: item for k, item in value.items() if k not in without})
+
+
+_compiled: tuple[Mapping[str, Any], Rules] | None = None
+
+
+def active() -> Rules | None:
+    """The site's rules; None, which is the rule, where it has none."""
+    global _compiled
+    setting = ojs_settings.REDACT
+    if not setting:
+        return None
+    if _compiled is None or _compiled[0] is not setting:
+        _compiled = setting, Rules(setting)
+    return _compiled[1]
+
+
+def job(envelope: dict[str, Any]) -> dict[str, Any]:
+    """A job's envelope, a schedule or a workflow as it is shown to readers."""
+    rules = active()
+    shown: dict[str, Any] = envelope if rules is None else rules.frame(envelope, frozenset())
+    return shown
+
+
+def event(job_type: str, data: dict[str, Any]) -> dict[str, Any]:
+    """The data of an event. It does not tell whether the job was classified, so with that rule none shows results."""
+    rules = active()
+    if rules is None:
+        return data
+    hidden = rules.unknown(job_type) if job_type else rules.of_others()
+    shown: dict[str, Any] = rules.frame(data, hidden)
+    if "progress_message" in shown and "message" in shown:  # the same under the name that others look for
+        shown["message"] = shown["progress_message"]
+    return shown
+
+
+def error(job_type: str, value: Any) -> Any:
+    """One error of a job whose meta is not at hand, as lists have it."""
+    return event(job_type, {"error": value})["error"]
+
+
+def progress(report: dict[str, Any], job_type: str, meta: Any) -> dict[str, Any]:
+    """What `operations.progress.describe` says; `meta` None where it is not at hand."""
+    rules = active()
+    if rules is None:
+        return report
+    hidden = rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta)
+    return report | {name: rules.part("progress", report[name], hidden) for name in ("message", "data")}
+
+
+def part(name: str, value: Any, job_type: str, meta: Any) -> Any:
+    """One part of a job, for those who show parts: `name` is one of `PARTS`, `extra`, or another attribute's."""
+    rules = active()
+    return value if rules is None else rules.part(name, value, rules.hidden(job_type, meta))
+
+
+def hides(name: str, job_type: str, meta: Any = None) -> bool:
+    """Whether this part of such a job is hidden as a whole; without its meta, whether it may be."""
+    rules = active()
+    if rules is None:
+        return False
+    return name in (rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta))
+
+
+def refusal(text: str, job_type: str) -> str:
+    """Why a job was refused, `code: sentence`: a sentence may repeat arguments, so where those are hidden the code."""
+    return text.partition(":")[0] if hides("args", job_type) else text
+
+
+def problems(setting: Any) -> list[str]:
+    """What is wrong with a setting, one sentence each."""
+    if not isinstance(setting, Mapping):
+        return ["It must be a dict."]
+    found = [f"{name!r} is unknown: there are keys, types and classified." for name in setting.keys() - _SETTING]
+    if not _texts(setting.get("keys", ())):
+        found.append("'keys' must be a list of patterns such as '*password*'.")
+    types = setting.get("types", {})
+    if not isinstance(types, Mapping):
+        return [*found, "'types' must be a dict of type patterns to lists of parts."]
+    known = PARTS | {"*"}
+    for pattern, parts in types.items():
+        if not _texts(parts) or not set(parts) <= known:
+            found.append(f"'types' for {pattern!r} must be a list of {', '.join(sorted(known))}.")
+    if not isinstance(setting.get("classified", False), bool):
+        found.append("'classified' must be True or False.")
+    return found
+
+
+_SETTING = {"keys", "types", "classified"}
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(item, str) for item in value)
+
+
+def _parts(names: Any) -> frozenset[str]:
+    return PARTS if "*" in names else frozenset(names) & PARTS
+
+
+def _matcher(patterns: Any) -> re.Pattern[str] | None:
+    translated = [fnmatch.translate(pattern) for pattern in patterns]
+    return re.compile("|".join(translated), re.IGNORECASE) if translated else None

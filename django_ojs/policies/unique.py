@@ -1,0 +1,199 @@
+"""Unique policies: what a client may say, which job counts as the same, and when it is in the way (jobs 2)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from django_ojs import states
+from django_ojs.errors import InvalidRequest
+from django_ojs.jsontext import is_integer
+from django_ojs.policies import durations
+from django_ojs.policies.canonical import canonical
+from django_ojs.policies.faults import shorten
+from django_ojs.states import State
+
+#: What `keys` may hold. `version` is no dimension of `key`: arguments are often called so.
+DIMENSIONS = ("type", "queue", "args", "meta", "version")
+_IN_KEY = frozenset({"type", "queue", "args", "meta"})
+DEFAULT_STATES = states.LIVE
+
+
+class Strategy(StrEnum):
+    """What happens to a job that is there already (jobs 2.5)."""
+
+    REJECT = "reject"
+    IGNORE = "ignore"
+    REPLACE = "replace"
+    REPLACE_EXCEPT_SCHEDULE = "replace_except_schedule"
+
+
+_STRATEGIES: Mapping[str, Strategy] = {s.value: s for s in Strategy} | {"use_existing": Strategy.IGNORE}
+
+
+@dataclass(frozen=True, slots=True)
+class UniquePolicy:
+    """A policy as resolved by jobs 2.2. `args_names` None: all arguments; `strict`: every one must be there."""
+
+    dimensions: frozenset[str] = frozenset({"type", "args"})
+    args_names: tuple[str, ...] | None = None
+    strict: bool = False
+    meta_names: tuple[str, ...] = ()
+    period_ms: int | None = None
+    states: frozenset[State] = DEFAULT_STATES
+    on_conflict: Strategy = Strategy.REJECT
+
+    def conflicts(self, state: str, created_at: dt.datetime, now: dt.datetime) -> bool:
+        """Whether a job with the same key, in this state and of this age, is in the way (jobs 2.4)."""
+        if state not in self.states:
+            return False
+        return self.period_ms is None or now < created_at + dt.timedelta(milliseconds=self.period_ms)
+
+
+def parse(given: object, path: str = "unique") -> UniquePolicy:
+    """The policy that a client's `unique` means. Null counts as absent, unknown members are ignored.
+
+    Raises InvalidRequest (400, jobs 2.1) with the path of the member at fault.
+    """
+    if not isinstance(given, dict):
+        raise fault(path, 'must be an object such as {"keys": ["type", "args"]}', given)
+    dimensions, args_names = _dimensions(given, path)
+    wanted = _names(given, "args_keys", path)
+    if wanted and "args" not in dimensions:
+        raise fault(f"{path}.args_keys", "needs args among the keys", given["args_keys"])
+    meta_names = _names(given, "meta_keys", path) or ()
+    if ("meta" in dimensions) != bool(meta_names):
+        told = "must name at least one key of meta" if "meta" in dimensions else "needs meta among the keys"
+        raise fault(f"{path}.meta_keys", told, given.get("meta_keys"))
+    return UniquePolicy(
+        dimensions=dimensions | {"type"},
+        args_names=wanted or args_names,
+        strict=bool(wanted),
+        meta_names=meta_names,
+        period_ms=_period(given, path),
+        states=_states(given, path),
+        on_conflict=_strategy(given, path),
+    )
+
+
+def key(
+    policy: UniquePolicy, type: str, queue: str, args: Sequence[Any], meta: Mapping[str, Any], version: Any = None,
+    path: str = "unique",
+) -> str:  # fmt: skip
+    """The unique key: lowercase hex SHA-256 of the canonical JSON of the dimensions (jobs 2.3).
+
+    Raises InvalidRequest where `args_keys` names what no argument has.
+    """
+    seen: dict[str, Any] = {"type": type}
+    if "queue" in policy.dimensions:
+        seen["queue"] = queue
+    if "args" in policy.dimensions:
+        seen["args"] = _selected(policy, args, path)
+    if "meta" in policy.dimensions:
+        seen["meta"] = {name: meta.get(name) for name in policy.meta_names}
+    if version is not None:  # versions of a job type are distinct jobs; 2 and "2.0" are one version
+        seen["version"] = f"{int(version)}.0" if is_integer(version) or str(version).isdecimal() else version
+    return hashlib.sha256(canonical(seen).encode()).hexdigest()
+
+
+def fault(path: str, message: str, received: Any = None) -> InvalidRequest:
+    """The 400 of a malformed policy; `message` begins after the member's name, without a full stop."""
+    details = {
+        "field": path,
+        "expected": message.removeprefix("must be "),
+        "received": shorten(received),
+        "validation": "unique_policy",
+        "validation_errors": [{"path": path, "message": f"{path}: {message}."}],
+    }
+    return InvalidRequest(f"{path}: {message}.", details=details)
+
+
+def _dimensions(given: Mapping[str, Any], path: str) -> tuple[frozenset[str], tuple[str, ...] | None]:
+    """`keys` are dimensions; `key` are dimensions in some clients and fields of the arguments in others (2.2)."""
+    if keys := _names(given, "keys", path):
+        for name in keys:
+            if name not in DIMENSIONS:
+                raise fault(f"{path}.keys", f"must be some of {', '.join(DIMENSIONS)}", name)
+        return frozenset(keys), None
+    if given.get("keys") is None and (names := _names(given, "key", path)):
+        if _IN_KEY.issuperset(names):
+            return frozenset(names), None
+        return frozenset({"args"}), names
+    return frozenset({"args"}), None
+
+
+def _names(given: Mapping[str, Any], member: str, path: str) -> tuple[str, ...] | None:
+    value = given.get(member)
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
+        raise fault(f"{path}.{member}", "must be an array of non-empty strings", value)
+    return tuple(dict.fromkeys(value))
+
+
+def _selected(policy: UniquePolicy, args: Sequence[Any], path: str) -> Any:
+    """All arguments, or the named ones; `key` skips what it does not find, `args_keys` must find all."""
+    if policy.args_names is None:
+        return list(args)
+    found = {name: values[0] for name in policy.args_names if (values := _look_up(name, args))}
+    if policy.strict and len(found) < len(policy.args_names):
+        missing = next(name for name in policy.args_names if name not in found)
+        raise fault(f"{path}.args_keys", f"must name what the arguments have; none has {shorten(missing)!r}", missing)
+    return found or list(args)
+
+
+def _look_up(name: str, args: Sequence[Any]) -> list[Any]:
+    """The value under `name` in the first object that has it, else the argument at that position; `[]`: none."""
+    for value in args:
+        if isinstance(value, dict) and name in value:
+            return [value[name]]
+    if name.isascii() and name.isdecimal() and len(name) < 6 and int(name) < len(args):
+        return [args[int(name)]]
+    return []
+
+
+def _period(given: Mapping[str, Any], path: str) -> int | None:
+    for member, unit_ms in (("period", 0), ("period_ms", 1), ("period_seconds", 1000)):
+        value = given.get(member)
+        if value is None:
+            continue
+        if unit_ms:
+            if not is_integer(value) or value < 1:
+                raise fault(f"{path}.{member}", "must be a positive integer", value)
+            return min(int(value) * unit_ms, durations.MAX_MS)
+        return _duration(value, f"{path}.{member}")
+    return None
+
+
+def _duration(value: Any, path: str) -> int:
+    try:
+        ms = durations.parse_duration_ms(value)
+    except ValueError as error:
+        raise fault(path, str(error), value) from error
+    if ms == 0:
+        raise fault(path, "must be longer than zero", value)
+    return ms
+
+
+def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
+    names = _names(given, "states", path)
+    if not names:
+        return DEFAULT_STATES
+    for name in names:
+        if name not in set(State):
+            raise fault(f"{path}.states", f"must be some of {', '.join(State)}", name)
+    return frozenset(map(State, names))
+
+
+def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
+    for member in ("on_conflict", "conflict_policy"):
+        value = given.get(member)
+        if value is not None:
+            if not isinstance(value, str) or value not in _STRATEGIES:
+                raise fault(f"{path}.{member}", f"must be one of {', '.join(_STRATEGIES)}", value)
+            return _STRATEGIES[value]
+    return Strategy.REJECT

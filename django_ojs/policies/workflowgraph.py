@@ -1,0 +1,226 @@
+"""A workflow as one graph, and the rules by which it goes on (orchestration 1.4 and 1.8).
+
+Chains, groups, batches and free graphs, nested or not, become the same thing: nodes, each of which has a
+*scope* (the composite around it; node 0 is the whole workflow), the siblings it *needs*, and a *trigger*.
+How far a workflow is fits into one letter per node. Nothing here knows a database: `evaluate()` changes the
+letters until nothing more follows and says which jobs are to be enqueued.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+ON_COMPLETE, ON_SUCCESS, ON_FAILURE = "on_complete", "on_success", "on_failure"
+#: The callbacks, in the order in which they are enqueued.
+CALLBACKS = (ON_COMPLETE, ON_SUCCESS, ON_FAILURE)
+
+#: The letters. A composite node uses them too; it is `RUNNING` once its parts may start.
+WAITING, RUNNING, COMPLETED = "w", "r", "c"
+FAILED = "f"  #: its job was discarded, or a composite failed
+CANCELLED = "x"  #: its job was cancelled
+REFUSED = "e"  #: its job could not be enqueued
+NEVER = "n"  #: never enqueued, because something before it failed or the workflow was cancelled
+SKIPPED = "s"  #: a callback that was not triggered, or what waits for one
+
+OPEN = frozenset({WAITING, RUNNING})
+BAD = frozenset({FAILED, CANCELLED, REFUSED, NEVER})  #: what counts as a failed member
+FAULTS = frozenset({FAILED, CANCELLED, REFUSED})  #: a failure of the node's own
+ROOT = 0
+
+
+class Node(NamedTuple):
+    """`kind` is `job`, or `chain`, `group`, `batch` or `dag`; `place` is the index in the client's array."""
+
+    kind: str
+    scope: int  #: position of the composite around it; -1 for the whole workflow
+    place: int = 0
+    needs: tuple[int, ...] = ()
+    trigger: str = ""  #: one of `CALLBACKS`; empty for an ordinary step
+
+
+@dataclass(slots=True)
+class Graph:
+    """The nodes by their positions. `free` is the form in which clients name dependencies themselves."""
+
+    nodes: tuple[Node, ...]
+    free: bool = False
+    children: dict[int, list[int]] = field(init=False)
+    leaves: list[int] = field(init=False)  #: the positions of all jobs that are no callbacks
+
+    def __post_init__(self) -> None:
+        self.children = {position: [] for position, node in enumerate(self.nodes) if node.kind != "job"}
+        self.leaves = [p for p, node in enumerate(self.nodes) if node.kind == "job" and not node.trigger]
+        for position, node in enumerate(self.nodes):
+            if node.scope >= 0:
+                self.children[node.scope].append(position)
+
+    def members(self, scope: int) -> list[int]:
+        """The parts of a composite without its callbacks, in the client's order."""
+        found = [child for child in self.children[scope] if not self.nodes[child].trigger]
+        return sorted(found, key=lambda child: self.nodes[child].place)
+
+    def callbacks(self, scope: int) -> list[int]:
+        return [child for child in self.children[scope] if self.nodes[child].trigger]
+
+    def encode(self) -> str:
+        rows = [list(node) for node in self.nodes]
+        return json.dumps({"free": self.free, "nodes": rows}, separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)
+def decode(text: str) -> Graph:
+    """The graph that `encode` wrote. Shared: the same object for the same text."""
+    value = json.loads(text)
+    nodes = tuple(
+        Node(kind, scope, place, tuple(needs), trigger) for kind, scope, place, needs, trigger in value["nodes"]
+    )
+    return Graph(nodes, value["free"])
+
+
+def evaluate(graph: Graph, letters: list[str]) -> list[int]:
+    """Let everything happen that follows from `letters`, in place; return the jobs to enqueue, in order.
+
+    Positions grow from a composite to its parts and from a step to what needs it, so a pass settles all
+    that hangs on a step, and another one is needed only for each composite that ends.
+    """
+    ready: list[int] = []
+    changed = True
+    while changed:
+        changed = False
+        for position, node in enumerate(graph.nodes):
+            letter = letters[position]
+            if letter == WAITING:
+                new = _begin(node, letters)
+            elif letter == RUNNING and node.kind != "job":
+                new = _end(graph, position, letters)
+            else:
+                continue
+            if new != letter:
+                letters[position] = new
+                changed = True
+                if new == RUNNING and node.kind == "job":
+                    ready.append(position)
+    return sorted(ready, key=lambda position: _delivery(graph, position))
+
+
+def cancel(letters: list[str], cancelled: Iterable[int]) -> None:
+    """End the whole workflow, in place: `cancelled` are the jobs that were cancelled, active ones stay."""
+    for position in cancelled:
+        letters[position] = CANCELLED
+    for position, letter in enumerate(letters):
+        if letter == WAITING:
+            letters[position] = NEVER
+    letters[ROOT] = CANCELLED
+
+
+def causes(graph: Graph, letters: Sequence[str], scope: int = ROOT) -> list[int]:
+    """The jobs whose failure made this composite fail: its callbacks if they did, else its members."""
+    faulty = [child for child in graph.callbacks(scope) if letters[child] in FAULTS]
+    faulty = faulty or [child for child in graph.members(scope) if letters[child] in FAULTS]
+    found: list[int] = []
+    for child in faulty:
+        found += [child] if graph.nodes[child].kind == "job" else causes(graph, letters, child)
+    return found
+
+
+def dependents(graph: Graph, positions: Iterable[int]) -> Iterator[tuple[int, bool]]:
+    """What hangs on these nodes: (position, whether it contains one of them rather than waits for it)."""
+    seen, work = set(positions), list(positions)
+    while work:
+        position = work.pop()
+        node = graph.nodes[position]
+        around = [(node.scope, True)] if node.scope >= 0 else []
+        waiting = [
+            (child, False) for child in graph.children.get(node.scope, ()) if position in graph.nodes[child].needs
+        ]
+        for found, contains in (*around, *waiting):
+            if found not in seen:
+                seen.add(found)
+                work.append(found)
+                yield found, contains
+
+
+def reopen(graph: Graph, letters: list[str], revived: Sequence[int]) -> None:
+    """Let failed jobs run again, in place: composites around them are open, what never began waits again."""
+    for position in revived:
+        letters[position] = RUNNING
+    for position, contains in dependents(graph, revived):
+        if contains:
+            letters[position] = RUNNING
+        elif letters[position] in (NEVER, SKIPPED):
+            _reset(graph, letters, position)
+
+
+def is_settled_by_others(graph: Graph, letters: Sequence[str], position: int) -> bool:
+    """Whether something has begun because of how this job ended, so that it cannot be taken back."""
+    begun = (
+        letters[found] not in (WAITING, NEVER, SKIPPED) for found, inside in dependents(graph, [position]) if not inside
+    )
+    return any(begun)
+
+
+def _begin(node: Node, letters: Sequence[str]) -> str:
+    """The next letter of a node that waits."""
+    scope = letters[node.scope] if node.scope >= 0 else RUNNING
+    if scope == WAITING:
+        return WAITING
+    if scope != RUNNING:
+        return SKIPPED if scope == SKIPPED else NEVER
+    if node.trigger:
+        return _trigger(node, letters)
+    return _follow(node, letters)
+
+
+def _follow(node: Node, letters: Sequence[str]) -> str:
+    """An ordinary step begins when all it needs has completed, and never when some of it cannot."""
+    answer = RUNNING
+    for need in node.needs:
+        letter = letters[need]
+        if letter in BAD:
+            return NEVER
+        if letter == SKIPPED:
+            answer = SKIPPED
+        elif letter != COMPLETED and answer == RUNNING:
+            answer = WAITING
+    return answer
+
+
+def _trigger(node: Node, letters: Sequence[str]) -> str:
+    """A callback is decided on when all it needs has ended."""
+    failed = False
+    for need in node.needs:
+        letter = letters[need]
+        if letter in OPEN:
+            return WAITING
+        failed = failed or letter in BAD
+    wanted = node.trigger == ON_COMPLETE or failed == (node.trigger == ON_FAILURE)
+    return RUNNING if wanted else SKIPPED
+
+
+def _end(graph: Graph, scope: int, letters: Sequence[str]) -> str:
+    """The next letter of a composite that is open: it ends with the last of its parts, callbacks included."""
+    parts = graph.children[scope]
+    if any(letters[child] in OPEN for child in parts):
+        return RUNNING
+    bad = [graph.nodes[child].trigger for child in parts if letters[child] in BAD]
+    if any(bad):
+        return FAILED  # a callback failed
+    handled = any(graph.nodes[child].trigger in (ON_COMPLETE, ON_FAILURE) for child in parts)
+    return FAILED if bad and not handled else COMPLETED
+
+
+def _reset(graph: Graph, letters: list[str], position: int) -> None:
+    letters[position] = WAITING
+    for child in graph.children.get(position, ()):
+        _reset(graph, letters, child)
+
+
+def _delivery(graph: Graph, position: int) -> tuple[int, int]:
+    """Array order, callbacks last and in their own order."""
+    node = graph.nodes[position]
+    rank = CALLBACKS.index(node.trigger) + 1 if node.trigger else 0
+    return (rank, node.place) if graph.free else (0, position)

@@ -1,0 +1,1 @@
+"""Events as they happen: one reader of the log for each process, and the WebSocket binding (events 3)."""

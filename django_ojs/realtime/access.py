@@ -1,0 +1,176 @@
+"""Who opens a WebSocket, and whether he still may: the HTTP binding's own rules, asked before the upgrade."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from channels.db import database_sync_to_async
+from django.conf import settings
+from django.contrib.auth import get_user, get_user_model
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest
+from django.http.request import validate_host
+from rest_framework.request import Request
+
+from django_ojs import keys, tickets
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import PermissionDenied, Unauthenticated
+from django_ojs.http import base, permissions
+from django_ojs.http.authentication import KeyUser
+from django_ojs.models import APIKey, Ticket
+
+Scope = dict[str, Any]
+SCOPE_NEEDED = "read"
+
+
+class Caller:
+    """Whoever opened a connection, as the request that the rules of the HTTP binding ask about.
+
+    Raises, when made and when renewed, what the HTTP binding answers: `Unauthenticated` or `PermissionDenied`.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._ticket: Ticket | None = None
+        self.request = self._authenticated(_request(scope), first=True)
+        _check_origin(scope, self.request)
+
+    @classmethod
+    async def of(cls, scope: Scope) -> Caller:
+        return await database_sync_to_async(cls)(scope)
+
+    @property
+    def name(self) -> str:
+        """What connections are counted by: key, user, or the address of somebody without credentials."""
+        name = permissions.principal(self.request)
+        client = self._scope.get("client") or ("",)
+        return f"anonymous@{client[0]}" if name == "anonymous" else name
+
+    @property
+    def limits(self) -> tuple[object, object]:
+        """The queues and the job types that the caller's key is limited to."""
+        return permissions.queue_limit(self.request), permissions.type_limit(self.request)
+
+    async def renew(self) -> bool:
+        """Look at the rights again; whether the limits have changed. Callers with the same credentials share a look."""
+        before = self.limits
+        await _renewals.renew(self)
+        return self.limits != before
+
+    @property
+    def credentials(self) -> str:
+        """The same for connections that stand and fall together; '' for a caller who has none to lose."""
+        if self._ticket is not None:
+            return f"{self._ticket.key_id or ''} {self._ticket.user}".strip()
+        headers = [
+            f"{name!r}{value!r}" for name, value in self._scope["headers"] if name in (b"authorization", b"cookie")
+        ]
+        return hashlib.sha256("".join(headers).encode()).hexdigest() if headers else ""
+
+    def look(self) -> Request:
+        """Authenticate anew. For a thread."""
+        return self._authenticated(_request(self._scope))
+
+    def _authenticated(self, request: Request, *, first: bool = False) -> Request:
+        given = request.query_params.get("ticket")
+        if first and given:
+            self._ticket = tickets.redeem(given)
+            if self._ticket is None:
+                raise Unauthenticated("The ticket is unknown, used up or expired.", hint="Ask for a new one.")
+        if self._ticket is not None:
+            _take_rights(request, self._ticket)
+        permissions.require_scope(request, SCOPE_NEEDED, operation="events")
+        return request
+
+
+class _Renewals:
+    """The looks of the last seconds, by credentials, so that a thousand connections of one key cost one query."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, Request]] = {}
+
+    async def renew(self, caller: Caller) -> None:
+        if not caller.credentials:
+            permissions.require_scope(caller.request, SCOPE_NEEDED)  # the site may have closed itself to strangers
+            return
+        now = time.monotonic()
+        patience = ojs_settings.REALTIME_RECHECK_INTERVAL / 2
+        self._known = {key: known for key, known in self._known.items() if now - known[0] < patience}
+        known = self._known.get(caller.credentials)
+        if known is None:
+            known = now, await database_sync_to_async(caller.look)()
+            self._known[caller.credentials] = known
+        caller.request = known[1]
+
+
+_renewals = _Renewals()
+
+
+def _request(scope: Scope) -> Request:
+    """The handshake as a request of the HTTP binding, with the site's session behind it."""
+    secure = scope.get("scheme") in ("wss", "https")
+    http = ASGIRequest(
+        {**scope, "type": "http", "method": "GET", "scheme": "https" if secure else "http"}, io.BytesIO()
+    )
+    http.user = scope["user"] if "user" in scope else _session_user(http)
+    authenticators = base.authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES))
+    return Request(http, authenticators=authenticators)
+
+
+def _session_user(http: HttpRequest) -> Any:
+    from django.contrib.auth.models import AnonymousUser
+
+    cookie = http.COOKIES.get(settings.SESSION_COOKIE_NAME)
+    if not cookie or "\0" in cookie:
+        return AnonymousUser()
+    http.session = import_module(settings.SESSION_ENGINE).SessionStore(cookie)
+    return get_user(http)
+
+
+def _take_rights(request: Request, ticket: Ticket) -> None:
+    """Make the request that of whoever asked for the ticket, as he is now."""
+    if ticket.key_id is not None:
+        key = APIKey.objects.filter(pk=ticket.key_id).first()
+        if key is None or keys.status(key) != "active":
+            raise Unauthenticated("The API key behind the ticket is no longer valid.")
+        request.user, request.auth = KeyUser(key), key
+    elif ticket.user:
+        user = get_user_model()._default_manager.filter(pk=ticket.user).first()
+        if user is None or not user.is_active:
+            raise Unauthenticated("The user behind the ticket is no longer valid.")
+        request.user = user
+
+
+def _check_origin(scope: Scope, request: Request) -> None:
+    """A page of another site must not use the visitor's cookies, nor reach a server that only he can reach."""
+    origin = next((value.decode("latin1") for name, value in scope["headers"] if name == b"origin"), None)
+    if origin is None:
+        by_cookie = permissions.api_key(request) is None and getattr(request.user, "is_authenticated", False)
+        if by_cookie and "ticket" not in request.query_params:
+            raise PermissionDenied("A session needs an Origin header: connect from a page of this site.")
+        return
+    if origin in (*ojs_settings.REALTIME_ALLOWED_ORIGINS, *settings.CSRF_TRUSTED_ORIGINS):
+        return
+    if not _is_ours(origin, request.META.get("HTTP_HOST", "")):
+        hint = "Add the origin to OJS['REALTIME_ALLOWED_ORIGINS'] if its pages may connect."
+        raise PermissionDenied("Pages of this origin may not connect.", details={"reason": "origin"}, hint=hint)
+
+
+def _is_ours(origin: str, here: str) -> bool:
+    """Whether an origin is the very host that was asked, or one that the site answers to; `*` names nobody."""
+    try:
+        parts = urlsplit(origin)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    hosts = [name for name in settings.ALLOWED_HOSTS if name != "*"]
+    if settings.DEBUG and not settings.ALLOWED_HOSTS:
+        hosts = [".localhost", "127.0.0.1", "[::1]"]
+    if parts.netloc and parts.netloc.lower() == here.lower():
+        return True
+    return bool(host) and validate_host(f"[{host}]" if ":" in host else host, hosts)

@@ -1,0 +1,57 @@
+"""A site's `asgi.py` with our WebSockets beside its HTTP:
+
+from django.core.asgi import get_asgi_application
+from django_ojs.realtime.asgi import application as with_events
+
+application = with_events(get_asgi_application())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+ASGI = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:
+    """`http` with our WebSockets beside it, and `websocket` for those at any other path.
+
+    Without Channels it is `http` alone (the system check ojs.W003 says so).
+    """
+    try:
+        from django_ojs.realtime.routing import websocket_urlpatterns
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "channels":
+            raise
+        return http
+    from channels.routing import ProtocolTypeRouter, URLRouter
+    from django.urls import re_path
+
+    rest: Any = websocket or nowhere
+    routes: list[Any] = [*websocket_urlpatterns, re_path(r"", rest)]
+    router = URLRouter(routes)
+    return ProtocolTypeRouter({"http": http, "websocket": router, "lifespan": lifespan})
+
+
+async def nowhere(scope: Any, receive: Any, send: Any) -> None:
+    """Refuses a WebSocket at a path that nobody serves."""
+    await receive()
+    if "websocket.http.response" in (scope.get("extensions") or {}):
+        await send({"type": "websocket.http.response.start", "status": 404, "headers": []})
+        await send({"type": "websocket.http.response.body", "body": b""})
+    else:
+        await send({"type": "websocket.close"})
+
+
+async def lifespan(scope: Any, receive: Any, send: Any) -> None:
+    """Says farewell where the server ends its lifespan before its connections."""
+    from django_ojs.realtime.shutdown import farewell
+
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.shutdown":
+            await farewell()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

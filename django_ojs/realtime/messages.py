@@ -1,0 +1,211 @@
+"""What a client may say on a WebSocket, in any of its three dialects, as commands (events 3.1 and 3.2).
+
+The dialects are those of the events specification (channel `events`, a filter, bare envelopes), of the realtime
+document (channels `job:…`, `queue:…`, `all`, wrapped events) and of an older proposal (ids that the client chooses).
+Each message says by its form which one it is written in, and events come back in the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import uuid
+from typing import Any
+
+from django_ojs import jsontext
+from django_ojs.errors import InvalidRequest
+from django_ojs.events.filters import Filter
+from django_ojs.policies import names
+from django_ojs.policies.faults import shorten
+from django_ojs.policies.ids import new_id
+
+MAX_TEXT = 255
+MAX_VALUES = 100  #: values of one dimension of a filter
+MAX_CHANNELS = 100  #: subscriptions of one `resume`
+EVENTS, ALL = "events", "all"
+_DIMENSIONS = ("queues", "job_types", "sources", "job_ids", "workflow_ids")
+
+
+class Dialect(enum.Enum):
+    EVENTS = "events"
+    REALTIME = "realtime"
+    PROPOSAL = "proposal"
+
+
+@dataclasses.dataclass(slots=True)
+class Subscribe:
+    """`key` tells subscriptions of one connection apart: one with the same key is replaced."""
+
+    dialect: Dialect
+    key: str
+    id: str
+    channel: str
+    wanted: Filter
+    after: str | None
+    shown: dict[str, Any]  #: what the acknowledgement repeats
+
+    @property
+    def job(self) -> uuid.UUID | None:
+        """The job of a `job:` channel."""
+        return self.wanted.job_ids[0] if self.channel.startswith("job:") else None
+
+    @property
+    def queue(self) -> str | None:
+        """The queue of a `queue:` channel."""
+        return self.wanted.queues[0] if self.channel.startswith("queue:") else None
+
+
+@dataclasses.dataclass(slots=True)
+class Unsubscribe:
+    channel: str  #: "" where the id alone names it
+    id: str
+
+
+@dataclasses.dataclass(slots=True)
+class Resume:
+    after: str
+    subscriptions: list[Subscribe]
+
+
+@dataclasses.dataclass(slots=True)
+class Ping:
+    pass
+
+
+Command = Subscribe | Unsubscribe | Resume | Ping
+
+
+def load(text: str) -> dict[str, Any]:
+    """The message in a frame. Raises `InvalidRequest` for anything but a JSON object."""
+    try:
+        message = jsontext.loads(text)
+    except jsontext.JSONTextError as error:
+        raise InvalidRequest(f"The message is not valid JSON. {error}") from error
+    if not isinstance(message, dict):
+        raise InvalidRequest("The message must be a JSON object.")
+    return message
+
+
+def parse(message: dict[str, Any]) -> Command:
+    """The command of a message. Raises `InvalidRequest` with what is wrong."""
+    action = message.get("action", message.get("type"))
+    match action:
+        case "ping":
+            return Ping()
+        case "subscribe":
+            return _subscribe(message)
+        case "unsubscribe":
+            return Unsubscribe(_text(message, "channel") or "", _text(message, "subscription_id") or "")
+        case "resume":
+            return _resume(message)
+    raise InvalidRequest(
+        f"The action {shorten(action)!r} is unknown.", hint="Send subscribe, unsubscribe, resume or ping."
+    )
+
+
+def _resume(message: dict[str, Any]) -> Resume:
+    after = _text(message, "last_event_id") or _text(message, "after")
+    if not after:
+        raise InvalidRequest("A resume needs last_event_id, the id of the last event that was received.")
+    given = message.get("subscriptions") or []
+    if not isinstance(given, list) or len(given) > MAX_CHANNELS:
+        raise InvalidRequest(f"subscriptions must be a list of at most {MAX_CHANNELS} channels or subscriptions.")
+    entries = [{"channel": entry} if isinstance(entry, str) else entry for entry in given]
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidRequest("Each of subscriptions must be the name of a channel or a subscription.")
+    return Resume(after, [_subscribe(entry) for entry in entries])
+
+
+def _subscribe(message: dict[str, Any]) -> Subscribe:
+    channel = _text(message, "channel") or ""
+    if channel and channel != EVENTS:
+        return _to_channel(message, channel)
+    if not channel and (message.get("filters") is not None or message.get("subscription_id") is not None):
+        return _proposal(message)
+    if not channel and message.get("filter") is None:
+        raise InvalidRequest("A subscription needs a channel or a filter.", hint=_CHANNELS)
+    given = _object(message, "filter")
+    identity = f"sub_{new_id()}"
+    return Subscribe(Dialect.EVENTS, identity, identity, EVENTS, _filter(given), _after(message), {"filter": given})
+
+
+def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
+    kind, _, name = channel.partition(":")
+    scope: dict[str, Any] = {}
+    if kind == "job" and names.is_job_id(name):
+        scope = {"job_ids": (uuid.UUID(name),)}
+    elif kind == "queue":
+        try:
+            scope = {"queues": (names.check_queue(name),)}
+        except ValueError as error:
+            raise InvalidRequest(f"The queue of the channel {shorten(channel)!r} {error}.") from error
+    elif channel != ALL:
+        raise InvalidRequest(f"There is no channel {shorten(channel)!r}.", hint=_CHANNELS)
+    narrower = _object(message, "filter")
+    given = message if message.get("event_types") is not None else narrower
+    types = _texts(given, "event_types")
+    shown: dict[str, Any] = {"filter": narrower}
+    if given.get("event_types") is not None:
+        shown["event_types"] = list(types)
+    wanted = Filter(types=types, realtime=True, **scope)
+    return Subscribe(Dialect.REALTIME, channel, f"sub_{new_id()}", channel, wanted, _after(message), shown)
+
+
+def _proposal(message: dict[str, Any]) -> Subscribe:
+    given = _object(message, "filters")
+    identity = _text(message, "subscription_id") or f"sub_{new_id()}"
+    shown = {"filter": given, "filters": given}
+    key = f"client {identity}"
+    return Subscribe(Dialect.PROPOSAL, key, identity, EVENTS, _filter(given), _after(message), shown)
+
+
+def _filter(given: dict[str, Any]) -> Filter:
+    types = _texts(given, "event_types") or _texts(given, "types")
+    dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
+    for name in ("job_ids", "workflow_ids"):
+        dimensions[name] = tuple(_uuid(name, value) for value in dimensions[name])
+    return Filter(types=types, **dimensions)
+
+
+def _uuid(name: str, value: str) -> uuid.UUID:
+    if not names.is_job_id(value):
+        raise InvalidRequest(f"{name} must be UUIDv7s, not {shorten(value)!r}.", details={"field": name})
+    return uuid.UUID(value)
+
+
+def _after(message: dict[str, Any]) -> str | None:
+    return _text(message, "after") or _text(message, "last_event_id")
+
+
+def _object(message: dict[str, Any], name: str) -> dict[str, Any]:
+    value = message.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} must be an object.", details={"field": name})
+    return value
+
+
+def _text(message: dict[str, Any], name: str) -> str | None:
+    value = message.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
+        raise InvalidRequest(f"{name} must be a printable text of at most {MAX_TEXT} characters.")
+    return value
+
+
+def _texts(given: dict[str, Any], name: str) -> tuple[str, ...]:
+    values = given.get(name)
+    if values is None:
+        return ()
+    if not isinstance(values, list) or len(values) > MAX_VALUES:
+        raise InvalidRequest(f"{name} must be a list of at most {MAX_VALUES} texts.", details={"field": name})
+    for value in values:
+        if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
+            message = f"Each of {name} must be a printable text of 1 to {MAX_TEXT} characters."
+            raise InvalidRequest(message, details={"field": name})
+    return tuple(dict.fromkeys(values))
+
+
+_CHANNELS = 'Send a channel ("events", "all", "queue:NAME" or "job:ID"), or a filter.'

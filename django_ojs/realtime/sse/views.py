@@ -1,0 +1,228 @@
+"""The paths of event streams. Who may listen is decided as everywhere in the binding, before the stream begins.
+
+The view itself is an ordinary one: it authenticates, looks up what it has to, and gives its connection back. Only
+the answer it returns is asynchronous, and an ASGI server sends it. Under WSGI a stream would hold a whole process
+for each listener, so it is refused with 406 and the hint to poll.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import router
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs import keys
+from django_ojs.errors import InvalidRequest, NotFound, OJSError, StreamingUnavailable, Unauthenticated
+from django_ojs.events import log, order, places
+from django_ojs.events.filters import Filter
+from django_ojs.http import access, events, fields, query, system
+from django_ojs.http.base import OJSView
+from django_ojs.http.permissions import api_key, check_queue, principal, queue_limit, require_scope, type_limit
+from django_ojs.models import APIKey, Queue
+from django_ojs.operations.info import info
+from django_ojs.realtime import slots
+from django_ojs.realtime.sse import tellers
+from django_ojs.realtime.sse.response import Beginning, EventStream, Teller, let_go, pump
+
+
+class Streaming:
+    """For a view whose answer may be an event stream."""
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        finish: Any = super().finalize_response  # type: ignore[misc]
+        if not isinstance(response, EventStream):
+            response = finish(request, response, *args, **kwargs)
+            if request.method == "HEAD" and response.status_code == 200 and "Content-Type" not in response:
+                response["Content-Type"] = "text/event-stream"
+            return response
+        headers = finish(request, Response(), *args, **kwargs)
+        for name in ("OJS-Version", "X-OJS-Version", "X-Content-Type-Options", "X-Request-Id", "Vary"):
+            response[name] = headers[name]
+        response["Cache-Control"] = "no-cache"
+        return response
+
+
+class StreamView(Streaming, OJSView):
+    """One kind of stream: a subclass makes its `teller`."""
+
+    scopes = {"GET": "read"}
+
+    def get(self, request: Request, **place: str) -> Any:
+        return stream(request, self.teller(request, **place))
+
+    def head(self, request: Request, **place: str) -> Response:
+        """What GET would answer, without beginning a stream that nobody could end."""
+        self.teller(request, **place)
+        _need_asgi(request)
+        return Response()
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        raise NotImplementedError
+
+
+class AllEvents(StreamView):
+    """`GET /events/stream`: everything the caller may see, or one channel of it."""
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        channel = query.text(request, "channel") or "all"
+        kind, _, name = channel.partition(":")
+        match kind:
+            case "all" if not name:
+                wanted = events.wanted_by(request)
+                types = tuple(query.texts(request, "types", "event_types", "type"))
+                wanted = dataclasses.replace(wanted, types=types, only_queues=queue_limit(request), realtime=True)
+                return tellers.Channel(channel, wanted)
+            case "job" if name:
+                return of_job(request, name)
+            case "queue" if name:
+                return of_queue(request, name)
+        raise query.fault("channel", "must be all, job:{id} or queue:{name}", channel)
+
+
+class Events(Streaming, events.Events):
+    """`GET /events`: a page of the log, or a stream for who accepts nothing but one."""
+
+    def get(self, request: Request) -> Any:
+        accepted = request.META.get("HTTP_ACCEPT", "").lower()
+        if "text/event-stream" in accepted and request.method != "HEAD":
+            return stream(request, AllEvents().teller(request))
+        return super().get(request)
+
+
+class JobEvents(StreamView):
+    """`GET /jobs/{id}/events`; ends with the job."""
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        return of_job(request, place["job_id"])
+
+
+class QueueEvents(StreamView):
+    """`GET /queues/{name}/events`"""
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        return of_queue(request, place["name"])
+
+
+class JobProgress(StreamView):
+    """`GET /jobs/{id}/progress/stream`"""
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        return tellers.Progress(_row(request, place["job_id"]))
+
+
+class JobResult(StreamView):
+    """`GET /jobs/{id}/result/stream`"""
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        return tellers.Result(_row(request, place["job_id"]))
+
+
+class Statistics(StreamView):
+    """`GET /admin/stats/stream`, for dashboards. Shows workers, as `/admin/workers` does, and so needs its scope."""
+
+    scopes = {"GET": "admin"}
+
+    def teller(self, request: Request, **place: str) -> Teller:
+        return tellers.Statistics(queue_limit(request), type_limit(request))
+
+
+def stream(request: Request, teller: Teller) -> EventStream:
+    """The answer that tells. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
+    _need_asgi(request)
+    begin = _beginning(request)
+    opening = teller.opening()
+    slot = slots.take(_client(request))
+    may_go_on = _guard(request)
+    let_go()
+    return EventStream(pump(teller, begin, opening, may_go_on, slot), slot)
+
+
+def _need_asgi(request: Request) -> None:
+    if not system.is_asgi(request):
+        raise StreamingUnavailable("Event streams need an ASGI server, and this site runs under WSGI.")
+
+
+def of_job(request: Request, job_id: str) -> Teller:
+    row = _row(request, job_id)
+    types = query.texts(request, "event_types", "types")
+    return tellers.OneJob(row, Filter(types=tuple(types), job_ids=(row["id"],), realtime=True))
+
+
+def of_queue(request: Request, name: str) -> Teller:
+    """Raises NotFound for a queue that nobody has used yet; `default` is always there."""
+    check_queue(request, name)
+    if name != "default" and not Queue.objects.using(router.db_for_write(Queue)).filter(name=name).exists():
+        raise NotFound.resource("queue", name)
+    types = query.texts(request, "event_types", "types")
+    wanted = Filter(types=tuple(types), queues=(name,), only_types=type_limit(request), realtime=True)
+    return tellers.Channel(f"queue:{name}", wanted)
+
+
+def _row(request: Request, job_id: str) -> Any:
+    row = info(fields.path_id(job_id))
+    access.check_row(request, row)
+    return row
+
+
+def _beginning(request: Request) -> Beginning:
+    """Behind the last event that the client has seen, behind `since`, or behind what is there now.
+
+    Now is when the request came, not when the stream has been set up: between the two nothing is lost. An id that
+    cannot be resumed from makes a gap, and no error: an EventSource would never come back after one (events 4).
+    """
+    using = log.database()
+    order.catch_up(using)
+    last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, "last_event_id")
+    if last:
+        try:
+            place, gap = log.start(last, using)
+        except InvalidRequest:
+            gap = {"reason": "unknown_event_id"}
+        if gap is None:
+            return Beginning(place, last)
+        end = places.end(using)
+        return Beginning(end, log.cursor(end, using), gap)
+    since = query.instant(request, "since")
+    place = places.end(using) if since is None else places.before(using, since)
+    return Beginning(place, log.cursor(place, using))
+
+
+def _client(request: Request) -> str:
+    """What streams are counted by: key, user, or the address of somebody without credentials."""
+    name = principal(request)
+    return f"anonymous@{request.META.get('REMOTE_ADDR', '')}" if name == "anonymous" else name
+
+
+def _guard(request: Request) -> Callable[[], OJSError | None]:
+    """Asks again whether the caller may listen: a key may be revoked or changed, a user lose their rights."""
+    key = api_key(request)
+    if key is not None:
+        return lambda: _key_fault(key)
+
+    def look() -> OJSError | None:
+        user = request.user
+        try:
+            if user.is_authenticated and isinstance(user.pk, int | uuid.UUID):
+                request.user = user.__class__._default_manager.get(pk=user.pk)
+            require_scope(request, "read")
+        except OJSError as error:
+            return error
+        except ObjectDoesNotExist:
+            return Unauthenticated("The user of this stream is gone.")
+        return None
+
+    return look
+
+
+def _key_fault(key: APIKey) -> OJSError | None:
+    now = APIKey.objects.using(key._state.db or router.db_for_write(APIKey)).filter(pk=key.pk).first()
+    active = now is not None and keys.status(now) == "active"
+    if now is None or not active or (now.queues, now.job_types, now.scopes) != (key.queues, key.job_types, key.scopes):
+        return Unauthenticated("The API key of this stream is no longer valid, or its rights have changed.")
+    return None

@@ -1,0 +1,205 @@
+"""The duties of webhooks: hand the log's events out as deliveries, and send those that are due.
+
+Only the duty's own thread touches the database. The threads of the pool do nothing but HTTP, so a receiver that
+takes its time takes a slot of the pool and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import smtplib
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.core.mail import EmailMessage
+
+from django_ojs import webhooks
+from django_ojs.conf import ojs_settings
+from django_ojs.models import WebhookSubscription
+from django_ojs.operations import webhookrelay, webhooksending
+from django_ojs.operations.webhookowner import mail_to_owner
+from django_ojs.operations.webhooksending import Sending
+from django_ojs.scheduler.looper import FOLLOWER_LOOK, Looper
+from django_ojs.scheduler.outage import ERRORS
+from django_ojs.webhooks.outcome import Reply, Verdict
+
+logger = logging.getLogger(__name__)
+
+GATHER = 0.01  #: seconds that the first result waits for others, to be written down with them
+LINGER, END_LOOK = 2.0, 0.02  #: seconds that a stopping process waits for attempts under way, and between looks
+
+
+class RelayEvents:
+    """Turns new events into deliveries. Where nobody is subscribed it costs two small reads a second."""
+
+    name = "relay"
+    BUSY, IDLE, NOBODY = 0.0, 0.2, 1.0
+
+    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
+        self._tell = tell
+
+    def run_once(self, using: str) -> float:
+        found = webhookrelay.relay(using=using)
+        if found:
+            self._tell()
+        return self.NOBODY if found is None else self.BUSY if found else self.IDLE
+
+
+class SendWebhooks:
+    """Sends what is due, and writes down what came of it.
+
+    It looks when something came back, when there are new deliveries, and once a second for those to be tried again.
+    """
+
+    name = "webhooks"
+    LOOK, IDLE = 1.0, 0.2
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._threads = Threads(wake)
+        self._in_flight: Counter[uuid.UUID] = Counter()
+        self._done: list[tuple[Sending, Reply]] = []
+        self._next_look = float("-inf")
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight.total()
+
+    def run_once(self, using: str) -> float:
+        if not webhooks.missing() and (self.settle(using) or time.monotonic() >= self._next_look):
+            self._next_look = time.monotonic() + self.LOOK
+            free = ojs_settings.WEBHOOK_CONCURRENCY - self.in_flight
+            for sending in webhooksending.claim(free, self._in_flight, using=using):
+                self._in_flight[sending.subscription.pk] += 1
+                self._threads.submit(partial(_attempt, sending))
+        return self.IDLE
+
+    def close(self) -> None:
+        """Let the threads end, each after what it is at."""
+        self._threads.close()
+
+    def hurry(self) -> None:
+        """Look at once: there are new deliveries."""
+        self._next_look = float("-inf")
+
+    def settle(self, using: str) -> bool:
+        """Write down what has come back; whether anything has. What cannot be written now is kept for later."""
+        for sending, reply in self._threads.results():
+            self._done.append((sending, reply))
+            self._in_flight[sending.subscription.pk] -= 1
+            self._in_flight += Counter()  # drops those without any
+        if not self._done:
+            return False
+        done, self._done = self._done, []
+        try:
+            disabled = webhooksending.settle(done, using=using)
+        except ERRORS:
+            self._done = done  # any other fault would come again: those attempts count as lost
+            raise
+        for subscription in disabled:
+            self._tell(subscription, using)
+        return True
+
+    def _tell(self, subscription: WebhookSubscription, using: str) -> None:
+        logger.warning("The webhook %s was switched off. %s", subscription, subscription.disabled_reason)
+        if (message := mail_to_owner(subscription, using)) is not None:
+            self._threads.submit(partial(_mail, message, subscription.public_id))
+
+
+class Webhooks(Looper):
+    """The thread of both duties. What is under way is written down also after another process has come to lead."""
+
+    def __init__(self, using: str, leads: Callable[[], bool]) -> None:
+        self._woken = threading.Event()
+        self._sender = SendWebhooks(self._woken.set)
+        super().__init__("webhooks", [RelayEvents(self._sender.hurry), self._sender], using, leads)
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            pause = self.run_once() if self._leads() else self._follow()
+            if self._woken.wait(pause):
+                self.stopping.wait(GATHER)
+                self._woken.clear()
+                self._due[SendWebhooks.name] = float("-inf")
+        deadline = time.monotonic() + LINGER
+        with contextlib.suppress(*ERRORS):  # then those attempts count as lost, and are made again
+            while self._sender.in_flight and time.monotonic() < deadline:
+                self._sender.settle(self._using)
+                time.sleep(END_LOOK)
+        self._sender.close()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def _follow(self) -> float:
+        with contextlib.suppress(*ERRORS):
+            self._sender.settle(self._using)
+        return FOLLOWER_LOOK
+
+
+class Threads:
+    """Daemon threads that are started when there is work, so that nobody waits for them at the end.
+
+    `wake` is called, in one of them, when there is a result.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._work: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._busy = 0
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    def submit(self, work: Callable[[], Any]) -> None:
+        """Run it soon; unless it returns None, the result is among `results()` afterwards."""
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads:
+                self._threads += 1
+                threading.Thread(target=self._run, name=f"ojs-webhook-{self._threads}", daemon=True).start()
+        self._work.put(work)
+
+    def results(self) -> list[Any]:
+        """What has been done since the last call."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._results.get_nowait())
+        return found
+
+    def close(self) -> None:
+        """Every thread ends when it has nothing left to do. There must be no `submit` after it."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            result = work()
+            with self._lock:
+                self._busy -= 1
+            if result is not None:
+                self._results.put(result)
+                self._wake()
+
+
+def _attempt(sending: Sending) -> tuple[Sending, Reply]:
+    """`attempt`, from which no fault of ours may escape: the slot would be lost for ever."""
+    try:
+        return sending, webhooksending.attempt(sending)
+    except Exception:
+        logger.exception("Sending %s failed for a reason of ours.", sending.delivery)
+        return sending, Reply(Verdict.RETRY, error="This server failed while it was sending.")
+
+
+def _mail(message: EmailMessage, subscription: str) -> None:
+    try:
+        message.send()
+    except (OSError, smtplib.SMTPException) as error:
+        logger.warning("The owner of %s could not be told by mail: %s", subscription, error)

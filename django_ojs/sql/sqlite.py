@@ -1,0 +1,259 @@
+"""SQLite: one writer, so no locks to take; statements prepared once and run for every row in process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from django.db import transaction
+
+from django_ojs import clock
+from django_ojs.events import catalogue
+from django_ojs.events.catalogue import Record
+from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflow
+from django_ojs.models.job import COLUMNS, JobRow
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.sql import counting
+from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
+from django_ojs.sql.counting import Tally
+from django_ojs.states import State, Verb
+
+_JOB, _QUEUE, _EVENT, _DELTA = (m._meta.db_table for m in (Job, Queue, Event, CountDelta))
+_KINDS = {f.attname: type(f).__name__ for f in Job._meta.concrete_fields}
+# Times are text and compared as text, so a full second must look as Django writes it: without a fraction.
+_LATER = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %s, printf('+%%.3f seconds', {ms} / 1000.0)), '.000', '')"
+
+
+class SQLiteStore(Store):
+    """`executemany` is one prepared statement stepped in process: no round trips to save by arrays."""
+
+    skip_locked = False
+
+    def lock_stripes(self, stripes: Sequence[int]) -> None:
+        """Nothing to do: `begin_writing` took the only lock there is."""
+
+    def begin_writing(self) -> None:
+        """Take the write lock before anything is read, also where the site's transactions would take it late."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"DELETE FROM {UniqueLock._meta.db_table} WHERE stripe = %s", [UniqueLock.STRIPES])
+
+    octets = "length(CAST({} AS BLOB))"
+
+    def push(self, rows: Sequence[JobRow], component: str) -> bool:
+        marks = ", ".join(["%s"] * len(COLUMNS))
+        with transaction.atomic(using=self.using, savepoint=False):
+            with self.connection.cursor() as cursor:
+                cursor.executemany(
+                    f"INSERT INTO {_JOB} ({', '.join(COLUMNS)}) VALUES ({marks})",
+                    [[_to_db(row[name]) for name in COLUMNS] for row in rows],
+                )
+            self.count_births(rows)
+            self.insert_events([record for row in rows if (record := catalogue.birth(row, component))])
+        return False
+
+    def count(self, tally: Tally) -> None:
+        if deltas := tally.rows(clock.now(self.using)):
+            marks = ", ".join(["%s"] * len(counting.COLUMNS))
+            with self.connection.cursor() as cursor:
+                cursor.executemany(
+                    f"INSERT INTO {_DELTA} ({', '.join(counting.COLUMNS)}) VALUES ({marks})",
+                    [[_to_db(value) for value in row] for row in deltas],
+                )
+
+    def insert_events(self, records: Sequence[Record]) -> None:
+        marks = ", ".join(["%s"] * len(Record._fields))
+        with self.connection.cursor() as cursor:
+            cursor.executemany(
+                f"INSERT INTO {_EVENT} ({', '.join(Record._fields)}) VALUES ({marks})",
+                [[_to_db(value) for value in record] for record in records],
+            )
+
+    def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[JobRow]:
+        statement = _claim_statement(
+            claim.limit, claim.types is not None, claim.visibility_ms, claim.base_visibility_ms,
+            claim.base_timeout_ms, tuple(columns), claim.ids is not None,
+        )  # fmt: skip
+        now = _to_db(claim.now)
+        params: list[Any] = [now, claim.worker_id, now, now, now, now, claim.queue, now, now]
+        if claim.types is not None:
+            params.append(json.dumps(list(claim.types)))
+        params += [claim.queue] * 2 if claim.ids is None else [_id_list(claim.ids), claim.queue]
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, params)
+            taken = sorted(cursor.fetchall(), key=lambda values: (-values[0], values[1], values[2]))
+            if any(values[3] for values in taken):
+                members = [(_uuid(values[3]), uuid.UUID(values[2])) for values in taken]
+                self.insert_events(self.begin_workflows(members, claim.now))
+            if taken:
+                cursor.execute(_STARTED, [now, json.dumps([values[2] for values in taken])])
+                waited = _total_ms([values[1] for values in taken], claim.now)
+                cursor.execute(_COUNT_STARTED, [claim.queue, now, -len(taken), len(taken), waited])
+        return [_from_db(columns, values[4:], raw=raw) for values in taken]
+
+    def complete(
+        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS
+    ) -> list[JobRow]:
+        given = json.dumps([[ack.job_id.hex, ack.worker_id, ack.attempt, ack.result] for ack in acks])
+        with self.connection.cursor() as cursor:
+            cursor.execute(_complete_statement(tuple(columns)), [_to_db(now), given])
+            done = cursor.fetchall()
+            if done:
+                ids = json.dumps([values[0] for values in done])
+                cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [_to_db(now), ids])
+                self.count(_completions(done, now))
+        return [_from_db(columns, values[3:]) for values in done]
+
+    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str]) -> None:
+        assignments = ", ".join(f"{name} = %s" for name in columns)
+        rows = ([_to_db(value) for value in workflow_values(flow, columns)] for flow in flows)
+        with self.connection.cursor() as cursor:
+            cursor.executemany(
+                f"UPDATE {Workflow._meta.db_table} SET {assignments} WHERE id = %s",
+                [[*values, pk] for pk, *values in rows],
+            )
+
+    def update_jobs(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> None:
+        if not rows:
+            return
+        sources = ", ".join(f"'{state}'" for state in guarded(guard))
+        assignments = ", ".join(f"{name} = %s" for name in columns)
+        with self.connection.cursor() as cursor:
+            tally = self.moved(guard, rows, columns)
+            cursor.executemany(
+                f"UPDATE {_JOB} SET {assignments} WHERE id = %s AND state IN ({sources})",
+                [[*(_to_db(row[name]) for name in columns), row["id"].hex] for row in rows],
+            )
+            self.check_count(guard, rows, cursor.rowcount)
+        self.count(tally)
+
+
+def _completions(done: Sequence[Any], now: dt.datetime) -> Tally:
+    """The counts of completed jobs, from rows that begin with id, queue and start."""
+    tally = Tally()
+    for queue in {values[1] for values in done}:
+        starts = [values[2] for values in done if values[1] == queue]
+        tally.add(queue, "active", -len(starts))
+        tally.add(queue, "completed", len(starts))
+        tally.add(queue, "run_ms", _total_ms(starts, now))
+    return tally
+
+
+def _total_ms(starts: Sequence[Any], until: dt.datetime) -> int:
+    """The time from these instants to `until`, summed before it becomes a number."""
+    end = until.astimezone(dt.UTC).replace(tzinfo=None)
+    read = dt.datetime.fromisoformat
+    spans = (end - (read(at) if isinstance(at, str) else at.replace(tzinfo=None)) for at in starts if at)
+    return max(0, round(sum(spans, dt.timedelta()).total_seconds() * 1000))
+
+
+def _to_db(value: Any) -> Any:
+    """The form in which Django's SQLite backend keeps a value (UTC, as the system check demands)."""
+    match value:
+        case uuid.UUID():
+            return value.hex
+        case dt.datetime():
+            return str(value.astimezone(dt.UTC).replace(tzinfo=None))
+        case _:
+            return value
+
+
+def _uuid(value: str | None) -> uuid.UUID | None:
+    return uuid.UUID(value) if value else None
+
+
+def _instant(value: str | dt.datetime) -> dt.datetime:
+    """SQLite tells the declared type of a RETURNING column in some versions only; Django parses it then."""
+    return (dt.datetime.fromisoformat(value) if isinstance(value, str) else value).replace(tzinfo=dt.UTC)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {"UUIDField": uuid.UUID, "DateTimeField": _instant, "BooleanField": bool}
+_IDENTITIES = [("id", uuid.UUID), ("workflow_id", uuid.UUID)]
+_CONVERTED = [(name, _READERS[kind]) for name, kind in _KINDS.items() if kind in _READERS]
+
+
+def _from_db(columns: Sequence[str], values: Sequence[Any], *, raw: bool = False) -> JobRow:
+    row = dict(zip(columns, values, strict=True))
+    for name, convert in _IDENTITIES if raw else _CONVERTED:
+        if row.get(name) is not None:
+            row[name] = convert(row[name])
+    return row
+
+
+#: Whether the queue delivers, and the job is under no limit or passed it.
+_OPEN = (
+    f"AND rate_key = '' AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %s AND paused "
+    f"OR name IN (%s, '{TEMPLATE}') AND limited)"
+)
+_OPEN_IF_CHOSEN = (
+    f"AND id IN (SELECT value FROM json_each(%s)) AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %s AND paused)"
+)
+
+
+def _id_list(ids: Sequence[uuid.UUID]) -> str:
+    return json.dumps([job_id.hex for job_id in ids])
+
+
+@lru_cache(maxsize=256)
+def _claim_statement(
+    limit: int,
+    typed: bool,
+    visibility_ms: int | None,
+    base_ms: int,
+    timeout_ms: int,
+    columns: tuple[str, ...],
+    chosen: bool,
+) -> str:
+    """One UPDATE with RETURNING; first the three columns of the delivery order, which RETURNING does not keep,
+    then the workflow."""
+    lease = f"coalesce({int(visibility_ms) if visibility_ms else 'NULL'}, visibility_ms, {int(base_ms)})"
+    until, ends = _LATER.format(ms=lease), _LATER.format(ms=f"coalesce(timeout_ms, {int(timeout_ms)})")
+    return (
+        f"UPDATE {_JOB} SET state = 'active', attempt = attempt + 1, started_at = %s, worker_id = %s, "
+        f"due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
+        f"wake_at = min({until}, {ends}) WHERE state = 'available' AND id IN ("
+        f"SELECT id FROM {_JOB} WHERE queue = %s AND state = 'available' "
+        f"AND (expires_at IS NULL OR expires_at > %s) AND (due_at IS NULL OR due_at <= %s) "
+        f"{'AND type IN (SELECT value FROM json_each(%s))' if typed else ''} "
+        f"{_OPEN_IF_CHOSEN if chosen else _OPEN} "
+        f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)}) "
+        f"RETURNING priority, enqueued_at, id, workflow_id, {', '.join(columns)}"
+    )
+
+
+@lru_cache(maxsize=16)
+def _complete_statement(columns: tuple[str, ...]) -> str:
+    return (
+        f"UPDATE {_JOB} AS j SET state = 'completed', result = a.result, finished_at = %s, losses = 0, "
+        f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL FROM ("
+        f"SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS worker, "
+        f"json_extract(value, '$[2]') AS attempt, json_extract(value, '$[3]') AS result FROM json_each(%s)) AS a "
+        f"WHERE j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
+        f"AND (a.attempt IS NULL OR a.attempt = j.attempt) RETURNING id, queue, started_at, {', '.join(columns)}"
+    )
+
+
+def _log_statement(type: str, data: str) -> str:
+    """Append an event of a worker for each of the jobs in a JSON list, from the rows as they are now."""
+    return (
+        f"INSERT INTO {_EVENT} (type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, "
+        f"trace_id, workflow_id, data) SELECT '{type}', %s, 'workers', '', j.id, j.type, j.queue, j.state, j.attempt, "
+        f"j.worker_id, j.trace_id, j.workflow_id, {data} FROM json_each(%s) AS wanted "
+        f"CROSS JOIN {_JOB} AS j ON j.id = wanted.value"
+    )
+
+
+_DURATION, _WAIT = (
+    f"'{{\"{name}\":' || coalesce(max(0, CAST(round((julianday(j.{until}) - julianday(j.{since})) * 86400000.0) "
+    "AS INTEGER)), 0)"
+    for name, since, until in (("duration_ms", "started_at", "finished_at"), ("wait_ms", "enqueued_at", "started_at"))
+)
+_COUNT_STARTED = f"INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) VALUES (%s, %s, %s, %s, %s)"
+_STARTED = _log_statement("job.started", _WAIT + " || '}'")
+_COMPLETED = _log_statement("job.completed", _DURATION + " || '}'")
+_COMPLETED_WITH_RESULT = _log_statement(
+    "job.completed", _DURATION + " || coalesce(',\"result\":' || j.result, '') || '}'"
+)

@@ -1,0 +1,169 @@
+"""A stored job as the `TaskResult` that Django's API speaks of."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from asgiref.sync import sync_to_async
+
+from django_ojs import jsontext
+from django_ojs.states import State
+from django_ojs.tasks import encoding
+from django_ojs.tasks.home import TASK_REFRESH_ATTRS, AnyContext, AnyResult, AnyTask, TaskError, TaskResultStatus
+from django_ojs.tasks.task import variant
+
+if TYPE_CHECKING:
+    from django_ojs.client.handle import JobHandle
+    from django_ojs.models import JobRow
+    from django_ojs.worker.context import JobContext
+
+#: The eight states in Django's four words. What waits is READY, for the first time or again.
+STATUS: Mapping[str, TaskResultStatus] = {
+    State.SCHEDULED: TaskResultStatus.READY,
+    State.AVAILABLE: TaskResultStatus.READY,
+    State.PENDING: TaskResultStatus.READY,
+    State.RETRYABLE: TaskResultStatus.READY,
+    State.ACTIVE: TaskResultStatus.RUNNING,
+    State.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    State.DISCARDED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+
+#: Where a job notes the alias of its backend, if it is not that of the task's definition.
+ALIAS_IN_META = "task_backend"
+
+
+class TaskFailed(Exception):
+    """Stands in `TaskError` for a failure that was no exception of Python: a worker in another language, a lost one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OJSTaskResult(AnyResult):  # type: ignore[misc]  # it is frozen, whatever its stubs say
+    """What is known of a task. `state` is the job's own: one of eight, where `status` has four."""
+
+    state: str = ""
+
+    @property
+    def job(self) -> JobHandle:
+        """The job, to wait for it, cancel it or try it again. Raises NotFound once it has been pruned."""
+        from django_ojs.client.handle import get_job
+
+        return get_job(self.id)
+
+    def refresh(self) -> None:
+        """Read it again. Raises TaskResultDoesNotExist once the job has been pruned."""
+        fresh = self.task.get_backend().get_result(self.id)
+        for name in (*TASK_REFRESH_ATTRS, "state"):
+            object.__setattr__(self, name, getattr(fresh, name))
+
+    async def arefresh(self) -> None:
+        """`refresh` from asynchronous code."""
+        await sync_to_async(self.refresh)()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OJSTaskContext(AnyContext):  # type: ignore[misc]
+    """What a task with `takes_context=True` is given; `job` reports progress and knows whether to stop."""
+
+    job: JobContext
+
+
+class Start(NamedTuple):
+    """One attempt: who began it, and when."""
+
+    worker_id: str
+    at: dt.datetime | None
+
+
+def from_row(task: AnyTask, row: JobRow, backend: str = "") -> OJSTaskResult:
+    """The result of the job in `row`, a job of `task`, for the backend of this alias; '': as the job says.
+
+    Asks the event log who made the earlier attempts, if there were any.
+    """
+    starts = _starts(row)
+    alias = backend or alias_of(task, jsontext.loads(row["meta"]) if row["meta"] else {})
+    args, kwargs = encoding.decode(json.loads(row["args"]))  # Django takes no numbers but int and float
+    due = row["due_at"] if row["state"] == State.SCHEDULED else None
+    stored = variant(task, priority=row["priority"], queue_name=row["queue"], run_after=due, backend=alias)
+    result = OJSTaskResult(
+        task=stored, id=str(row["id"]), status=STATUS[row["state"]], state=str(row["state"]),
+        enqueued_at=row["created_at"], finished_at=row["finished_at"],
+        started_at=starts[0].at if starts else None, last_attempted_at=starts[-1].at if starts else None,
+        args=args, kwargs=kwargs, backend=alias, worker_ids=[start.worker_id for start in starts],
+        errors=[task_error(error) for error in (jsontext.loads(row["errors"]) if row["errors"] else ())],
+    )  # fmt: skip
+    if row["state"] == State.COMPLETED and row["result"]:
+        object.__setattr__(result, "_return_value", jsontext.loads(row["result"]))
+    return result
+
+
+def alias_of(task: AnyTask, meta: Mapping[str, Any]) -> str:
+    """The backend that a job of this task was enqueued with, among those there are."""
+    from django_ojs.tasks.discovery import aliases
+
+    named = meta.get(ALIAS_IN_META)
+    return named if isinstance(named, str) and named in aliases() else task.backend
+
+
+def task_error(error: Mapping[str, Any]) -> TaskError:
+    """A stored error object (core 8) as Django shows it. The traceback is put together from its frames."""
+    path = _class_path(error)
+    head = ["Traceback (most recent call last):"] if error.get("backtrace") else []
+    name = path.removeprefix("builtins.") if path != _FAILED else str(error["type"])
+    lines = [*head, *map(_frame, error.get("backtrace") or ()), f"{name}: {error['message']}"]
+    return TaskError(exception_class_path=path, traceback="\n".join(lines) + "\n")
+
+
+def _starts(row: JobRow) -> list[Start]:
+    """The attempts so far, in order; one whose event has been pruned is there without its facts."""
+    attempt: int = row["attempt"]
+    if attempt == 0:
+        return []
+    last = Start(row["worker_id"], row["started_at"])
+    if attempt == 1 and row["started_at"] is not None:
+        return [last]
+    from django_ojs.models import Event
+    from django_ojs.operations.common import database
+
+    events = Event.objects.using(database(None)).filter(job_id=row["id"], type="job.started").order_by("id")
+    known = {number: Start(worker, at) for number, worker, at in events.values_list("attempt", "worker_id", "time")}
+    if row["started_at"] is not None:
+        known[attempt] = last
+    return [known.get(number, Start("", None)) for number in range(1, attempt + 1)]
+
+
+_FAILED = f"{TaskFailed.__module__}.{TaskFailed.__qualname__}"
+#: Errors of the server and of our worker that have a word in Python.
+_CLASSES = {"timeout": "builtins.TimeoutError", "ResultNotSerializable": "builtins.TypeError"}
+_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_FRAME = re.compile(r"at (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
+
+
+def _class_path(error: Mapping[str, Any]) -> str:
+    details = error.get("details")
+    named = details.get("error_class") if isinstance(details, Mapping) else None
+    if not isinstance(named, str) or not _PATH.fullmatch(named):
+        return _CLASSES.get(str(error["type"]), _FAILED)
+    return named if "." in named else f"builtins.{named}"
+
+
+def _frame(text: str) -> str:
+    """A frame of our worker as Python prints it; those of others stay as they are."""
+    found = _FRAME.fullmatch(text)
+    if found is None:
+        return f"  {text}"
+    return f'  File "{found["file"]}", line {found["line"]}, in {found["function"]}'
+
+
+def key_of(result_id: str) -> uuid.UUID | None:
+    """The primary key that a result's id stands for; None where it can be none."""
+    try:
+        return uuid.UUID(result_id)
+    except (ValueError, AttributeError, TypeError):
+        return None

@@ -1,0 +1,47 @@
+"""The metrics in a registry of prometheus-client, for a site that exposes one of its own (django-prometheus, say).
+
+from prometheus_client import REGISTRY
+from django_ojs.telemetry.collector import OJSCollector
+REGISTRY.register(OJSCollector())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from django_ojs.telemetry.families import Family, Histogram
+from django_ojs.telemetry.gather import gather
+
+
+class OJSCollector(Collector):
+    """Asks the database at each scrape, as `/metrics` does, and so tells the same in every process."""
+
+    def __init__(self, using: str | None = None) -> None:
+        self._using = using
+
+    def describe(self) -> list[Any]:
+        """Nothing: registering must not ask the database."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        for family in gather(using=self._using):
+            yield _converted(family)
+
+
+def _converted(family: Family) -> Any:
+    names = list(family.samples[0].labels) if family.samples else []
+    make: Any = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+    metric = make[family.kind](family.name, family.help, labels=names)
+    for labels, value in family.samples:
+        if isinstance(value, Histogram):
+            edges = (*(str(edge) for edge in value.edges), "+Inf")
+            buckets = list(zip(edges, accumulate(value.counts), strict=True))
+            metric.add_metric(list(labels.values()), buckets, sum_value=value.total)
+        else:
+            metric.add_metric(list(labels.values()), value)
+    return metric

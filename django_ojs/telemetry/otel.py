@@ -1,0 +1,106 @@
+"""The metrics as instruments of OpenTelemetry, for a site that has set a meter provider (events specification 7.1).
+
+They are recorded by the process that counts the log, which is the leading scheduler, after each pass: so everything is
+recorded once for the whole installation, whoever did the work, in Python or not. Instruments in every process would
+miss workers in other languages or count them in whichever web server they happened to call, and would record what
+is rolled back; totals read from the database would be a leap for the backend whenever another process leads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from django.db import connections
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+import django_ojs
+from django_ojs.events.tally import Group
+from django_ojs.operations import metrics as counting
+from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS, Family, Timing, prometheus_name
+from django_ojs.telemetry.gather import gauges
+
+#: Seconds for which all gauges of one export are read once.
+_TOGETHER = 1.0
+
+
+class Export:
+    """The instruments of this process; `leads` says whether it is the one that counts."""
+
+    def __init__(self, leads: Callable[[], bool], using: str) -> None:
+        self._leads, self._using = leads, using
+        self._read: tuple[float, dict[str, Family]] = (float("-inf"), {})
+        meter = metrics.get_meter_provider().get_meter("django_ojs", django_ojs.__version__)
+        self._counters: dict[str, list[tuple[str, Any]]] = {
+            counter.event: [
+                (name, meter.create_counter(name, "{job}", counter.help))
+                for name in (counter.seed, counter.companion)
+                if name
+            ]
+            for counter in COUNTERS
+        }
+        self._histograms = [(timing, _histogram(meter, timing)) for timing in TIMINGS]
+        for name, told in GAUGES.items():
+            unit = "{worker}" if name == "ojs.workers.active" else "{job}"
+            meter.create_observable_gauge(name, [self._observer(name)], unit, told)
+
+    def start(self) -> None:
+        counting.listeners.append(self.record)
+
+    def stop(self) -> None:
+        counting.listeners.remove(self.record)
+
+    def record(self, groups: Sequence[Group]) -> None:
+        """Record what a pass has counted. The times are those of the events, to the millisecond."""
+        if not is_on():
+            return
+        for group in groups:
+            for name, counter in self._counters.get(group.event, ()):
+                counter.add(group.number, _labels(name, group))
+            if group.ms is not None:
+                self._time(group, group.ms)
+
+    def _time(self, group: Group, ms: int) -> None:
+        for timing, histogram in self._histograms:
+            if group.event not in timing.events or (timing.labels and group.label not in timing.labels):
+                continue
+            labels = _labels(timing.name, group) | ({"state": group.label} if timing.by_state else {})
+            for _ in range(group.number):
+                histogram.record(ms / 1000 if timing.unit == "s" else ms, labels)
+
+    def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(options: CallbackOptions) -> list[Observation]:
+            if not self._leads():
+                return []
+            family = self._families()[prometheus_name(name)]
+            return [Observation(float(str(sample.value)), sample.labels) for sample in family.samples]
+
+        return observe
+
+    def _families(self) -> dict[str, Family]:
+        """The gauges, asked on a thread of the SDK, which must not keep a connection."""
+        if time.monotonic() - self._read[0] > _TOGETHER:
+            try:
+                self._read = time.monotonic(), {family.name: family for family in gauges(self._using)}
+            finally:
+                if not connections[self._using].in_atomic_block:
+                    connections[self._using].close()
+        return self._read[1]
+
+
+def is_on() -> bool:
+    """Whether somebody has set a provider: the API alone brings one that drops everything."""
+    return not type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
+
+
+def _histogram(meter: Any, timing: Timing) -> Any:
+    edges = list(timing.edges)
+    return meter.create_histogram(timing.name, timing.unit, timing.help, explicit_bucket_boundaries_advisory=edges)
+
+
+def _labels(name: str, group: Group) -> dict[str, str]:
+    if name.startswith("ojs.jobs."):
+        return {"job_type": group.job_type, "queue": group.queue}
+    return {"queue": group.queue, "type": group.job_type}

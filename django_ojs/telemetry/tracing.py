@@ -1,0 +1,178 @@
+"""The trace context on its way from whoever enqueues a job into the job's `meta` (events specification 8).
+
+It comes from the span that is current where OpenTelemetry is at work, else from the headers of the HTTP request.
+A context that a job has already is never touched. This module needs no OpenTelemetry: `spans` does, and is asked
+only where it is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar, Token
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from django_ojs import jsontext
+from django_ojs.conf import ojs_settings
+from django_ojs.envelope import trace_id_in
+
+if TYPE_CHECKING:
+    from django_ojs.policies.workflows import Plan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What belongs to one trace: a job that has one of these gets none of the others from us.
+TRACE_KEYS = frozenset({"traceparent", "tracestate", "trace_id"})
+MAX_TRACESTATE, MAX_BAGGAGE = 512, 8192
+
+#: What the request brought that is being answered. `_DETACHED`: the jobs are nobody's whom this process knows.
+_received: ContextVar[Mapping[str, str] | None] = ContextVar("ojs_received", default=None)
+_DETACHED: Mapping[str, str] = {}
+_spans: ModuleType | bool | None = None  #: False: OpenTelemetry is not installed, None: not looked yet
+
+
+def receive(headers: Mapping[str, str], request_id: str = "") -> Token[Mapping[str, str] | None] | None:
+    """Note what the headers of a request (as in `META`) say, until `forget`. None: nothing."""
+    found = {"request_id": request_id} if request_id else {}
+    parent = headers.get("HTTP_TRACEPARENT", "").strip()
+    if trace_id := trace_id_in(parent):
+        found |= {"traceparent": parent, "trace_id": trace_id}
+        state = headers.get("HTTP_TRACESTATE", "").strip()
+        if state and len(state) <= MAX_TRACESTATE and _is_plain(state):
+            found["tracestate"] = state
+    baggage = headers.get("HTTP_BAGGAGE", "").strip()
+    if baggage and len(baggage) <= MAX_BAGGAGE and _is_plain(baggage):
+        found["baggage"] = baggage
+    return _received.set(found) if found else None
+
+
+def forget(token: Token[Mapping[str, str] | None] | None) -> None:
+    if token is not None:
+        _received.reset(token)
+
+
+@contextlib.contextmanager
+def detached() -> Iterator[None]:
+    """A block in which jobs are enqueued for themselves, such as the next step of a workflow: its documents carry
+    the context of whoever made the workflow, not of the worker that happened to complete the step before."""
+    token = _received.set(_DETACHED)
+    try:
+        yield
+    finally:
+        _received.reset(token)
+
+
+def enqueues(
+    operation: Callable[Concatenate[Sequence[Any], P], list[R]],
+) -> Callable[Concatenate[Sequence[Any], P], list[R]]:
+    """Make an operation that takes envelopes give each the trace context, within a span where spans are made."""
+
+    @functools.wraps(operation)
+    def wrapper(documents: Sequence[Any], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        received = _received.get()
+        if received is _DETACHED:
+            return operation(documents, *args, **kwargs)
+        if (spans := active()) is not None and documents:
+            with spans.enqueueing(documents, received or {}) as span:
+                outcomes = operation(with_context(documents, span.carrier), *args, **kwargs)
+                span.conclude(outcomes)
+                return outcomes
+        return operation(with_context(documents, _ambient(received)), *args, **kwargs)
+
+    return wrapper
+
+
+@contextlib.contextmanager
+def creating(plan: Plan) -> Iterator[None]:
+    """A block that stores a workflow: all of its jobs, those of later steps too, get the same context."""
+    received = _received.get()
+    with contextlib.ExitStack() as stack:
+        if received is _DETACHED:
+            context: Mapping[str, str] = {}
+        elif (spans := active()) is not None:
+            context = stack.enter_context(spans.workflow(plan, received or {}))
+        else:
+            context = _ambient(received)
+        for step in plan.steps:
+            if step.document is not None:
+                (step.document,) = with_context([step.document], context)
+        yield
+
+
+def active() -> Any:
+    """The module `spans` where an SDK of OpenTelemetry is at work and the site wants spans; else None."""
+    spans = _loaded()
+    return spans if spans and ojs_settings.TRACING != "off" and spans.is_on() else None
+
+
+def record(exc: BaseException) -> None:
+    """Note an exception in the span of the run that raised it."""
+    if (spans := active()) is not None:
+        spans.record(exc)
+
+
+def current_ids() -> tuple[str, str]:
+    """The ids of the current trace and span, '' without one."""
+    spans = _loaded()
+    return spans.current_ids() if spans else ("", "")
+
+
+def with_context(documents: Sequence[Any], context: Mapping[str, str]) -> Sequence[Any]:
+    """The envelopes with what their `meta` lacks of `context`; what is no envelope stays for PUSH to refuse."""
+    return [_completed(document, context) for document in documents] if context else documents
+
+
+def _completed(document: Any, context: Mapping[str, str]) -> Any:
+    meta = document.get("meta") if isinstance(document, dict) else ""
+    if not isinstance(meta, dict | None):
+        return document
+    options = document.get("options")
+    layers = [meta, *(options.get(name) for name in ("meta", "metadata"))] if isinstance(options, dict) else [meta]
+    taken = {key for layer in layers if isinstance(layer, dict) for key in layer}
+    if not taken.isdisjoint(TRACE_KEYS):
+        taken |= TRACE_KEYS
+    added = {key: value for key, value in context.items() if key not in taken}
+    whole = {**(meta or {}), **added}
+    if "baggage" in added and _is_too_large(whole):
+        del added["baggage"], whole["baggage"]
+    # A header must not make a job too large that was not.
+    return document if not added or (meta and _is_too_large(whole)) else {**document, "meta": whole}
+
+
+def _is_too_large(meta: dict[str, Any]) -> bool:
+    return len(jsontext.dumps(meta).encode(errors="replace")) > ojs_settings.MAX_META_BYTES
+
+
+def _ambient(received: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The current context of an application that makes no spans here, and what the request brought."""
+    spans = _loaded()
+    current: dict[str, str] = spans.current() if spans else {}
+    return joined(received or {}, current)
+
+
+def joined(received: Mapping[str, str], current: dict[str, str]) -> Mapping[str, str]:
+    """What the request brought, with the trace of the current span in place of the request's."""
+    if not current:
+        return received
+    kept = {key: value for key, value in received.items() if key not in TRACE_KEYS or "traceparent" not in current}
+    trace_id = trace_id_in(current.get("traceparent", ""))
+    return kept | current | ({"trace_id": trace_id} if trace_id else {})
+
+
+def _loaded() -> Any:
+    global _spans
+    if _spans is None:
+        try:
+            from django_ojs.telemetry import spans
+        except ImportError:
+            _spans = False
+        else:
+            _spans = spans
+    return _spans
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()

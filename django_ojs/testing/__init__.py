@@ -1,0 +1,72 @@
+"""Testing a site that enqueues jobs (docs/testing.md), and the test server for those who write clients.
+
+    from django_ojs.testing import fake
+
+    with fake() as jobs:
+        sign_up("a@b.c")
+    jobs.assert_enqueued("email.send", args=["a@b.c", "welcome"])
+
+The names are loaded on first use: pytest imports this package before Django is set up.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_ojs.testing.cases import FakeJobsMixin as FakeJobsMixin
+    from django_ojs.testing.cases import InlineJobsMixin as InlineJobsMixin
+    from django_ojs.testing.cases import WorkerJobsMixin as WorkerJobsMixin
+    from django_ojs.testing.engine import JobFailed as JobFailed
+    from django_ojs.testing.engine import Performed as Performed
+    from django_ojs.testing.faking import FakeJobs as FakeJobs
+    from django_ojs.testing.inlining import InlineJobs as InlineJobs
+    from django_ojs.testing.jobs import Jobs as Jobs
+    from django_ojs.testing.modes import fake as fake
+    from django_ojs.testing.modes import inline as inline
+    from django_ojs.testing.modes import worker as worker
+    from django_ojs.testing.running import Drained as Drained
+    from django_ojs.testing.running import WorkerJobs as WorkerJobs
+
+_MODULES = {
+    "FakeJobsMixin": "cases",
+    "InlineJobsMixin": "cases",
+    "WorkerJobsMixin": "cases",
+    "JobFailed": "engine",
+    "Performed": "engine",
+    "FakeJobs": "faking",
+    "Jobs": "jobs",
+    "fake": "modes",
+    "inline": "modes",
+    "worker": "modes",
+    "Drained": "running",
+    "InlineJobs": "inlining",
+    "WorkerJobs": "running",
+}
+
+__all__ = [
+    "Drained",
+    "FakeJobs",
+    "FakeJobsMixin",
+    "InlineJobs",
+    "InlineJobsMixin",
+    "JobFailed",
+    "Jobs",
+    "Performed",
+    "WorkerJobs",
+    "WorkerJobsMixin",
+    "fake",
+    "inline",
+    "worker",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'django_ojs.testing' has no attribute {name!r}")
+    return getattr(import_module(f"django_ojs.testing.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

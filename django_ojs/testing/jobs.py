@@ -1,0 +1,179 @@
+"""What every mode gives to a test: the jobs that were enqueued, and assertions that read like sentences."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, Unpack
+
+from django.db import connections, transaction
+
+from django_ojs import clock
+from django_ojs.client.handle import JobHandle
+from django_ojs.client.options import Duration, milliseconds
+from django_ojs.client.workflow import WorkflowHandle
+from django_ojs.conf import ojs_settings
+from django_ojs.operations import cronruns, crontick, queues, schemas
+from django_ojs.operations.common import database
+from django_ojs.operations.push import Outcome, Pushed
+from django_ojs.operations.rehearsal import stage
+from django_ojs.operations.workflow import View
+from django_ojs.testing.wanted import Expected, JobType, Wanted, described
+
+_NEW = ("created", "outbox")
+
+
+class Lasting:
+    """Whether what was enqueued just now is still there: true until the transaction around it is rolled back."""
+
+    def __init__(self) -> None:
+        using = ojs_settings.OUTBOX or database(None)
+        self._connection = connections[using]
+        self._committed = not self._connection.in_atomic_block
+        self._hook: Callable[[], None] = self._commit
+        if not self._committed:
+            transaction.on_commit(self._hook, using=using)
+
+    def __bool__(self) -> bool:
+        return self._committed or any(entry[1] is self._hook for entry in self._connection.run_on_commit)
+
+    def _commit(self) -> None:
+        self._committed = True
+
+
+class Jobs:
+    """The jobs of one test. Of one that was rolled back nothing is known here either."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[JobHandle, Lasting]] = []
+        self._views: list[tuple[View, Lasting]] = []
+        self._time = contextlib.ExitStack()
+
+    def start(self) -> Self:
+        """Have the calls from now on. The context managers, fixtures and the mixin do it, and `stop()`."""
+        forget()
+        stage.enter(self)
+        return self
+
+    def stop(self) -> None:
+        stage.leave(self)
+        self._time.close()
+        forget()
+
+    @property
+    def enqueued(self) -> list[JobHandle]:
+        """The jobs that were enqueued, oldest first; of a workflow those that could start."""
+        return [job for job, lasts in self._entries if lasts]
+
+    @property
+    def workflows(self) -> list[WorkflowHandle]:
+        """The workflows that were enqueued, oldest first."""
+        return [WorkflowHandle(view) for view, lasts in self._views if lasts]
+
+    def find(self, type: JobType | None = None, **expected: Unpack[Expected]) -> list[JobHandle]:
+        """The enqueued jobs of this type (None: any) that are as expected, oldest first."""
+        wanted = Wanted.of(type, expected)
+        return [job for job in self.enqueued if wanted.fits(job)]
+
+    def clear(self) -> None:
+        """Forget what was enqueued so far. Stored jobs stay stored."""
+        self._entries.clear()
+        self._views.clear()
+
+    def assert_enqueued(self, type: JobType, *, times: int | None = None, **expected: Unpack[Expected]) -> JobHandle:
+        """Fail unless such a job was enqueued, `times` times if that is given; return the newest of them."""
+        __tracebackhide__ = True
+        found = self.find(type, **expected)
+        if times == 0:
+            raise TypeError("times=0: say assert_not_enqueued().")
+        self._check(found, Wanted.of(type, expected), times, self.enqueued, "enqueued")
+        return found[-1]
+
+    def assert_enqueued_in(
+        self, queue: str, type: JobType | None = None, *, times: int | None = None, args: Sequence[Any] | None = None
+    ) -> list[JobHandle]:
+        """Fail unless a job, of this type if one is given, was enqueued in this queue; return them all."""
+        __tracebackhide__ = True
+        expected: Expected = {"queue": queue} if args is None else {"queue": queue, "args": args}
+        found = self.find(type, **expected)
+        self._check(found, Wanted.of(type, expected), times, self.enqueued, "enqueued")
+        return found
+
+    def assert_not_enqueued(self, type: JobType | None = None, **expected: Unpack[Expected]) -> None:
+        """Fail if such a job was enqueued."""
+        __tracebackhide__ = True
+        if found := self.find(type, **expected):
+            raise AssertionError(_report(f"This was not to be enqueued: {Wanted.of(type, expected)}.", found, None))
+
+    def assert_nothing_enqueued(self) -> None:
+        """Fail if any job or workflow was enqueued."""
+        __tracebackhide__ = True
+        if found := self.enqueued:
+            raise AssertionError(_report("Nothing was to be enqueued.", found, None))
+        if flows := self.workflows:
+            raise AssertionError(f"Nothing was to be enqueued, but there is {flows[0]!r}.")
+
+    def assert_workflow_enqueued(
+        self, type: str | None = None, *, name: str | None = None, times: int | None = None
+    ) -> WorkflowHandle:
+        """Fail unless a workflow of this type (`chain`, `group`, `batch`, `dag`) and name was enqueued; the newest."""
+        __tracebackhide__ = True
+        found = [flow for flow in self.workflows if type in (None, flow.type) and name in (None, flow.name)]
+        if not found or times not in (None, len(found)):
+            shown = "".join(f"\n  {flow!r} {flow.name!r}" for flow in self.workflows) or "\n  nothing"
+            how_often = "" if times is None else f" {times} times"
+            what = f"type {type or 'any'} and name {name or 'any'}"
+            raise AssertionError(f"No workflow of {what} was enqueued{how_often}. There is:{shown}")
+        return found[-1]
+
+    def trigger(self, schedule: str) -> JobHandle:
+        """Make a job of this schedule now, as the scheduler would: of the code's `@job(cron=...)`, or a stored one.
+
+        Raises NotFound, Conflict where the overlap policy forbids it, and what PUSH raises.
+        """
+        _, row = crontick.trigger(schedule)
+        return next((job for job in reversed(self.enqueued) if job.id == row["id"]), JobHandle(row))
+
+    def freeze(self, instant: dt.datetime | None = None) -> dt.datetime:
+        """Stop the clock of django-ojs, here or at `instant`, until the mode ends. Python's own clock goes on."""
+        at = instant or clock.now()
+        self._time.enter_context(clock.frozen(at))
+        return at
+
+    def advance(self, duration: Duration) -> dt.datetime:
+        """Move the stopped clock of django-ojs forward, by `"10m"`, seconds or a timedelta; return the new time."""
+        return clock.advance(milliseconds=milliseconds(duration, "duration"))
+
+    def _note(self, outcomes: Iterable[Outcome]) -> None:
+        created = [JobHandle(done.row) for done in outcomes if isinstance(done, Pushed) and done.status in _NEW]
+        if created:
+            lasting = Lasting()
+            self._entries += [(job, lasting) for job in created]
+
+    @staticmethod
+    def _check(
+        found: Sequence[Any], wanted: Wanted, times: int | None, all_jobs: Sequence[JobHandle], verb: str
+    ) -> None:
+        __tracebackhide__ = True
+        if times is None and not found:
+            raise AssertionError(_report(f"This was not {verb}: {wanted}.", all_jobs, wanted))
+        if times is not None and len(found) != times:
+            count = f"{len(found)} {'time' if len(found) == 1 else 'times'}, not {times}"
+            raise AssertionError(_report(f"This was {verb} {count}: {wanted}.", all_jobs, wanted))
+
+
+def forget() -> None:
+    """Drop what this process remembers of the database: another test has another one."""
+    queues.forget()
+    schemas.forget()
+    cronruns.forget()
+
+
+def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> str:
+    """`message`, and below it the jobs, each with what is other than wanted."""
+    lines = [message, f"There {'is' if len(jobs) == 1 else 'are'} {len(jobs) or 'no'} job{'s'[len(jobs) == 1 :]}:"]
+    for number, job in enumerate(jobs, 1):
+        why = ", ".join(wanted.differences(job)) if wanted else ""
+        lines.append(f"  {number}. {described(job)}" + (f"   <- {why}" if why else ""))
+    return "\n".join(lines if jobs else [lines[0], "There are no jobs."])

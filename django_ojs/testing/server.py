@@ -1,0 +1,117 @@
+"""An OJS server on a throwaway database: what an SDK author tests a client against.
+
+Used by `manage.py ojs_testserver`. The site's own settings are put aside: the URLs are ours alone, nobody
+needs credentials, and the published suite's test hooks are on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import connections
+from django.test.utils import override_settings
+
+from django_ojs import dburl
+from django_ojs.http import testhooks
+
+
+@contextlib.contextmanager
+def throwaway_database(url: str, *, durable: bool = False) -> Iterator[str]:
+    """Make `default` a new, migrated database that is gone afterwards; gives its URL.
+
+    Args:
+        url: a server to make it on; empty: an SQLite file in a temporary directory.
+        durable: whether SQLite waits for the disk as a site's would.
+    """
+    with tempfile.TemporaryDirectory(prefix="ojs-testserver-") as folder:
+        config = _config(url, Path(folder), durable)
+        connections.close_all()
+        connections.settings = connections.configure_settings({"default": config})
+        for alias in list(connections):
+            with contextlib.suppress(AttributeError):
+                del connections[alias]
+        connection = connections["default"]
+        connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
+        try:
+            yield dburl.unparse(_without_pool(connection.settings_dict))
+        finally:
+            connections.close_all()
+            connections["default"].creation.destroy_test_db("", verbosity=0)
+
+
+@contextlib.contextmanager
+def test_settings(dialect: str) -> Iterator[None]:
+    """Our URLs, no middleware, anonymous callers, the test hooks."""
+    overrides: dict[str, Any] = {
+        "ROOT_URLCONF": "django_ojs.testing.urls",
+        "MIDDLEWARE": [],
+        "ALLOWED_HOSTS": ["*"],  # bound to loopback, and names of this machine are many
+        "DEBUG": False,
+        "DATABASE_ROUTERS": [],
+        "OJS": {"DIALECT": dialect, "ALLOW_ANONYMOUS": True},
+    }
+    with override_settings(**overrides):
+        testhooks.enable()
+        try:
+            yield
+        finally:
+            testhooks.enable(False)
+
+
+def serve(port: int, on_ready: Callable[[str], None], host: str = "127.0.0.1") -> None:
+    """Answer HTTP until a signal comes. `on_ready` gets the base URL once requests are answered."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise CommandError("uvicorn is needed: pip install 'django-ojs[server]'.") from None
+    from django.core.handlers.asgi import ASGIHandler
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                bound = self.servers[0].sockets[0].getsockname()[1]
+                on_ready(f"http://{host}:{bound}")
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn's own would raise the signal again afterwards, and the database would be left behind.
+            signals = (signal.SIGINT, signal.SIGTERM)
+            before = {number: signal.signal(number, self.handle_exit) for number in signals}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(ASGIHandler(), host=host, port=port, log_config=None, access_log=False, lifespan="off")
+    Server(config).run()
+
+
+def _without_pool(config: dict[str, Any]) -> dict[str, Any]:
+    """For other processes: a pool is for many short-lived threads, such as those of requests."""
+    return {**config, "OPTIONS": {key: value for key, value in config["OPTIONS"].items() if key != "pool"}}
+
+
+def _config(url: str, folder: Path, durable: bool) -> dict[str, Any]:
+    config = dburl.parse(url or f"sqlite:///{folder}/ojs.sqlite3", folder)
+    unique = uuid.uuid4().hex[:10]
+    if config["ENGINE"].endswith("sqlite3"):
+        config["TEST"] = {"NAME": str(folder / f"{unique}.sqlite3")}
+        if not durable:
+            config["OPTIONS"]["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF"
+    else:
+        config["TEST"] = {"NAME": f"ojs_testserver_{unique}"}
+    if config["ENGINE"].endswith("postgresql"):
+        # A request has a thread of its own under ASGI: connections must outlive it, or each would cost one.
+        config["OPTIONS"].setdefault("pool", {"min_size": 1, "max_size": 16})
+    return config

@@ -1,0 +1,249 @@
+"""The worker: one process that claims jobs, runs their handlers and reports what came of them.
+
+Its parts are threads that know little of each other. The *claimer* fetches jobs for free slots of the
+*pool*, whose *runners* call the handlers, in threads or on an event loop. What a handler did becomes an
+*outcome*; the *writer* reports outcomes in batches. The *heart* renews reservations and hears what the
+server wants, *deadlines* ends handlers that take too long, and the *scheduler* does what is due for the
+whole site if this process happens to lead. The main thread waits for orders (*lifecycle*), and the *pulse*
+says whether all is well. Above it there may be a *supervisor*, at the other end of the *tether*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import django_ojs
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import NotFound
+from django_ojs.middleware import enqueue_chain, execution_chain
+from django_ojs.models import JobRow
+from django_ojs.operations.common import database
+from django_ojs.operations.register import deregister
+from django_ojs.operations.requeue import requeue
+from django_ojs.registry import registry
+from django_ojs.scheduler.outage import ERRORS
+from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.worker import vitals
+from django_ojs.worker.aftermath import Aftermath
+from django_ojs.worker.claimer import Claimer
+from django_ojs.worker.deadlines import Deadlines
+from django_ojs.worker.health import HealthFile, Pulse
+from django_ojs.worker.heart import Heart
+from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, signals
+from django_ojs.worker.outcomes import Interruption
+from django_ojs.worker.pool import Pool
+from django_ojs.worker.queues import QueueNames
+from django_ojs.worker.run import Run
+from django_ojs.worker.tether import Pipes, Tether
+from django_ojs.worker.waker import waker_for
+from django_ojs.worker.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+COUNT_EVERY = 5.0  #: how often a drain says how many jobs are left, seconds
+END_OF_HANDLERS = 0.5  #: how long handlers may take to end after they were interrupted, seconds
+END_OF_SERVICES = 5.0
+PROBATION = 10.0  #: seconds for which a process is cautious
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What `manage.py ojs_worker` was told. No queues: all of them."""
+
+    queues: Sequence[str] = ()
+    concurrency: int = 10
+    name: str = ""
+    scheduler: bool = True
+    until_empty: bool = False
+    max_jobs: int | None = None
+    max_memory: float | None = None  #: MiB, resident
+    quiet: bool = False  #: begin quiet: so the process was whose place this one takes
+    cautious: bool = False  #: begin with one job at a time: the process whose place this one takes died of one
+
+
+class Worker:
+    """`run()` returns when the worker has ended; `stop()`, from another thread, makes it end.
+
+    `pipes` lead to the supervisor, where there is one; without one the worker touches the `health` file itself.
+    """
+
+    def __init__(
+        self, options: Options, announce: Callable[[str], object] = logger.info, *,
+        pipes: Pipes | None = None, health: HealthFile | None = None,
+    ) -> None:  # fmt: skip
+        self.options, self._announce = options, announce
+        self.id = options.name or vitals.default_name()
+        self.using = database(None)
+        self.types = registry.types()
+        self.lifecycle = Lifecycle(quiet=options.quiet)
+        self._tether = Tether(pipes.orders_out, pipes.reports_in, self.lifecycle) if pipes else None
+        self._health = health
+        self._started = time.monotonic()
+        self._processor = vitals.Processor()
+        self._build()
+
+    def run(self) -> bool:
+        """Serve until told to stop. False if a part of the worker crashed."""
+        with signals(self.lifecycle), enqueue_chain.in_use(), execution_chain.in_use():
+            self._join()
+            try:
+                self._work()
+                self._drain()
+                self._hand_back()
+            finally:
+                self._leave()
+        fine = self.lifecycle.reason != "error"
+        if fine and self._tether is not None:
+            self._tether.say_goodbye(replace=self.lifecycle.replace)
+        return fine
+
+    def stop(self) -> None:
+        self.lifecycle.give(Order.STOP, "stop()")
+
+    def _build(self) -> None:
+        self._waker = waker = waker_for(self.using, self.id)
+        crash = lambda name: self.lifecycle.give(Order.CRASH, f"the {name} crashed")  # noqa: E731
+        self.queues = QueueNames(self.options.queues, self.using)
+        self.pool = Pool(self.options.concurrency, self._report, waker.wake)
+        self._aftermath = Aftermath()
+        self._writer = Writer(self.id, self.using, self._written, crash)
+        self._heart = Heart(self.id, self._info, self.pool, self.lifecycle, self.using)
+        self._deadlines = Deadlines(self.pool, crash, self._replace_because_of)
+        self._pulse = Pulse(self._is_healthy, self._tell_health, self._weigh, self._regain_trust, on_crash=crash)
+        self.pool.cautious = self.options.cautious
+        self._scheduler = Scheduler(self.id, self.using) if self.options.scheduler else None
+        self._claimer = Claimer(
+            self.id, self.types, self.queues, self.pool, self._start_jobs, self.lifecycle, waker,
+            self._heart.known, self.using, max_jobs=self.options.max_jobs, until_empty=self.options.until_empty,
+        )  # fmt: skip
+
+    def _join(self) -> None:
+        """Start every part, and say so. The first heartbeat registers the worker."""
+        parts = (
+            self._tether, self._aftermath, self._writer, self._heart, self._waker, self._deadlines, self._scheduler,
+            self._claimer, self._pulse,
+        )  # fmt: skip
+        for part in parts:
+            if part is not None:
+                part.start()
+        self._announce(
+            f"ojs_worker {self.id} started: queues {self.queues}, concurrency {self.options.concurrency}, "
+            f"{len(self.types)} job types."
+        )
+
+    def _work(self) -> None:
+        """Obey orders until one of them ends the worker."""
+        stage = self.lifecycle.stage
+        while stage is not Stage.TERMINATE:
+            before, stage = stage, self.lifecycle.follow()
+            if stage is not before:
+                self._heart.beat_now()
+
+    def _drain(self) -> None:
+        """Claim nothing more and let the jobs finish, for at most the grace period; a second signal hurries."""
+        self._claimer.stop(END_OF_SERVICES)
+        self._requeue(self.pool.empty_line())
+        deadline = time.monotonic() + ojs_settings.SHUTDOWN_GRACE_PERIOD
+        told = time.monotonic()
+        while (left := deadline - time.monotonic()) > 0 and not self.lifecycle.hurried.is_set():
+            if self.pool.wait_until_idle(min(left, 0.05)):
+                return
+            self.lifecycle.follow(timeout=0)
+            if time.monotonic() - told >= COUNT_EVERY:
+                told = time.monotonic()
+                logger.info("%d jobs are still running.", len(self.pool.running()))
+
+    def _hand_back(self) -> None:
+        """Stop the handlers that are left, and give their jobs back at once, without an error."""
+        self.pool.interrupt_all(Interruption.SHUTDOWN)
+        self.pool.wait_until_idle(END_OF_HANDLERS)
+        unfinished = self.pool.release()
+        self._stop(self._deadlines, self._writer)
+        if unfinished:
+            logger.warning("Handing %d unfinished jobs back.", len(unfinished))
+            self._requeue(unfinished)
+
+    def _leave(self) -> None:
+        """End every part, deregister, and say so."""
+        self._writer.give_up()
+        self._stop(self._claimer, self._waker, self._heart, self._scheduler, self._deadlines, self._writer)
+        self._stop(self._aftermath)
+        with self._database_may_be_away(), contextlib.suppress(NotFound):
+            deregister(self.id, reason=self.lifecycle.reason, pid=os.getpid(), using=self.using)
+        self._stop(self._pulse)
+        if self._health is not None:
+            self._health.remove()
+        self.pool.close()
+        uptime = time.monotonic() - self._started
+        self._announce(f"ojs_worker {self.id} stopped: {self._writer.completed} jobs completed in {uptime:.1f} s.")
+
+    def _requeue(self, runs: Sequence[Run]) -> None:
+        if runs:
+            with self._database_may_be_away():
+                requeue([run.id for run in runs], worker_id=self.id, using=self.using)
+
+    def _start_jobs(self, rows: Sequence[JobRow]) -> None:
+        self.pool.offer(rows, self._heart)
+
+    def _report(self, done: Sequence[tuple[Run, Any]]) -> None:
+        self._writer.put(done)
+
+    def _written(self, runs: list[Run]) -> None:
+        self._aftermath.put(runs)
+        self.pool.forget(runs)
+
+    def _stop(self, *parts: Any) -> None:
+        for part in parts:
+            if part is not None and not part.stop(END_OF_SERVICES):
+                logger.warning("The %s did not end in time.", part.name)
+
+    def _is_healthy(self) -> bool:
+        parts = (self._claimer, self._writer, self._heart)
+        return all(part.works for part in parts) and self._heart.was_answered_lately()
+
+    def _tell_health(self, healthy: bool) -> None:
+        if self._tether is not None:
+            self._tether.report(healthy=healthy, completed=self._writer.completed)
+            self._tether.wind_up(2 * vitals.patience())
+        elif self._health is not None and healthy:
+            self._health.touch()
+
+    def _weigh(self) -> None:
+        """Let another process take over when this one has grown too large."""
+        limit, memory = self.options.max_memory, vitals.memory_mb()
+        if limit and memory and memory > limit and self.lifecycle.stage is Stage.RUNNING:
+            self.lifecycle.give(Order.RECYCLE, f"{memory:g} MB of memory are in use, {limit:g} are allowed")
+
+    def _regain_trust(self) -> None:
+        """A while after a crash, run as many jobs at a time as usual."""
+        if self.pool.cautious and time.monotonic() - self._started > PROBATION:
+            self.pool.cautious = False
+            self._waker.wake()
+
+    def _replace_because_of(self, run: Run) -> None:
+        """A handler cannot be ended, so its process has to."""
+        logger.error("%s %s does not end, so this process has to.", run.definition.type, run.id)
+        self.lifecycle.give(Order.RECYCLE, "a handler does not end")
+
+    @contextlib.contextmanager
+    def _database_may_be_away(self) -> Iterator[None]:
+        try:
+            yield
+        except ERRORS as error:
+            logger.warning("Left without a word to the database (%s): the server will notice.", error)
+
+    def _info(self) -> dict[str, Any]:
+        """What registration and heartbeats tell (orchestration 3.3 and 3.7)."""
+        return {
+            "hostname": socket.gethostname(), "pid": os.getpid(), "queues": self.queues.refresh(),
+            "concurrency": self.options.concurrency, "job_types": self.types, "version": django_ojs.__version__,
+            "memory_mb": vitals.memory_mb(), "cpu_percent": self._processor.percent(),
+            "jobs_completed": self._writer.completed,
+        }  # fmt: skip

@@ -1,0 +1,82 @@
+"""One run of one job in this process, from the claim until its outcome is written."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django_ojs.worker.context import JobContext, Link
+from django_ojs.worker.outcomes import Interruption
+
+if TYPE_CHECKING:
+    from django_ojs.client.definition import JobDefinition
+    from django_ojs.models import JobRow
+
+
+class Run:
+    """Holds together what the threads of a worker know about a job, and decides who may stop it.
+
+    A runner calls `enter()` before and `leave()` after the handler; `interrupt()` reaches the handler only
+    in between, so that a deadline that passes at the last moment never hits the worker's own code.
+
+    `claimed` and `deadline` are instants of this process' monotonic clock, `seconds` is how long the handler
+    took. The server counts the execution timeout from the claim, so the deadline does too. `forced_at` is
+    when `stop` was first used.
+    """
+
+    __slots__ = (
+        "_inside", "_lock", "_started", "_stop", "attempt", "claimed", "context", "deadline", "definition",
+        "forced_at", "id", "interruption", "released", "seconds", "timeout_ms",
+    )  # fmt: skip
+
+    def __init__(self, row: JobRow, definition: JobDefinition[..., ..., Any], claimed: float, link: Link) -> None:
+        self.id: uuid.UUID = row["id"]
+        self.attempt: int = row["attempt"]
+        self.definition = definition
+        self.context = JobContext(row, link)
+        self.interruption: Interruption | None = None
+        self.released = False  #: handed back by a drain, or given up: its outcome no longer counts
+        self.timeout_ms: int | None = row["timeout_ms"]
+        self.claimed = claimed
+        self.deadline = claimed + self.timeout_ms / 1000 if self.timeout_ms else float("inf")
+        self.seconds = 0.0
+        self._started = claimed
+        self._lock = threading.Lock()
+        self._stop: Callable[[], None] | None = None
+        self._inside = False
+        self.forced_at: float | None = None
+
+    def enter(self, stop: Callable[[], None]) -> None:
+        """The handler starts; `stop` makes it end. A run that was interrupted before ends at once."""
+        self._started = time.monotonic()
+        with self._lock:
+            self._inside, self._stop = True, stop
+            if self.interruption is not None:
+                self.forced_at = self.forced_at or time.monotonic()
+                stop()
+
+    def raised(self, exc: BaseException) -> None:
+        """Told what the handler raised. A worker keeps of it what the job's error says; a test wants more."""
+
+    def leave(self) -> None:
+        """The handler has ended. May be called twice."""
+        with self._lock:
+            if self._inside:
+                self.seconds = time.monotonic() - self._started
+            self._inside, self._stop = False, None
+
+    def interrupt(self, reason: Interruption, *, force: bool) -> None:
+        """Tell the handler to stop: always through its context, with `force` also by `stop`, once.
+
+        The first reason counts. A handler that was only asked (its job is lost, say) may be forced later.
+        """
+        self.context.cancel()
+        with self._lock:
+            self.interruption = self.interruption or reason
+            if force and self.forced_at is None:
+                self.forced_at = time.monotonic()
+                if self._inside and self._stop is not None:
+                    self._stop()

@@ -1,0 +1,1 @@
+"""A small Django site that runs everything django-ojs has."""

@@ -1,0 +1,55 @@
+"""The pages of workflows: what they show, and the two verbs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from django_ojs.models import Job
+from django_ojs.operations import workflow as operations
+from django_ojs.operations.cancel import cancel_one
+
+pytestmark = pytest.mark.django_db
+
+
+def make(**more: Any) -> Any:
+    steps = [{"type": "etl.extract", "args": []}, {"type": "etl.load", "args": []}]
+    return operations.create({"type": "chain", "name": "<nightly>", "steps": steps, **more}).workflow
+
+
+def page(flow: Any) -> str:
+    return reverse("admin:django_ojs_workflow_change", args=[flow.pk])
+
+
+def test_list_and_page_show_the_workflow_and_link_its_members(admin_client: Any) -> None:
+    flow = make()
+    listed = admin_client.get(reverse("admin:django_ojs_workflow_changelist")).content.decode()
+    assert "&lt;nightly&gt;" in listed
+    assert "0 of 2 completed" in listed
+    shown = admin_client.get(page(flow)).content.decode()
+    assert reverse("admin:django_ojs_job_change", args=[Job.objects.get().pk]) in shown
+    assert "etl.load" in shown
+    assert "not enqueued" in shown
+
+
+def test_nothing_can_be_edited(admin_client: Any) -> None:
+    flow = make()
+    assert admin_client.get(reverse("admin:django_ojs_workflow_add")).status_code == 403
+    assert admin_client.post(page(flow), {"state": "completed"}).status_code == 403
+
+
+def test_cancel_and_retry_go_through_the_operations(admin_client: Any) -> None:
+    flow = make()
+    admin_client.post(reverse("admin:django_ojs_workflow_verb", args=[flow.pk, "cancel_workflows"]))
+    flow.refresh_from_db()
+    assert flow.state == "cancelled"
+    other = make()
+    cancel_one(Job.objects.get(workflow_id=other.pk).pk)
+    data = {"action": "retry_workflows", "_selected_action": [str(flow.pk), str(other.pk)]}
+    answer = admin_client.post(reverse("admin:django_ojs_workflow_changelist"), data, follow=True).content.decode()
+    other.refresh_from_db()
+    assert other.state == "running"
+    assert "1 workflow resumed." in answer
+    assert "Cannot retry workflow" in answer

@@ -1,0 +1,82 @@
+"""Arguments that are not JSON are refused at enqueue, with the place and the fix."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import pathlib
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import models
+from django.utils.safestring import mark_safe
+from django.utils.translation import gettext_lazy
+
+from django_ojs.client import arguments
+from django_ojs.jsontext import ExactNumber
+
+
+class Color(models.TextChoices):
+    RED = "red"
+
+
+class Plain(enum.Enum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 0, -1, 10**40, 1.5, "", "Grüße", [], [1, [2]], (1, 2), {}, {"a": {"b": [None]}}, Color.RED,
+        mark_safe("<b>"), ExactNumber("1e400"),
+    ],
+)  # fmt: skip
+def test_json_values_are_accepted(value: Any) -> None:
+    arguments.check(value, "args[0]")
+
+
+@pytest.mark.parametrize(
+    "value,fix",
+    [
+        (User(pk=1), "pass obj.pk"),
+        (User.objects.none(), "values_list('pk', flat=True)"),
+        (dt.datetime(2026, 1, 1, tzinfo=dt.UTC), ".isoformat()"),
+        (dt.date(2026, 1, 1), ".isoformat()"),
+        (dt.timedelta(1), ".total_seconds()"),
+        (decimal.Decimal("1.5"), "str(...)"),
+        (uuid.uuid4(), "str(...)"),
+        (pathlib.Path("/tmp"), "str(...)"),
+        (gettext_lazy("Monday"), "str(...)"),
+        ({1, 2}, "sorted(...)"),
+        (b"bytes", "base64"),
+        (Plain.ONE, ".value"),
+        (object(), "strings, numbers"),
+        (float("nan"), "pass None"),
+        (float("inf"), "pass None"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_the_fix(value: Any, fix: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        arguments.check(value, "args[0]")
+    assert fix in str(caught.value)
+    assert str(caught.value).startswith("args[0] is ")
+
+
+def test_the_message_names_the_place() -> None:
+    with pytest.raises(TypeError, match=r'^args\[1\]\["when"\]\[2\] is a datetime\.date'):
+        arguments.check({"when": [1, 2, dt.date(2026, 1, 1)]}, "args[1]")
+
+
+def test_keys_that_are_not_strings_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"args\[0\] has the key 1, and JSON has only strings"):
+        arguments.check({1: "a"}, "args[0]")
+
+
+def test_a_value_that_contains_itself_is_refused_and_not_followed_for_ever() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(TypeError, match="contains itself"):
+        arguments.check(value, "args[0]")

@@ -1,0 +1,259 @@
+"""System checks: each number is raised by what it is for, and a sound site raises none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connection
+
+from django_ojs import checks, job
+from django_ojs.registry import Registry, registry
+
+
+def ids(messages: list[Any]) -> list[str]:
+    return [message.id for message in messages]
+
+
+@pytest.mark.django_db
+def test_a_sound_site_has_no_problems() -> None:
+    found = run_checks(databases=["default"], include_deployment_checks=True)
+    assert [message for message in found if str(message.id).startswith("ojs.")] == []
+
+
+@pytest.mark.parametrize(
+    "key,hint",
+    [
+        ("MAX_BATCH_SIZ", "'MAX_BATCH_SIZE'"),
+        ("dialect", "'DIALECT'"),
+        ("COLOUR_OF_THE_SKY", "There are ALLOW_ANONYMOUS"),
+    ],
+)
+def test_e001_an_unknown_setting_gets_a_suggestion(settings: Any, key: str, hint: str) -> None:
+    settings.OJS = {key: 5}
+    (problem,) = checks.check_settings()
+    assert problem.id == "ojs.E001"
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    "key,value,hint",
+    [
+        ("DIALECT", "loose", "'spec' or 'published'"),
+        ("MAX_BATCH_SIZE", "many", "a whole number"),
+        ("MAX_BATCH_SIZE", True, "a whole number"),
+        ("MAX_BATCH_SIZE", -1, "must not be negative"),
+        ("HEARTBEAT_INTERVAL", None, "a number"),
+        ("ALLOW_ANONYMOUS", "yes", "True or False or None"),
+        ("SERVICE_NAME", 5, "a string"),
+        ("ENQUEUE_MIDDLEWARE", "path.to.one", "a list of strings"),
+        ("ENQUEUE_MIDDLEWARE", [1], "a list of strings"),
+        ("PRIORITY_LEVELS", {"HIGH": "3"}, "a dict"),
+        ("RETENTION", {"completed": "7d"}, "a dict"),
+    ],
+)
+def test_e002_a_mistyped_setting_is_told_its_type(settings: Any, key: str, value: Any, hint: str) -> None:
+    settings.OJS = {key: value}
+    (problem,) = checks.check_settings()
+    assert problem.id == "ojs.E002"
+    assert hint in problem.hint
+
+
+def test_e002_settings_that_are_no_dict(settings: Any) -> None:
+    settings.OJS = ["DIALECT"]
+    assert ids(checks.check_settings()) == ["ojs.E002"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"DIALECT": "published"}, {"HEARTBEAT_INTERVAL": 5}, {"RETENTION": {"completed": None, "cancelled": 5}},
+        {"ENQUEUE_MIDDLEWARE": []}, {"ALLOW_ANONYMOUS": None}, {"PRIORITY_LEVELS": {"HIGH": 10}},
+        {"RETRY": {"jitter": False}},
+    ],
+)  # fmt: skip
+def test_right_settings_pass(settings: Any, value: dict[str, Any]) -> None:
+    settings.OJS = value
+    assert checks.check_settings() == []
+
+
+async def slow(job: Any, next: Any) -> Any:
+    return await next(job)
+
+
+@pytest.mark.parametrize(
+    "name,path",
+    [
+        ("ENQUEUE_MIDDLEWARE", "nowhere.at_all"),
+        ("EXECUTION_MIDDLEWARE", "django_ojs.worker.middleware.NoSuch"),
+        ("EXECUTION_MIDDLEWARE", "django_ojs.__version__"),
+        ("ENQUEUE_MIDDLEWARE", f"{__name__}.slow"),
+    ],
+)
+def test_e003_middleware_that_cannot_work_is_found_before_a_job_needs_it(settings: Any, name: str, path: str) -> None:
+    settings.OJS = {name: [path]}
+    (problem,) = checks.check_middleware()
+    assert problem.id == "ojs.E003"
+    assert path in problem.msg
+
+
+def test_e004_two_handlers_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def discover(name: str) -> None:
+        job("email.send")(lambda: None)
+
+        def other() -> None: ...
+
+        job("email.send")(other)
+
+    monkeypatch.setattr("django_ojs.registry.autodiscover_modules", discover)
+    with registry.isolated() as isolated:
+        isolated._discovered = False
+        (problem,) = checks.check_handlers()
+    assert problem.id == "ojs.E004"
+    assert "two handlers" in problem.msg
+
+
+def test_e004_sound_handlers_pass() -> None:
+    with registry.isolated() as isolated:
+        assert isinstance(isolated, Registry)
+        assert checks.check_handlers() == []
+
+
+@pytest.mark.parametrize(
+    "engine,asgi,options,numbers",
+    [
+        ("postgresql", "site.asgi.application", {}, ["ojs.W006"]),
+        ("postgresql", "site.asgi.application", {"pool": True}, []),
+        ("postgresql", None, {}, []),
+        ("sqlite3", "site.asgi.application", {}, []),
+    ],
+)
+def test_w006_a_connection_for_each_request(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, engine: str, asgi: str | None, options: Any, numbers: list[str]
+) -> None:
+    settings.ASGI_APPLICATION = asgi
+    config = {"ENGINE": f"django.db.backends.{engine}", "OPTIONS": options}
+    monkeypatch.setitem(settings.DATABASES, "default", config)
+    assert ids(checks.check_pool()) == numbers
+
+
+@pytest.mark.parametrize(
+    "app,number",
+    [("rest_framework", "ojs.E005"), ("channels", "ojs.W003"), ("django_filters", "ojs.W004")],
+)
+def test_apps_that_are_missing(monkeypatch: pytest.MonkeyPatch, app: str, number: str) -> None:
+    monkeypatch.setattr(checks.apps, "is_installed", lambda name: name != app)
+    (problem,) = checks.check_apps()
+    assert problem.id == number
+    assert app in problem.hint
+
+
+def test_e006_time_zones(settings: Any) -> None:
+    settings.USE_TZ = False
+    assert ids(checks.check_apps()) == ["ojs.E006"]
+
+
+def test_w001_anonymous_callers_outside_debug(settings: Any) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    assert ids(checks.check_anonymous()) == ["ojs.W001"]
+    settings.DEBUG = True
+    assert checks.check_anonymous() == []
+
+
+@pytest.mark.parametrize(
+    "urlconf,problems",
+    [("tests.urls", []), ("tests.api.urls_without", ["ojs.W002"]), ("tests.api.urls_nested", [])],
+)
+def test_w002_urls(settings: Any, urlconf: str, problems: list[str]) -> None:
+    settings.ROOT_URLCONF = urlconf
+    assert ids(checks.check_urls()) == problems
+
+
+def test_w005_heartbeats_that_are_too_rare(settings: Any) -> None:
+    settings.OJS = {"HEARTBEAT_INTERVAL": 15}
+    assert checks.check_heartbeats() == []
+    settings.OJS = {"HEARTBEAT_INTERVAL": 20}
+    (problem,) = checks.check_heartbeats()
+    assert problem.id == "ojs.W005"
+    assert "HEARTBEAT_TIMEOUT" in problem.msg
+    settings.OJS = {"HEARTBEAT_INTERVAL": 30}
+    assert ids(checks.check_heartbeats()) == ["ojs.W005", "ojs.W005"]
+
+
+# The database
+
+
+class FakeCursor:
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers, self.answer = answers, None
+
+    def __enter__(self) -> FakeCursor:
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def execute(self, sql: str) -> FakeCursor:
+        self.answer = next(value for key, value in self.answers.items() if key in sql)
+        return self
+
+    def fetchone(self) -> tuple[Any]:
+        return (self.answer,)
+
+
+class FakeConnection:
+    mysql_is_mariadb = True
+
+    def __init__(
+        self, answers: dict[str, Any], transaction_mode: str | None = "IMMEDIATE", skip_locked: bool = True
+    ) -> None:
+        self.answers, self.transaction_mode = answers, transaction_mode
+        self.features = type("Features", (), {"has_select_for_update_skip_locked": skip_locked})
+
+    def cursor(self) -> FakeCursor:
+        return FakeCursor(self.answers)
+
+
+@pytest.mark.parametrize(
+    "journal,patience,mode,problems",
+    [
+        ("wal", 20_000, "IMMEDIATE", []),
+        ("memory", 20_000, "EXCLUSIVE", []),
+        ("delete", 20_000, "IMMEDIATE", ["ojs.W101"]),
+        ("wal", 20_000, None, ["ojs.W102"]),
+        ("wal", 5_000, "immediate", ["ojs.W103"]),
+        ("delete", 0, "DEFERRED", ["ojs.W101", "ojs.W102", "ojs.W103"]),
+    ],
+)
+def test_sqlite(journal: str, patience: int, mode: str | None, problems: list[str]) -> None:
+    fake = FakeConnection({"journal_mode": journal, "busy_timeout": patience}, mode)
+    found = list(checks._check_sqlite("default", fake))
+    assert ids(found) == problems
+    for problem in found:
+        assert problem.hint is not None
+        assert "\"transaction_mode\": 'IMMEDIATE'" in problem.hint, "the hint has the exact options"
+
+
+@pytest.mark.parametrize("level,problems", [("read committed", []), ("serializable", ["ojs.W104"])])
+def test_postgresql(level: str, problems: list[str]) -> None:
+    assert ids(list(checks._check_postgresql("default", FakeConnection({"isolation": level})))) == problems
+
+
+@pytest.mark.parametrize(
+    "level,skip_locked,problems",
+    [
+        ("READ-COMMITTED", True, []), ("REPEATABLE-READ", True, ["ojs.W105"]),
+        ("READ-COMMITTED", False, ["ojs.W106"]),
+    ],
+)  # fmt: skip
+def test_mariadb(level: str, skip_locked: bool, problems: list[str]) -> None:
+    assert (
+        ids(list(checks._check_mysql("default", FakeConnection({"isolation": level}, None, skip_locked)))) == problems
+    )
+
+
+@pytest.mark.django_db
+def test_databases_are_asked_only_when_django_allows_it() -> None:
+    assert checks.check_databases(databases=None) == []
+    assert checks.check_databases(databases=["other"]) == []
+    assert checks.check_databases(databases=["default"]) == [] or connection.vendor == "mysql"

@@ -1,0 +1,209 @@
+"""Enqueueing from Python: in the caller's transaction, all or nothing, with handles that tell what happened."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections, transaction
+from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import aenqueue, aget_job, enqueue, enqueue_many, get_job, job
+from django_ojs.client.definition import PreparedJob
+from django_ojs.client.handle import JobDropped
+from django_ojs.errors import InvalidStateTransition, NotFound
+from django_ojs.middleware import enqueue_chain
+from django_ojs.models import Job
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.registry import Registry
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def send(handlers: Registry) -> Any:
+    @job("email.send", queue="email", retry={"max_attempts": 5, "initial_interval": "2s"}, timeout=30, tags=["mail"])
+    def send(to: str, template: str) -> None: ...
+
+    return send
+
+
+def test_enqueue_stores_the_job_with_the_options_of_its_handler(send: Any) -> None:
+    handle = send.enqueue("a@b.c", "welcome")
+    assert (handle.type, handle.queue, handle.state, handle.args) == (
+        "email.send",
+        "email",
+        "available",
+        ["a@b.c", "welcome"],
+    )
+    stored = Job.objects.get(pk=handle.id)
+    assert (stored.max_attempts, stored.timeout_ms) == (5, 30_000)
+    assert handle.envelope["tags"] == ["mail"]
+    assert handle.created
+    assert not handle.is_finished
+
+
+def test_options_apply_to_one_job_only(send: Any, frozen_clock: Any) -> None:
+    handle = send.options(priority="HIGH", delay="10m", meta={"tenant": "x"}, retry={"max_attempts": 1}).enqueue(
+        "a", "b"
+    )
+    stored = Job.objects.get(pk=handle.id)
+    assert (stored.state, stored.priority, stored.max_attempts) == ("scheduled", 3, 1)
+    assert stored.due_at == frozen_clock.now + dt.timedelta(minutes=10)
+    assert handle.meta == {"tenant": "x"}
+    assert handle.envelope["retry"] == {"max_attempts": 1, "initial_interval": "2s"}
+    assert send.enqueue("a", "b").state == "available"
+
+
+def test_pending_id_and_expiry(send: Any, frozen_clock: Any) -> None:
+    wanted = "01941234-1234-7234-8234-123456789abc"
+    expires_at = frozen_clock.now + dt.timedelta(hours=1)
+    handle = send.options(pending=True, id=wanted, expires_at=expires_at).enqueue("a", "b")
+    assert (handle.id, handle.state) == (uuid.UUID(wanted), "pending")
+    assert Job.objects.get(pk=handle.id).expires_at == expires_at
+
+
+def test_tuples_arrive_as_lists(handlers: Registry) -> None:
+    assert enqueue("report.make", (1, (2, 3))).args == [[1, [2, 3]]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rolled_back_transaction_takes_its_jobs_with_it(send: Any) -> None:
+    with transaction.atomic():
+        send.enqueue("a", "b")
+        transaction.set_rollback(True)
+    assert not Job.objects.exists()
+
+
+def test_a_refused_argument_leaves_the_callers_transaction_usable(send: Any) -> None:
+    with transaction.atomic():
+        with pytest.raises(TypeError, match=r"args\[0\] is a set"):
+            send.enqueue({1}, "b")
+        send.enqueue("a", "b")
+    assert Job.objects.count() == 1
+
+
+def test_a_type_without_a_handler_here_takes_any_arguments(handlers: Registry) -> None:
+    handle = enqueue("report.make", 1, {"a": None}, queue="reports", timeout="90s")
+    assert (handle.queue, handle.args) == ("reports", [1, {"a": None}])
+
+
+def test_a_type_with_a_handler_here_keeps_its_options_and_signature(send: Any) -> None:
+    assert enqueue("email.send", "a", "b", priority=1).queue == "email"
+    with pytest.raises(TypeError, match="missing a required argument"):
+        enqueue("email.send", "a")
+    with pytest.raises(TypeError, match="Arguments of a job are positional"):
+        enqueue("report.make", to="a")  # type: ignore[call-arg]
+
+
+def test_many_jobs_are_stored_in_order_in_a_constant_number_of_statements(send: Any) -> None:
+    send.enqueue("warm", "up")  # makes the queue
+
+    def statements(count: int) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            handles = enqueue_many([send.s(str(n), "x") for n in range(count)])
+        assert [handle.args[0] for handle in handles] == [str(n) for n in range(count)]
+        return len(queries)
+
+    assert statements(50) == statements(2)
+
+
+def test_many_takes_handlers_and_names(send: Any) -> None:
+    handles = enqueue_many([send.s("a", "b"), ("report.make", [1]), ("report.make", (2,), {"queue": "reports"})])
+    assert [(handle.type, handle.queue) for handle in handles] == [
+        ("email.send", "email"), ("report.make", "default"), ("report.make", "reports"),
+    ]  # fmt: skip
+    assert enqueue_many([]) == []
+    with pytest.raises(TypeError, match=r"handler\.s"):
+        enqueue_many(["report.make"])  # type: ignore[list-item]
+
+
+def test_many_is_all_or_nothing(send: Any) -> None:
+    with pytest.raises(TypeError):
+        enqueue_many([send.s("a", "b"), ("report.make", [object()])])
+    with pytest.raises(Exception, match="type"):
+        enqueue_many([send.s("a", "b"), PreparedJob("No Type", [], {})])
+    assert not Job.objects.exists()
+
+
+def test_a_dropped_job_says_so(send: Any) -> None:
+    def drop(job: Any, next: Any) -> None:
+        return None
+
+    enqueue_chain.add(drop)
+    try:
+        handle = send.enqueue("a", "b")
+    finally:
+        enqueue_chain.remove(drop)
+    assert handle.dropped
+    assert repr(handle) == "<job dropped>"
+    with pytest.raises(JobDropped, match=r"handle\.dropped"):
+        assert handle.id
+    assert not Job.objects.exists()
+
+
+def test_a_handle_follows_its_job(send: Any) -> None:
+    handle = send.enqueue("a", "b")
+    fetch(["email"], worker_id="w")
+    assert handle.state == "available"
+    assert handle.refresh().state == "active"
+    ack_one(Ack(handle.id, '{"sent":1.10}', "w"))
+    handle.refresh()
+    assert (handle.state, handle.result, handle.is_finished, handle.error) == ("completed", {"sent": 1.10}, True, None)
+    assert handle.wait(timeout=0) is handle
+
+
+def test_cancel_and_retry(send: Any) -> None:
+    handle = send.enqueue("a", "b")
+    assert handle.cancel("no longer needed").state == "cancelled"
+    with pytest.raises(InvalidStateTransition):
+        handle.retry()
+    dead = send.options(retry={"max_attempts": 1}).enqueue("a", "b")
+    fetch(["email"], worker_id="w")
+    fail_one(Failure(dead.id, {"message": "broken"}))
+    assert dead.refresh().error is not None
+    assert dead.errors[0]["message"] == "broken"
+    assert dead.retry().state == "available"
+    assert dead.attempt == 0
+
+
+def test_get_job(send: Any) -> None:
+    handle = send.enqueue("a", "b")
+    assert get_job(handle.id) == get_job(str(handle.id)) == handle
+    assert len({get_job(handle.id), handle}) == 1
+    for unknown in ("nonsense", uuid.uuid4()):
+        with pytest.raises(NotFound):
+            get_job(unknown)
+
+
+def test_waiting_inside_a_transaction_is_refused_instead_of_hanging(send: Any) -> None:
+    handle = send.enqueue("a", "b")
+    with transaction.atomic(), pytest.raises(TransactionManagementError, match="after the atomic block"):
+        handle.wait()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_waiting_gives_up_in_time(send: Any) -> None:
+    with pytest.raises(TimeoutError, match=r"is still available after 0\.05 seconds"):
+        send.enqueue("a", "b").wait(timeout=0.05)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_everything_has_an_asynchronous_form(send: Any) -> None:
+    handle = await send.aenqueue("a", "b")
+    assert (await aget_job(handle.id)).state == "available"
+    with pytest.raises(TimeoutError):
+        await handle.await_(timeout=0.01)
+    await sync_to_async(fetch)(["email"], worker_id="w")
+    await sync_to_async(ack_one)(Ack(handle.id, None, "w"))
+    assert (await handle.await_(timeout=5)).state == "completed"
+    other = await aenqueue("report.make", 1)
+    assert (await other.acancel()).state == "cancelled"
+    assert (await other.arefresh()).state == "cancelled"
+    await sync_to_async(connections.close_all)()

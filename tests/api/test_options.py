@@ -1,0 +1,98 @@
+"""Options in Python's words become the envelope's, and mistakes are told where they are made."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from django_ojs.client.options import HANDLER_NAMES, attributes, checked, merged, milliseconds
+from django_ojs.errors import InvalidRetryPolicy
+
+
+@pytest.mark.parametrize(
+    "value,ms",
+    [
+        ("10m", 600_000),
+        ("PT1.5S", 1500),
+        (2, 2000),
+        (0.0015, 2),
+        (1.1, 1100),
+        (dt.timedelta(minutes=1), 60_000),
+        (0, 0),
+    ],
+)
+def test_durations_come_in_four_forms(value: Any, ms: int) -> None:
+    assert milliseconds(value, "delay") == ms
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), "soon", dt.timedelta(seconds=-1)])
+def test_impossible_durations_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^delay="):
+        milliseconds(value, "delay")
+
+
+@pytest.mark.parametrize("value", [None, True, [1]])
+def test_what_is_no_duration_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"^delay="):
+        milliseconds(value, "delay")
+
+
+@pytest.mark.parametrize(
+    "options,expected",
+    [
+        ({"queue": "email"}, {"queue": "email"}),
+        ({"timeout": 30}, {"timeout": 30}),
+        ({"timeout": "1500ms"}, {"timeout_ms": 1500}),
+        ({"visibility_timeout": "2m"}, {"visibility_timeout": 120}),
+        ({"delay": "10m"}, {"options": {"scheduled_at": "+PT10M"}}),
+        ({"unique": True}, {"unique": {}}),
+        ({"unique": False}, {}),
+        ({"unique": {"period": "1h"}}, {"unique": {"period": "1h"}}),
+        ({"tags": ("a", "b")}, {"tags": ["a", "b"]}),
+        ({"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, {"scheduled_at": "2026-01-01T00:00:00.000Z"}),
+        ({"expires_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, {"expires_at": "2026-01-01T00:00:00.000Z"}),
+        ({"priority": "HIGH", "pending": True}, {"priority": "HIGH", "pending": True}),
+    ],
+)
+def test_options_become_attributes(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert attributes(options) == expected
+
+
+@pytest.mark.parametrize(
+    "options,error,message",
+    [
+        ({"at": dt.datetime(2026, 1, 1)}, ValueError, "no time zone"),  # noqa: DTZ001
+        ({"at": "tomorrow"}, TypeError, "give a datetime"),
+        ({"tags": "a"}, TypeError, r"\['a'\]"),
+        ({"timeout": 0}, ValueError, "leave it out"),
+        ({"queue": "No Queue"}, ValueError, "queue='No Queue'"),
+        ({"retry": 5}, TypeError, "max_attempts"),
+        ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, "retry.max_attempts"),
+        ({"meta": {"when": dt.date(2026, 1, 1)}}, TypeError, r'meta\["when"\]'),
+        ({"meta": []}, TypeError, "give a dict"),
+        ({"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "delay": 5}, TypeError, "not both"),
+    ],
+)
+def test_mistaken_options_name_themselves(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        attributes(options)
+
+
+def test_an_unknown_option_gets_a_suggestion() -> None:
+    with pytest.raises(TypeError, match="Did you mean queue="):
+        checked({"que": "email"})
+
+
+def test_an_option_of_one_job_is_refused_at_the_handler() -> None:
+    with pytest.raises(TypeError, match=r"use \.options\(delay=\.\.\.\)"):
+        checked({"delay": 5}, HANDLER_NAMES)
+
+
+def test_retry_and_meta_are_merged_and_at_replaces_delay() -> None:
+    base = {"retry": {"max_attempts": 5, "jitter": False}, "meta": {"a": 1}, "delay": 5, "queue": "a"}
+    over = {"retry": {"max_attempts": 1}, "meta": {"b": 2}, "at": "now", "queue": "b"}
+    assert merged(base, over) == {
+        "retry": {"max_attempts": 1, "jitter": False}, "meta": {"a": 1, "b": 2}, "at": "now", "queue": "b",
+    }  # fmt: skip

@@ -1,0 +1,387 @@
+"""`ojs_jobs`, `ojs_dead_letter`, `ojs_queues` and `ojs_status`: what they change, what they ask, how they exit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.conf import settings as site
+from django.core.management import CommandError, call_command
+
+from django_ojs import clock, enqueue, get_job
+from django_ojs.client.handle import JobHandle
+from django_ojs.management import operating
+from django_ojs.management.commands import ojs_status
+from django_ojs.models import AuditEntry, Event, Job, Queue
+from django_ojs.operations import audit
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.register import register
+from tests.conftest import FrozenClock
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command(*arguments, stdout=out, stderr=out, no_color=True)
+    return out.getvalue().strip()
+
+
+def partly(*arguments: str) -> str:
+    """Run what is refused in part."""
+    out = io.StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command(*arguments, stdout=out, stderr=out, no_color=True)
+    assert ended.value.code == operating.IN_PART
+    return out.getvalue().strip()
+
+
+def states(*handles: JobHandle) -> list[str]:
+    return [str(handle.refresh().state) for handle in handles]
+
+
+def discarded(type: str = "mail.send", **options: Any) -> JobHandle:
+    """A dead letter."""
+    handle = enqueue(type, retry={"max_attempts": 1}, priority=100, **options)  # claimed before all others
+    (row,) = fetch([handle.queue], types=[type])
+    fail_one(Failure(row["id"], {"type": "SMTPError", "message": "no\nroute"}, "", row["attempt"]))
+    return handle.refresh()
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """What the operator says, and what was asked."""
+
+    def give(text: str) -> list[str]:
+        asked: list[str] = []
+
+        def reply(question: str) -> str:
+            asked.append(question)
+            return text
+
+        monkeypatch.setattr("builtins.input", reply)
+        return asked
+
+    return give
+
+
+# ojs_jobs
+
+
+def test_jobs_are_listed_newest_first_as_a_table_or_as_envelopes() -> None:
+    first, second = enqueue("mail.send", "a"), discarded()
+    heading, *lines = run("ojs_jobs", "list").splitlines()
+    assert heading.split() == ["ID", "TYPE", "QUEUE", "STATE", "ATTEMPT", "ENQUEUED", "ERROR"]
+    assert [line.split()[:5] for line in lines] == [
+        [str(second.id), "mail.send", "default", "discarded", "1/1"],
+        [str(first.id), "mail.send", "default", "available", "0/3"],
+    ]
+    assert lines[0].endswith("SMTPError: no route")
+    assert [job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", "--limit", "1"))] == [str(second.id)]
+
+
+def test_filters_narrow_the_list(frozen_clock: FrozenClock) -> None:
+    old = enqueue("mail.send")
+    frozen_clock.advance(hours=3)
+    new, report = enqueue("mail.receipt", queue="mail"), enqueue("report.make")
+
+    def ids(*arguments: str) -> set[str]:
+        return {job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", *arguments))}
+
+    assert ids("--type", "mail.*") == {str(old.id), str(new.id)}
+    assert ids("--type", "report.make") == {str(report.id)}
+    assert ids("--queue", "mail") == {str(new.id)}
+    assert ids("--state", "completed,active") == set()
+    assert ids("--before", "2h") == {str(old.id)}
+    assert ids("--after", "2026-01-15T14:00:00Z") == {str(new.id), str(report.id)}
+    assert run("ojs_jobs", "list", "--queue", "nowhere") == "There are no such jobs."
+
+
+@pytest.mark.parametrize(
+    "arguments,part",
+    [
+        (("list", "--state", "broken"), "is not made of"),
+        (("list", "--before", "tomorrow"), "neither so long ago nor an instant"),
+        (("list", "--limit", "0"), "not a number above zero"),
+        (("cancel", "5"), "is not the id of a job"),
+        (("cancel",), "Say which jobs"),
+        (("cancel", "--all", "--queue", "mail"), "Say which jobs"),
+        (("show", "5"), "Job '5' not found"),
+    ],
+)
+def test_a_mistake_in_the_arguments_changes_nothing(arguments: tuple[str, ...], part: str) -> None:
+    handle = enqueue("mail.send")
+    with pytest.raises(CommandError, match=part):
+        run("ojs_jobs", *arguments)
+    assert states(handle) == ["available"]
+
+
+def test_one_job_is_shown_as_the_wire_has_it() -> None:
+    handle = enqueue("mail.send", "a", {"b": [1]})
+    assert json.loads(run("ojs_jobs", "show", str(handle.id))) == handle.envelope
+
+
+def test_cancelling_by_filter_asks_with_the_number_and_obeys(answer: Callable[[str], list[str]]) -> None:
+    mail, other = [enqueue("mail.send", queue="mail", delay="1h"), enqueue("mail.send", queue="mail")], enqueue("x.y")
+    asked = answer("n")
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        run("ojs_jobs", "cancel", "--queue", "mail")
+    assert asked == ["Cancel 2 jobs? [y/N] "]
+    assert states(*mail, other) == ["scheduled", "available", "available"]
+    answer("yes")
+    assert run("ojs_jobs", "cancel", "--queue", "mail") == "2 jobs cancelled."
+    assert states(*mail, other) == ["cancelled", "cancelled", "available"]
+    assert {e.data["cancelled_by"] for e in Event.objects.filter(type="job.cancelled")} == {audit.by_command()}
+
+
+def test_nobody_to_answer_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = enqueue("mail.send")
+
+    def gone(question: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", gone)
+    with pytest.raises(CommandError, match="say --yes"):
+        run("ojs_jobs", "cancel", "--all")
+    assert states(handle) == ["available"]
+
+
+def test_running_jobs_are_cancelled_only_when_they_are_named() -> None:
+    handle = enqueue("mail.send")
+    fetch(["default"])
+    assert run("ojs_jobs", "cancel", "--all", "--yes") == "0 jobs cancelled."
+    assert run("ojs_jobs", "cancel", "--state", "active", "--yes") == "1 jobs cancelled."
+    assert states(handle) == ["cancelled"]
+
+
+def test_a_dry_run_counts_and_changes_nothing() -> None:
+    handles = [enqueue("mail.send") for _ in range(3)]
+    assert run("ojs_jobs", "cancel", "--type", "mail.send", "--dry-run") == "3 jobs would be cancelled."
+    assert states(*handles) == ["available"] * 3
+
+
+def test_what_is_refused_is_told_and_the_rest_is_done() -> None:
+    dead, fresh = discarded(), enqueue("mail.send")
+    unknown = "01990000-0000-7000-8000-000000000000"
+    told = partly("ojs_jobs", "retry", str(dead.id), str(fresh.id), unknown, "--yes")
+    assert told.splitlines()[0] == "1 jobs retried."
+    assert told.splitlines()[-1] == "2 jobs were left as they are."
+    assert unknown in told
+    assert states(dead, fresh) == ["available", "available"]
+
+
+def test_retry_takes_what_waits_for_its_next_attempt_too(frozen_clock: FrozenClock) -> None:
+    waiting, dead = enqueue("mail.send"), discarded("other.type")
+    (row,) = fetch(["default"])
+    fail_one(Failure(row["id"], {"message": "x"}, "", row["attempt"]))
+    assert states(waiting, dead) == ["retryable", "discarded"]
+    assert run("ojs_jobs", "retry", "--all", "--yes") == "2 jobs retried."
+    assert states(waiting, dead) == ["available", "available"]
+
+
+def test_purge_deletes_what_has_ended_and_nothing_else() -> None:
+    dead, cancelled, alive = discarded(), enqueue("a.b").cancel(), enqueue("c.d")
+    assert run("ojs_jobs", "purge", "--state", "cancelled", "--yes") == "1 jobs deleted."
+    assert run("ojs_jobs", "purge", "--all", "--yes") == "1 jobs deleted."
+    assert set(Job.objects.values_list("pk", flat=True)) == {alive.id}
+    assert "1 jobs were left" in partly("ojs_jobs", "purge", str(alive.id), "--yes")
+    assert not Job.objects.filter(pk__in=[dead.id, cancelled.id]).exists()
+
+
+def test_many_jobs_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operating, "CHUNK", 2)
+    for _ in range(5):
+        enqueue("mail.send")
+    assert run("ojs_jobs", "cancel", "--all", "--yes") == "5 jobs cancelled."
+    assert [event.data["total"] for event in Event.objects.filter(type="bulk.cancel.completed")] == [2, 2, 1]
+
+
+# ojs_dead_letter
+
+
+def test_dead_letters_are_listed_retried_and_deleted() -> None:
+    first, second, kept = discarded(), discarded("report.make"), discarded("other.type", queue="mail")
+    outside = enqueue("mail.send", retry={"max_attempts": 1, "on_exhaustion": "discard"})
+    (row,) = fetch(["default"])
+    fail_one(Failure(row["id"], {"message": "x"}, "", row["attempt"]))
+    heading, *lines = run("ojs_dead_letter", "list").splitlines()
+    assert heading.split() == ["ID", "TYPE", "QUEUE", "ATTEMPTS", "DISCARDED", "ERROR"]
+    assert [line.split()[0] for line in lines] == [str(kept.id), str(second.id), str(first.id)]
+    assert len(json.loads(run("ojs_dead_letter", "list", "--json", "--type", "report.*"))) == 1
+    assert run("ojs_dead_letter", "retry", "--type", "mail.*", "--yes") == "1 jobs retried."
+    assert run("ojs_dead_letter", "delete", "--queue", "default", "--dry-run") == "1 jobs would be deleted."
+    assert run("ojs_dead_letter", "delete", "--queue", "default", "--yes") == "1 jobs deleted."
+    assert states(first, kept, outside) == ["available", "discarded", "discarded"]
+    assert not Job.objects.filter(pk=second.id).exists()
+    assert "left as they are" in partly("ojs_dead_letter", "retry", str(outside.id), "--yes")
+    assert run("ojs_dead_letter", "list", "--queue", "empty") == "There are no such dead letters."
+
+
+def test_deleting_dead_letters_asks(answer: Callable[[str], list[str]]) -> None:
+    dead = discarded()
+    asked = answer("")
+    with pytest.raises(CommandError):
+        run("ojs_dead_letter", "delete", str(dead.id))
+    assert asked == ["Delete 1 jobs? [y/N] "]
+    assert states(dead) == ["discarded"]
+
+
+# ojs_queues
+
+
+def test_queues_are_listed_with_their_jobs(transactional_db: None) -> None:
+    assert run("ojs_queues", "list") == "There are no queues: they appear with their first job."
+    enqueue("a.b"), enqueue("a.b"), enqueue("a.b", queue="mail", delay="1h"), discarded("c.d", queue="mail")
+    heading, *lines = run("ojs_queues", "list").splitlines()
+    assert heading.split() == ["NAME", "STATUS", "AVAILABLE", "ACTIVE", "SCHEDULED", "RETRYABLE", "PENDING", "DEAD"]
+    assert [line.split() for line in lines] == [
+        ["default", "active", "2", "0", "0", "0", "0", "0"],
+        ["mail", "active", "0", "0", "1", "0", "0", "1"],
+    ]
+    assert {queue["name"]: queue["discarded"] for queue in json.loads(run("ojs_queues", "list", "--json"))} == {
+        "default": 0, "mail": 1,
+    }  # fmt: skip
+
+
+def test_pausing_stops_delivery_and_resuming_starts_it(transactional_db: None) -> None:
+    enqueue("a.b")
+    assert run("ojs_queues", "pause", "default") == "default: paused"
+    assert fetch(["default"]) == []
+    assert Event.objects.get(type="queue.paused").data == {"paused_by": audit.by_command()}
+    assert run("ojs_queues", "resume", "default") == "default: active"
+    assert len(fetch(["default"])) == 1
+
+
+def test_a_mistyped_queue_is_not_made(transactional_db: None) -> None:
+    enqueue("a.b")
+    for arguments in (("pause", "default", "defautl"), ("config", "defautl"), ("config", "defautl", "--set", "x=1")):
+        with pytest.raises(CommandError, match="no queue 'defautl'"):
+            run("ojs_queues", *arguments)
+    assert list(Queue.objects.values_list("name", "paused")) == [("default", False)]
+
+
+def test_a_queue_is_configured_and_shown(transactional_db: None) -> None:
+    enqueue("a.b")
+    assert json.loads(run("ojs_queues", "config", "default")) == {}
+    run("ojs_queues", "config", "_default", "--set", "default_timeout=60")
+    changed = run(
+        "ojs_queues", "config", "default", "--set", "concurrency=5", "--set", 'default_retry={"max_attempts":7}'
+    )
+    assert json.loads(changed) == {"default_timeout": 60, "concurrency": 5, "default_retry": {"max_attempts": 7}}
+    taken_back = run("ojs_queues", "config", "default", "--set", "concurrency=null")
+    assert "concurrency" not in json.loads(taken_back)
+    for wrong in ("concurrency=-1", "concurrency=many", "concurrency", "=5"):
+        with pytest.raises(CommandError, match=r"concurrency|KEY=JSON"):
+            run("ojs_queues", "config", "default", "--set", wrong)
+
+
+# ojs_status
+
+
+def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db: None) -> None:
+    quiet = json.loads(run("ojs_status", "--json", "--check"))
+    assert (quiet["queues"], quiet["workers"], quiet["attention"]) == ([], [], [])
+    enqueue("mail.send"), enqueue("mail.send", queue="held")
+    run("ojs_queues", "pause", "held")
+    told = partly("ojs_status", "--check")
+    assert "! 2 jobs wait, and no worker runs." in told
+    assert "! 1 jobs wait in held, which is paused." in told
+    register("w-1", {"hostname": "h", "pid": 7, "queues": ["default"], "concurrency": 4, "job_types": ["other.type"]})
+    facts = json.loads(partly("ojs_status", "--json", "--check"))
+    assert facts["jobs"]["available"] == 2
+    assert facts["workers"] == [{"id": "w-1", "state": "running", "active_jobs": 0, "concurrency": 4}]
+    assert facts["attention"][0] == "2 jobs of the type mail.send wait, and no worker has it."
+    assert "2 available" in run("ojs_status")
+
+
+def test_a_silent_worker_is_told(transactional_db: None) -> None:
+    register("w-1", {"hostname": "h", "queues": ["default"]})
+    clock.freeze(clock.now() + dt.timedelta(hours=1))
+    assert "! The worker w-1 is silent." in run("ojs_status")
+
+
+def test_watching_shows_it_again_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        enqueue("mail.send")
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ojs_status.time, "sleep", pause)
+    lines = run("ojs_status", "--watch", "5", "--json").splitlines()
+    assert [json.loads(line)["jobs"]["available"] for line in lines] == [0, 1, 2]
+    assert pauses == [5, 5, 5]
+
+
+@pytest.mark.slow
+def test_scripts_see_the_exit_codes(child_environment: dict[str, str]) -> None:
+    handle = enqueue("mail.send")
+
+    def code(*arguments: str) -> int:
+        command = [sys.executable, "manage.py", *arguments]
+        done = subprocess.run(
+            command, check=False, env=child_environment, cwd=site.BASE_DIR, stdin=subprocess.DEVNULL, timeout=60
+        )
+        return done.returncode
+
+    assert code("ojs_status", "--check") == 3
+    assert code("ojs_jobs", "cancel", "--all") == 1
+    assert code("ojs_jobs", "cancel", "--everything") == 2
+    assert states(handle) == ["available"]
+    assert code("ojs_jobs", "cancel", "--all", "--yes") == 0
+    assert code("ojs_jobs", "retry", str(handle.id), "--yes") == 3
+    assert get_job(handle.id).state == "cancelled"
+
+
+# The audit log
+
+
+def test_every_act_of_a_command_has_its_entry(transactional_db: None) -> None:
+    dead, other, waits = discarded(), discarded("a.b"), enqueue("a.b")
+    run("ojs_dead_letter", "retry", str(dead.id), "--yes")
+    run("ojs_dead_letter", "delete", str(other.id), "--yes")
+    run("ojs_jobs", "cancel", str(waits.id), str(dead.id), "--yes")
+    run("ojs_jobs", "purge", "--all", "--yes")
+    run("ojs_jobs", "retry", str(discarded().id), "--yes")
+    run("ojs_queues", "pause", "default")
+    run("ojs_queues", "resume", "default")
+    run("ojs_queues", "config", "default", "--set", "concurrency=5")
+    entries = list(AuditEntry.objects.order_by("id"))
+    assert [entry.action for entry in entries] == [
+        "job.retry", "job.delete", "job.cancel", "job.purge", "job.retry", "queue.pause", "queue.resume",
+        "queue.configure",
+    ]  # fmt: skip
+    assert {(entry.door, entry.actor) for entry in entries} == {("command", audit.by_command())}
+    assert [entries[0].target, entries[5].target] == [str(dead.id), "default"]
+    assert entries[2].detail["targets"] == [str(waits.id), str(dead.id)]
+    assert entries[7].detail == {"concurrency": 5}
+
+
+def test_a_dry_run_and_a_refused_question_leave_none(answer: Callable[[str], list[str]]) -> None:
+    enqueue("a.b")
+    run("ojs_jobs", "cancel", "--all", "--dry-run")
+    answer("n")
+    with pytest.raises(CommandError):
+        run("ojs_jobs", "cancel", "--all")
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_batch_and_its_entry_are_there_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = enqueue("a.b")
+
+    def broken(*args: Any) -> None:
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(audit, "append", broken)
+    with pytest.raises(RuntimeError):
+        run("ojs_jobs", "cancel", "--all", "--yes")
+    assert states(handle) == ["available"]

@@ -1,0 +1,48 @@
+"""The published cases, and the seed's examples, against real servers (levels that the manifest claims)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from django_ojs.conformance import servers
+from django_ojs.conformance.cases import load_path, select
+from django_ojs.conformance.suite import Target, run_report
+from django_ojs.http.manifest import CONFORMANCE_LEVEL
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(900)]
+
+SIDE_BY_SIDE = 4
+
+
+def directory() -> Path:
+    return Path(os.environ["OJS_CONFORMANCE_DIR"])
+
+
+def farm(dialect: str) -> AbstractContextManager[list[Target]]:
+    """Several servers; cases wait more than they work."""
+    return servers.farm(SIDE_BY_SIDE, dialect, os.environ.get("OJS_TEST_DATABASE_URL", ""))
+
+
+def test_the_published_cases_pass() -> None:
+    cases = select(load_path(directory()), level=CONFORMANCE_LEVEL, test_id=None)
+    assert cases
+    with farm("published") as targets:
+        report = run_report(cases, targets)
+    assert not report.failed, report.as_text()
+    assert {result.case.test_id for result in report.results if result.outcome == "skipped"} <= {"L1-RTR-014"}
+
+
+def test_the_examples_of_the_seed_pass() -> None:
+    document = directory().parent / "seeds" / "conformance-spec.md"
+    if not document.exists():
+        pytest.skip("the conformance specification is not beside the published cases")
+    cases = select(load_path(document), level=CONFORMANCE_LEVEL, test_id=None)
+    assert cases
+    with farm("spec") as targets:
+        report = run_report(cases, targets)
+    assert not report.failed, report.as_text()
+    assert report.conformant_level == CONFORMANCE_LEVEL

@@ -1,0 +1,195 @@
+"""What every test gets: no network beyond this machine, a clock to hold, settings that start fresh.
+
+Tests marked for a service are skipped, with the variable to set, where that service is not at hand.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import hypothesis
+import pytest
+from django.conf import settings
+from django.db import connection
+from hypothesis import HealthCheck
+
+from django_ojs import clock, dburl
+from django_ojs.conf import ojs_settings
+from django_ojs.operations import cronruns, glance, queues, schemas
+from django_ojs.scheduler.outage import outage
+
+#: marker: (the vendor it wants, what to set)
+VENDORS = {
+    "sqlite": ("sqlite", "leave OJS_TEST_DATABASE_URL unset or set it to sqlite:///…"),
+    "postgres": ("postgresql", "set OJS_TEST_DATABASE_URL=postgres://user@host/name"),
+    "mariadb": ("mysql", "set OJS_TEST_DATABASE_URL=mysql://user@host/name"),
+}
+
+
+def pytest_configure() -> None:
+    settings.SCRATCH.mkdir(exist_ok=True)
+    # How fast a busy machine draws examples, or runs one, decides nothing.
+    hypothesis.settings.register_profile("ojs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    hypothesis.settings.load_profile("ojs")
+
+
+def pytest_unconfigure() -> None:
+    if settings.BEGAN_RUN:
+        shutil.rmtree(settings.SCRATCH, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = {
+        marker: f"needs the database {vendor}: {remedy}"
+        for marker, (vendor, remedy) in VENDORS.items()
+        if connection.vendor != vendor
+    }
+    if not settings.REDIS_URL:
+        missing["redis"] = "needs Redis: set OJS_TEST_REDIS_URL=redis://host:6379/15"
+    if not os.environ.get("OJS_CONFORMANCE_DIR"):
+        missing["conformance"] = "needs the published cases: set OJS_CONFORMANCE_DIR to their directory"
+    for item in items:
+        for marker, reason in missing.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+# Network
+
+
+class NetworkForbidden(RuntimeError):
+    """A test tried to leave this machine. Not an OSError: no retry or error handler may swallow it."""
+
+
+#: Services named by the environment may live elsewhere, as they do beside a CI container.
+ALLOWED_NAMES = {"localhost", *filter(None, [urlsplit(settings.REDIS_URL).hostname])}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback or address.is_unspecified
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network() -> Iterator[None]:
+    """Guard Python's own sockets. Database drivers bring theirs, and they go where the URL says."""
+    allowed = set(ALLOWED_NAMES)
+    resolve = socket.getaddrinfo
+
+    def check(host: str, deed: str) -> None:
+        if host not in allowed and not _is_loopback(host):
+            raise NetworkForbidden(f"Tests stay on this machine, but this one tried to {deed} {host!r}.")
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name and name.endswith(".invalid"):  # RFC 6761: exists nowhere, so nobody need be asked
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        if name:
+            check(name, "resolve")
+        found = resolve(host, *args, **kwargs)
+        if name in ALLOWED_NAMES:
+            allowed.update(entry[4][0] for entry in found)
+        return found
+
+    def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: socket.socket, *args: Any) -> Any:
+            address = args[-1]  # connect(address), sendto(data[, flags], address)
+            if self.family in (socket.AF_INET, socket.AF_INET6):
+                check(address[0], "reach")
+            return method(self, *args)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", getaddrinfo)
+        for name in ("connect", "connect_ex", "sendto"):
+            patch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
+        yield
+
+
+# Time and settings
+
+
+class FrozenClock:
+    """The clock of `django_ojs`, stopped. `now` is its instant; only `advance` and `move_to` change it."""
+
+    START = dt.datetime(2026, 1, 15, 12, 0, tzinfo=dt.UTC)
+
+    def __init__(self) -> None:
+        self.move_to(self.START)
+
+    @property
+    def now(self) -> dt.datetime:
+        return clock.now()
+
+    def advance(self, **delta: float) -> dt.datetime:
+        """`advance(seconds=5)`, or any argument of `timedelta`; returns the new instant."""
+        return clock.advance(**delta)
+
+    def move_to(self, instant: dt.datetime) -> None:
+        clock.freeze(instant)
+
+
+@pytest.fixture
+def frozen_clock() -> FrozenClock:
+    """Time stands still until the test moves it; `_fresh_state` lets it run again."""
+    return FrozenClock()
+
+
+@pytest.fixture
+def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that count statements: what a process has asked once it knows to the end, on the slowest machine."""
+    for module, name in (
+        (clock, "_RESYNC_SECONDS"), (cronruns, "_TRUST"), (queues, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 3600.0)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state() -> Iterator[None]:
+    """Thaw the clock and forget the settings after each test, whoever froze or changed them."""
+    yield
+    clock.freeze(None)
+    queues.forget()
+    schemas.forget()
+    glance.forget()
+    outage.forget()
+    ojs_settings.reset()  # type: ignore[attr-defined]
+
+
+# Processes
+
+
+@pytest.fixture
+def child_environment(transactional_db: None) -> dict[str, str]:
+    """The environment for a process that works on this test's database: `manage.py ojs_worker` and such."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "OJS_TEST_DATABASE_URL": dburl.unparse(connection.settings_dict),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.BASE_DIR), os.environ.get("PYTHONPATH", "")])),
+    }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _last_connections(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """PostgreSQL drops no database that a session is left in: that of a process killed a moment ago, or of a thread."""
+    yield
+    if connection.vendor != "postgresql":
+        return
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )

@@ -1,0 +1,57 @@
+"""The attempts of a job: each with its wait, its run and its end, whatever ended it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.test import Client
+
+from django_ojs import clock
+from django_ojs.admin.timeline import timeline
+from django_ojs.models import Job
+from django_ojs.operations import due
+from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.fail import Failure, fail
+from django_ojs.operations.fetch import fetch
+from tests.admin.conftest import pushed, url
+
+NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
+pytestmark = pytest.mark.django_db
+
+
+def test_waits_runs_and_errors_of_every_attempt(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    (job,) = pushed(retry={"max_attempts": 3, "initial_interval": "10s", "jitter": False})
+    clock.advance(seconds=2)
+    fetch(["default"], worker_id="w-1")
+    clock.advance(seconds=5)
+    fail([Failure(job.pk, error={"type": "OSError", "message": "gone"})])
+    clock.advance(seconds=11)
+    due.settle()
+    clock.advance(seconds=1)
+    fetch(["default"], worker_id="w-2")
+    clock.advance(seconds=3)
+    running = timeline(job.pk)["attempts"]
+    assert [(one["number"], one["waited"], one["ran"], one["worker"]) for one in running] == [
+        (1, "2 s", "5 s", "w-1"), (2, "2 s", "3 s", "w-2")
+    ]  # fmt: skip
+    assert running[0]["error"] == "OSError: gone"
+    assert "active" in running[1]["outcome"]
+    ack([Ack(job.pk)])
+    clock.advance(seconds=60)
+    ended = timeline(job.pk)["attempts"]
+    assert (ended[1]["ran"], ended[1]["error"]) == ("3 s", "")
+    assert "completed" in ended[1]["outcome"]
+    assert "OSError: gone" in admin_client.get(url("job", "change", job.pk)).content.decode()
+
+
+def test_a_lost_reservation_ends_its_attempt() -> None:
+    clock.freeze(NOW)
+    (job,) = pushed(options={"visibility_timeout_ms": 1000})
+    fetch(["default"], worker_id="w-1")
+    clock.advance(seconds=30)
+    due.settle()
+    (lost,) = timeline(job.pk)["attempts"]
+    assert "active" not in lost["outcome"]
+    assert Job.objects.get(pk=job.pk).state == "available"

@@ -1,0 +1,413 @@
+"""The overview and the dead letters: who sees what, what it costs, and that nothing a job carries is markup."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_ojs import clock
+from django_ojs.admin import deadletters, figures, shared
+from django_ojs.models import AuditEntry, Event, Job, Queue, Worker
+from django_ojs.operations import cron, workflow
+from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.pause import pause
+from django_ojs.operations.register import register
+from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
+
+NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
+pytestmark = pytest.mark.django_db
+EVIL = "<script>alert('x')</script>\"onload=alert(1)"
+OVERVIEW, LETTERS = "/admin/django_ojs/job/overview/", "/admin/django_ojs/job/dead-letters/"
+RETRY_ALL, DELETE_ALL = f"{LETTERS}all/retry_dead_letters/", f"{LETTERS}all/delete_dead_letters/"
+#: A workflow in every shape that is drawn differently.
+FLOW = {"type": "chain", "name": EVIL, "steps": [{"type": "mail.send", "args": []},
+        {"type": "group", "jobs": [{"type": "mail.send", "args": []}] * 20}]}  # fmt: skip
+
+
+@pytest.fixture
+def full(db: None) -> Any:
+    one_in_each_state()
+    dead(error={"type": EVIL[:200], "message": EVIL, "retryable": False, "backtrace": [EVIL]}, meta={"x": EVIL})
+    pause("mail", by="ann")
+    register("w-1", {"queues": [EVIL], "hostname": "box", "job_types": ["other.type"], "concurrency": 4})
+    cron.register({"name": "nightly", "cron": "30 2 * * *", "timezone": "Europe/Paris", "type": "a.b", "args": []})
+    ack([Ack(job.pk) for job in claimed(3)])
+    return workflow.create(FLOW).workflow
+
+
+def pages(flow: Any) -> list[str]:
+    job = Job.objects.filter(state="discarded").first()
+    assert job is not None
+    return [
+        OVERVIEW, f"{OVERVIEW}live/", LETTERS, f"{LETTERS}live/", f"{LETTERS}?type=mail.*&error=Value", RETRY_ALL,
+        f"{DELETE_ALL}?error=ValueError", url("job", "change", job.pk), url("workflow", "change", flow.pk),
+        reverse("admin:django_ojs_workflow_graph", args=[flow.pk]), url("cronschedule", "change", "nightly"),
+        url("job"), url("queue"), url("worker", "change", "w-1"), reverse("admin:app_list", args=["django_ojs"]),
+    ]  # fmt: skip
+
+
+# What is shown
+
+
+def test_the_overview_has_the_exact_numbers(admin_client: Client, full: Any) -> None:
+    context = admin_client.get(OVERVIEW).context
+    there = dict(context["states"])
+    for state, number in there.items():
+        assert number == str(Job.objects.filter(state=state).count()), state
+    assert context["dead"] == str(Job.objects.dead_letters().count())
+    queues = {line["line"].name: line["line"] for line in context["queues"]}
+    assert next(iter(queues)) == "mail"  # paused: it needs attention
+    assert queues["mail"].status == "paused"
+    assert [worker["id"] for worker in context["workers"]] == ["w-1"]
+    assert [schedule["name"] for schedule in context["schedules"]] == ["nightly"]
+    assert [(one.type, one.dead, one.retrying) for one, _kind, _message in context["failing"]] == [("mail.send", 2, 1)]
+    assert context["latency"]["jobs"] == 4
+
+
+def test_an_empty_installation_has_an_overview(admin_client: Client) -> None:
+    for page in (OVERVIEW, LETTERS):
+        assert admin_client.get(page).status_code == 200
+
+
+def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(admin_client: Client) -> None:
+    pushed(3, type="mail.send")
+    pushed(2, type="report.daily", queue="reports")
+    assert admin_client.get(OVERVIEW).context["unserved"] == [("mail.send", 3), ("report.daily", 2)]
+    register("w-1", {"job_types": ["mail.send"]})
+    shared.forget()
+    assert admin_client.get(OVERVIEW).context["unserved"] == [("report.daily", 2)]
+    register("w-2", {})
+    shared.forget()
+    assert admin_client.get(OVERVIEW).context["unserved"] == []
+
+
+def test_the_oldest_wait_is_found_behind_jobs_of_higher_priority(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    pushed(1)
+    clock.advance(seconds=600)
+    pushed(50, priority=5)
+    pushed(1, queue="held", scheduled_at="2099-01-01T00:00:00Z")
+    lines = {line["line"].name: line["oldest"] for line in admin_client.get(OVERVIEW).context["queues"]}
+    assert lines == {"default": "10 min", "held": "–"}
+
+
+def test_rates_charts_and_percentiles_come_from_what_was_done(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    for _minute in range(6):
+        pushed(10, queue="mail")
+        clock.advance(seconds=2)
+        jobs = [Job.objects.get(pk=row["id"]) for row in fetch(["mail"], count=10, worker_id="w")]
+        clock.advance(seconds=3)
+        ack([Ack(job.pk) for job in jobs])
+        clock.advance(seconds=55)
+    found = figures.current.get()
+    assert [line.rate for line in found.queues] == [10.0]
+    assert sum(work.completed for _at, work in found.hour) == 60
+    assert sum(work.completed for _at, work in found.day) == 0  # nothing is folded yet
+    assert (found.latency.jobs, found.latency.run) == (60, [3000.0] * 3)
+    assert found.latency.wait == pytest.approx([2000.0] * 3, abs=1)  # the jobs of a batch are a microsecond apart
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    assert figures.percentiles([]) == []
+    assert figures.percentiles([7.0]) == [7.0, 7.0, 7.0]
+    assert figures.percentiles([float(n) for n in range(1, 101)]) == [50.0, 95.0, 99.0]
+
+
+# What it costs
+
+
+def queries(client: Client, page: str) -> list[str]:
+    ContentType.objects.clear_cache()
+    shared.forget()
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(page).status_code == 200
+    return [query["sql"] for query in captured]
+
+
+def test_no_page_needs_more_queries_for_more_rows(admin_client: Client, full: Any) -> None:
+    wanted = [page for page in pages(full) if "/all/" not in page]
+    few = {page: len(queries(admin_client, page)) for page in wanted}
+    dead(15)
+    for number in range(15):
+        pushed(2, queue=f"queue-{number}", priority=number, type=f"type.t{number}")
+        register(f"more-{number}", {"queues": ["mail"], "job_types": ["other.type"]})
+        cron.register({"name": f"more-{number}", "cron": "@daily", "type": "a.b", "args": []})
+    assert [page for page in wanted if len(queries(admin_client, page)) > few[page]] == []
+
+
+def test_no_live_page_counts_jobs(admin_client: Client, full: Any) -> None:
+    for page in (f"{OVERVIEW}live/", f"{LETTERS}live/", reverse("admin:django_ojs_workflow_graph", args=[full.pk])):
+        assert not [sql for sql in queries(admin_client, page) if "COUNT(" in sql.upper()], page
+
+
+@pytest.mark.parametrize("page", [f"{OVERVIEW}live/", f"{LETTERS}live/", f"{LETTERS}live/?error=ValueError"])
+def test_ten_viewers_cost_what_one_does(admin_client: Client, full: Any, page: str) -> None:
+    queries(admin_client, page)
+    # As if it took no time, however busy the machine is.
+    with pytest.MonkeyPatch.context() as patch, CaptureQueriesContext(connection) as captured:
+        patch.setattr("django_ojs.admin.shared.time.monotonic", lambda: 0.0)
+        for _viewer in range(10):
+            admin_client.get(page)
+    about_users = ("auth_", "django_session")
+    assert [q["sql"] for q in captured if not any(table in q["sql"] for table in about_users)] == []
+
+
+def test_a_workflow_of_a_thousand_members_is_drawn_in_few_queries(admin_client: Client) -> None:
+    jobs = [{"type": "mail.send", "args": []}] * 1000
+    flow = workflow.create({"type": "group", "jobs": jobs}).workflow
+    page = reverse("admin:django_ojs_workflow_graph", args=[flow.pk])
+    assert len(queries(admin_client, page)) <= 6
+    body = admin_client.get(page).content.decode()
+    assert "989 more jobs" in body
+    assert len(body) < 30_000
+
+
+# Who may
+
+
+def test_who_may_not_see_jobs_sees_no_page(operator: Callable[..., Client], full: Any) -> None:
+    client = operator("view_queue", "change_queue", "view_worker")
+    for page in (OVERVIEW, f"{OVERVIEW}live/", LETTERS, f"{LETTERS}live/", RETRY_ALL):
+        assert client.get(page).status_code == 403
+    assert Client().get(OVERVIEW).status_code == 302  # to the login
+
+
+def test_sections_and_buttons_need_their_own_rights(operator: Callable[..., Client], full: Any) -> None:
+    client = operator("view_job")
+    context = client.get(OVERVIEW).context
+    assert (context["queues"], context["workers"], context["schedules"]) == (None, None, None)
+    body = client.get(LETTERS).content.decode()
+    assert "formaction" not in body
+    assert "/all/" not in body
+
+
+def test_a_look_at_queues_gives_no_switch(operator: Callable[..., Client], full: Any) -> None:
+    client = operator("view_job", "view_queue")
+    assert "formaction" not in client.get(OVERVIEW).content.decode()
+    assert client.post(url("queue", "verb", "mail", "resume_queues")).status_code == 403
+    assert Queue.objects.get(pk="mail").paused
+
+
+@pytest.mark.parametrize("page, right", [(RETRY_ALL, "delete_job"), (DELETE_ALL, "change_job")])
+def test_each_bulk_verb_needs_its_right(operator: Callable[..., Client], full: Any, page: str, right: str) -> None:
+    client = operator("view_job", right)
+    assert client.get(page).status_code == 403
+    assert client.post(page).status_code == 403
+    assert Job.objects.dead_letters().count() == 2
+
+
+def test_every_change_needs_a_token(admin_client: Client, full: Any) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.cookies = admin_client.cookies
+    (job,) = pushed()
+    actions = [url("queue", "verb", "mail", "resume_queues"), RETRY_ALL, DELETE_ALL, url("job", "priority", job.pk)]
+    for action in actions:
+        assert client.post(action, {"priority": "5"}).status_code == 403
+    assert Queue.objects.get(pk="mail").paused
+    assert Job.objects.dead_letters().count() == 2
+
+
+def test_only_bulk_verbs_are_bulk_verbs(admin_client: Client) -> None:
+    assert admin_client.get(f"{LETTERS}all/cancel_jobs/").status_code == 404
+    assert admin_client.get(f"{LETTERS}all/nothing/").status_code == 404
+
+
+# Acting
+
+
+def test_pausing_leads_back_to_the_overview_which_shows_it(admin_client: Client) -> None:
+    pushed(queue="mail")
+    action = url("queue", "verb", "mail", "pause_queues")
+    response = admin_client.post(action, {"next": OVERVIEW}, follow=True)
+    assert response.redirect_chain == [(OVERVIEW, 302)]
+    assert said(response) == ["1 queue paused."]
+    assert response.context["queues"][0]["line"].status == "paused"
+
+
+@pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example", "javascript:alert(1)", ""])
+def test_a_button_leads_nowhere_else(admin_client: Client, target: str) -> None:
+    pushed(queue="mail")
+    response = admin_client.post(url("queue", "verb", "mail", "pause_queues"), {"next": target})
+    assert response.headers["Location"] == url("queue", "change", "mail")
+
+
+def test_the_count_comes_first_and_nobody_who_came_later_is_meant(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    old = [*dead(3), *dead(2, error={"type": "OSError", "message": "gone", "retryable": False})]
+    clock.advance(seconds=1)
+    question = admin_client.get(RETRY_ALL, {"error": "ValueError"})
+    assert question.context["number"] == 3
+    assert "<b>3</b> dead letters" in question.content.decode()
+    assert Job.objects.dead_letters().count() == 5
+    clock.advance(seconds=1)
+    (late,) = dead()
+    response = admin_client.post(RETRY_ALL, dict(question.context["fields"]), follow=True)
+    assert said(response) == ["3 jobs made available again."]
+    states = dict(Job.objects.values_list("pk", "state"))
+    assert [states[job.pk] for job in old] == ["available"] * 3 + ["discarded"] * 2
+    assert states[late.pk] == "discarded"
+
+
+def test_nothing_is_done_to_all_without_the_question(admin_client: Client) -> None:
+    dead(2)
+    for until in ("", "yesterday"):
+        response = admin_client.post(DELETE_ALL, {"type": "mail.send", "until": until})
+        assert response.context["number"] == 2
+    assert Job.objects.dead_letters().count() == 2
+
+
+def test_deleting_all_that_fit_goes_in_batches(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ojs.admin.operate.CHUNK", 4)
+    dead(10, type="mail.send")
+    (other,) = dead(1, type="report.daily")
+    question = admin_client.get(DELETE_ALL, {"type": "mail.*"})
+    response = admin_client.post(DELETE_ALL, dict(question.context["fields"]), follow=True)
+    assert said(response) == ["10 jobs deleted."]
+    assert [job.pk for job in Job.objects.dead_letters()] == [other.pk]
+
+
+def test_dead_letters_are_grouped_without_what_differs(admin_client: Client) -> None:
+    for number in range(3):
+        dead(error={"type": "OSError", "message": f"host 10.0.0.{number} gone at 0x7f{number}a", "retryable": False})
+    dead(2)
+    groups = deadletters.groups.get()
+    assert [(group.count, group.error, group.message) for group in groups] == [
+        (3, "OSError", "host #.#.#.# gone at #"),
+        (2, "ValueError", "no such template"),
+    ]
+    listed = admin_client.get(f"{url('job')}?state=dead_letter&{groups[0].query}").context["cl"].result_list
+    assert len(listed) == 3
+
+
+def test_priority_is_changed_and_refused_with_words(admin_client: Client) -> None:
+    (job,) = pushed()
+    action = url("job", "priority", job.pk)
+    assert said(admin_client.post(action, {"priority": " 7 "}, follow=True)) == ["1 job given the priority 7."]
+    job.refresh_from_db()
+    assert job.priority == 7
+    for nonsense in ("--5", "x" * 50, "1e9", "999999999999"):
+        assert "not given the priority" in said(admin_client.post(action, {"priority": nonsense}, follow=True))[0]
+    assert "a number such as" in said(admin_client.post(action, {"priority": ""}, follow=True))[0]
+    assert admin_client.get(action).status_code == 405
+
+
+def test_run_now_and_a_copy(admin_client: Client) -> None:
+    (job,) = pushed(scheduled_at="2099-01-01T00:00:00Z", meta={"tenant": "acme"}, x_own=1)
+    assert said(admin_client.post(url("job", "verb", job.pk, "copy_jobs"), follow=True)) == ["1 job copied."]
+    copy = Job.objects.exclude(pk=job.pk).get()
+    assert (copy.state, copy.meta, copy.extra) == ("available", {"tenant": "acme"}, {"x_own": 1})
+    admin_client.post(url("job", "verb", job.pk, "run_jobs_now"))
+    job.refresh_from_db()
+    assert (job.state, job.due_at) == ("available", None)
+    assert [event.type for event in Event.objects.filter(job_id=job.pk).order_by("id")] == [
+        "job.scheduled", "job.enqueued"
+    ]  # fmt: skip
+
+
+def test_a_copy_of_a_unique_job_says_why_it_is_refused(admin_client: Client) -> None:
+    (job,) = pushed(unique={"keys": ["type", "args"]})
+    assert "not copied" in said(admin_client.post(url("job", "verb", job.pk, "copy_jobs"), follow=True))[0]
+    assert Job.objects.count() == 1
+
+
+# Markup
+
+
+class Markup(HTMLParser):
+    """Collects what a strict Content-Security-Policy forbids, and what is the matter with labels."""
+
+    def __init__(self, body: str) -> None:
+        super().__init__()
+        self.inline: list[str] = []
+        self.ids: list[str] = []
+        self._script = False
+        self.feed(body)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [given["id"]] if given.get("id") else []
+        self.inline += [f"{tag} {name}" for name, _ in attrs if name == "style" or name.startswith("on")]
+        self.inline += [f"{tag} {value}" for name, value in attrs if (value or "").strip().startswith("javascript:")]
+        self._script = tag == "script" and "src" not in given and given.get("type") != "application/json"
+        if tag == "style":
+            self.inline.append("style element")
+        if "//" in (given.get("src") or "") or (tag == "link" and "//" in (given.get("href") or "")):
+            self.inline.append(f"{tag} from elsewhere")
+
+    def handle_data(self, data: str) -> None:
+        if self._script and data.strip():
+            self.inline.append(f"script {data[:40]}")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = False
+
+
+def test_no_page_of_ours_has_inline_script_or_style_and_nothing_of_a_job_is_markup(
+    admin_client: Client, full: Any
+) -> None:
+    Job.objects.filter(state="available").update(type=EVIL, queue=EVIL)
+    Worker.objects.update(hostname=EVIL)
+    for page in pages(full):
+        response = admin_client.get(page)
+        assert response.status_code == 200, page
+        found = Markup(response.content.decode())
+        assert found.inline == [], page
+        assert len(found.ids) == len(set(found.ids)), page
+        assert "<script>alert" not in response.content.decode(), page
+
+
+def test_every_page_of_ours_leads_to_the_overview(admin_client: Client, full: Any) -> None:
+    for page in pages(full):
+        if not page.endswith(("/live/", "/graph/")):
+            assert f'href="{OVERVIEW}"' in admin_client.get(page).content.decode(), page
+
+
+@pytest.mark.urls("tests.dashboard.urls")
+def test_another_admin_site_has_its_own(admin_client: Client, full: Any) -> None:
+    for name in ("overview", "dead_letters"):
+        page = reverse(f"admin:django_ojs_{name}", current_app="backstage")
+        assert page.startswith("/backstage/")
+    page = reverse("admin:django_ojs_dead_letters", current_app="backstage")
+    body = admin_client.get(page).content.decode()
+    assert "Backstage" in body
+    assert "/backstage/django_ojs/job/dead-letters/all/" in body
+    assert 'href="/admin/django_ojs' not in body
+
+
+# The audit log
+
+
+def test_every_act_has_its_entry(admin_client: Client) -> None:
+    (waiting,), (scheduled,) = pushed(), pushed(scheduled_at="2099-01-01T00:00:00Z")
+    cron.register({"name": "nightly", "cron": "30 2 * * *", "type": "a.b", "args": []})
+    for name in ("pause_queues", "resume_queues"):
+        admin_client.post(url("queue", "verb", "default", name), {"next": OVERVIEW})
+    admin_client.post(reverse("admin:django_ojs_job_priority", args=[waiting.pk]), {"priority": "7"})
+    admin_client.post(url("job", "verb", scheduled.pk, "run_jobs_now"))
+    admin_client.post(url("job", "verb", scheduled.pk, "copy_jobs"))
+    for name in ("run_schedules", "disable_schedules", "enable_schedules"):
+        admin_client.post(url("cronschedule", "verb", "nightly", name))
+    until = {"until": "2099-01-01T00:00:00Z"}
+    (last,) = dead(type="other.type")
+    admin_client.post(DELETE_ALL, {**until, "type": "other.type"})
+    letters = dead(2)
+    admin_client.post(RETRY_ALL, until)
+    entries = list(AuditEntry.objects.order_by("id"))
+    assert [(entry.action, entry.target) for entry in entries] == [
+        ("queue.pause", "default"), ("queue.resume", "default"), ("job.prioritise", str(waiting.pk)),
+        ("job.run", str(scheduled.pk)), ("job.copy", str(scheduled.pk)), ("cron.trigger", "nightly"),
+        ("cron.disable", "nightly"), ("cron.enable", "nightly"), ("job.delete", str(last.pk)), ("job.retry", ""),
+    ]  # fmt: skip
+    assert set(entries[9].detail["targets"]) == {str(job.pk) for job in letters}
+    assert {(entry.actor, entry.door) for entry in entries} == {("user:admin", "admin")}

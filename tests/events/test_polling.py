@@ -1,0 +1,154 @@
+"""Polling's other dialects: pages from the end for a dashboard, the history of a job, and an open transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs.events import newest
+from django_ojs.models import Event, Job
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.push import push
+from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
+from tests.operations.test_event_order import OpenTransaction
+
+
+@pytest.fixture(autouse=True)
+def _open_site(settings: Any) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+
+@pytest.fixture
+def api(db: None) -> Api:
+    return Api()
+
+
+def enqueue(*names: str, **more: Any) -> list[Any]:
+    return [push([{"type": name, "args": [], **more}])[0].row for name in names]
+
+
+def types(body: Any) -> list[str]:
+    return [event["data"]["job_type"] for event in body["events"]]
+
+
+@pytest.mark.django_db
+class TestPages:
+    def test_newest_first_with_a_total(self, api: Api) -> None:
+        enqueue(*(f"a.n{i}" for i in range(7)))
+        first = api.get("/events", {"page": 1, "per_page": 3}).json()
+        assert types(first) == ["a.n6", "a.n5", "a.n4"]
+        assert first["items"] == first["events"]
+        assert first["pagination"] == {"total": 7, "page": 1, "per_page": 3, "limit": 3, "has_more": True}
+        last = api.get("/events", {"page": 3, "per_page": 3}).json()
+        assert (types(last), last["has_more"]) == (["a.n0"], False)
+        beyond = api.get("/events", {"page": 9, "per_page": 3}).json()
+        assert (beyond["events"], beyond["cursor"], beyond["pagination"]["total"]) == ([], None, 7)
+        assert types(api.get("/events", {"per_page": 2}).json()) == ["a.n6", "a.n5"]
+        assert api.get("/events", {"page": 1}).json()["pagination"]["per_page"] == 50
+        assert api.get("/events", {"per_page": 1000}).json()["pagination"]["per_page"] == 100
+
+    def test_who_follows_from_a_page_misses_nothing(self, api: Api) -> None:
+        enqueue("a.one", "a.two")
+        cursor = api.get("/events", {"page": 1}).json()["cursor"]
+        enqueue("a.three")
+        assert types(api.get("/events", {"after": cursor}).json()) == ["a.three"]
+
+    def test_a_cursor_beats_a_page(self, api: Api) -> None:
+        enqueue("a.one", "a.two")
+        cursor = api.get("/events", {"limit": 1}).json()["cursor"]
+        assert types(api.get("/events", {"after": cursor, "page": 1, "per_page": 50}).json()) == ["a.two"]
+
+    def test_filters_come_before_the_page(self, api: Api) -> None:
+        enqueue("a.mail", queue="mail")
+        enqueue("a.other")
+        body = api.get("/events", {"page": 1, "queues": "mail", "type": "job.*"}).json()
+        assert (types(body), body["pagination"]["total"]) == (["a.mail"], 1)
+
+    @pytest.mark.parametrize("query", [{"page": 0}, {"page": "x"}, {"per_page": 0}, {"per_page": -1}])
+    def test_nonsense_is_refused(self, api: Api, query: Any) -> None:
+        error_of(api.get("/events", query), 400, "invalid_request")
+
+    def test_the_cost_does_not_grow_with_the_log(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(newest, "WINDOW", 5)
+        (row, *_) = enqueue(*(f"a.n{i}" for i in range(8)))
+        body = api.get("/events", {"page": 1, "per_page": 2}).json()
+        total = body["pagination"]["total"]  # MariaDB leaves ids out, so that the window holds fewer
+        assert total == 5 if connection.vendor != "mysql" else 1 <= total <= 5
+        assert types(body) == ["a.n7", "a.n6"][:total]
+        last = api.get("/events", {"page": total, "per_page": 1}).json()
+        assert (types(last), last["has_more"]) == ([f"a.n{8 - total}"], False)
+        assert types(api.get("/events", {"page": 1, "job_id": str(row["id"])}).json()) == ["a.n0"], "an index has it"
+        with CaptureQueriesContext(connection) as few:
+            api.get("/events", {"page": 1})
+        enqueue(*(f"a.m{i}" for i in range(20)))
+        api.get("/events", {"page": 1})  # puts them in order, where that takes a statement
+        with CaptureQueriesContext(connection) as many:
+            api.get("/events", {"page": 1})
+        assert len(many) == len(few)
+
+    def test_a_limited_key_counts_what_it_sees(self, with_key: Any) -> None:  # noqa: F811
+        enqueue("mail.send", "mail.read", queue="mail")
+        enqueue("mail.send", queue="other")
+        body = with_key("read", queues=["mail"], job_types=["mail.send"]).get("/events", {"page": 1}).json()
+        assert (types(body), body["pagination"]["total"]) == (["mail.send"], 1)
+
+
+@pytest.mark.django_db
+class TestHistory:
+    @pytest.mark.parametrize("path", ["/jobs/{}/history", "/events/{}/history"])
+    def test_what_happened_to_a_job_oldest_first(self, api: Api, path: str) -> None:
+        (row,) = enqueue("mail.send")
+        enqueue("other.job")
+        fetch(["default"], worker_id="w1")
+        ack_one(Ack(row["id"]))
+        body = api.get(path.format(row["id"])).json()
+        assert [event["type"] for event in body["events"]] == ["job.enqueued", "job.started", "job.completed"]
+        assert body["history"] == body["items"] == body["events"]
+        assert (body["job_id"], body["state"], body["attempt"]) == (str(row["id"]), "completed", 1)
+        page = api.get(path.format(row["id"]), {"limit": 1}).json()
+        assert (len(page["events"]), page["has_more"]) == (1, True)
+        rest = api.get(path.format(row["id"]), {"after": page["cursor"]}).json()
+        assert [event["type"] for event in rest["events"]] == ["job.started", "job.completed"]
+
+    def test_it_outlives_the_job_and_ends_with_its_events(self, api: Api) -> None:
+        (row,) = enqueue("mail.send")
+        Job.objects.filter(pk=row["id"]).delete()
+        body = api.get(f"/jobs/{row['id']}/history").json()
+        assert [event["type"] for event in body["events"]] == ["job.enqueued"]
+        assert "state" not in body
+        Event.objects.all().delete()
+        error_of(api.get(f"/jobs/{row['id']}/history"), 404, "not_found")
+        error_of(api.get("/jobs/nonsense/history"), 404, "not_found")
+
+    def test_limits_of_keys(self, with_key: Any) -> None:  # noqa: F811
+        (row,) = enqueue("mail.send")
+        limited = with_key("read", queues=["other"])
+        error_of(limited.get(f"/jobs/{row['id']}/history"), 403, "permission_denied")
+        Job.objects.filter(pk=row["id"]).delete()
+        assert limited.get(f"/jobs/{row['id']}/history").json()["events"] == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: nothing to overtake")
+@pytest.mark.parametrize("query", [{}, {"page": 1}])
+def test_an_open_transaction_delays_no_other_event_and_its_own_is_not_missed(query: Any) -> None:
+    """It may stay open for as long as it likes: nothing here waits for it."""
+    api = Api()
+    enqueue("a.first")
+    slow = OpenTransaction("a.slow")
+    seen = set()
+    cursor = api.get("/events").json()["cursor"]
+    for number in range(20):
+        enqueue(f"a.quick{number}")
+        body = api.get("/events", {"after": cursor}).json()
+        assert types(body) == [f"a.quick{number}"], "at once, each time"
+        cursor = body["cursor"]
+        seen.update(types(api.get("/events", query).json()))
+    assert "a.slow" not in seen
+    slow.commit()
+    assert types(api.get("/events", {"after": cursor}).json()) == ["a.slow"]
+    assert "a.slow" in types(api.get("/events", query).json())

@@ -1,0 +1,311 @@
+"""Progress: what is kept, what is told and when, and who may report."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from django_ojs import clock, envelope
+from django_ojs.errors import NotFound
+from django_ojs.events import log
+from django_ojs.models import Job, JobProgress
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.delete import delete_one
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.info import info
+from django_ojs.operations.progress import Known, Report, describe, report, tell_held
+from django_ojs.operations.push import push
+from django_ojs.operations.retry import retry_one
+from django_ojs.scheduler.loops import TellProgress
+from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _open_site(settings: Any) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+
+@pytest.fixture
+def api(db: None) -> Api:
+    return Api()
+
+
+def active(worker_id: str = "w1", **attributes: Any) -> Any:
+    push([{"type": "data.import", "args": [], **attributes}])
+    (row,) = fetch(["default"], worker_id=worker_id)
+    return row
+
+
+def say(row: Any, percent: float | None = None, **more: Any) -> Known:
+    (known,) = report([Report(row["id"], percent, **more)])
+    assert isinstance(known, Known)
+    return known
+
+
+def shown(row: Any) -> Any:
+    return envelope.render(info(row["id"])).get("progress")
+
+
+def told(row: Any) -> list[float]:
+    events = log.read(job_id=row["id"], types=["job.progress"]).events
+    return [event["data"]["progress_percent"] for event in events]
+
+
+class TestWhatIsKept:
+    def test_numbers_are_cut_to_their_range_and_never_go_back(self, frozen_clock: Any) -> None:
+        row = active()
+        for given, kept in ((-5, 0.0), (40, 40.0), (30, 40.0), (150, 100.0)):
+            known = say(row, given)
+            assert known.progress is not None
+            assert known.progress.percent == kept
+
+    def test_a_lower_number_still_brings_its_message_and_data(self, frozen_clock: Any) -> None:
+        row = active()
+        say(row, 40, message="forty", data={"n": 1})
+        say(row, 10, message="ten", data={"n": 2})
+        found = JobProgress.objects.get()
+        assert (found.percent, found.message, found.data) == (40.0, "ten", {"n": 2})
+
+    def test_a_fraction_comes_back_as_it_was_sent(self, frozen_clock: Any, api: Api) -> None:
+        row = active()
+        for given in (0.07, 0.29, 1 / 3, 0.58):
+            api.client.put(f"/ojs/v1/jobs/{row['id']}/progress", {"progress": given}, "application/json")
+            assert shown(row) == pytest.approx(given, abs=1e-12)
+        assert shown(row) == 0.58
+
+    def test_completion_makes_it_whole_and_failure_leaves_it(self, frozen_clock: Any) -> None:
+        done, failed, silent = active(), active(), active()
+        say(done, 40)
+        say(failed, 40)
+        ack_one(Ack(done["id"]))
+        ack_one(Ack(silent["id"]))
+        fail_one(Failure(failed["id"], {"message": "no"}))
+        assert (shown(done), shown(failed), shown(silent)) == (1.0, 0.4, None)
+
+    def test_a_new_attempt_begins_without(self, frozen_clock: Any) -> None:
+        row = active(retry={"max_attempts": 3, "initial_interval": "PT1S"})
+        say(row, 40, message="forty", data={"n": 1})
+        fail_one(Failure(row["id"], {"message": "no"}))
+        frozen_clock.advance(hours=1)
+        (again,) = fetch(["default"], worker_id="w1")
+        assert shown(again) is None
+        say(again, 10)
+        found = JobProgress.objects.get()
+        assert (found.attempt, found.percent, found.message, found.data) == (2, 10.0, "", None)
+
+    def test_a_dead_letter_that_is_retried_does_not_show_its_former_life(self, frozen_clock: Any) -> None:
+        row = active(retry={"max_attempts": 1})
+        say(row, 40)
+        fail_one(Failure(row["id"], {"message": "no"}))
+        frozen_clock.advance(seconds=5)
+        retry_one(row["id"])
+        (again,) = fetch(["default"], worker_id="w1")
+        assert (again["attempt"], shown(again)) == (1, None)
+
+    def test_it_goes_with_its_job(self) -> None:
+        row = active(retry={"max_attempts": 1})
+        say(row, 40)
+        fail_one(Failure(row["id"], {"message": "no"}))
+        delete_one(row["id"])
+        assert not JobProgress.objects.exists()
+
+
+class TestWhatIsTold:
+    def test_at_most_one_event_a_second_and_the_newest_later(self, frozen_clock: Any) -> None:
+        row = active()
+        for percent in (10, 20, 30):
+            say(row, percent)
+        assert told(row) == [10.0]
+        assert shown(row) == 0.3, "what no event has told is kept all the same"
+        assert tell_held() == 0, "too early"
+        frozen_clock.advance(seconds=1)
+        assert TellProgress().run_once("default") == TellProgress.EVERY
+        assert told(row) == [10.0, 30.0]
+        assert tell_held() == 0, "told once"
+        frozen_clock.advance(seconds=1)
+        say(row, 40)
+        assert told(row) == [10.0, 30.0, 40.0]
+
+    def test_the_last_report_of_a_run_does_not_wait(self, frozen_clock: Any) -> None:
+        row = active()
+        say(row, 10)
+        say(row, 100, message="done", last=True)
+        assert told(row) == [10.0, 100.0]
+
+    def test_a_report_that_was_held_back_is_not_told_after_the_end(self, frozen_clock: Any) -> None:
+        row = active()
+        say(row, 10)
+        say(row, 90)
+        ack_one(Ack(row["id"]))
+        frozen_clock.advance(seconds=2)
+        assert tell_held() == 0
+        types = [event["type"] for event in log.read(job_id=row["id"]).events]
+        assert types[-1] == "job.completed"
+        assert not JobProgress.objects.filter(held=True).exists()
+
+    def test_data_without_a_number_is_kept_and_no_event(self, frozen_clock: Any) -> None:
+        row = active()
+        say(row, data={"rows": 7})
+        frozen_clock.advance(seconds=2)
+        tell_held()
+        assert told(row) == []
+        assert JobProgress.objects.get().data == {"rows": 7}
+        say(row, 50)
+        assert told(row) == [50.0]
+
+    def test_the_event_has_every_field(self, frozen_clock: Any) -> None:
+        row = active(meta={"trace_id": "abc"})
+        say(row, 65.5, message="6,550 of 10,000")
+        (event,) = log.read(types=["job.progress"]).events
+        until = event["data"].pop("visible_until")
+        assert event["data"] == {
+            "job_id": str(row["id"]), "job_type": "data.import", "type": "data.import", "queue": "default",
+            "state": "active", "attempt": 1, "worker_id": "w1", "timestamp": event["time"], "trace_id": "abc",
+            "progress_percent": 65.5, "progress_message": "6,550 of 10,000", "progress": 66,
+            "message": "6,550 of 10,000",
+        }  # fmt: skip
+        assert until > event["time"]
+        assert event["source"].endswith("/workers/w1")
+
+    def test_a_report_renews_the_reservation_as_a_heartbeat_does(self, frozen_clock: Any) -> None:
+        row = active(visibility_timeout="PT30S")
+        frozen_clock.advance(seconds=20)
+        say(row, 10)
+        assert Job.objects.get().visible_until == clock.now() + dt.timedelta(seconds=30)
+        frozen_clock.advance(milliseconds=100)
+        say(row, 20)
+        assert Job.objects.get().visible_until == clock.now() + dt.timedelta(seconds=30), "told or not"
+
+
+class TestWhoMayReport:
+    def test_others_and_the_late_change_nothing(self, frozen_clock: Any) -> None:
+        row = active()
+        say(row, 10)
+        frozen_clock.advance(seconds=5)
+        before = Job.objects.get().visible_until
+        for more in ({"worker_id": "w2"}, {"attempt": 2}):
+            known = say(row, 90, **more)
+            assert not known.accepted
+            assert describe(known.row, known.progress)["progress"] == 0.1
+        cancel_one(row["id"])
+        known = say(row, 90, worker_id="w1", attempt=1)
+        assert (known.accepted, known.row["state"]) == (False, "cancelled")
+        assert told(row) == [10.0]
+        assert Job.objects.get().visible_until is None
+        assert before is not None
+
+    def test_many_reports_take_as_many_statements_as_one(
+        self, frozen_clock: Any, django_assert_max_num_queries: Any, long_memory: None
+    ) -> None:
+        rows = [active() for _ in range(20)]
+        unknown = uuid.UUID("01976f5e-0000-7000-8000-000000000000")
+        with django_assert_max_num_queries(10):
+            found = report([Report(row["id"], 10, worker_id="w1") for row in rows] + [Report(unknown, 5)])
+        assert isinstance(found.pop(), NotFound)
+        assert all(isinstance(known, Known) and known.accepted for known in found)
+        frozen_clock.advance(seconds=2)
+        with django_assert_max_num_queries(10):
+            report([Report(row["id"], 20 + i, worker_id="w1") for i, row in enumerate(rows)])
+        assert sorted(JobProgress.objects.values_list("percent", flat=True)) == [20 + i for i in range(20)]
+
+
+class TestHTTP:
+    def put(self, api: Api, job_id: Any, body: Any) -> Any:
+        return api.client.put(f"/ojs/v1/jobs/{job_id}/progress", body, "application/json")
+
+    def test_put_and_get_speak_of_0_to_1(self, api: Api, frozen_clock: Any) -> None:
+        row = active()
+        nothing = api.get(f"/jobs/{row['id']}/progress")
+        assert (nothing.status_code, nothing.json()["progress"], nothing.json()["data"]) == (200, None, None)
+        assert "X-OJS-Progress" not in nothing
+        body = {"progress": 0.42, "message": "rows", "data": {"rows": 42}, "worker_id": "w1", "attempt": 1}
+        answer = self.put(api, row["id"], body)
+        assert answer.status_code == 200, answer.content
+        expected = {
+            "job_id": str(row["id"]), "state": "active", "progress": 0.42, "data": {"rows": 42}, "message": "rows",
+            "updated_at": "2026-01-15T12:00:00.000Z",
+        }  # fmt: skip
+        assert answer.json() == expected
+        found = api.get(f"/jobs/{row['id']}/progress")
+        assert found.json() == expected
+        assert found["X-OJS-Progress"] == "0.42"
+        assert found["Last-Modified"] == "Thu, 15 Jan 2026 12:00:00 GMT"
+        assert found["Cache-Control"] == "no-cache"
+        job = api.get(f"/jobs/{row['id']}").json()["job"]
+        assert {name: value for name, value in job.items() if name.startswith("progress")} == {
+            "progress": 0.42, "progress_message": "rows", "progress_data": {"rows": 42},
+            "progress_updated_at": "2026-01-15T12:00:00.000Z",
+        }  # fmt: skip
+
+    def test_the_clients_way_speaks_of_0_to_100(self, api: Api, frozen_clock: Any) -> None:
+        row = active()
+        answer = api.post("/workers/progress", {"job_id": str(row["id"]), "percentage": 42, "message": "rows"})
+        assert (answer.status_code, answer.json()["progress"]) == (200, 0.42)
+
+    @pytest.mark.parametrize("given, kept", [(1.5, 1.0), (-1, 0.0), (1e300, 1.0), (0.5, 0.5), (1, 1.0)])
+    def test_what_is_out_of_range_is_cut(self, api: Api, given: float, kept: float) -> None:
+        row = active()
+        assert self.put(api, row["id"], {"progress": given}).json()["progress"] == kept
+
+    @pytest.mark.parametrize(
+        "body, field",
+        [
+            ({}, "progress"),
+            ({"message": "only words"}, "progress"),
+            ({"progress": "0.5"}, "progress"),
+            ({"progress": True}, "progress"),
+            ({"percentage": [1]}, "percentage"),
+            ({"data": [1]}, "data"),
+            ({"data": {"x": "y" * 5000}}, "data"),
+            ({"data": {"x": json.loads("[" * 40 + "]" * 40)}}, "data"),
+            ({"progress": 0.5, "message": "x" * 1001}, "message"),
+            ({"progress": 0.5, "attempt": 0}, "attempt"),
+            ({"progress": 0.5, "worker_id": 7}, "worker_id"),
+        ],
+    )
+    def test_nonsense_is_refused_and_named(self, api: Api, body: Any, field: str) -> None:
+        row = active()
+        error = error_of(self.put(api, row["id"], body), 400, "invalid_request")
+        assert error["details"]["field"] == field
+        assert not JobProgress.objects.exists()
+
+    def test_a_number_beyond_floats_is_a_number(self, api: Api) -> None:
+        row = active()
+        path = f"/ojs/v1/jobs/{row['id']}/progress"
+        answer = api.client.generic("PUT", path, b'{"progress":1e400}', content_type="application/json")
+        assert answer.json()["progress"] == 1.0
+
+    def test_unknown_jobs_are_not_found(self, api: Api) -> None:
+        for job_id in ("01976f5e-0000-7000-8000-000000000000", "nonsense"):
+            error_of(self.put(api, job_id, {"progress": 0.5}), 404, "not_found")
+            error_of(api.get(f"/jobs/{job_id}/progress"), 404, "not_found")
+
+    def test_somebody_elses_job_is_answered_with_what_is_known(self, api: Api) -> None:
+        row = active()
+        answer = self.put(api, row["id"], {"progress": 0.9, "worker_id": "w2"})
+        assert (answer.status_code, answer.json()["progress"]) == (200, None)
+
+    def test_scopes_and_limits_of_keys(self, with_key: Any) -> None:  # noqa: F811
+        row = active()
+        error_of(self.put(with_key("read"), row["id"], {"progress": 0.1}), 403, "permission_denied")
+        error_of(self.put(with_key("work", queues=["other"]), row["id"], {"progress": 0.1}), 403, "permission_denied")
+        error_of(with_key("read", queues=["other"]).get(f"/jobs/{row['id']}/progress"), 403, "permission_denied")
+        assert self.put(with_key("work"), row["id"], {"progress": 0.1}).status_code == 200
+        assert self.put(Api(), row["id"], {"progress": 0.1}).status_code == 401
+
+
+def test_the_admin_page_of_a_job_shows_it(admin_client: Any) -> None:
+    row = active()
+    path = f"/admin/django_ojs/job/{row['id']}/change/"
+    assert "<b>rows" not in admin_client.get(path).content.decode()
+    say(row, 42, message="<b>rows")
+    page = admin_client.get(path).content.decode()
+    assert "42 %, &lt;b&gt;rows" in page

@@ -1,0 +1,175 @@
+"""What a key may do here: scopes per endpoint, limits to queues and job types."""
+
+from typing import Any
+
+import pytest
+
+from django_ojs.models import Job
+from tests.http.conftest import Api, error_of
+from tests.http.test_jobs import UNKNOWN
+
+CALLS = [
+    ("POST", "/jobs", "push"),
+    ("POST", "/jobs/batch", "push"),
+    ("GET", f"/jobs/{UNKNOWN}", "read"),
+    ("DELETE", f"/jobs/{UNKNOWN}", "admin"),
+    ("POST", f"/jobs/{UNKNOWN}/cancel", "admin"),
+    ("POST", f"/jobs/{UNKNOWN}/activate", "push"),
+    ("POST", f"/jobs/{UNKNOWN}/ack", "work"),
+    ("POST", f"/jobs/{UNKNOWN}/nack", "work"),
+    ("POST", f"/jobs/{UNKNOWN}/fail", "work"),
+    ("POST", "/jobs/fetch", "work"),
+    ("POST", "/workers/fetch", "work"),
+    ("POST", "/workers/ack", "work"),
+    ("POST", "/workers/nack", "work"),
+    ("POST", "/workers/fail", "work"),
+    ("POST", "/workers/heartbeat", "work"),
+    ("POST", "/workers/beat", "work"),
+    ("POST", "/workers/register", "work"),
+    ("POST", "/workers", "work"),
+    ("POST", "/workers/deregister", "work"),
+    ("DELETE", "/workers/w1", "work"),
+    ("GET", "/workers/w1/health", "read"),
+    ("GET", "/queues", "read"),
+    ("HEAD", "/queues", "read"),
+    ("GET", "/queues/default", "read"),
+    ("POST", "/queues/default/pause", "admin"),
+    ("POST", "/queues/default/resume", "admin"),
+    ("GET", "/dead-letter", "read"),
+    ("GET", f"/dead-letter/{UNKNOWN}", "read"),
+    ("DELETE", f"/dead-letter/{UNKNOWN}", "admin"),
+    ("POST", f"/dead-letter/{UNKNOWN}/retry", "admin"),
+    ("GET", "/events", "read"),
+]
+
+
+@pytest.mark.parametrize("method, path, scope", CALLS)
+def test_each_call_needs_its_scope(with_key: Any, method: str, path: str, scope: str) -> None:
+    def status(api: Api) -> int:
+        code: int = api.client.generic(method, f"/ojs/v1{path}", b"{}", content_type="application/json").status_code
+        return code
+
+    assert status(Api()) == 401
+    others = [other for other in ("push", "work", "read") if other != scope]
+    assert status(with_key(*others)) == 403
+    for enough in {scope, "admin"}:
+        assert status(with_key(enough)) not in (401, 403)
+
+
+def test_without_credentials_the_answer_says_how(with_key: Any) -> None:
+    response = Api().get("/queues")
+    error_of(response, 401, "unauthenticated")
+    assert response["WWW-Authenticate"] == "Bearer"
+
+
+def test_a_wrong_key_is_401_too(with_key: Any) -> None:
+    response = Api(authorization="Bearer ojs_wrong").get("/queues")
+    error_of(response, 401, "unauthenticated")
+    assert response["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_manifest_health_unknown_paths_and_options_are_for_everybody(with_key: Any) -> None:
+    stranger = Api(authorization="Bearer ojs_wrong")
+    assert stranger.client.get("/ojs/manifest").status_code == 200
+    assert stranger.get("/health").status_code == 200
+    assert stranger.get("/nowhere").status_code == 404
+    assert stranger.client.options("/ojs/v1/jobs").status_code == 204
+
+
+def test_a_key_may_push_to_its_queues_and_types_only(with_key: Any) -> None:
+    api = with_key("push", queues=["mail"], job_types=["mail.*"])
+    assert api.push("mail.send", queue="mail")
+    for attributes in (
+        {"type": "mail.send"},
+        {"type": "mail.send", "queue": "other"},
+        {"type": "mail.send", "queue": "mail", "options": {"queue": "other"}},
+        {"type": "mail", "queue": "mail"},
+        {"type": "other.send", "queue": "mail"},
+        {"type": "other.send@2", "queue": "mail"},
+    ):
+        job = {"args": [], **attributes}
+        error_of(api.post("/jobs", job), 403, "permission_denied")
+        error_of(
+            api.post("/jobs/batch", {"jobs": [{"type": "mail.send", "queue": "mail", "args": []}, job]}),
+            403,
+            "permission_denied",
+        )
+    assert Job.objects.count() == 1
+
+
+def test_a_malformed_job_is_malformed_for_a_limited_key_too(with_key: Any) -> None:
+    api = with_key("push", queues=["mail"], job_types=["mail.*"])
+    error_of(api.post("/jobs", {"type": "NO", "args": [], "queue": "mail"}), 400, "invalid_payload")
+    error_of(api.post("/jobs/batch", {"jobs": [5]}), 400, "invalid_payload")
+
+
+def test_a_key_may_fetch_from_its_queues_only(with_key: Any) -> None:
+    with_key("push").push(queue="other")
+    api = with_key("work", queues=["mail"])
+    error = error_of(api.post("/workers/fetch", {"queues": ["mail", "other"]}), 403, "permission_denied")
+    assert error["details"]["queue"] == "other"
+    assert api.post("/workers/fetch", {"queues": ["mail"]}).json() == {"jobs": []}
+
+
+@pytest.mark.parametrize("entry", ["mail.send", "mail.*"])
+def test_a_key_fetches_jobs_of_its_types_only(with_key: Any, entry: str) -> None:
+    pusher = with_key("push")
+    pusher.push("other.send")
+    wanted = pusher.push("mail.send")
+    api = with_key("work", job_types=[entry])
+    jobs = api.post("/workers/fetch", {"queues": ["default"], "count": 9}).json()["jobs"]
+    assert [job["id"] for job in jobs] == [wanted["id"]]
+
+
+def test_a_job_outside_the_limits_is_403_by_every_door(with_key: Any) -> None:
+    boss = with_key("admin")
+    live, dead, pending = (
+        boss.push(queue="other"),
+        boss.dead_letter(queue="other2"),
+        boss.push(queue="other", pending=True),
+    )
+    boss.fetch("other", worker_id="w1")
+    api = with_key("admin", queues=["mail"])
+    for response in (
+        api.get(f"/jobs/{live['id']}"),
+        api.delete(f"/jobs/{live['id']}"),
+        api.post(f"/jobs/{live['id']}/cancel"),
+        api.post(f"/jobs/{pending['id']}/activate"),
+        api.post(f"/jobs/{live['id']}/ack"),
+        api.post("/workers/ack", {"job_id": live["id"]}),
+        api.post("/workers/nack", {"job_id": live["id"], "error": {"message": "x"}}),
+        api.post("/workers/heartbeat", {"worker_id": "w1", "active_jobs": [live["id"]]}),
+        api.post("/workers/deregister", {"worker_id": "w1"}),
+        api.delete("/workers/w1"),
+        api.post("/workers/register", {"worker_id": "w9", "queues": ["other"]}),
+        api.get("/queues/other"),
+        api.post("/queues/other/pause"),
+        api.get(f"/dead-letter/{dead['id']}"),
+        api.delete(f"/dead-letter/{dead['id']}"),
+        api.post(f"/dead-letter/{dead['id']}/retry"),
+        api.get("/events", {"queues": "mail,other"}),
+    ):
+        error_of(response, 403, "permission_denied")
+    assert Job.objects.get(pk=live["id"]).state == "active"
+    assert Job.objects.get(pk=dead["id"]).state == "discarded"
+
+
+def test_a_dead_letter_cannot_be_moved_out_of_the_limits(with_key: Any) -> None:
+    dead = with_key("admin").dead_letter(queue="mail")
+    api = with_key("admin", queues=["mail"])
+    override = {"override": {"queue": "other"}}
+    error_of(api.post(f"/dead-letter/{dead['id']}/retry", override), 403, "permission_denied")
+
+
+def test_lists_show_a_limited_key_its_share(with_key: Any) -> None:
+    boss = with_key("admin")
+    boss.dead_letter(queue="other")
+    mine = boss.dead_letter(job_type="mail.send", queue="mail")
+    boss.dead_letter(job_type="other.send", queue="mail")
+    by_queue, by_type = with_key("read", queues=["mail"]), with_key("read", job_types=["mail.*"])
+    assert [queue["name"] for queue in by_queue.get("/queues").json()["queues"]] == ["mail"]
+    assert len(by_queue.get("/dead-letter").json()["jobs"]) == 2
+    assert [job["id"] for job in by_type.get("/dead-letter").json()["jobs"]] == [mine["id"]]
+    assert {event["queue"] for event in by_queue.get("/events").json()["events"]} == {"mail"}
+    assert {event["job_id"] for event in by_type.get("/events").json()["events"]} == {mine["id"]}
+    error_of(by_type.get("/events", {"job_types": "other.send"}), 403, "permission_denied")

@@ -1,0 +1,88 @@
+"""`/admin/workers`: an operator sees the workers and tells them what to do."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from django_ojs import clock
+from django_ojs.models import Job, Worker
+from django_ojs.operations.register import register
+from tests.http.conftest import Api, error_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def stale(api: Api) -> str:
+    register("old", {"hostname": "gone", "queues": ["default"]})
+    Worker.objects.filter(pk="old").update(last_heartbeat_at=clock.now() - dt.timedelta(hours=1))
+    return "old"
+
+
+def test_the_list_names_all_workers_and_counts_them(api: Api, stale: str) -> None:
+    for number in range(3):
+        register(f"w-{number}", {"hostname": "here", "queues": ["a"], "concurrency": 5, "memory_mb": 60.5})
+    api.post("/workers/heartbeat", {"worker_id": "w-1", "state": "quiet", "active_jobs": 2})
+    answer = api.get("/admin/workers", {"per_page": 2}).json()
+    assert [item["id"] for item in answer["items"]] == ["old", "w-0"]
+    assert answer["summary"] == {"total": 4, "running": 2, "quiet": 1, "stale": 1}
+    assert (answer["pagination"]["total"], answer["pagination"]["per_page"]) == (4, 2)
+    assert [item["state"] for item in answer["items"]] == ["stale", "running"]
+    item = api.get("/admin/workers/w-1").json()
+    assert (item["state"], item["active_jobs"], item["concurrency"], item["memory_mb"]) == ("quiet", 2, 5, 60.5)
+
+
+@pytest.mark.parametrize("verb,answered", [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")])
+def test_a_directive_is_what_the_next_heartbeat_is_answered_and_stays(api: Api, verb: str, answered: str) -> None:
+    register("w", {})
+    answer = api.post(f"/admin/workers/w/{verb}").json()
+    assert (answer["id"], answer["worker_id"], answer["state"]) == ("w", "w", answered)
+    for _ in range(2):
+        assert api.post("/workers/heartbeat", {"worker_id": "w"}).json()["state"] == answered
+
+
+def test_a_worker_that_was_told_to_be_quiet_gets_no_jobs_until_it_is_resumed(api: Api) -> None:
+    api.push()
+    register("w", {})
+    api.post("/admin/workers/w/quiet")
+    assert api.post("/workers/fetch", {"queues": ["default"], "worker_id": "w"}).json() == {"jobs": []}
+    api.post("/admin/workers/w/resume")
+    assert api.fetch(worker_id="w")["state"] == "active"
+
+
+def test_all_workers_can_be_told_at_once(api: Api) -> None:
+    for name in ("a", "b"):
+        register(name, {})
+    assert api.post("/admin/workers/directive", {"directive": "quiet"}).json()["workers"] == ["a", "b"]
+    assert set(Worker.objects.values_list("directive", flat=True)) == {"quiet"}
+    error_of(api.post("/admin/workers/directive", {"directive": "dance"}), 400, "invalid_request")
+
+
+def test_only_a_dead_worker_can_be_deleted_and_its_jobs_come_back(api: Api, stale: str) -> None:
+    register("alive", {})
+    error_of(api.delete("/admin/workers/alive"), 409, "conflict")
+    job = api.push()
+    api.fetch(worker_id=stale)
+    Worker.objects.filter(pk=stale).update(last_heartbeat_at=clock.now() - dt.timedelta(hours=1))
+    assert api.get(f"/admin/workers/{stale}").json()["active_job_ids"] == [job["id"]]
+    assert api.delete(f"/admin/workers/{stale}").status_code == 204
+    assert Job.objects.get(pk=job["id"]).state == "available"
+    assert not Worker.objects.filter(pk=stale).exists()
+
+
+@pytest.mark.parametrize("path", ["/admin/workers/nobody", "/admin/workers/%00", "/admin/workers/" + "x" * 300])
+def test_an_unknown_worker_is_not_found(api: Api, path: str) -> None:
+    error_of(api.get(path), 404, "not_found")
+    error_of(api.post(f"{path}/quiet"), 404, "not_found")
+    error_of(api.delete(path), 404, "not_found")
+
+
+def test_only_the_admin_scope_may(with_key: Any) -> None:
+    register("w", {})
+    for scopes, status in ((["read", "work", "push"], 403), (["admin"], 200)):
+        caller = with_key(*scopes)
+        assert caller.get("/admin/workers").status_code == status
+        assert caller.post("/admin/workers/w/quiet").status_code == status

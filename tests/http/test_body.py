@@ -1,0 +1,209 @@
+"""Request bodies: bounded while they are read, decompressed safely, parsed strictly."""
+
+import gzip
+import io
+import json
+import zlib
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+
+from django_ojs.errors import InvalidPayload, PayloadTooLarge
+from django_ojs.http import body
+from tests.http.conftest import Api, error_of
+
+PUSH = b'{"type":"a.b","args":["' + b"x" * 3000 + b'"]}'
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"{ invalid json }", b"[]", b'"x"', b"null", b"5", b'{"type":"a.b","args":[NaN]}', b"[" * 100_000,
+        b'{"type":"a.b","args":[-Infinity]}', b'{"type":"a.b\xff","args":[]}', b"\xef\xbb\xbf{}", b"\x00", b"{}{}",
+        b'{"a":' * 5000 + b"1" + b"}" * 5000, b'{"type":"a.b","args":[' + b"9" * 5000 + b"]}", "{}".encode("utf-16"),
+    ],
+    ids=lambda raw: repr(raw[:30]),
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch", "/workers/fetch", "/workers/nack", "/workers/heartbeat"])
+def test_what_is_no_json_object_is_400_everywhere(api: Api, path: str, raw: bytes) -> None:
+    error_of(api.raw(path, raw), 400, "invalid_payload")
+
+
+@pytest.mark.parametrize(
+    "path", ["/queues/q/pause", "/jobs/{id}/activate", "/jobs/{id}/cancel", "/dead-letter/{id}/retry"]
+)
+def test_an_optional_body_must_still_be_json_if_it_is_there(api: Api, path: str) -> None:
+    job = api.push(pending=True)
+    error_of(api.raw(path.format(id=job["id"]), b"{oops"), 400, "invalid_payload")
+    error_of(api.raw(path.format(id=job["id"]), b"[]"), 400, "invalid_payload")
+    assert api.get(f"/jobs/{job['id']}").json()["job"]["state"] == "pending"
+
+
+def test_deep_arguments_are_refused_not_crashed_on(api: Api) -> None:
+    deep = b'{"type":"a.b","args":' + b"[" * 150 + b"]" * 150 + b"}"
+    error_of(api.raw("/jobs", deep), 400, "invalid_payload")
+
+
+def test_the_limit_of_a_single_envelope_stops_the_reading(api: Api) -> None:
+    error = error_of(api.raw("/jobs", b" " * (2 * 1_048_576 + 1)), 413, "payload_too_large")
+    assert error["details"] == {"actual_bytes": 2_097_153, "max_bytes": 2_097_152, "field": "envelope"}
+
+
+def test_white_space_does_not_count_against_an_envelope(api: Api) -> None:
+    assert api.raw("/jobs", b'{"type":"a.b",' + b" " * 1_500_000 + b'"args":[]}').status_code == 201
+
+
+def test_a_batch_may_be_larger_but_not_endless(api: Api, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "MAX_BATCH_BYTES": 5000}
+    error = error_of(api.raw("/jobs/batch", b'{"jobs":[' + PUSH + b"," + PUSH + b"]}"), 413, "payload_too_large")
+    assert error["details"]["max_bytes"] == 5000
+    assert api.raw("/jobs/batch", b'{"jobs":[' + PUSH + b"]}").status_code == 201
+
+
+def test_djangos_own_body_limit_does_not_act_here(api: Api, settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
+    assert api.raw("/jobs", PUSH).status_code == 201
+
+
+def test_gzip_is_unpacked(api: Api) -> None:
+    packed = gzip.compress(PUSH)
+    for encoding in ("gzip", "GZIP", "x-gzip"):
+        assert api.raw("/jobs", packed, **{"Content-Encoding": encoding}).status_code == 201
+
+
+def test_gzip_in_several_members_is_one_body(api: Api) -> None:
+    packed = gzip.compress(PUSH[:100]) + gzip.compress(PUSH[100:])
+    assert api.raw("/jobs", packed, **{"Content-Encoding": "gzip"}).status_code == 201
+
+
+def test_identity_is_no_compression(api: Api) -> None:
+    assert api.raw("/jobs", PUSH, **{"Content-Encoding": "identity"}).status_code == 201
+
+
+@pytest.mark.parametrize("encoding", ["zstd", "br", "deflate", "gzip, gzip", "é", "x" * 400])
+def test_another_encoding_is_415(api: Api, encoding: str) -> None:
+    error_of(api.raw("/jobs", PUSH, **{"Content-Encoding": encoding}), 415, "unsupported_compression")
+
+
+PACKED = gzip.compress(PUSH, mtime=0)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [PUSH, b"\x1f\x8b", PACKED[:-9], PACKED + b"rubbish", zlib.compress(PUSH)],
+    ids=["plain", "header", "cut", "tail", "zlib"],
+)
+def test_broken_gzip_is_400(api: Api, packed: bytes) -> None:
+    error_of(api.raw("/jobs", packed, **{"Content-Encoding": "gzip"}), 400, "invalid_payload")
+
+
+def test_an_empty_packed_body_is_an_empty_body(api: Api) -> None:
+    assert api.raw("/queues/q/pause", b"", **{"Content-Encoding": "gzip"}).status_code == 200
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(api: Api) -> None:
+    bomb = gzip.compress(b'{"type":"a.b","args":["' + b"x" * 50_000_000 + b'"]}')
+    assert len(bomb) < 100_000
+    error = error_of(api.raw("/jobs", bomb, **{"Content-Encoding": "gzip"}), 413, "payload_too_large")
+    assert error["details"]["actual_bytes"] == error["details"]["max_bytes"] + 1
+
+
+def test_a_zip_bomb_costs_no_more_memory_than_the_limit(monkeypatch: Any) -> None:
+    bomb = io.BytesIO(gzip.compress(b"x" * 50_000_000) * 2)
+    largest = 0
+    original = zlib.decompressobj
+
+    def spy(*args: Any) -> Any:
+        unpacker = original(*args)
+
+        class Spy:
+            def decompress(self, data: bytes, most: int) -> bytes:
+                nonlocal largest
+                largest = max(largest, most)
+                return unpacker.decompress(data, most)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(unpacker, name)
+
+        return Spy()
+
+    monkeypatch.setattr(zlib, "decompressobj", spy)
+    request = RequestFactory().generic("POST", "/", bomb.read(), headers={"Content-Encoding": "gzip"})
+    with pytest.raises(PayloadTooLarge):
+        body.read(request, 1000)
+    assert largest <= 1001
+
+
+class Endless(io.RawIOBase):
+    """A body that never ends, as a chunked one may be."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert size >= 0, "never read all of it"
+        self.given += size
+        return b"x" * size
+
+
+def test_a_body_of_unknown_length_is_not_read_to_its_end() -> None:
+    request = RequestFactory().post("/", b"", content_type="application/json")
+    stream = Endless()
+    request._stream = stream  # type: ignore[attr-defined]
+    with pytest.raises(PayloadTooLarge):
+        body.read(request, 100_000)
+    assert stream.given == 100_001
+
+
+def test_a_body_that_arrives_in_pieces_is_whole() -> None:
+    class Trickle(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(7)
+
+    request = RequestFactory().post("/", b"", content_type="application/json")
+    request._stream = Trickle(PUSH)  # type: ignore[attr-defined]
+    assert body.read(request, 10_000) == PUSH
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "9" * 30, "٣"])
+def test_a_nonsensical_content_length_is_survived(api: Api, length: str) -> None:
+    response = api.client.generic("POST", "/ojs/v1/jobs", PUSH, content_type="application/json", CONTENT_LENGTH=length)
+    assert response.status_code in (201, 400, 413)
+    assert response.json()
+
+
+def test_a_body_that_a_middleware_has_read_already_is_used() -> None:
+    request = RequestFactory().post("/", PUSH, content_type="application/json")
+    assert request.body
+    assert body.read(request, 10_000) == PUSH
+    with pytest.raises(PayloadTooLarge):
+        body.read(request, 100)
+
+
+def test_a_client_that_goes_away_is_no_fault_of_ours(api: Api) -> None:
+    class Gone(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise ConnectionResetError("gone")
+
+    response = api.client.generic(
+        "POST", "/ojs/v1/jobs", PUSH, content_type="application/json", **{"wsgi.input": Gone()}
+    )
+    error_of(response, 400, "invalid_payload")
+
+
+def test_the_last_of_repeated_keys_wins() -> None:
+    assert body.parse(b'{"a":1,"a":2}') == {"a": 2}
+    assert body.parse(b"", required=False) == {}
+    with pytest.raises(InvalidPayload):
+        body.parse(b"")
+
+
+def test_drf_meets_the_same_parser(rf: RequestFactory) -> None:
+    from rest_framework.request import Request
+
+    from django_ojs.http.parsers import OJSParser
+
+    django = rf.post("/", json.dumps({"a": [1]}), content_type="application/openjobspec+json")
+    assert Request(django, parsers=[OJSParser()]).data == {"a": [1]}

@@ -1,0 +1,192 @@
+"""When something of ours or of the site breaks: the answer is the spec's error, the log has the rest."""
+
+import logging
+from typing import Any
+
+import pytest
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
+from django.db import DataError, InterfaceError, OperationalError
+from django.http import Http404
+from rest_framework import exceptions as drf
+
+from django_ojs.http import jobs, system
+from tests.http.conftest import Api, error_of
+from tests.http.test_jobs import UNKNOWN
+
+
+def breaking(exc: Exception) -> Any:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise exc
+
+    return fail
+
+
+@pytest.mark.parametrize("exc", [OperationalError("server at 10.0.0.5 is gone"), InterfaceError("closed")])
+def test_a_lost_database_is_503_with_retry_after(api: Api, monkeypatch: Any, exc: Exception) -> None:
+    monkeypatch.setattr(jobs, "push", breaking(exc))
+    response = api.post("/jobs", {"type": "a.b", "args": []})
+    error = error_of(response, 503, "backend_error")
+    assert error["canonical_code"] == "BACKEND_UNAVAILABLE"
+    assert error["retryable"] is True
+    assert int(response["Retry-After"]) >= 1
+    assert b"10.0.0.5" not in response.content
+
+
+def test_a_bug_is_500_and_logged_under_the_id_the_client_has(api: Api, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(jobs, "info", breaking(DataError("secret: hunter2")))
+    with caplog.at_level(logging.ERROR, "django_ojs.http"):
+        response = api.get(f"/jobs/{UNKNOWN}", **{"X-Request-Id": "trace-me"})
+    error_of(response, 500, "backend_error")
+    assert b"hunter2" not in response.content
+    (record,) = [record for record in caplog.records if record.name == "django_ojs.http"]
+    assert "trace-me" in record.getMessage()
+    assert record.request_id == "trace-me"
+    assert record.exc_info
+    assert "hunter2" in str(record.exc_info[1])
+
+
+@pytest.mark.parametrize(
+    "exc, status, code",
+    [
+        (Http404("x"), 404, "not_found"),
+        (PermissionDenied("x"), 403, "permission_denied"),
+        (SuspiciousOperation("x"), 400, "invalid_request"),
+        (drf.NotAuthenticated(), 401, "unauthenticated"),
+        (drf.AuthenticationFailed("No."), 401, "unauthenticated"),
+        (drf.PermissionDenied(), 403, "permission_denied"),
+        (drf.NotFound(), 404, "not_found"),
+        (drf.ParseError(), 400, "invalid_request"),
+        (drf.ValidationError({"a": ["b"]}), 400, "invalid_request"),
+        (drf.UnsupportedMediaType("x"), 400, "invalid_request"),
+        (drf.Throttled(wait=7), 429, "rate_limited"),
+        (drf.APIException("x"), 500, "backend_error"),
+        (RecursionError(), 500, "backend_error"),
+        (MemoryError(), 500, "backend_error"),
+        (ValueError("A string literal cannot contain NUL (0x00) characters."), 500, "backend_error"),
+    ],
+)
+def test_exceptions_of_django_and_drf_become_errors_of_the_spec(
+    api: Api, monkeypatch: Any, exc: Exception, status: int, code: str
+) -> None:
+    monkeypatch.setattr(jobs, "info", breaking(exc))
+    response = api.get(f"/jobs/{UNKNOWN}")
+    expected = 400 if isinstance(exc, drf.UnsupportedMediaType) else status
+    error_of(response, expected, code)
+    assert response.has_header("WWW-Authenticate") == (status == 401)
+    if status == 429:
+        assert response["Retry-After"] == "7"
+
+
+def test_an_answer_that_cannot_be_written_is_a_500_too(api: Api, monkeypatch: Any) -> None:
+    monkeypatch.setattr(jobs, "info", lambda job_id: {})
+    monkeypatch.setattr(jobs.envelope, "render", lambda row: {"a": float("nan"), "b": object()})
+    response = api.get(f"/jobs/{UNKNOWN}")
+    error_of(response, 500, "backend_error")
+
+
+def test_an_authentication_class_that_breaks_is_a_500(api: Api, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "AUTHENTICATION_CLASSES": [f"{__name__}.Broken"]}
+    error_of(api.get("/queues"), 500, "backend_error")
+
+
+def test_the_sites_own_authentication_class_is_heard(api: Api, settings: Any) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": False, "AUTHENTICATION_CLASSES": [f"{__name__}.Refusing"]}
+    response = api.get("/queues")
+    assert error_of(response, 401, "unauthenticated")["message"] == "Wrong number."
+    assert response["WWW-Authenticate"] == "Phone"
+
+
+class Broken:
+    def authenticate(self, request: Any) -> None:
+        raise KeyError("x")
+
+    def authenticate_header(self, request: Any) -> str:
+        return "Phone"
+
+
+class Refusing(Broken):
+    def authenticate(self, request: Any) -> None:
+        raise drf.AuthenticationFailed("Wrong number.")
+
+
+def test_too_many_parameters_are_a_bad_request(api: Api) -> None:
+    response = api.client.get("/ojs/v1/queues?" + "&".join(f"a{i}=1" for i in range(2000)))
+    error_of(response, 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "query", ["%FF", "limit=%FF", "limit=%00", "a=%ED%A0%80&limit=%C3", "=&=&&", "limit", "%u1234"]
+)
+def test_odd_queries_never_break(api: Api, query: str) -> None:
+    for path in ("queues", "dead-letter", "events"):
+        assert api.client.get(f"/ojs/v1/{path}?{query}").status_code in (200, 400)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OJS-Version",
+        "Accept",
+        "Content-Encoding",
+        "OJS-Requires-Extension",
+        "Idempotency-Key",
+        "Authorization",
+        "X-Request-Id",
+        "Cookie",
+    ],
+)
+@pytest.mark.parametrize("value", ["\x00", "é", "x" * 50_000, "\x7f", ";;;,,,", "\xff\xfe"])
+def test_odd_headers_never_break(api: Api, name: str, value: str) -> None:
+    response = api.post("/jobs", {"type": "a.b", "args": []}, **{name: value})
+    assert response.status_code < 500
+    assert response.json()
+
+
+ODD = [None, True, -1, 10**400, 1.5, 1e308, "", "\x00", "\ud800", "x" * 5000, [], [[]], {}, {"a": {}}, "٣", "1e5"]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_odd_values_in_any_field_never_break(api: Api, value: Any) -> None:
+    job = api.push()
+    calls = {
+        "/jobs": ["type", "args", "id", "queue", "meta", "priority", "options", "retry", "unique", "timeout",
+                  "scheduled_at", "expires_at", "schema", "tags", "pending", "visibility_timeout",
+                  "specversion", "version", "unknown"],
+        "/jobs/batch": ["jobs"],
+        "/workers/fetch": ["queues", "count", "max_jobs", "worker_id", "visibility_timeout_ms"],
+        "/workers/ack": ["job_id", "worker_id", "attempt", "result"],
+        "/workers/nack": ["job_id", "error", "worker_id", "requeue", "attempt"],
+        "/workers/heartbeat": ["worker_id", "active_jobs", "active_job_ids", "job_id", "state", "shutdown", "pid",
+                               "hostname", "visibility_timeout_ms", "concurrency", "labels", "started_at",
+                               "memory_mb", "job_types"],
+        "/workers/register": ["worker_id", "queues", "concurrency"],
+        "/workers/deregister": ["worker_id", "reason"],
+        f"/jobs/{job['id']}/cancel": ["reason"],
+    }  # fmt: skip
+    fine = {
+        "type": "a.b",
+        "args": [],
+        "queues": ["nowhere"],
+        "job_id": UNKNOWN,
+        "worker_id": "w",
+        "error": {"message": "x"},
+    }
+    for path, fields in calls.items():
+        for field in fields:
+            response = api.post(path, {**fine, field: value})
+            assert response.status_code < 500, (path, field, response.content)
+            assert response.json()
+
+
+def test_an_unhealthy_store_shows_in_health_and_readiness(api: Api, monkeypatch: Any, settings: Any) -> None:
+    monkeypatch.setattr(system, "_backend", breaking(OperationalError("no route to 10.0.0.5")))
+    response = api.get("/health")
+    assert response.status_code == 503
+    assert response["Retry-After"]
+    body = response.json()
+    assert (body["status"], body["backend"]["status"]) == ("unhealthy", "unhealthy")
+    assert body["backend"]["error"]
+    assert b"10.0.0.5" not in response.content
+    settings.ROOT_URLCONF = "tests.http.test_site"
+    assert api.client.get("/ready").status_code == 503
+    assert api.client.get("/healthz").status_code == 200

@@ -1,0 +1,222 @@
+"""PUSH, INFO, CANCEL, ACTIVATE over HTTP."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from django_ojs import middleware
+from django_ojs.errors import MiddlewareRejected
+from django_ojs.models import Job
+from tests.http.conftest import Api, error_of
+
+UNKNOWN = "019539a4-0000-7000-8000-000000000000"
+
+
+def test_a_pushed_job_is_answered_whole_and_can_be_read_where_location_says(api: Api) -> None:
+    response = api.post("/jobs", {"type": "mail.send", "args": ["a@b.c", 5.0, None], "meta": {"k": 1}})
+    job = response.json()["job"]
+    assert response.status_code == 201
+    assert response["Location"] == f"/ojs/v1/jobs/{job['id']}"
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", job["id"])
+    assert (job["type"], job["queue"], job["state"], job["attempt"]) == ("mail.send", "default", "available", 0)
+    assert not {"started_at", "completed_at", "error", "result"} & job.keys()
+    assert api.client.get(response["Location"]).json() == {"job": job}
+
+
+def test_numbers_and_odd_text_come_back_exactly_as_sent(api: Api) -> None:
+    text = '{"type":"a.b","args":[1.10,1e400,12345678901234567890,"\\u0000","\\ud800","ü"]}'
+    response = api.raw("/jobs", text.encode())
+    assert response.status_code == 201
+    args = re.search(rb'"args":(\[.*?\]),"meta"', response.content)
+    assert args is not None
+    assert args[1].decode() == '[1.10,1e400,12345678901234567890,"\\u0000","\\ud800","\\u00fc"]'.replace("1.10", "1.1")
+
+
+@pytest.mark.parametrize(
+    "body, field",
+    [
+        ({"args": []}, "type"),
+        ({"type": "NO!", "args": []}, "type"),
+        ({"type": "a.b"}, "args"),
+        ({"type": "a.b", "args": "x"}, "args"),
+        ({"type": "a.b", "args": [], "queue": ""}, "queue"),
+        ({"type": "a.b", "args": [], "id": "4"}, "id"),
+        ({"type": "a.b", "args": [], "options": []}, "options"),
+    ],
+)
+def test_a_faulty_envelope_is_refused_with_the_name_of_the_field(api: Api, body: Any, field: str) -> None:
+    error = error_of(api.post("/jobs", body), 400, "invalid_payload")
+    assert error["type"] == "validation_error"
+    assert error["retryable"] is False
+    assert error["details"]["field"] == field
+    assert not Job.objects.exists()
+
+
+def test_impossible_retry_values_are_422(api: Api) -> None:
+    error = error_of(
+        api.post("/jobs", {"type": "a.b", "args": [], "retry": {"max_attempts": -1}}), 422, "invalid_payload"
+    )
+    assert error["canonical_code"] == "INVALID_RETRY_POLICY"
+
+
+def test_an_id_that_is_taken_is_a_conflict(api: Api) -> None:
+    job = api.push()
+    error = error_of(api.post("/jobs", {"id": job["id"], "type": "a.b", "args": []}), 409, "duplicate")
+    assert error["details"]["existing_job_id"] == job["id"]
+    assert Job.objects.count() == 1
+
+
+@pytest.fixture
+def enqueue_middleware() -> Any:
+    added: list[Any] = []
+
+    def add(function: Any) -> None:
+        added.append(function)
+        middleware.enqueue_chain.add(function)
+
+    yield add
+    for function in added:
+        middleware.enqueue_chain.remove(function)
+
+
+def test_what_a_middleware_drops_is_answered_as_dropped(api: Api, enqueue_middleware: Any) -> None:
+    enqueue_middleware(lambda job, proceed: None)
+    response = api.post("/jobs", {"type": "a.b", "args": []})
+    assert (response.status_code, response.json()) == (200, {"job": None, "dropped": True})
+    assert not response.has_header("Location")
+
+
+def test_what_a_middleware_refuses_is_422(api: Api, enqueue_middleware: Any) -> None:
+    def refuse(job: Any, proceed: Any) -> Any:
+        raise MiddlewareRejected("Not on Sundays.")
+
+    enqueue_middleware(refuse)
+    error = error_of(api.post("/jobs", {"type": "a.b", "args": []}), 422, "x_middleware_rejected")
+    assert error["message"] == "Not on Sundays."
+
+
+def test_a_middleware_that_breaks_is_a_500_in_json(api: Api, enqueue_middleware: Any, caplog: Any) -> None:
+    enqueue_middleware(lambda job, proceed: 1 / 0)
+    response = api.post("/jobs", {"type": "a.b", "args": []})
+    error_of(response, 500, "backend_error")
+    assert b"ZeroDivision" not in response.content
+
+
+@pytest.mark.parametrize("path", [f"/jobs/{UNKNOWN}", "/jobs/nonsense", f"/jobs/{UNKNOWN}%00", "/jobs/%FF%FE"])
+def test_an_unknown_or_malformed_id_is_not_found(api: Api, path: str) -> None:
+    for response in (api.get(path), api.delete(path), api.post(f"{path}/cancel"), api.post(f"{path}/ack")):
+        assert error_of(response, 404, "not_found")["details"]["resource_type"] == "job"
+
+
+def test_ids_in_paths_may_be_in_capitals(api: Api) -> None:
+    job = api.push()
+    assert api.get(f"/jobs/{job['id'].upper()}").json()["job"]["id"] == job["id"]
+
+
+def test_reading_changes_nothing_even_if_the_job_is_due(api: Api, django_assert_num_queries: Any) -> None:
+    job = api.push()
+    with django_assert_num_queries(1):
+        api.get(f"/jobs/{job['id']}")
+
+
+@pytest.mark.parametrize("verb", ["delete", "post"])
+def test_cancelling_is_answered_with_what_the_job_was(api: Api, verb: str) -> None:
+    job = api.push()
+    path = f"/jobs/{job['id']}"
+    response = api.delete(path) if verb == "delete" else api.post(f"{path}/cancel")
+    answered = response.json()["job"]
+    assert response.status_code == 200
+    assert (answered["state"], answered["previous_state"]) == ("cancelled", "available")
+    assert answered["cancelled_at"]
+    assert "completed_at" not in answered
+
+
+def test_cancelling_twice_is_no_error(api: Api) -> None:
+    job = api.push()
+    first = api.delete(f"/jobs/{job['id']}").json()["job"]
+    again = api.delete(f"/jobs/{job['id']}")
+    assert again.status_code == 200
+    assert again.json()["job"]["cancelled_at"] == first["cancelled_at"]
+
+
+def test_the_published_dialect_answers_409_to_a_second_cancel(api: Api, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "DIALECT": "published"}
+    job = api.push()
+    api.delete(f"/jobs/{job['id']}")
+    error_of(api.delete(f"/jobs/{job['id']}"), 409, "conflict")
+
+
+def test_cancelling_what_is_completed_is_a_conflict(api: Api) -> None:
+    job = api.push()
+    api.fetch()
+    api.post("/workers/ack", {"job_id": job["id"]})
+    error = error_of(api.delete(f"/jobs/{job['id']}"), 409, "conflict")
+    assert error["type"] == "invalid_state_transition"
+    assert error["details"]["job_id"] == job["id"]
+    assert error["details"]["current_state"] == "completed"
+    assert error["details"]["attempted"] == "cancel"
+
+
+def test_a_staged_job_waits_until_it_is_activated(api: Api) -> None:
+    job = api.push(pending=True)
+    assert job["state"] == "pending"
+    response = api.post(f"/jobs/{job['id']}/activate")
+    activated = response.json()["job"]
+    assert response.status_code == 200
+    assert (activated["state"], activated["previous_state"]) == ("available", "pending")
+    assert activated["activated_at"]
+    error_of(api.post(f"/jobs/{job['id']}/activate", {}), 409, "conflict")
+
+
+def test_a_batch_keeps_the_order_and_counts(api: Api) -> None:
+    response = api.post("/jobs/batch", {"jobs": [{"type": f"t.n{i}", "args": []} for i in range(5)]})
+    body = response.json()
+    assert response.status_code == 201
+    assert [job["type"] for job in body["jobs"]] == [f"t.n{i}" for i in range(5)]
+    assert body["count"] == 5
+
+
+@pytest.mark.parametrize("good_before", [0, 2])
+def test_one_faulty_job_refuses_the_whole_batch_and_says_which(api: Api, good_before: int) -> None:
+    good = [{"type": "a.b", "args": []}] * good_before
+    error = error_of(api.post("/jobs/batch", {"jobs": [*good, {"type": "a.b"}]}), 400, "invalid_payload")
+    assert error["details"]["index"] == good_before
+    assert f"[{good_before}]" in error["message"]
+    assert not Job.objects.exists()
+
+
+def test_an_id_twice_in_a_batch_stores_nothing(api: Api) -> None:
+    job = {"type": "a.b", "args": [], "id": UNKNOWN}
+    error_of(api.post("/jobs/batch", {"jobs": [job, job]}), 409, "duplicate")
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("body", [{}, {"jobs": []}, {"jobs": None}, {"jobs": {"0": {}}}, {"jobs": "x"}])
+def test_a_batch_without_jobs_is_refused(api: Api, body: Any) -> None:
+    error_of(api.post("/jobs/batch", body), 400, "invalid_request")
+
+
+def test_too_many_jobs_at_once_are_refused_with_the_limit(api: Api, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "MAX_BATCH_SIZE": 2}
+    response = api.post("/jobs/batch", {"jobs": [{"type": "a.b", "args": []}] * 3})
+    error = error_of(response, 413, "batch_size_exceeded")
+    assert error["max_batch_size"] == error["details"]["max_batch_size"] == 2
+    assert response["X-OJS-Max-Batch-Size"] == "2"
+
+
+def test_a_thousand_jobs_of_a_kilobyte_fit_into_a_batch(api: Api) -> None:
+    jobs = [{"type": "a.b", "args": ["x" * 1100]}] * 1000
+    response = api.post("/jobs/batch", {"jobs": jobs})
+    assert response.status_code == 201
+    assert response.json()["count"] == 1000
+
+
+def test_an_envelope_over_the_limit_is_413_and_a_large_meta_has_its_own_code(api: Api) -> None:
+    error = error_of(
+        api.raw("/jobs", json.dumps({"type": "a.b", "args": ["x" * 600_000] * 2}).encode()), 413, "payload_too_large"
+    )
+    assert error["details"]["field"] == "envelope"
+    assert error["details"]["max_bytes"] == 1_048_576
+    error_of(api.post("/jobs", {"type": "a.b", "args": [], "meta": {"x": "y" * 66_000}}), 413, "metadata_too_large")

@@ -1,0 +1,214 @@
+"""`/workflows` over HTTP: shapes in, supersets out, errors with their codes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from django_ojs.models import Job, Workflow
+from tests.http.conftest import Api, error_of
+
+A, B = {"type": "test.a", "args": []}, {"type": "test.b", "args": []}
+CALLBACK = {**B, "id": "on-success", "depends_on": ["a"]}
+NEAREST = {"queue": "nearest", "timeout_ms": 5000}
+
+
+def create(api: Api, **body: Any) -> dict[str, Any]:
+    response = api.post("/workflows", body)
+    assert response.status_code == 201, response.content
+    document = response.json()
+    assert response["Location"].endswith(f"/ojs/v1/workflows/{document['id']}")
+    assert document["workflow"] == {name: value for name, value in document.items() if name != "workflow"}
+    return document["workflow"]
+
+
+def finish(api: Api, how: str = "ack", **body: Any) -> dict[str, Any]:
+    job = api.fetch()
+    body = {"job_id": job["id"], **body}
+    if how == "nack":
+        body["error"] = {"message": "no", "code": "boom", "retryable": False}
+    assert api.post(f"/workers/{how}", body).status_code == 200
+    return job
+
+
+@pytest.mark.parametrize(
+    "body, type, state",
+    [
+        ({"type": "chain", "jobs": [A, B]}, "chain", "active"),
+        ({"type": "chain", "name": "n", "steps": [A, B]}, "chain", "running"),
+        ({"type": "group", "name": "n", "steps": [A, B]}, "group", "running"),
+        ({"type": "batch", "name": "n", "jobs": [A, B], "callbacks": {"on_success": A}}, "batch", "running"),
+        ({"name": "n", "steps": [{**A, "id": "a"}, {**B, "id": "b", "depends_on": ["a"]}]}, "chain", "running"),
+        ({"name": "n", "steps": [{**A, "id": "a"}, {**B, "id": "b"}]}, "group", "running"),
+        ({"name": "n", "steps": [{**A, "id": "a"}, CALLBACK]}, "batch", "running"),
+    ],
+)  # fmt: skip
+def test_every_shape_is_understood(api: Api, body: dict[str, Any], type: str, state: str) -> None:
+    flow = create(api, **body)
+    assert (flow["type"], flow["state"], flow["steps_completed"], flow["jobs_completed"]) == (type, state, 0, 0)
+    assert flow["steps_total"] == flow["jobs_total"] == (1 if CALLBACK in body.get("steps", ()) else 2)
+    assert flow["name"] == body.get("name", "")
+    assert flow["metadata"]["job_count"] == flow["steps_total"]
+    assert all(step["id"] and step["type"] for step in flow["steps"])
+
+
+def test_a_workflow_from_its_creation_to_its_end(api: Api) -> None:
+    flow = create(api, type="chain", steps=[A, B])
+    assert [step["state"] for step in flow["steps"]] == ["pending", "waiting"]
+    assert flow["steps"][1]["job_id"] is None
+    finish(api, result={"n": 1})
+    job = finish(api)
+    assert job["parent_results"] == [{"n": 1}]
+    assert (job["workflow_id"], job["workflow_step"]) == (flow["id"], 1)
+    done = api.get(f"/workflows/{flow['id']}").json()
+    assert (done["state"], done["workflow"]["steps_completed"]) == ("completed", 2)
+    assert done["steps"][0]["result"] == {"n": 1}
+    assert done["started_at"] <= done["completed_at"]
+    assert api.get(f"/jobs/{job['id']}").json()["job"]["parent_results"] == [{"n": 1}]
+    progress = api.get(f"/workflows/{flow['id']}/progress").json()
+    assert (progress["progress"], [step["progress"] for step in progress["steps"]]) == (1, [1, 1])
+
+
+def test_failure_retry_and_cancellation(api: Api) -> None:
+    flow = create(api, type="chain", name="n", steps=[A, B, A])
+    path = f"/workflows/{flow['id']}"
+    error_of(api.post(f"{path}/retry"), 409, "conflict")
+    finish(api)
+    finish(api, "nack")
+    failed = api.get(path).json()["workflow"]
+    assert (failed["state"], failed["steps_completed"], failed["steps_total"]) == ("failed", 1, 3)
+    assert failed["error"]["failed_step_id"] == "step-1"
+    assert failed["error"]["errors"][0]["code"] == "boom"
+    assert [step["state"] for step in failed["steps"]] == ["completed", "failed", "cancelled"]
+    assert api.post(f"{path}/retry").json()["workflow"]["state"] == "running"
+    cancelled = api.post(f"{path}/cancel", {"reason": "enough"}).json()
+    assert (cancelled["state"], cancelled["steps_cancelled"], cancelled["cancelled_steps"]) == ("cancelled", 2, 2)
+    assert cancelled["steps_already_completed"] == 1
+    assert cancelled["cancelled_at"]
+    error_of(api.client.delete(f"/ojs/v1{path}"), 409, "conflict")
+    assert api.post("/workers/fetch", {"queues": ["default"]}).json()["jobs"] == []
+
+
+def test_active_members_are_cancelled_on_demand(api: Api) -> None:
+    flow = create(api, type="group", jobs=[A, B])
+    job = api.fetch()
+    response = api.client.delete(f"/ojs/v1/workflows/{flow['id']}?cancel_active=true")
+    assert response.json()["steps_cancelled"] == 2
+    assert api.get(f"/jobs/{job['id']}").json()["job"]["state"] == "cancelled"
+
+
+def test_the_list_pages_and_filters(api: Api) -> None:
+    ids = [create(api, type="group", name=f"n{i}", jobs=[A])["id"] for i in range(3)]
+    finish(api)
+    first = api.get("/workflows?limit=2").json()
+    assert [item["id"] for item in first["items"]] == ids[:0:-1]
+    assert first["workflows"] == first["items"]
+    assert (first["total"], first["pagination"]["has_more"]) == (3, True)
+    rest = api.get(f"/workflows?limit=2&cursor={first['pagination']['next_cursor']}").json()
+    assert [item["id"] for item in rest["items"]] == ids[:1]
+    assert [item["id"] for item in api.get("/workflows?state=completed").json()["items"]] == ids[:1]
+    assert [item["id"] for item in api.get("/workflows?state=active").json()["items"]] == ids[:0:-1]
+    assert api.get("/workflows?state=nonsense").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "body, path",
+    [
+        ({}, "$.steps"),
+        ({"type": "chain", "steps": []}, "$.steps"),
+        ({"type": "ring", "steps": [A]}, "$.type"),
+        ({"type": "group", "jobs": [A, 5]}, "$.jobs[1]"),
+        ({"type": "chain", "steps": [A], "jobs": [B]}, "$.jobs"),
+        ({"type": "batch", "jobs": [A]}, "$.callbacks"),
+        ({"type": "batch", "jobs": [A], "callbacks": {"on_end": A}}, "$.callbacks.on_end"),
+        ({"type": "chain", "steps": [A], "callbacks": {"on_success": A}}, "$.callbacks"),
+        ({"type": "group", "jobs": [{**A, "id": "x"}, {**B, "id": "x"}]}, "$.jobs[1].id"),
+        ({"type": "group", "jobs": [{"type": "test.a"}]}, "$.jobs[0].args"),
+        ({"type": "group", "jobs": [{**A, "retry": {"max_attempts": -1}}]}, "$.jobs[0].retry.max_attempts"),
+        ({"steps": [{**A, "id": "a", "depends_on": ["b"]}]}, "$.steps[0].depends_on[0]"),
+        ({"steps": [{**A, "id": "a", "depends_on": ["a"]}]}, "$.steps[0].depends_on[0]"),
+        ({"steps": [A, {**A, "id": "b", "depends_on": ["step-0"]}]}, "$.steps[0].id"),
+        ({"steps": [{"type": "group", "jobs": [A]}]}, "$.steps[0]"),
+        ({"type": "chain", "steps": [A], "name": 5}, "$.name"),
+    ],
+)  # fmt: skip
+def test_a_faulty_structure_is_refused_with_its_place_and_stores_nothing(
+    api: Api, body: dict[str, Any], path: str
+) -> None:
+    error = error_of(api.post("/workflows", body), 400, "invalid_workflow")
+    assert error["details"]["validation_errors"][0]["path"] == path, error
+    assert not Workflow.objects.exists()
+    assert not Job.objects.exists()
+
+
+def test_circles_are_refused_in_both_forms(api: Api) -> None:
+    steps = [
+        {**A, "id": "a", "depends_on": ["c"]},
+        {**A, "id": "b", "depends_on": ["a"]},
+        {**A, "id": "c", "depends_on": ["b"]},
+    ]
+    for body in ({"steps": steps}, {"type": "group", "jobs": steps}):
+        error = error_of(api.post("/workflows", body), 400, "invalid_workflow")
+        assert sorted(set(error["details"]["cycle"])) == [0, 1, 2]
+
+
+def test_what_this_server_has_not_and_does_not_know(api: Api) -> None:
+    error_of(api.post("/workflows", {"type": "saga", "steps": [A]}), 422, "unsupported")
+    for path in ("/workflows/nope", "/workflows/0199a1b2-0000-7000-8000-000000000001", "/workflows/nope/progress"):
+        error_of(api.get(path), 404, "not_found")
+
+
+def test_nesting_has_a_limit(api: Api) -> None:
+    body: dict[str, Any] = A
+    for _ in range(10):
+        body = {"type": "chain", "steps": [body]}
+    create(api, **body)
+    error_of(api.post("/workflows", {"type": "chain", "steps": [body]}), 400, "invalid_workflow")
+
+
+def test_options_reach_the_jobs_from_the_nearest_place(api: Api) -> None:
+    create(
+        api, type="group", options={"queue": "slow", "timeout": 9, "meta": {"a": 1, "b": 1}},
+        jobs=[A, {**A, "queue": "own", "meta": {"b": 2}}, {**A, "queue": "own", "options": NEAREST}],
+    )  # fmt: skip
+    rows = list(Job.objects.order_by("enqueued_at"))
+    assert [row.queue for row in rows] == ["slow", "own", "nearest"]
+    assert [row.timeout_ms for row in rows] == [9000, 9000, 5000]
+    assert [row.meta for row in rows] == [{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 1}]
+
+
+def test_a_job_type_may_be_called_chain(api: Api) -> None:
+    flow = create(api, type="group", jobs=[{"type": "chain", "args": []}])
+    assert flow["steps"][0]["type"] == "chain"
+    assert api.fetch()["type"] == "chain"
+
+
+def test_a_key_sees_and_makes_only_what_it_may_use(api: Api, with_key: Any) -> None:
+    limited = with_key("admin", queues=["mine"])
+    foreign = create(with_key("admin"), type="group", jobs=[{**A, "queue": "mine"}, A])
+    own = create(limited, type="group", jobs=[A], options={"queue": "mine"})
+    assert [item["id"] for item in limited.get("/workflows").json()["items"]] == [own["id"]]
+    error_of(limited.get(f"/workflows/{foreign['id']}"), 403, "permission_denied")
+    error_of(limited.post(f"/workflows/{foreign['id']}/cancel"), 403, "permission_denied")
+    error_of(limited.post("/workflows", {"type": "group", "jobs": [A]}), 403, "permission_denied")
+    error_of(with_key("read").post("/workflows", {"type": "group", "jobs": [A]}), 403, "permission_denied")
+
+
+def test_an_idempotency_key_makes_one_workflow(api: Api) -> None:
+    answers = [api.post("/workflows", {"type": "group", "jobs": [A]}, **{"Idempotency-Key": "k"}) for _ in range(2)]
+    assert [answer.json()["id"] for answer in answers] == [answers[0].json()["id"]] * 2
+    assert Workflow.objects.count() == 1
+
+
+def test_a_full_queue_that_drops_a_member_fails_its_workflow(api: Api) -> None:
+    config = json.dumps({"backpressure": {"max_depth": 1, "strategy": "drop_oldest"}})
+    assert api.client.put("/ojs/v1/queues/full/config", config, content_type="application/json").status_code == 200
+    chain = create(api, type="chain", steps=[{**A, "queue": "full"}, B])
+    batch = create(api, type="batch", jobs=[{**A, "queue": "full"}], callbacks={"on_failure": B})
+    assert api.get(f"/workflows/{chain['id']}").json()["state"] == "failed"
+    assert api.post("/jobs/bulk", {"jobs": [{**A, "queue": "full"}]}).status_code == 201
+    callback = api.fetch()
+    assert (callback["type"], callback["workflow_id"]) == ("test.b", batch["id"])
+    assert callback["parent_errors"]["0"]["code"] == "overflow"

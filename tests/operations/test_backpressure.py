@@ -1,0 +1,270 @@
+"""Bounded queues: never one job more than the bound, however many push; and unbounded ones pay nothing."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import clock
+from django_ojs.errors import QueueFull
+from django_ojs.events import log
+from django_ojs.models import Job, Queue
+from django_ojs.operations import backpressure, queues
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.info import info
+from django_ojs.operations.push import push, push_each
+from django_ojs.policies.backpressure import Bound, bound_of
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
+
+QUEUE = "bounded"
+
+
+def bound(config: dict[str, Any] | None = None, **backpressure: Any) -> None:
+    now = clock.now()
+    values = {"config": config or {"backpressure": backpressure}, "updated_at": now}
+    Queue.objects.update_or_create(pk=QUEUE, defaults=values, create_defaults={**values, "created_at": now})
+    queues.forget()
+
+
+def job(n: int = 0, **more: Any) -> dict[str, Any]:
+    return {"type": "test.bounded", "args": [n], "queue": QUEUE, **more}
+
+
+def make(n: int = 0, **more: Any) -> Any:
+    return push([job(n, **more)])[0].row
+
+
+def types(name: str = "backpressure.") -> list[str]:
+    names = [f"backpressure.{word}" for word in ("rejected", "dropped", "warning", "cleared")]
+    return [event["type"].removeprefix(name) for event in log.read(types=names).events]
+
+
+class TestReject:
+    def test_the_job_beyond_the_bound_is_refused(self) -> None:
+        bound(max_depth=2)
+        make()
+        make()
+        with pytest.raises(QueueFull) as refusal:
+            make()
+        error = refusal.value
+        assert error.as_dict()["code"] == "QUEUE_FULL"
+        assert (error.status, error.retryable, error.retry_after) == (429, True, 1)
+        facts = {"queue": QUEUE, "depth": 2, "bound": 2, "strategy": "reject"}
+        assert {key: error.as_dict()[key] for key in facts} == facts == error.details
+        assert error.headers == {"X-OJS-Queue-Depth": "2", "X-OJS-Queue-Bound": "2"}
+        assert Job.objects.count() == 2
+        assert types() == ["warning", "rejected"]
+
+    @pytest.mark.parametrize(
+        "config",
+        [{"max_size": 1}, {"max_size": 5, "backpressure": {"max_depth": 1}}, {"max_size_bytes": 8},
+         {"backpressure": {"max_size_bytes": 8}}],
+    )  # fmt: skip
+    def test_all_spellings_of_a_bound(self, config: dict[str, Any]) -> None:
+        bound(config)
+        make()
+        with pytest.raises(QueueFull):
+            make()
+
+    @pytest.mark.parametrize("config", [{}, {"max_size": 0}, {"backpressure": {"max_depth": 0}}, {"max_size": "x"}])
+    def test_zero_is_no_bound(self, config: dict[str, Any]) -> None:
+        assert bound_of(config) is None
+
+    def test_what_the_configuration_means(self) -> None:
+        given = {"max_depth": 5, "strategy": "block", "warning_threshold": 0.5}
+        assert bound_of({"overflow_policy": "drop_oldest", "backpressure": given}) == Bound(5, None, "block", 0.5)
+        assert bound_of({"max_size": 5, "overflow_policy": "drop_oldest"}) == Bound(5, None, "drop_oldest", 0.8)
+
+    def test_jobs_count_until_they_end(self) -> None:
+        bound(max_depth=5)
+        make(scheduled_at="2100-01-01T00:00:00Z")
+        make(pending=True)
+        active, retryable = make(priority=9), make(priority=8)
+        fetch([QUEUE], count=2)
+        fail_one(Failure(retryable["id"], {"message": "no"}))
+        make()
+        with pytest.raises(QueueFull):
+            make()
+        ack_one(Ack(active["id"]))
+        make()
+
+    def test_a_batch_fits_or_is_refused_as_a_whole(self) -> None:
+        bound(max_depth=3)
+        make()
+        with pytest.raises(QueueFull):
+            push([job(n) for n in range(3)])
+        assert Job.objects.count() == 1
+        push([job(n) for n in range(2)])
+
+    def test_a_retry_is_never_refused(self) -> None:
+        bound(max_depth=1)
+        row = make()
+        fetch([QUEUE])
+        fail_one(Failure(row["id"], {"message": "no"}))
+        assert info(row["id"])["state"] == "retryable"
+
+    def test_a_unique_job_that_replaces_another_takes_its_place(self) -> None:
+        bound(max_depth=1)
+        old = make(unique={})
+        make(unique={"on_conflict": "replace"})
+        assert info(old["id"])["state"] == "cancelled"
+        with pytest.raises(QueueFull):
+            make(unique={"states": ["active"]})
+
+    def test_a_refused_replacement_leaves_the_old_job_alone(self) -> None:
+        bound(max_depth=1)
+        old = push([job(unique={}) | {"queue": "elsewhere"}])[0].row
+        assert old is not None
+        make(7)
+        with pytest.raises(QueueFull):
+            make(unique={"on_conflict": "replace"})
+        assert info(old["id"])["state"] == "available"
+
+
+class TestDropOldest:
+    def test_the_oldest_job_that_waits_goes_to_the_dead_letters(self) -> None:
+        bound(max_depth=2, strategy="drop_oldest")
+        rows = [make(n, priority=n) for n in range(2)]
+        new = make(5)
+        assert [info(row["id"])["state"] for row in (*rows, new)] == ["discarded", "available", "available"]
+        dropped = Job.objects.get(pk=rows[0]["id"])
+        assert dropped.dead_letter
+        assert dropped.error is not None
+        assert dropped.error["type"] == "overflow"
+        assert [e["type"] for e in log.read(job_id=dropped.pk).events] == ["job.enqueued", "job.discarded"]
+        assert "dropped" in types()
+
+    def test_a_batch_makes_room_for_all_of_it(self) -> None:
+        bound(max_depth=3, strategy="drop_oldest")
+        for n in range(3):
+            make(n)
+        push([job(10), job(11)])
+        waiting = Job.objects.filter(state="available").order_by("enqueued_at")
+        assert [found.args for found in waiting] == [[2], [10], [11]]
+
+    def test_where_nothing_can_be_dropped_the_job_is_refused(self) -> None:
+        bound(max_depth=2, strategy="drop_oldest")
+        make()
+        fetch([QUEUE])
+        make(scheduled_at="2100-01-01T00:00:00Z")
+        with pytest.raises(QueueFull):
+            make()
+        assert Job.objects.count() == 2
+
+    def test_by_size(self) -> None:
+        bound({"backpressure": {"max_size_bytes": 300, "strategy": "drop_oldest"}})
+        for n in range(3):
+            push([job() | {"args": ["x" * 90, n]}])
+        push([job() | {"args": ["y" * 180]}])
+        assert Job.objects.filter(state="available").count() == 2
+
+
+class TestWarning:
+    def test_the_pusher_is_warned_and_the_log_once(self) -> None:
+        bound(max_depth=10, warning_threshold=0.5)
+        pushed = [push([job(n)])[0].pressure for n in range(6)]
+        assert pushed[3] is None
+        assert pushed[4] == (QUEUE, 5, 10, 0.5)
+        assert pushed[5] is not None
+        assert types() == ["warning"]
+
+    def test_the_queue_is_cleared_by_the_next_push_or_the_scheduler(self) -> None:
+        bound(max_depth=2, warning_threshold=0.9)
+        make()
+        make()
+        assert backpressure.relieve() == 0
+        for row in fetch([QUEUE], count=2):
+            ack_one(Ack(row["id"]))
+        assert backpressure.relieve() == 1
+        assert backpressure.relieve() == 0
+        assert types() == ["warning", "cleared"]
+        assert Queue.objects.get(pk=QUEUE).pressured_at is None
+
+
+def test_partly_those_that_fit_are_stored() -> None:
+    bound(max_depth=2)
+    outcomes = push_each([job(n) for n in range(3)])
+    assert isinstance(outcomes[2], QueueFull)
+    assert Job.objects.count() == 2
+
+
+def test_an_unbounded_queue_pays_nothing() -> None:
+    bound()
+    make()
+    with CaptureQueriesContext(connection) as captured:
+        make()
+    assert len(captured) <= 6
+    assert not any("union all" in query["sql"].lower() for query in captured)  # how depths are counted
+
+
+def test_a_bounded_queue_costs_the_same_for_one_and_for_many() -> None:
+    bound(max_depth=10_000)
+    costs = []
+    for count in (2, 200):
+        push([job()])
+        with CaptureQueriesContext(connection) as captured:
+            push([job(n) for n in range(count)])
+        costs.append(len(captured))
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestConcurrency:
+    @pytest.mark.parametrize("strategy", ["reject", "drop_oldest"])
+    def test_many_producers_never_pass_the_bound(self, strategy: str) -> None:
+        bound(max_depth=10, strategy=strategy)
+        barrier = threading.Barrier(20)
+
+        def produce(i: int) -> int:
+            try:
+                connection.ensure_connection()
+                barrier.wait(60)
+                refused = 0
+                for n in range(3):
+                    try:
+                        make(n)
+                    except QueueFull:
+                        refused += 1
+                return refused
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(20) as pool:
+            refused = sum(pool.map(produce, range(20)))
+        assert Job.objects.filter(state="available").count() == 10
+        assert refused == (50 if strategy == "reject" else 0)
+
+    def test_a_blocked_push_goes_on_when_there_is_room(self) -> None:
+        bound(max_depth=1, strategy="block")
+        first = make()
+
+        def wait() -> Any:
+            try:
+                return push([job(2)], patience=20)[0].row
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1) as pool:
+            blocked = pool.submit(wait)
+            (row,) = fetch([QUEUE])
+            assert not blocked.done()
+            ack_one(Ack(row["id"]))
+            assert blocked.result(20)["id"] != first["id"]
+        assert "rejected" not in types()
+
+    def test_without_patience_it_is_refused_at_once_and_so_inside_a_transaction(self) -> None:
+        bound(max_depth=1, strategy="block")
+        make()
+        with pytest.raises(QueueFull):
+            push([job(2)])
+        with pytest.raises(QueueFull), transaction.atomic():
+            push([job(2)], patience=20)
+        assert types() == ["warning", "rejected"]

@@ -1,0 +1,302 @@
+"""The seldom ways through the operations: nothing to do, done already, dropped on the way, more than is kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_ojs import clock, envelope, jsontext, middleware, states
+from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, MiddlewareRejected, NotFound
+from django_ojs.events import log
+from django_ojs.models import Event, EventCommit, Job, Queue, Worker
+from django_ojs.operations import queues
+from django_ojs.operations.ack import ack_one
+from django_ojs.operations.beat import Beat, beat
+from django_ojs.operations.cancel import cancel
+from django_ojs.operations.common import wake_at
+from django_ojs.operations.delete import delete
+from django_ojs.operations.due import next_due, settle
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.info import info
+from django_ojs.operations.pause import pause, resume
+from django_ojs.operations.prune import prune
+from django_ojs.operations.push import push
+from django_ojs.operations.register import deregister, direct, register
+from django_ojs.operations.rescue import rescue_dead_workers
+from django_ojs.operations.retry import retry, retry_one
+from django_ojs.policies.retry import MAX_ATTEMPTS
+from django_ojs.sql.base import Ack
+from django_ojs.states import State, Verb
+
+pytestmark = pytest.mark.django_db
+
+JOB = {"type": "a.b", "args": []}
+ERROR = {"message": "no"}
+
+
+def make(**attributes: Any) -> Any:
+    return push([JOB | attributes])[0].row
+
+
+def dead_letters(count: int, **attributes: Any) -> list[uuid.UUID]:
+    """Jobs that failed for good, one after the other."""
+    ids = []
+    for _ in range(count):
+        row = make(retry={"max_attempts": 1}, **attributes)
+        fetch(["default"])
+        ids.append(fail_one(Failure(row["id"], ERROR))["id"])
+    return ids
+
+
+def events(kind: str) -> list[Any]:
+    return list(Event.objects.filter(type=kind).order_by("id"))
+
+
+# PUSH with a middleware
+
+
+@pytest.fixture
+def chain() -> Iterator[middleware.Chain]:
+    """The enqueue chain; what a test adds to it is gone afterwards."""
+    before = middleware.enqueue_chain.list()
+    yield middleware.enqueue_chain
+    for entry in middleware.enqueue_chain.list():
+        if entry not in before:
+            middleware.enqueue_chain.remove(entry)
+
+
+def test_a_middleware_may_change_a_job_and_drop_another(chain: middleware.Chain) -> None:
+    def choose(job: dict[str, Any], next: Any) -> Any:
+        return None if job["type"] == "a.drop" else next(job | {"meta": {"seen": True}})
+
+    chain.add(choose)
+    kept, dropped, last = push([JOB, JOB | {"type": "a.drop"}, JOB])
+    assert [dropped.row, dropped.status] == [None, "dropped"]
+    for pushed in (kept, last):
+        assert pushed.row is not None
+        assert jsontext.loads(pushed.row["meta"]) == {"seen": True}
+    assert Job.objects.count() == 2
+    assert push([JOB | {"type": "a.drop"}])[0].row is None
+    assert Job.objects.count() == 2
+
+
+def test_a_refusal_in_the_chain_names_its_place_and_stores_nothing(chain: middleware.Chain) -> None:
+    def refuse(job: dict[str, Any], next: Any) -> Any:
+        if job["args"] == [2]:
+            raise MiddlewareRejected("not two")
+        return next(job)
+
+    chain.add(refuse)
+    with pytest.raises(MiddlewareRejected) as refusal:
+        push([JOB, JOB | {"args": [2]}])
+    assert refusal.value.details["index"] == 1
+    with pytest.raises(MiddlewareRejected) as refusal:
+        push([JOB | {"args": [2]}])
+    assert "index" not in refusal.value.details
+    assert not Job.objects.exists()
+
+
+def test_what_a_middleware_made_is_validated_again(chain: middleware.Chain) -> None:
+    def spoil(job: dict[str, Any], next: Any) -> Any:
+        return next(job | {"priority": 1000})
+
+    chain.add(spoil)
+    with pytest.raises(InvalidPayload) as refusal:
+        push([JOB, JOB])
+    assert refusal.value.details["index"] == 0
+    assert not Job.objects.exists()
+
+
+def test_pushing_nothing_is_nothing() -> None:
+    assert push([]) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_taken_id_does_not_spoil_the_callers_transaction() -> None:
+    row = make()
+    with transaction.atomic():
+        with pytest.raises(Duplicate) as refusal:
+            push([JOB | {"id": str(row["id"])}])
+        assert refusal.value.details["existing_job_state"] == "available"
+        assert make()["state"] == "available"
+    assert Job.objects.count() == 2
+
+
+def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
+    from django_ojs.operations.push import _taken
+
+    spec = envelope.parse({"type": "a.b", "args": []}, now=clock.now())
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        assert _taken([spec], "default") == (spec.id, None)
+
+
+def test_an_unknown_queue_gives_no_defaults_and_the_cache_does_not_grow_for_ever() -> None:
+    assert queues.defaults("nowhere", "default") == queues.QueueDefaults(None, None, None)
+    assert not Queue.objects.exists()
+    for number in range(10_001):
+        queues._cache["default", f"q{number}"] = (0.0, queues.PLAIN)
+    queues._remember({"a": queues.PLAIN}, "default")
+    assert list(queues._cache) == [("default", "a")]
+
+
+# Nothing to do
+
+
+def test_done_twice_is_done_once() -> None:
+    assert pause("q").paused
+    assert pause("q").paused
+    assert not resume("q").paused
+    assert not resume("q").paused
+    assert not resume("never-paused").paused
+    assert [event.type for event in Event.objects.order_by("id")] == ["queue.paused", "queue.resumed"]
+
+
+def test_ids_that_do_not_exist_change_nothing() -> None:
+    unknown = envelope.new_id()
+    for outcome in (*cancel([unknown]), *retry([unknown]), *delete([unknown])):
+        assert isinstance(outcome, NotFound)
+    for call in (lambda: ack_one(Ack(unknown)), lambda: info(unknown), lambda: direct("nobody", "quiet"),
+                 lambda: deregister("nobody")):  # fmt: skip
+        with pytest.raises(NotFound):
+            call()
+    assert not Event.objects.exists()
+
+
+def test_time_has_nothing_to_do() -> None:
+    assert (settle(), next_due(), rescue_dead_workers()) == (0, None, 0)
+    for state in states.TERMINAL:
+        assert wake_at({"state": state.value}) is None
+
+
+def test_the_empty_site_is_pruned_without_a_word() -> None:
+    assert set(prune().values()) == {0}
+
+
+# Workers
+
+
+def test_a_dead_worker_without_jobs_is_forgotten(frozen_clock: Any) -> None:
+    register("w", {"hostname": "h"})
+    frozen_clock.advance(seconds=100)
+    assert rescue_dead_workers() == 0
+    assert not Worker.objects.exists()
+    assert [event.type for event in events("worker.stopped")] == ["worker.stopped"]
+
+
+def test_a_worker_says_since_when_it_runs_and_that_it_lives_by_fetching(frozen_clock: Any) -> None:
+    began = clock.now() - dt.timedelta(hours=1)
+    assert register("w", {"started_at": began}).started_at == began
+    frozen_clock.advance(seconds=16)
+    fetch(["a"], worker_id="w")
+    worker = Worker.objects.get(pk="w")
+    assert (worker.last_seen_at, worker.queues) == (clock.now(), ["a"])
+    frozen_clock.advance(seconds=14)
+    fetch(["b"], worker_id="w")
+    assert Worker.objects.get(pk="w").queues == ["a"], "not a write for each FETCH"
+
+
+def test_an_operators_word_is_heard_until_it_is_replaced() -> None:
+    assert beat(Beat("w", state="quiet")).state == "quiet"
+    assert [event.type for event in events("worker.quiet")] == ["worker.quiet"]
+    direct("w", "running")
+    assert beat(Beat("w", state="quiet")).directive == "continue"
+    direct("w", "terminate")
+    assert beat(Beat("w")).directive == "terminate"
+    make()
+    assert fetch(["default"], worker_id="w") == []
+
+
+# Dead letters
+
+
+def test_a_revived_job_keeps_what_its_client_called_like_our_history() -> None:
+    for sent, kept in ((5, 0), (None, 0), ({"a": 1}, 0), ([1], 1)):
+        (job_id,) = dead_letters(1, x_previous_errors=sent)
+        extra = jsontext.loads(retry_one(job_id)["extra"])
+        assert len(extra["x_previous_errors"]) == kept + 1, sent
+        fetch(["default"])
+
+
+def test_only_dead_letters_are_revived_and_only_they_are_deleted() -> None:
+    row = make(retry={"max_attempts": 1, "on_exhaustion": "discard"})
+    fetch(["default"])
+    fail_one(Failure(row["id"], ERROR))
+    for outcome in (*retry([row["id"]]), *delete([row["id"]])):
+        assert isinstance(outcome, NotFound)
+    assert info(row["id"])["state"] == "discarded"
+
+
+@pytest.mark.django_db(transaction=True)  # a queue's row is written after the commit
+def test_an_override_is_validated_like_a_push_and_may_change_the_policy() -> None:
+    (job_id,) = dead_letters(1)
+    with pytest.raises(InvalidRequest) as refusal:
+        retry_one(job_id, override={"type": "x.y", "state": "active"})
+    assert refusal.value.details == {"field": "override.state"}
+    with pytest.raises(InvalidPayload):
+        retry_one(job_id, override={"priority": 1000})
+    assert info(job_id)["state"] == "discarded"
+    row = retry_one(job_id, override={"queue": "new", "args": [1], "retry": {"max_attempts": 7}, "meta": None})
+    assert (row["queue"], row["args"], row["max_attempts"], row["meta"]) == ("new", "[1]", 7, "{}")
+    assert envelope.render(info(job_id))["retry"] == {"max_attempts": 7}
+    assert Queue.objects.filter(name="new").exists()
+
+
+def test_dead_letters_of_one_instant_are_not_thrown_out_together(settings: Any, frozen_clock: Any) -> None:
+    settings.OJS = {"DEAD_LETTER_MAX_COUNT": 3}
+    ids = dead_letters(5)
+    assert len({info(job_id)["finished_at"] for job_id in ids}) == 1
+    assert prune()["dead_letters"] == 2
+    assert [job.pk for job in Job.objects.order_by("pk")] == sorted(ids)[2:]
+    assert prune()["dead_letters"] == 0
+
+
+def test_of_too_many_dead_letters_the_oldest_go_in_batches(settings: Any, frozen_clock: Any) -> None:
+    settings.OJS = {"DEAD_LETTER_MAX_COUNT": 1}
+    ids = []
+    for _ in range(4):
+        ids += dead_letters(1)
+        frozen_clock.advance(seconds=1)
+    assert [prune(batch=2)["dead_letters"] for _ in range(3)] == [2, 1, 0]
+    assert [job.pk for job in Job.objects.all()] == ids[3:]
+
+
+# The log
+
+
+@pytest.mark.django_db(transaction=True)
+def test_old_events_go_with_their_numbers_and_the_reader_is_told_of_the_gap(frozen_clock: Any) -> None:
+    make()
+    first = log.read().cursor
+    frozen_clock.advance(days=8)
+    make()
+    assert prune()["events"] == 1
+    page = log.read(after=first)
+    assert [event["type"] for event in page.events] == ["job.enqueued"]
+    assert page.gap is not None
+    if connection.vendor == "postgresql":
+        assert EventCommit.objects.count() == 1
+
+
+# Limits
+
+
+def test_a_job_may_snooze_at_the_largest_limit_there_is() -> None:
+    row = make(retry={"max_attempts": MAX_ATTEMPTS})
+    fetch(["default"])
+    row = fail_one(Failure(row["id"], snooze_ms=1000))
+    assert (row["state"], row["max_attempts"]) == ("retryable", MAX_ATTEMPTS)
+
+
+def test_the_table_answers_for_every_pair_of_verb_and_state() -> None:
+    for verb in Verb:
+        for source in (None, *State):
+            for target in State:
+                assert states.is_legal(verb, source, target) == (target in states.targets(verb, source))
+        assert states.sources(verb) == {t.source for t in states.TRANSITIONS if t.verb is verb and t.source}

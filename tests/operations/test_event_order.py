@@ -1,0 +1,220 @@
+"""No reader ever passes an event unseen, in whatever order transactions commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from django_ojs import clock
+from django_ojs.errors import InvalidRequest
+from django_ojs.events import ids, log, order
+from django_ojs.models import Event, EventCommit, EventLog, Queue
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.push import push
+
+
+def types_of(page: log.Page) -> list[str]:
+    return [event["data"]["job_type"] for event in page.events]
+
+
+def enqueue(name: str) -> None:
+    push([{"type": name, "args": []}])
+
+
+class OpenTransaction:
+    """A transaction in another thread (another connection) that enqueues a job and stays open until told."""
+
+    def __init__(self, name: str, at_last: Callable[[], object] = lambda: None) -> None:
+        self.written, self.go_on = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._run, args=[name, at_last])
+        self.thread.start()
+        assert self.written.wait(20)
+
+    def _run(self, name: str, at_last: Callable[[], object]) -> None:
+        try:
+            with transaction.atomic():
+                enqueue(name)
+                self.written.set()
+                assert self.go_on.wait(20)
+                at_last()
+        finally:
+            connections.close_all()
+
+    def commit(self) -> None:
+        self.go_on.set()
+        self.thread.join(20)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: nothing to overtake")
+class TestOvertaking:
+    def test_a_transaction_held_open_delays_nobody_and_is_missed_by_nobody(self) -> None:
+        enqueue("a.first")
+        slow = OpenTransaction("a.slow")
+        enqueue("a.quick")
+        page = log.read()
+        assert types_of(page) == ["a.first", "a.quick"]
+        slow.commit()
+        after = log.read(after=page.cursor)
+        assert types_of(after) == ["a.slow"]
+        assert Event.objects.get(job_type="a.slow").pk < Event.objects.get(job_type="a.quick").pk
+        assert types_of(log.read()) == ["a.first", "a.quick", "a.slow"]
+
+    def test_a_transaction_comes_after_those_whose_jobs_it_changes(self) -> None:
+        """A claim may begin with a promotion, and take a job that was pushed and committed after that."""
+        slow = OpenTransaction("a.slow", lambda: fetch(["default"], count=2))
+        enqueue("a.quick")
+        slow.commit()
+        told = [(event["data"]["job_type"], event["type"]) for event in log.read().events]
+        assert [event for name, event in told if name == "a.quick"] == ["job.enqueued", "job.started"]
+        assert [event for name, event in told if name == "a.slow"] == ["job.enqueued", "job.started"]
+
+    def test_many_passes_while_it_is_open_lose_nothing(self) -> None:
+        slow = OpenTransaction("a.slow")
+        seen: list[str] = []
+        cursor = None
+        for i in range(5):
+            enqueue(f"a.n{i}")
+            order.advance("default")
+            page = log.read(after=cursor)
+            seen += types_of(page)
+            cursor = page.cursor
+        slow.commit()
+        seen += types_of(log.read(after=cursor))
+        assert seen == ["a.n0", "a.n1", "a.n2", "a.n3", "a.n4", "a.slow"]
+
+    def test_a_transaction_that_reads_the_log_before_it_writes_to_it_is_not_forgotten(self) -> None:
+        with transaction.atomic():
+            Queue.objects.create(name="first", created_at=clock.now(), updated_at=clock.now())
+            OpenTransaction("a.other").commit()  # others come and go meanwhile
+            cursor = log.read().cursor
+            enqueue("a.own")
+            enqueue("a.more")
+        OpenTransaction("a.later").commit()
+        assert types_of(log.read(after=cursor)) == ["a.own", "a.more", "a.later"]
+
+    def test_two_passes_at_once_number_nothing_twice(self) -> None:
+        for i in range(20):
+            enqueue(f"a.n{i}")
+
+        def run(_: int) -> None:
+            try:
+                order.advance("default")
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(run, range(8)))
+        assert types_of(log.read()) == [f"a.n{i}" for i in range(20)]
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_restore_into_another_cluster_loses_no_event() -> None:
+    """Its transaction ids count from the beginning again, below those in the restored log."""
+    enqueue("a.before")
+    cursor = log.read().cursor
+    ahead = 10**15
+    EventLog.objects.update(snapshot=f"{ahead}:{ahead}:")
+    Event.objects.update(commit_id=ahead - 1)
+    EventCommit.objects.update(txid=ahead - 1)
+    enqueue("a.after")
+    assert types_of(log.read(after=cursor)) == ["a.after"]
+    assert types_of(log.read()) == ["a.before", "a.after"]
+
+
+@pytest.mark.django_db
+class TestReading:
+    def test_pages_join_without_gap_or_overlap(self) -> None:
+        for i in range(7):
+            enqueue(f"a.n{i}")
+        seen, cursor, more = [], None, True
+        while more:
+            page = log.read(after=cursor, limit=3)
+            seen += types_of(page)
+            cursor, more = page.cursor, page.has_more
+        assert seen == [f"a.n{i}" for i in range(7)]
+        empty = log.read(after=cursor)
+        assert (empty.events, empty.cursor, empty.has_more) == ([], cursor, False)
+
+    @pytest.mark.parametrize(
+        "query, expected",
+        [
+            ({"types": ["job.*"]}, 3), ({"types": ["job.enqueued"]}, 2), ({"types": ["job.sch*"]}, 1),
+            ({"types": ["worker.*"]}, 0), ({"types": ["nonsense"]}, 0), ({"queues": ["q1"]}, 1),
+            ({"job_types": ["a.one", "a.two"]}, 2), ({"sources": ["ojs://django-ojs/*"]}, 3),
+            ({"sources": ["ojs://django-ojs/workers/*"]}, 0), ({"sources": ["ojs://django-ojs/api"]}, 3),
+            ({"sources": ["ojs://other/*"]}, 0),
+        ],
+    )  # fmt: skip
+    def test_filters(self, query: dict[str, Any], expected: int) -> None:
+        push([{"type": "a.one", "args": [], "queue": "q1"}])
+        push([{"type": "a.two", "args": []}])
+        push([{"type": "a.three", "args": [], "scheduled_at": "2100-01-01T00:00:00Z"}])
+        assert len(log.read(**query).events) == expected
+
+    @pytest.mark.parametrize(
+        "cursor", ["evt_", "x", "evt_019539a4-b68c-7def-8000-aabbccddeeff", "evt_zzz", "evt_" + "0" * 36, "\x00"]
+    )
+    def test_a_cursor_that_was_never_issued_is_refused(self, cursor: str) -> None:
+        with pytest.raises(InvalidRequest):
+            log.read(after=cursor)
+
+    def test_ids_lead_back_to_their_event_and_differ_between_installations(self) -> None:
+        now = dt.datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=dt.UTC)
+        for position in (1, 12345, 2**48 - 1):
+            text = ids.encode(position, now, "salt")
+            assert ids.decode(text, "salt") == position
+            assert text[18:19] == "7"
+            with pytest.raises(InvalidRequest):
+                ids.decode(text, "pepper")
+
+    def test_an_event_shows_what_all_job_events_share(self) -> None:
+        push([{"type": "a.b", "args": ["secret"], "meta": {"trace_id": "t1"}, "priority": 4}])
+        (event,) = log.read().events
+        assert event["specversion"] == "1.0"
+        assert event["source"] == "ojs://django-ojs/api"
+        data = event["data"]
+        assert {k: data[k] for k in ("job_type", "type", "queue", "state", "attempt", "trace_id", "priority")} == {
+            "job_type": "a.b", "type": "a.b", "queue": "default", "state": "available", "attempt": 0,
+            "trace_id": "t1", "priority": 4,
+        }  # fmt: skip
+        assert data["job_id"] == event["subject"]
+        assert "secret" not in str(event)
+
+
+def test_stamps_keep_their_order_when_the_clock_stands_still(frozen_clock: Any) -> None:
+    taken = [clock.stamps(3), clock.stamps(1), clock.stamps(2)]
+    assert taken == sorted(taken)
+    assert taken[1] - taken[0] == dt.timedelta(microseconds=3)
+
+
+def test_a_reader_waits_for_a_pass_under_way_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed before a read is read, though another's pass that began earlier holds the order."""
+    answers: list[int | None] = [None, None, 3, 4]
+    monkeypatch.setattr(order, "_pass", lambda using: answers.pop(0))
+    monkeypatch.setattr(order, "LOOK", 0)
+    order.catch_up("default")
+    assert answers == [4]
+    monkeypatch.setattr(order, "_pass", lambda using: None)
+    monkeypatch.setattr(order, "PATIENCE", 0.01)
+    order.catch_up("default")
+    assert order.advance("default") == 0
+
+
+@pytest.mark.django_db
+def test_a_reader_finds_what_was_committed_however_much_has_piled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows are stamped in batches, one batch is not all there is."""
+    monkeypatch.setattr(order, "_STAMP_BATCH", 10)
+    push([{"type": "a.b", "args": [n]} for n in range(35)])
+    page = log.read(types=["job.enqueued"], limit=100)
+    assert [event["subject"] for event in page.events] == [
+        str(pk) for pk in Event.objects.filter(type="job.enqueued").order_by("pk").values_list("job_id", flat=True)
+    ]
+    assert len(page.events) == 35

@@ -1,0 +1,37 @@
+"""Whichever operation a process imports first: a command, a worker and a view begin at different ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import importlib, pkgutil, sys
+import django
+django.setup()
+import django_ojs.operations
+names = [f"django_ojs.operations.{m.name}" for m in pkgutil.iter_modules(django_ojs.operations.__path__)]
+for name in names:
+    for loaded in [module for module in sys.modules if module.startswith("django_ojs.operations.")]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+print(len(names))
+"""
+
+
+def test_every_operation_can_be_the_first_to_be_imported() -> None:
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        check=False,
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 20

@@ -1,0 +1,514 @@
+"""Workflows through the operations: what waits, what runs, what is passed on, and how it ends."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import clock, envelope, middleware, workflowview
+from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
+from django_ojs.events import log
+from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
+from django_ojs.operations import cronruns, queues, schemas
+from django_ojs.operations import workflow as operations
+from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.bury import bury
+from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.delete import delete_one
+from django_ojs.operations.due import settle
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.info import info
+from django_ojs.operations.prune import prune
+from django_ojs.operations.push import push
+from django_ojs.operations.remove import remove
+from django_ojs.operations.rescue import rescue_dead_workers
+from django_ojs.operations.retry import retry_one
+
+pytestmark = pytest.mark.django_db
+
+ONCE = {"max_attempts": 1}
+
+
+def job(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": f"test.{name}", "args": [], **more}
+
+
+def create(**document: Any) -> Workflow:
+    return operations.create(document).workflow
+
+
+def chain(*names: str, **more: Any) -> Workflow:
+    return create(type="chain", name="c", steps=[job(name) for name in names], **more)
+
+
+def claim(count: int = 1) -> list[dict[str, Any]]:
+    rows = fetch(["default"], count=count)
+    assert len(rows) == count, [row["type"] for row in rows]
+    return rows
+
+
+def complete(result: str | None = None) -> dict[str, Any]:
+    (row,) = claim()
+    ack([Ack(row["id"], result)])
+    return row
+
+
+def discard(message: str = "no") -> dict[str, Any]:
+    (row,) = claim()
+    fail_one(Failure(row["id"], {"message": message, "type": "Boom", "code": "boom", "retryable": False}))
+    return row
+
+
+def shown(flow: Workflow) -> dict[str, Any]:
+    return workflowview.render(*operations.info(flow.pk))
+
+
+def states(flow: Workflow) -> list[str]:
+    return [step["state"] for step in shown(flow)["steps"]]
+
+
+def types(flow: Workflow) -> list[str]:
+    return [event["type"] for event in log.read(workflow_id=flow.pk, limit=1000).events]
+
+
+class TestOrder:
+    def test_a_chain_creates_a_job_when_the_one_before_has_completed(self) -> None:
+        flow = chain("a", "b")
+        assert [row["type"] for row in claim()] == ["test.a"]
+        assert not fetch(["default"], count=5)
+        assert states(flow) == ["active", "waiting"]
+        ack([Ack(Job.objects.get(type="test.a").pk, None)])
+        assert states(flow) == ["completed", "pending"]
+        complete()
+        assert shown(flow)["state"] == "completed"
+
+    def test_a_group_is_served_in_the_order_of_its_array(self) -> None:
+        create(type="group", jobs=[job(name) for name in "dacb"])
+        assert [row["type"][-1] for row in claim(4)] == list("dacb")
+
+    def test_callbacks_are_enqueued_in_their_own_order_behind_the_members(self) -> None:
+        callbacks = {key: job(key) for key in ("on_failure", "on_success", "on_complete")}
+        create(type="batch", jobs=[job("a")], callbacks=callbacks)
+        complete()
+        assert [row["type"] for row in claim(2)] == ["test.on_complete", "test.on_success"]
+
+    def test_the_events_tell_the_story_in_order(self) -> None:
+        flow = chain("a", "b")
+        complete()
+        complete()
+        assert types(flow) == [
+            "job.enqueued", "workflow.started", "job.started", "job.completed", "workflow.step_completed",
+            "job.enqueued", "job.started", "job.completed", "workflow.step_completed", "workflow.completed",
+        ]  # fmt: skip
+        events = log.read(workflow_id=flow.pk, types=["workflow.*"]).events
+        assert {event["subject"] for event in events} == {str(flow.pk)}
+        for event in events:
+            data = event["data"]
+            assert data["workflow_id"] == str(flow.pk)
+            assert (data["workflow_name"], data["workflow_type"], data["total_steps"]) == ("c", "chain", 2)
+        step = events[1]["data"]
+        assert (step["step_id"], step["step_type"], step["step"], step["steps_remaining"]) == ("step-0", "test.a", 0, 1)
+        assert step["job_id"] == str(Job.objects.get(type="test.a").pk)
+        assert isinstance(step["duration_ms"], int)
+        assert events[2]["data"]["steps_remaining"] == 0
+        assert isinstance(events[3]["data"]["duration_ms"], int)
+
+    def test_the_failure_of_the_last_attempt_comes_before_the_failure_of_the_workflow(self) -> None:
+        flow = chain("a", "b")
+        discard("broken")
+        assert types(flow)[-3:] == ["job.failed", "job.discarded", "workflow.failed"]
+        data = log.read(workflow_id=flow.pk, types=["workflow.failed"]).events[0]["data"]
+        assert (data["failed_step_id"], data["failed_step_type"], data["step"]) == ("step-0", "test.a", 0)
+        assert (data["error"]["code"], data["error"]["message"]) == ("boom", "broken")
+
+
+class TestResults:
+    def parents(self, row: dict[str, Any]) -> Any:
+        lineage = envelope.render(info(row["id"]))
+        assert lineage["parent_results"] == envelope.render(row)["parent_results"], "FETCH and INFO agree"
+        return lineage["parent_results"]
+
+    def test_a_chains_step_hears_all_steps_before_it(self) -> None:
+        flow = chain("a", "b", "c")
+        first = complete('{"n":1}')
+        assert self.parents(first) == []
+        assert self.parents(complete()) == [{"n": 1}]
+        last = complete()
+        assert self.parents(last) == [{"n": 1}, None]
+        shown = envelope.render(last)
+        assert (shown["workflow_id"], shown["workflow_step"]) == (str(flow.pk), 2)
+
+    def test_a_graphs_step_hears_what_it_depends_on_in_the_order_it_says(self) -> None:
+        steps = [job("a", id="a"), job("b", id="b"), job("c", id="c", depends_on=["b", "a"])]
+        create(steps=steps)
+        complete("1")
+        complete("2")
+        row = complete()
+        assert self.parents(row) == [2, 1]
+        assert envelope.render(row)["parent_results_by_step"] == {"b": 2, "a": 1}
+
+    def test_a_callback_hears_every_member_and_the_errors_of_those_that_failed(self) -> None:
+        create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_complete": job("done")})
+        complete("1")
+        failed = discard("broken")
+        row = complete()
+        assert self.parents(row) == [1, None]
+        assert envelope.render(row)["parent_errors"] == {
+            "1": {"job_id": str(failed["id"]), "code": "boom", "type": "Boom", "message": "broken", "attempt": 1}
+        }
+
+    def test_nested_workflows_have_results_and_hear_what_they_would_hear(self) -> None:
+        inner = {"type": "group", "jobs": [job("x"), {"type": "chain", "steps": [job("y"), job("z")]}]}
+        create(type="chain", steps=[job("a"), inner, job("b")])
+        complete("0")
+        rows = claim(2)
+        assert [self.parents(row) for row in rows] == [[0], [0]]
+        ack([Ack(row["id"], f'"{row["type"]}"') for row in rows])
+        assert self.parents(complete('"last"')) == ["test.y"]
+        assert self.parents(complete()) == [0, {"0": "test.x", "1": "last"}]
+
+    def test_numbers_pass_unchanged(self) -> None:
+        chain("a", "b")
+        complete("[1e400,0.1234567890123456789]")
+        (row,) = claim()
+        assert envelope.render(row)["parent_results"][0][1].literal == "0.1234567890123456789"
+
+    def test_a_handlers_context_reads_results_by_place_and_by_name(self) -> None:
+        from django_ojs.worker.context import JobContext
+
+        create(steps=[job("a", id="extract"), job("b", id="load", depends_on=["extract"])])
+        complete('{"n":1}')
+        context = JobContext(claim()[0])
+        assert context.parent_results["0"] == context.parent_results[0] == context.parent_results["extract"] == {"n": 1}
+        assert dict(context.parent_results) == {"0": {"n": 1}}
+        with pytest.raises(KeyError):
+            context.parent_results["1"]
+        assert context.workflow_id == str(Workflow.objects.get().pk)
+
+
+class TestEveryWayToEnd:
+    """Each verb that ends a job takes its workflow further."""
+
+    def failed(self, flow: Workflow) -> dict[str, Any]:
+        found = shown(flow)
+        assert found["state"] == "failed"
+        assert [step["state"] for step in found["steps"]] == ["failed", "cancelled"]
+        assert found["steps"][1]["job_id"] is None
+        assert (found["steps_total"], found["steps_completed"]) == (2, 0)
+        return found
+
+    def test_expiry(self, frozen_clock: Any) -> None:
+        flow = create(type="chain", name="c", steps=[job("a", options={"expires_at": "+PT5S"}), job("b")])
+        frozen_clock.advance(seconds=10)
+        settle()
+        assert self.failed(flow)["error"]["errors"][0]["type"] == "expired"
+
+    def test_the_execution_timeout(self, frozen_clock: Any) -> None:
+        flow = create(type="chain", name="c", steps=[job("a", timeout=1, retry=ONCE), job("b")])
+        claim()
+        frozen_clock.advance(seconds=2)
+        settle()
+        assert self.failed(flow)["error"]["errors"][0]["code"] == "timeout"
+
+    def test_a_member_that_kills_its_workers(self, frozen_clock: Any, settings: Any) -> None:
+        settings.OJS = {"POISON_LIMIT": 1}
+        flow = chain("a", "b")
+        fetch(["default"], worker_id="w")
+        from django_ojs.operations.register import register
+
+        register("w", {})
+        frozen_clock.advance(seconds=100)
+        rescue_dead_workers()
+        self.failed(flow)
+
+    def test_a_member_that_ends_its_worker_under_the_eyes_of_a_supervisor(self, settings: Any) -> None:
+        settings.OJS = {"POISON_LIMIT": 1}
+        flow = chain("a", "b")
+        fetch(["default"], worker_id="w")
+        bury("w", blame=True)
+        self.failed(flow)
+
+    def test_a_rate_limit_that_drops(self) -> None:
+        limit = {"key": "k", "rate": {"limit": 1, "period": "PT1H"}, "on_limit": "drop"}
+        push([job("first", rate_limit=limit)])
+        claim()
+        flow = create(type="chain", name="c", steps=[job("a", rate_limit=limit), job("b")])
+        assert not fetch(["default"])
+        assert self.failed(flow)["error"]["errors"][0]["type"] == "rate_limited"
+
+    @pytest.mark.parametrize("active", [False, True])
+    def test_the_removal_of_its_queue(self, active: bool) -> None:
+        push([job("first", queue="doomed")])
+        flow = create(type="chain", name="c", steps=[job("a", queue="doomed"), job("b")])
+        if active:
+            fetch(["doomed"], count=2)
+        remove("doomed", "discard")
+        assert self.failed(flow)["error"]["errors"][0]["type"] == "queue_deleted"
+
+    def test_cancelling_a_member(self) -> None:
+        flow = chain("a", "b")
+        cancel_one(Job.objects.get().pk)
+        found = shown(flow)
+        assert found["state"] == "failed"
+        assert [step["state"] for step in found["steps"]] == ["cancelled", "cancelled"]
+
+    def test_a_retry_is_no_failure(self) -> None:
+        flow = chain("a", "b")
+        (row,) = claim()
+        fail_one(Failure(row["id"], {"message": "again"}))
+        assert shown(flow)["state"] == "running"
+        assert states(flow) == ["pending", "waiting"]
+
+    def test_a_refused_step_is_a_failed_step(self) -> None:
+        flow = chain("a", "b", "c")
+
+        def refuse(document: dict[str, Any], proceed: Any) -> Any:
+            raise MiddlewareRejected("not today")
+
+        with added(refuse):
+            complete()
+        found = shown(flow)
+        assert [step["state"] for step in found["steps"]] == ["completed", "failed", "cancelled"]
+        assert found["error"]["errors"][0]["code"] == "x_middleware_rejected"
+        assert found["error"]["failed_step_id"] == "step-1"
+        operations.retry(flow.pk)
+        complete()
+        complete()
+        assert shown(flow)["state"] == "completed"
+
+
+def added(function: Any) -> Any:
+    import contextlib
+
+    @contextlib.contextmanager
+    def manager() -> Any:
+        middleware.enqueue_chain.add(function)
+        try:
+            yield
+        finally:
+            middleware.enqueue_chain.remove(function)
+
+    return manager()
+
+
+class TestCreation:
+    def nothing_stored(self) -> bool:
+        return not (Workflow.objects.exists() or WorkflowStep.objects.exists() or Job.objects.exists())
+
+    def test_a_faulty_job_refuses_the_whole(self) -> None:
+        with pytest.raises(InvalidWorkflow) as caught:
+            create(type="group", jobs=[job("a"), {"type": "Not OK", "args": []}])
+        assert caught.value.details["validation_errors"][0]["path"] == "$.jobs[1].type"
+        assert caught.value.details["index"] == 1
+        assert self.nothing_stored()
+
+    def test_a_first_job_that_is_refused_refuses_the_whole(self) -> None:
+        def refuse(document: dict[str, Any], proceed: Any) -> Any:
+            if document["type"] == "test.b":
+                raise MiddlewareRejected("no b")
+            return proceed(document)
+
+        with added(refuse), pytest.raises(MiddlewareRejected) as caught:
+            create(type="group", jobs=[job("a"), job("b")])
+        assert caught.value.details["step_id"] == "job-1"
+        assert self.nothing_stored()
+
+    def test_a_dropped_job_is_a_failed_step(self) -> None:
+        with added(lambda document, proceed: None):
+            flow = chain("a", "b")
+        assert shown(flow)["state"] == "failed"
+        assert types(flow) == ["workflow.failed"]
+
+    @pytest.mark.parametrize("own", ["0199a1b2-0000-7000-8000-000000000001", "order:42"])
+    def test_a_clients_id_is_used_once(self, own: str) -> None:
+        flow = chain("a", id=own)
+        assert shown(flow)["id"] == own
+        assert operations.identify(own) == flow.pk
+        assert envelope.render(claim()[0])["workflow_id"] == own
+        events = log.read(types=["workflow.*"]).events
+        assert [(event["subject"], event["data"]["workflow_id"]) for event in events] == [(own, own)]
+        with pytest.raises(Duplicate):
+            chain("b", id=own)
+        assert Job.objects.count() == 1
+
+    def test_an_id_may_return_after_the_first_workflow_was_pruned(self, frozen_clock: Any) -> None:
+        own = "0199a1b2-0000-7000-8000-000000000001"
+        chain("a", id=own)
+        complete()
+        frozen_clock.advance(days=400)
+        prune()
+        flow = chain("a", "b", id=own)
+        complete("1")
+        assert envelope.render(claim()[0])["parent_results"] == [1]
+        assert states(flow) == ["completed", "active"]
+
+    def test_unknown_workflows_are_not_found(self) -> None:
+        for name in ("nope", str(uuid.uuid4()), "\0"):
+            with pytest.raises(NotFound):
+                operations.info(operations.identify(name))
+
+
+class TestCancellation:
+    def test_what_waits_never_runs_and_what_runs_may_finish(self) -> None:
+        flow = create(type="group", jobs=[job("a"), job("b"), job("c")])
+        complete()
+        (running,) = claim()
+        done = operations.cancel(flow.pk, cancelled_by="me")
+        assert (done.steps_cancelled, done.steps_already_completed) == (1, 1)
+        assert states(flow) == ["completed", "active", "cancelled"]
+        assert not fetch(["default"], count=5)
+        ack([Ack(running["id"], "1")])
+        assert states(flow) == ["completed", "completed", "cancelled"]
+        assert shown(flow)["state"] == "cancelled"
+        with pytest.raises(Conflict):
+            operations.cancel(flow.pk)
+
+    def test_active_members_too_if_wanted(self) -> None:
+        flow = create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_complete": job("cb")})
+        claim(2)
+        operations.cancel(flow.pk, cancel_active=True)
+        assert states(flow) == ["cancelled", "cancelled"]
+        assert shown(flow)["callbacks"]["on_complete"]["state"] == "cancelled"
+        assert not fetch(["default"], count=5), "no callback fires after a cancellation"
+        assert "workflow.failed" not in types(flow)
+
+
+class TestRetry:
+    def test_a_failed_chain_goes_on_from_the_step_that_failed(self) -> None:
+        flow = chain("a", "b", "c")
+        complete("1")
+        failed = discard()
+        with pytest.raises(NotFound):
+            operations.retry(uuid.uuid4())
+        view = operations.retry(flow.pk)
+        assert view.workflow.state == "running"
+        (row,) = claim()
+        assert (row["id"], row["attempt"]) == (failed["id"], 1)
+        assert envelope.render(row)["parent_results"] == [1]
+        ack([Ack(row["id"], "2")])
+        assert envelope.render(complete())["parent_results"] == [1, 2]
+        assert shown(flow)["state"] == "completed"
+        assert shown(flow).get("error") is None
+        with pytest.raises(Conflict):
+            operations.retry(flow.pk)
+
+    @pytest.mark.parametrize("gone", ["deleted", "cancelled"])
+    def test_a_job_that_cannot_be_revived_is_made_anew(self, gone: str) -> None:
+        flow = chain("a", "b")
+        old = Job.objects.get().pk
+        if gone == "cancelled":
+            cancel_one(old)
+        else:
+            discard()
+            delete_one(old)
+        operations.retry(flow.pk)
+        assert complete()["id"] != old
+        complete()
+        assert shown(flow)["state"] == "completed"
+
+    def test_only_the_failed_callback_runs_again(self) -> None:
+        callbacks = {"on_complete": job("all"), "on_failure": job("bad")}
+        flow = create(type="batch", jobs=[job("a")], callbacks=callbacks)
+        discard()
+        complete()
+        discard()
+        assert shown(flow)["error"]["callback"] == "on_failure"
+        operations.retry(flow.pk)
+        assert complete()["type"] == "test.bad"
+        assert not fetch(["default"])
+        assert shown(flow)["state"] == "completed"
+
+    def test_a_dead_letter_that_is_revived_counts_again(self) -> None:
+        flow = create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_success": job("good")})
+        failed = discard()
+        retry_one(failed["id"])
+        complete()
+        complete()
+        assert complete()["type"] == "test.good"
+        assert shown(flow)["state"] == "completed"
+
+    def test_a_revived_dead_letter_does_not_reopen_a_workflow_that_ended(self) -> None:
+        flow = chain("a", "b")
+        retry_one(discard()["id"])
+        complete()
+        assert shown(flow)["state"] == "failed"
+        assert not fetch(["default"])
+
+
+@pytest.mark.usefixtures("long_memory")
+class TestCosts:
+    def statements(self, act: Any) -> int:
+        queues.forget()
+        cronruns.forget()
+        schemas.forget()  # or the registry is read again when a slow machine has taken five seconds
+        with CaptureQueriesContext(connection) as captured:
+            act()
+        return len(captured)
+
+    def test_a_settlement_batch_costs_the_same_for_ten_members_and_for_a_thousand(self, frozen_clock: Any) -> None:
+        partial, last, claims = [], [], []
+        for size in (2, 10, 1000):  # the first warms up what a process asks for once
+            create(type="batch", jobs=[job("a")] * size, callbacks={"on_success": job("cb")})
+            rows: list[Any] = []
+            claims.append(self.statements(lambda: rows.extend(claim(size))))  # noqa: B023
+            acks = [Ack(row["id"], "1") for row in rows]
+            partial.append(self.statements(lambda: ack(acks[: size // 2])))  # noqa: B023
+            last.append(self.statements(lambda: ack(acks[size // 2 :])))  # noqa: B023
+            complete()
+        assert partial[1] == partial[2] <= 13, partial
+        assert last[1] == last[2] <= 23, last
+        assert claims[1] == claims[2] <= 17, claims
+        assert set(Workflow.objects.values_list("state", flat=True)) == {"completed"}
+
+    def test_jobs_without_a_workflow_pay_no_statement(self) -> None:
+        def asked() -> str:
+            push([job("a")] * 3)
+            with CaptureQueriesContext(connection) as captured:
+                rows = claim(3)
+                ack([Ack(rows[0]["id"], "1")], columns=["id", "state"])
+                fail_one(Failure(rows[1]["id"], {"message": "no", "retryable": False}))
+                cancel_one(rows[2]["id"])
+                retry_one(rows[1]["id"])
+            mentions = [q["sql"] for q in captured if "workflow" in q["sql"]]
+            own = ("django_ojs_workflowstep", "UPDATE `django_ojs_workflow`", 'UPDATE "django_ojs_workflow"')
+            return " ".join(sql for sql in mentions if any(word in sql for word in own))
+
+        assert asked() == ""
+
+    def test_narrow_columns_advance_a_workflow_too(self) -> None:
+        flow = chain("a")
+        (row,) = fetch(["default"], columns=["id", "args"])
+        ack([Ack(row["id"], "1")], columns=["id"])
+        assert shown(flow)["state"] == "completed"
+
+
+class TestPruning:
+    def test_results_outlive_their_age_while_the_workflow_runs(self, frozen_clock: Any) -> None:
+        flow = chain("a", "b")
+        complete('"kept"')
+        frozen_clock.advance(days=400)
+        prune()
+        assert envelope.render(claim()[0])["parent_results"] == ["kept"]
+        ack([Ack(Job.objects.get(state="active").pk, None)])
+        frozen_clock.advance(days=8)
+        assert prune()["workflows"] == 1
+        for model in (Workflow, WorkflowStep, WorkflowStart, Job):
+            assert not model.objects.exists()
+        with pytest.raises(NotFound):
+            operations.info(flow.pk)
+
+
+def test_the_clock_of_the_tests_is_what_ends_are_measured_by(frozen_clock: Any) -> None:
+    flow = chain("a")
+    claim()
+    frozen_clock.advance(seconds=3)
+    ack([Ack(Job.objects.get().pk, None)])
+    event = log.read(workflow_id=flow.pk, types=["workflow.completed"]).events[0]
+    assert event["data"]["duration_ms"] == 3000
+    assert shown(flow)["completed_at"] == shown(flow)["metadata"]["completed_at"]
+    assert clock.now() == Workflow.objects.get().finished_at

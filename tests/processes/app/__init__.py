@@ -1,0 +1,1 @@
+"""An app whose handlers write down every run, for the workers that the tests start as processes."""

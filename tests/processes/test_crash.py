@@ -1,0 +1,254 @@
+"""kill -9 in the middle of a push or of the end of a workflow: nothing is half done, and who comes next heals it.
+
+Each process is stopped at a point inside its transaction and killed there. The points are of the code; where
+PostgreSQL does everything in one statement, that statement is made to wait in its middle.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+
+from django_ojs import clock
+from django_ojs.errors import Duplicate
+from django_ojs.models import Event, Job, Queue, Workflow
+from django_ojs.operations import counts, queues, workflow
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.due import settle
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.push import push
+from django_ojs.policies.ids import new_id
+from tests.hostile.invariants import violations
+from tests.processes.conftest import Site, eventually
+from tests.processes.test_fences import somebody_waits
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SIZE = 1000
+QUEUE = "crash"
+AFTER = "django_ojs.operations."
+one_writer = connection.vendor == "sqlite"
+
+
+class Stalled:
+    """A process that does `deed` and has stopped at `point`."""
+
+    def __init__(self, site: Site, folder: Path, point: str, **deed: Any) -> None:
+        self._file = folder / f"stopped-{len(site.processes)}"
+        self._site = site
+        self.process = start(site, point, self._file, deed)
+        eventually(self._stopped, f"the process stops at {point}")
+
+    def _stopped(self) -> bool:
+        assert self.process.poll() is None, self._site.logs()
+        return self._file.exists()
+
+    def kill(self) -> None:
+        self._site.kill(self.process)
+
+
+def start(site: Site, point: str, file: Path, deed: dict[str, Any]) -> subprocess.Popen[str]:
+    process = site.start("-m", "tests.processes.stalling", point, str(file))
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(deed))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def documents(count: int = SIZE, **more: Any) -> list[dict[str, Any]]:
+    """With ids of the client's, so that a retry cannot enqueue twice."""
+    return [{"id": str(new_id()), "type": "a.b", "args": [n], "queue": QUEUE, **more} for n in range(count)]
+
+
+def check_books(*, live: int) -> None:
+    """Rows, events and counters tell the same, and so many jobs of the queue have not ended."""
+    stored = Job.objects.values_list("pk", flat=True)
+    assert violations(map(str, stored), ()) == []
+    by_state = {state: Job.objects.filter(queue=QUEUE, state=state).count() for state in counts.count(QUEUE).states}
+    assert counts.count(QUEUE).states == by_state
+    assert counts.count(QUEUE).depth == live
+    keys = list(Job.objects.live().exclude(unique_key="").values_list("unique_key", flat=True))
+    assert len(keys) == len(set(keys))
+
+
+def snapshot() -> Any:
+    """Everything that a push may change."""
+    return (
+        sorted(Job.objects.values_list("pk", "state", "finished_at", "unique_key")),
+        sorted(Event.objects.values_list("pk", "type")),
+        sorted(Workflow.objects.values_list("pk", "state", "progress")),
+        list(Queue.objects.order_by("pk").values()),
+        counts.count_all(),
+    )
+
+
+# A push
+
+
+@pytest.fixture
+def room(transactional_db: None) -> None:
+    """The queue, so that nobody need make it."""
+    now = clock.now()
+    Queue.objects.create(name=QUEUE, created_at=now, updated_at=now)
+    queues.forget()
+
+
+@pytest.mark.skipif(connection.vendor == "postgresql", reason="there it is one statement: the next test")
+def test_a_plain_push_killed_between_its_jobs_and_their_events(site: Site, room: None, tmp_path: Path) -> None:
+    jobs = documents()
+    before = snapshot()
+    point = "django_ojs.sql.sqlite:SQLiteStore.count" if one_writer else "django_ojs.sql.base:Store.count"
+    Stalled(site, tmp_path, point, push=jobs).kill()
+    assert snapshot() == before
+    push(jobs)
+    check_books(live=SIZE)
+
+
+@pytest.mark.postgres
+def test_a_plain_push_killed_inside_its_statement(site: Site, room: None, tmp_path: Path) -> None:
+    """The server may finish a statement whose client is gone: all of it, or nothing."""
+    jobs = documents()
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("LOCK TABLE django_ojs_event IN SHARE MODE")  # it reads still, but nobody writes
+        process = start(site, "nowhere", tmp_path / "never", {"push": jobs})
+        eventually(somebody_waits, "the push has inserted its jobs and waits to log them")
+        site.kill(process)
+    eventually(lambda: not others(), "the server has noticed")
+    assert Job.objects.count() in (0, SIZE)
+    check_books(live=Job.objects.count())
+    try:
+        push(jobs)
+    except Duplicate:
+        assert Job.objects.count() == SIZE
+    check_books(live=SIZE)
+
+
+def others() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return int(cursor.fetchone()[0])
+
+
+PUSH_POINTS = {
+    "locked": f"{AFTER}backpressure:lock",
+    "cancelled": f"{AFTER}cancel:cancel",
+    "dropped": f"{AFTER}backpressure:settle",
+    "inserted": f"{AFTER}push:insert",
+    "called back": f"{AFTER}advance:enqueue",
+    "commit": "commit",
+}
+
+
+@pytest.mark.parametrize("point", PUSH_POINTS)
+def test_a_push_that_replaces_and_drops(site: Site, room: None, tmp_path: Path, point: str) -> None:
+    """A full queue: half of the new jobs replace one with their key, the others push the oldest out.
+
+    Among those that go are members of workflows, whose callbacks are enqueued in the same transaction.
+    """
+    config = {"backpressure": {"max_depth": SIZE, "strategy": "drop_oldest"}}
+    Queue.objects.filter(pk=QUEUE).update(config=config)
+    callbacks = {"on_failure": {"type": "a.c", "args": [], "queue": "elsewhere"}}
+    for unique in ({}, {"unique": {"on_conflict": "replace"}}):
+        member = {"type": "a.b", "args": ["member"], "queue": QUEUE, **unique}
+        workflow.create({"type": "batch", "jobs": [member], "callbacks": callbacks})
+    half = SIZE // 2
+    push(documents(half - 1))
+    push(documents(half - 1, unique={}))
+    jobs = documents(half, unique={"on_conflict": "replace"}) + documents(half)
+    jobs[half - 1]["args"] = ["member"]
+    before = snapshot()
+    Stalled(site, tmp_path, PUSH_POINTS[point], push=jobs).kill()
+    assert snapshot() == before
+    check_books(live=SIZE)
+
+    done = push(jobs)
+    assert [pushed.status for pushed in done] == ["created"] * SIZE
+    check_books(live=SIZE)
+    assert Job.objects.filter(queue=QUEUE, state="cancelled").count() == half
+    assert Job.objects.filter(queue=QUEUE, state="discarded").count() == half
+    assert Job.objects.filter(queue="elsewhere", state="available").count() == 2, "one callback for each"
+
+
+# The end of a workflow
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("point", ["settled", "pushed", "saved", "commit"])
+def test_a_fan_in_counts_each_member_once_and_calls_back_once(
+    site: Site, room: None, tmp_path: Path, point: str, last: bool, elsewhere: Any
+) -> None:
+    if point == "pushed" and not last:
+        pytest.skip("only the last member pushes anything")
+    points = {
+        "settled": f"{AFTER}advance:_ended",  # the job is completed, the workflow has not heard of it
+        "pushed": f"{AFTER}advance:enqueue",
+        "saved": f"{AFTER}advance:save",
+        "commit": "commit",
+    }
+    callbacks = {"on_complete": {"type": "a.c", "args": [], "queue": QUEUE}}
+    members = [{"type": "a.b", "args": [n], "queue": QUEUE} for n in range(2)]
+    flow = workflow.create({"type": "batch", "name": "n", "jobs": members, "callbacks": callbacks}).workflow
+    mine, other = (row["id"] for row in fetch([QUEUE], count=2, worker_id="victim", visibility_ms=1000))
+    if last:
+        ack_one(Ack(other, "2", "victim"))
+    before = snapshot()
+    stalled = Stalled(site, tmp_path, points[point], ack=[str(mine)])
+    if last or one_writer:
+        stalled.kill()
+        assert snapshot() == before
+        if not last:
+            ack_one(Ack(other, "2", "victim"))
+    else:
+        # The other member ends at the same time: at once, or as soon as the workflow's lock is free.
+        ending = elsewhere(lambda: ack_one(Ack(other, "2", "victim")))
+        if point == "settled":
+            ending.result(30)
+        stalled.kill()
+        ending.result(30)
+
+    assert Job.objects.get(pk=mine).state == "active"
+    assert Workflow.objects.get().progress == "r" + letters(flow, mine)
+    clock.freeze(clock.now())
+    clock.advance(seconds=60)
+    assert settle() == 1, "the reservation is over"
+    (row,) = fetch([QUEUE], count=9, worker_id="heir")
+    assert (row["id"], row["attempt"]) == (mine, 2)
+    ack_one(Ack(mine, "1", "heir"))
+    (callback,) = fetch([QUEUE], count=9, worker_id="heir")
+    assert callback["type"] == "a.c"
+    ack_one(Ack(callback["id"], None, "heir"))
+
+    assert Workflow.objects.get().state == "completed"
+    told = list(Event.objects.filter(type__startswith="workflow.").order_by("id").values_list("type", flat=True))
+    assert told == ["workflow.started", *["workflow.step_completed"] * 2, "workflow.completed"]
+    assert Event.objects.filter(type="job.completed").count() == Job.objects.count() == 3
+    check_books(live=0)
+
+
+def letters(flow: Workflow, open_job: Any) -> str:
+    """The progress behind the root's letter while only this member and the callback are missing."""
+    steps = flow.steps.order_by("position").values_list("job_id", "step_id")
+    return "".join("w" if name == "on_complete" else "r" if job == open_job else "c" for job, name in steps)
+
+
+@pytest.fixture
+def elsewhere() -> Any:
+    """`elsewhere(act)` in a thread with a connection of its own."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(act: Callable[[], Any]) -> Any:
+            return pool.submit(act)
+
+        yield run
+        pool.submit(connections.close_all).result(30)

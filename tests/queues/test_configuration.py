@@ -1,0 +1,266 @@
+"""Configurations that half apply, lose what they did not name, or reach beyond their queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_ojs import clock
+from django_ojs.errors import InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
+from django_ojs.events import log
+from django_ojs.models import Job, Queue
+from django_ojs.operations import queues
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.cancel import cancel
+from django_ojs.operations.configure import configure, document
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.prune import prune
+from django_ojs.operations.push import push
+from django_ojs.operations.remove import finish_removals, remove
+from tests.queues.conftest import assert_exact
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _anonymous(settings: Any) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+
+def make(queue: str = "q", type: str = "a.b", **fields: Any) -> Any:
+    queues.forget()
+    return push([{"type": type, "args": [], "queue": queue, **fields}])[0].row
+
+
+def call(method: str, path: str, body: Any = None, **headers: str) -> Any:
+    return Client().generic(
+        method, f"/ojs/v1{path}", __import__("json").dumps(body) if body is not None else "",
+        content_type="application/json", headers=headers,
+    )  # fmt: skip
+
+
+class TestMerge:
+    def test_a_partial_change_keeps_what_it_does_not_name_and_null_takes_back(self) -> None:
+        configure("q", {"retention": {"completed": "P1D", "cancelled": "P2D"}, "visibility_timeout": 30, "max_size": 5})
+        queue = configure("q", {"retention": {"completed": "P3D"}, "max_size": None, "x_ours": {"kept": True}})
+        assert document(queue) == {
+            "retention": {"completed": "P3D", "cancelled": "P2D"}, "visibility_timeout": 30, "x_ours": {"kept": True},
+        }  # fmt: skip
+        assert queue.visibility_ms == 30_000
+
+    @pytest.mark.parametrize(
+        "change, field",
+        [
+            ({"concurrency": -1}, "concurrency"), ({"concurrency": True}, "concurrency"),
+            ({"rate_limit": {"limit": 0, "period": "PT1S"}}, "rate_limit.limit"),
+            ({"rate_limit": {"limit": 1, "period": "soon"}}, "rate_limit.period"),
+            ({"rate_limit": []}, "rate_limit"), ({"visibility_timeout": 0}, "visibility_timeout"),
+            ({"default_timeout": "x"}, "default_timeout"), ({"default_retry": {"max_attempts": -1}}, None),
+            ({"retention": {"completed": "yesterday"}}, "retention.completed"), ({"retention": 5}, "retention"),
+            ({"allowed_job_types": "email.*"}, "allowed_job_types"), ({"draining": "yes"}, "draining"),
+            ({"backpressure": {"max_depth": -1}}, "backpressure.max_depth"),
+            ({"backpressure": {"strategy": "pray"}}, "backpressure.strategy"),
+            ({"backpressure": {"warning_threshold": 2}}, "backpressure.warning_threshold"),
+            ({"overflow_policy": 1}, "overflow_policy"), ({"dead_letter": {"retention": {"max_count": "x"}}}, None),
+        ],
+    )  # fmt: skip
+    def test_a_bad_value_is_named_and_changes_nothing(self, change: Any, field: str | None) -> None:
+        configure("q", {"max_size": 5})
+        with pytest.raises(InvalidRequest) as refusal:
+            configure("q", {"max_size": 6, **change})
+        assert field is None or refusal.value.details["field"] == field
+        assert document(Queue.objects.get(name="q")) == {"max_size": 5}
+
+    def test_the_template_is_below_every_queue_and_the_job_above(self) -> None:
+        configure("_default", {"default_timeout": 11, "default_retry": {"max_attempts": 7}})
+        configure("q", {"default_retry": {"initial_interval": "9s"}})
+        assert (make("q")["timeout_ms"], make("new")["timeout_ms"]) == (11_000, 11_000)
+        assert (make("q")["max_attempts"], make("q", retry={"max_attempts": 2})["max_attempts"]) == (7, 2)
+        assert make("q", timeout=3)["timeout_ms"] == 3_000
+
+    def test_events_tell_of_it(self) -> None:
+        configure("q", {"max_size": 5}, by="me")
+        configure("q", {"max_size": 6}, by="me")
+        found = log.read(types=["queue.created", "queue.config_updated"]).events
+        assert [event["type"] for event in found] == ["queue.created", "queue.config_updated", "queue.config_updated"]
+        assert found[-1]["data"]["config"] == {"max_size": 6}
+
+
+class TestAdmission:
+    def test_a_type_that_is_not_allowed_is_refused_with_the_whole_batch(self) -> None:
+        configure("q", {"allowed_job_types": ["email.*", "report.make"]})
+        assert make(type="email.send")["state"] == "available"
+        with pytest.raises(JobTypeNotAllowed) as refusal:
+            push([{"type": t, "args": [], "queue": "q"} for t in ("report.make", "report.send")])
+        assert refusal.value.details["index"] == 1
+        assert Job.objects.count() == 1
+
+    def test_a_draining_queue_delivers_and_takes_nothing(self) -> None:
+        make()
+        configure("q", {"draining": True})
+        queues.forget()
+        with pytest.raises(QueuePaused):
+            make()
+        assert len(fetch(["q"])) == 1
+
+
+class TestRemoval:
+    def test_reject_refuses_while_jobs_are_alive_and_leaves_the_queue_open(self) -> None:
+        row = make()
+        answer = call("DELETE", "/queues/q")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+        assert make()["state"] == "available"
+        cancel([row["id"], *Job.objects.values_list("pk", flat=True)])
+        assert call("DELETE", "/queues/q").json()["state"] == "deleted"
+        assert not Queue.objects.filter(name="q").exists()
+
+    def test_discard_ends_every_live_job_and_counts_it(self) -> None:
+        for fields in ({}, {"pending": True}, {"scheduled_at": "2099-01-01T00:00:00Z"}):
+            make(**fields)
+        (claimed,) = fetch(["q"])
+        done = remove("q", "discard")
+        assert (done.jobs_affected, done.state) == (3, "deleted")
+        assert set(Job.objects.values_list("state", flat=True)) == {"discarded"}
+        assert Job.objects.get(pk=claimed["id"]).error["type"] == "queue_deleted"
+        assert_exact()
+
+    def test_move_takes_the_waiting_along_and_lets_the_active_finish(self) -> None:
+        make()
+        make(pending=True)
+        (claimed,) = fetch(["q"])
+        answer = call("DELETE", "/queues/q", {"strategy": "move", "target_queue": "other"})
+        assert (answer.status_code, answer.json()["state"], answer.json()["jobs_affected"]) == (202, "draining", 1)
+        assert_exact()
+        fail_one(Failure(claimed["id"], {"message": "again"}))
+        assert finish_removals() == 2
+        assert Job.objects.filter(queue="other").count() == 2
+        assert not Queue.objects.filter(name="q").exists()
+        assert_exact()
+
+    @pytest.mark.parametrize(
+        "strategy, target", [("burn", ""), ("move", ""), ("move", "q")],
+    )  # fmt: skip
+    def test_nonsense_is_refused(self, strategy: str, target: str) -> None:
+        make()
+        with pytest.raises(InvalidRequest):
+            remove("q", strategy, target)
+        assert not Queue.objects.get(name="q").draining
+
+    def test_what_is_not_there_and_what_must_stay(self) -> None:
+        with pytest.raises(NotFound):
+            remove("nowhere")
+        make("default")
+        with pytest.raises(InvalidRequest):
+            remove("default", "discard")
+
+
+class TestRetention:
+    def test_a_queue_keeps_its_jobs_as_long_as_it_says_and_the_others_as_the_site_says(self, frozen_clock: Any) -> None:
+        configure("short", {"retention": {"completed": "PT1H"}})
+        configure("long", {"retention": {"completed": "P30D"}})
+        for queue in ("short", "long", "q"):
+            make(queue)
+            ack_one(Ack(fetch([queue])[0]["id"]))
+        left = lambda: set(Job.objects.values_list("queue", flat=True))  # noqa: E731
+        frozen_clock.advance(hours=2)
+        prune()
+        assert left() == {"long", "q"}
+        frozen_clock.advance(days=8)
+        prune()
+        assert left() == {"long"}
+        frozen_clock.advance(days=30)
+        prune()
+        assert left() == set()
+        assert_exact()
+
+    def test_the_dead_letters_of_a_queue_are_bounded_and_their_end_is_told(self, frozen_clock: Any) -> None:
+        configure("q", {"dead_letter": {"retention": {"max_count": 2}}})
+        for _ in range(5):
+            make(retry={"max_attempts": 1})
+            frozen_clock.advance(seconds=1)
+            fail_one(Failure(fetch(["q"])[0]["id"], {"message": "no"}))
+        kept = list(Job.objects.order_by("-finished_at").values_list("pk", flat=True)[:2])
+        prune()
+        assert set(Job.objects.values_list("pk", flat=True)) == set(kept)
+        (event,) = log.read(types=["dead_letter.pruned"]).events
+        assert (event["data"]["queue"], event["data"]["count"]) == ("q", 3)
+        assert_exact()
+
+
+class TestHTTP:
+    def test_put_creates_merges_and_mirrors_under_both_paths(self) -> None:
+        put = call("PUT", "/admin/queues/q/config", {"backpressure": {"max_depth": 10}})
+        assert put.status_code == 200, put.json()
+        assert put.json()["config"] == {"backpressure": {"max_depth": 10}}
+        call("PUT", "/queues/q/config", {"config": {"backpressure": {"strategy": "reject"}}})
+        shown = call("GET", "/queues/q/config").json()
+        assert shown["config"] == {"backpressure": {"max_depth": 10, "strategy": "reject"}}
+        assert call("GET", "/queues/q/stats").json()["stats"]["max_depth"] == 10
+
+    def test_post_makes_a_queue_once(self) -> None:
+        made = call("POST", "/queues", {"name": "new", "config": {"concurrency": 2}})
+        assert (made.status_code, made.json()["config"], made.json()["state"]) == (201, {"concurrency": 2}, "active")
+        assert call("POST", "/queues", {"name": "new"}).status_code == 409
+        assert call("POST", "/queues", {"name": "New!"}).status_code == 400
+        assert call("POST", "/queues", {"name": "x", "config": {"concurrency": "two"}}).status_code == 400
+        assert not Queue.objects.filter(name="x").exists()
+
+    def test_the_template_is_no_queue(self) -> None:
+        assert call("PUT", "/queues/_default/config", {"default_timeout": 5}).status_code == 200
+        assert "_default" not in [queue["name"] for queue in call("GET", "/queues").json()["queues"]]
+        assert call("GET", "/queues/_default").status_code == 404
+        assert call("GET", "/queues/q-new/config").status_code == 404
+        make()
+        assert call("GET", "/queues/q/config").json()["effective_config"] == {"default_timeout": 5}
+
+    def test_a_body_that_is_no_object_or_names_a_bad_queue_is_refused(self) -> None:
+        assert call("PUT", "/queues/q/config", [1]).status_code == 400
+        assert call("PUT", "/queues/Q!/config", {}).status_code == 400
+        assert not Queue.objects.filter(name="q").exists()
+
+    def test_a_configuration_that_no_event_could_hold_is_refused(self) -> None:
+        deep: Any = []
+        for _ in range(190):
+            deep = [deep]
+        assert call("PUT", "/queues/q/config", {"x_deep": deep}).status_code == 400
+        assert not Queue.objects.filter(name="q").exists()
+
+    def test_statistics_in_all_shapes(self, frozen_clock: Any) -> None:
+        for _ in range(3):
+            make()
+        frozen_clock.advance(seconds=2)
+        (row,) = fetch(["q"])
+        frozen_clock.advance(seconds=1)
+        ack_one(Ack(row["id"]))
+        body = call("GET", "/queues/q/stats").json()
+        assert body["queue"]["available"] == body["available"] == body["stats"]["available"] == 2
+        assert (body["queue"]["name"], body["queue"]["total"], body["stats"]["depth"]) == ("q", 3, 2)
+        stats = body["stats"]
+        assert (stats["completed_last_hour"], stats["completed_today"], stats["failed_today"]) == (1, 1, 0)
+        assert (stats["avg_duration_ms"], stats["avg_wait_ms"]) == (1000, 2000)
+        assert stats["throughput_per_second"] > 0
+        exact = call("GET", "/queues/q/stats", **{"OJS-Version": "1.0"}).json()
+        assert (exact["queue"], exact["stats"]["queue"]) == ("q", "q")
+        assert call("GET", "/queues/q").json()["queue"]["completed"] == 1
+        (listed,) = [queue for queue in call("GET", "/queues").json()["queues"] if queue["name"] == "q"]
+        assert (listed["depth"], listed["completed"]) == (2, 1)
+        assert call("GET", "/health").json()["jobs"]["available"] == 2
+
+    def test_a_queue_never_seen_has_zeros(self) -> None:
+        body = call("GET", "/queues/never/stats").json()
+        assert (body["queue"]["total"], body["stats"]["max_depth"], body["stats"]["avg_wait_ms"]) == (0, 0, 0)
+        assert not Queue.objects.filter(name="never").exists()
+
+    def test_periods_end(self, frozen_clock: Any) -> None:
+        make()
+        ack_one(Ack(fetch(["q"])[0]["id"]))
+        frozen_clock.advance(hours=2)
+        stats = call("GET", "/queues/q/stats").json()["stats"]
+        assert (stats["completed_last_hour"], stats["completed_today"], stats["throughput_per_second"]) == (0, 1, 0)
+        frozen_clock.advance(days=1)
+        stats = call("GET", "/queues/q/stats").json()["stats"]
+        assert (stats["completed_today"], stats["completed"]) == (0, 1)
+        assert clock.now() == frozen_clock.now

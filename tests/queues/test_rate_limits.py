@@ -1,0 +1,383 @@
+"""Limits that are overshot, that block what they should not, or that outlive their reason."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import clock
+from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
+from django_ojs.events import log
+from django_ojs.models import Job, Queue, RateLimit, RateStart
+from django_ojs.operations import cronruns, limits, queues
+from django_ojs.operations.ack import Ack, ack, ack_one
+from django_ojs.operations.configure import configure
+from django_ojs.operations.due import settle
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.pause import pause
+from django_ojs.operations.prune import prune
+from django_ojs.operations.push import push
+from django_ojs.policies import ratelimit
+from django_ojs.policies.ratelimit import RatePolicy, Window
+from tests.queues.conftest import assert_exact
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
+
+
+def make(count: int = 1, queue: str = "q", type: str = "a.b", **fields: Any) -> list[Any]:
+    rows = [item.row for item in push([{"type": type, "args": [i], "queue": queue, **fields} for i in range(count)])]
+    return [row["id"] for row in rows if row]
+
+
+def claim(count: int = 10, queue: str = "q", **options: Any) -> list[Any]:
+    return [row["id"] for row in fetch([queue], count=count, **options)]
+
+
+def done(ids: list[Any]) -> None:
+    ack([Ack(job) for job in ids])
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        "given, policy",
+        [
+            (
+                {"key": "k", "concurrency": 3, "rate": {"limit": 5, "period": "PT1M"}, "on_limit": "drop"},
+                RatePolicy("k", 3, Window(5, 60_000), on_limit="drop"),
+            ),
+            ({"key": "k", "rate": 1, "period": "second"}, RatePolicy("k", rate=Window(1, 1_000))),
+            ({"key": "k", "rate": 2, "period_ms": 250}, RatePolicy("k", rate=Window(2, 250))),
+            ({"key": "k", "throttle": {"limit": 2, "period_seconds": 3}}, RatePolicy("k", throttle=Window(2, 3_000))),
+            ({"max_per_second": 4}, RatePolicy(throttle=Window(4, 1_000))),
+            ({"max_per_second": 0.5}, RatePolicy(throttle=Window(1, 2_000))),
+            ({"limit": 7, "period": "1h"}, RatePolicy(rate=Window(7, 3_600_000))),
+            ({"key": "k", "concurrency": 0}, RatePolicy("k", 0)),
+            ({"key": "only.key"}, RatePolicy("only.key")),
+        ],
+    )
+    def test_every_form_is_read_and_kept(self, given: Any, policy: RatePolicy) -> None:
+        assert ratelimit.parse(given) == policy
+        assert ratelimit.from_json(ratelimit.to_json(policy)) == policy
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            5, [], {}, {"key": "-x", "concurrency": 1}, {"key": 5, "concurrency": 1}, {"key": "k", "concurrency": -1},
+            {"key": "k", "concurrency": True}, {"key": "k", "rate": 1},
+            {"key": "k", "rate": {"limit": 0, "period": "1s"}},
+            {"key": "k", "rate": {"limit": 1, "period": "PT0S"}}, {"key": "k", "throttle": 5}, {"max_per_second": 0},
+            {"max_per_second": "1"}, {"key": "k", "concurrency": 1, "on_limit": "explode"}, {"key": "k" * 256},
+            {"key": "k", "concurrency": 1, "scope": "moon"}, {"on_limit": "wait"}, {"max_per_second": float("inf")},
+        ],
+    )  # fmt: skip
+    def test_a_bad_policy_is_refused_and_stores_nothing(self, given: Any) -> None:
+        with pytest.raises(InvalidPayload):
+            make(rate_limit=given)
+        assert not Job.objects.exists()
+
+
+class TestConcurrency:
+    def test_one_claim_for_many_never_overshoots_and_ends_free_room(self) -> None:
+        make(8, rate_limit={"key": "k", "concurrency": 3})
+        first = claim(8)
+        assert (len(first), claim(8)) == (3, [])
+        done(first[:2])
+        assert len(claim(8)) == 2
+        assert_exact()
+
+    def test_a_full_key_blocks_neither_other_keys_nor_free_jobs(self) -> None:
+        make(5, rate_limit={"key": "a", "concurrency": 1}, priority=9)
+        other = make(1, rate_limit={"key": "b", "concurrency": 1})
+        free = make(2)
+        assert set(claim(10)) >= {*other, *free}
+        assert len(Job.objects.filter(state="active", rate_key="a")) == 1
+
+    def test_more_blocked_jobs_than_one_look_takes_in_do_not_hide_the_rest(self) -> None:
+        make(450, rate_limit={"key": "a", "concurrency": 1}, priority=9)
+        free = make(2)
+        assert set(claim(3)) > set(free)
+
+    def test_zero_stops_a_key(self) -> None:
+        make(1, rate_limit={"key": "k", "concurrency": 0})
+        assert claim() == []
+
+    def test_a_key_holds_across_queues_and_each_job_is_tested_by_its_own_numbers(self) -> None:
+        make(2, "a", rate_limit={"key": "k", "concurrency": 1})
+        make(2, "b", rate_limit={"key": "k", "concurrency": 3})
+        assert len(fetch(["a", "b"], count=10)) == 3
+        assert Job.objects.filter(queue="b", state="active").count() == 2
+
+    def test_a_queues_concurrency(self) -> None:
+        make(4)
+        running = claim(1)
+        configure("q", {"concurrency": 2})
+        assert (len(claim(10)), claim(10)) == (1, [])
+        make(4, "other")
+        assert len(claim(10, "other")) == 4
+        done(running)
+        assert len(claim(10)) == 1
+        configure("q", {"concurrency": None})
+        assert len(claim(10)) == 1
+        assert not Queue.objects.get(name="q").limited
+
+    def test_the_template_limits_each_queue_by_itself(self) -> None:
+        configure("_default", {"concurrency": 1})
+        configure("b", {"concurrency": 2})
+        make(3, "a")
+        make(3, "b")
+        assert (len(claim(9, "a")), len(claim(9, "b"))) == (1, 2)
+
+    def test_a_job_type_is_limited_in_every_queue(self) -> None:
+        make(2, "a", type="slow.thing")
+        make(2, "b", type="slow.thing")
+        free = make(1, "b", type="fast.thing")
+        limits.override("type:slow.thing", {"concurrency": 1})
+        assert len(fetch(["a", "b"], count=9)) == 2
+        assert Job.objects.get(pk=free[0]).state == "active"
+        limits.clear_override("type:slow.thing")
+        assert len(fetch(["a", "b"], count=9)) == 3
+        assert not Queue.objects.get(name="_default").limited
+
+    def test_a_paused_queue_stays_paused(self) -> None:
+        make(1, rate_limit={"key": "k", "concurrency": 1})
+        pause("q")
+        assert claim() == []
+
+
+class TestRate:
+    def test_the_window_slides(self, frozen_clock: Any) -> None:
+        make(9, rate_limit={"key": "k", "rate": {"limit": 2, "period": "PT10S"}})
+        assert len(claim(1)) == 1
+        frozen_clock.advance(seconds=6)
+        assert (len(claim(9)), claim(9)) == (1, [])
+        frozen_clock.advance(seconds=5)
+        assert (len(claim(9)), claim(9)) == (1, [])
+        frozen_clock.advance(seconds=6)
+        assert len(claim(9)) == 1
+
+    def test_retries_consume_slots(self, frozen_clock: Any) -> None:
+        (job,) = make(1, rate_limit={"key": "k", "rate": {"limit": 1, "period": "PT1M"}},
+                      retry={"initial_interval": "1s", "jitter": False})  # fmt: skip
+        claim()
+        fail_one(Failure(job, {"message": "no"}))
+        frozen_clock.advance(seconds=2)
+        assert claim() == []
+        assert Job.objects.get(pk=job).state == "available"
+        frozen_clock.advance(seconds=60)
+        assert claim() == [job]
+
+    def test_a_retry_that_has_just_come_due_is_claimed_by_the_same_fetch(self, frozen_clock: Any) -> None:
+        (job,) = make(1, rate_limit={"key": "k", "concurrency": 1}, retry={"initial_interval": "1s", "jitter": False})
+        claim()
+        fail_one(Failure(job, {"message": "no"}))
+        frozen_clock.advance(seconds=2)
+        assert claim() == [job]
+
+    def test_a_queues_rate_counts_all_of_its_jobs(self, frozen_clock: Any) -> None:
+        configure("q", {"rate_limit": {"limit": 3, "period": "PT1M"}})
+        make(3)
+        make(3, rate_limit={"key": "k", "concurrency": 9})
+        assert (len(claim(9)), claim(9)) == (3, [])
+        frozen_clock.advance(seconds=61)
+        assert len(claim(9)) == 3
+
+    def test_old_starts_are_forgotten(self, frozen_clock: Any) -> None:
+        make(2, rate_limit={"key": "k", "rate": {"limit": 2, "period": "PT10S"}})
+        claim(2)
+        assert RateStart.objects.get().count == 2
+        frozen_clock.advance(seconds=11)
+        prune()
+        assert not RateStart.objects.exists()
+
+
+class TestThrottle:
+    def test_starts_are_spaced_evenly(self, frozen_clock: Any) -> None:
+        make(5, rate_limit={"key": "k", "throttle": {"limit": 2, "period": "PT10S"}})
+        assert (len(claim(5)), claim(5)) == (1, [])
+        frozen_clock.advance(seconds=4.9)
+        assert claim(5) == []
+        frozen_clock.advance(seconds=0.1)
+        assert len(claim(5)) == 1
+
+    def test_max_per_second_holds_for_the_whole_queue(self, frozen_clock: Any) -> None:
+        plain = make(1)
+        make(2, rate_limit={"max_per_second": 1})
+        assert (claim(5), claim(5)) == (plain, [])
+        frozen_clock.advance(seconds=1.5)
+        assert len(claim(5)) == 1
+        assert limits.inspect("queue:q")["throttle"]["limit"] == 1
+
+    def test_what_an_operator_set_is_not_replaced_by_a_job(self) -> None:
+        configure("q", {"rate_limit": {"limit": 5, "period": "PT1M"}})
+        make(1, rate_limit={"max_per_second": 100})
+        assert Queue.objects.get(name="q").config["rate_limit"] == {"limit": 5, "period": "PT1M"}
+
+
+class TestOnLimit:
+    def test_reschedule_puts_the_job_off_until_there_is_room(self, frozen_clock: Any) -> None:
+        policy = {"key": "k", "rate": {"limit": 1, "period": "PT10S"}, "on_limit": "reschedule"}
+        make(2, rate_limit=policy)
+        claim(1)
+        frozen_clock.advance(seconds=4)
+        assert claim() == []
+        waiting = Job.objects.get(state="available")
+        assert waiting.due_at == clock.now() + dt.timedelta(seconds=6)
+        frozen_clock.advance(seconds=6)
+        assert claim() == [waiting.pk]
+        assert_exact()
+
+    def test_drop_discards_and_says_why(self) -> None:
+        make(3, rate_limit={"key": "k", "concurrency": 1, "on_limit": "drop"})
+        assert len(claim(9)) == 1
+        dropped = Job.objects.filter(state="discarded")
+        assert {job.error["type"] for job in dropped} == {"rate_limited"}
+        assert len(dropped) == 2
+        assert [event["type"] for event in log.read(job_id=dropped[0].pk).events] == ["job.enqueued", "job.discarded"]
+        assert len(log.read(types=["rate_limit.dropped"]).events) == 2
+        assert_exact()
+
+
+class TestDynamic:
+    def test_a_worker_may_shut_a_key_for_a_while(self, frozen_clock: Any) -> None:
+        first, second = make(2, rate_limit={"key": "k", "concurrency": 9})
+        claim(1)
+        until = (clock.now() + dt.timedelta(minutes=5)).isoformat()
+        fail_one(Failure(first, {"message": "429", "rate_limit_until": until}))
+        frozen_clock.advance(minutes=4)
+        assert claim() == []
+        assert "blocked_until" in limits.inspect("k")
+        frozen_clock.advance(minutes=2)
+        assert set(claim()) == {first, second}
+        (event,) = log.read(types=["rate_limit.dynamic_adjusted"]).events
+        assert event["data"]["key"] == "k"
+
+    def test_a_bad_instant_is_refused_before_anything_happens(self) -> None:
+        (job,) = make(1, rate_limit={"key": "k", "concurrency": 9})
+        claim()
+        with pytest.raises(InvalidRequest):
+            fail_one(Failure(job, {"message": "no", "rate_limit_until": "tomorrow"}))
+        assert Job.objects.get(pk=job).state == "active"
+
+
+class TestOverride:
+    def test_it_replaces_what_jobs_and_queue_say_until_it_ends(self, frozen_clock: Any) -> None:
+        make(5, rate_limit={"key": "k", "concurrency": 1})
+        until = (clock.now() + dt.timedelta(minutes=5)).isoformat()
+        limits.override("k", {"concurrency": 3, "expires_at": until})
+        assert len(claim(9)) == 3
+        frozen_clock.advance(minutes=6)
+        assert claim(9) == []
+        prune()
+        assert RateLimit.objects.get(key="k").override is None
+
+    @pytest.mark.parametrize("given", [{}, {"concurrency": "x"}, {"expires_at": "2026-01-01"}, {"limit": 5}])
+    def test_nonsense_is_refused(self, given: Any) -> None:
+        with pytest.raises(InvalidRequest):
+            limits.override("k", given)
+        assert not RateLimit.objects.exists()
+
+    def test_what_nobody_named_cannot_be_cleared(self) -> None:
+        with pytest.raises(NotFound):
+            limits.clear_override("k")
+
+    def test_keys_that_differ_in_case_are_two(self) -> None:
+        make(1, rate_limit={"key": "Key", "concurrency": 1})
+        make(1, rate_limit={"key": "key", "concurrency": 1})
+        assert len(claim(9)) == 2
+
+
+class TestEvents:
+    def test_a_limit_is_told_when_it_is_met_and_when_it_is_left_not_in_between(self) -> None:
+        make(2, rate_limit={"key": "k", "concurrency": 1})
+        (running,) = claim()
+        for _ in range(5):
+            claim()
+        ack_one(Ack(running))
+        claim()
+        found = log.read(types=["rate_limit.exceeded", "rate_limit.released"]).events
+        assert [event["type"] for event in found] == ["rate_limit.exceeded", "rate_limit.released"]
+        assert (found[0]["data"]["strategy"], found[0]["data"]["limit"], found[0]["subject"]) == ("concurrency", 1, "k")
+
+
+class TestCost:
+    def test_jobs_without_limits_pay_nothing_and_limited_ones_a_constant(self) -> None:
+        def cost(count: int) -> int:
+            queues.forget()
+            cronruns.forget()
+            with CaptureQueriesContext(connection) as captured:
+                assert len(claim(count)) == count
+            return len(captured)
+
+        make(200)
+        plain = cost(1)
+        configure("elsewhere", {"concurrency": 1})
+        make(1, "elsewhere", rate_limit={"key": "k", "concurrency": 1})
+        assert (cost(1), cost(50)) == (plain, plain)
+        make(200, "r", rate_limit={"key": "r", "concurrency": 500})
+        costs = []
+        for count in (10, 90):
+            queues.forget()
+            cronruns.forget()
+            with CaptureQueriesContext(connection) as captured:
+                assert len(claim(count, "r")) == count
+            costs.append(len(captured))
+        assert costs[0] == costs[1]
+        assert costs[0] < 22
+
+    def test_idle_keys_are_forgotten(self, frozen_clock: Any) -> None:
+        make(1, rate_limit={"key": "k", "concurrency": 1})
+        done(claim())
+        settle()
+        frozen_clock.advance(days=8)
+        prune()
+        prune()
+        assert not RateLimit.objects.filter(key="k").exists()
+
+
+class TestHTTP:
+    @pytest.fixture(autouse=True)
+    def _anonymous(self, settings: Any) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        text = json.dumps(body) if body is not None else ""
+        return Client().generic(method, f"/ojs/v1{path}", text, content_type="application/json")
+
+    def test_inspection_from_the_first_enqueue(self) -> None:
+        assert self.call("GET", "/rate-limits/api").status_code == 404
+        job = {"type": "a.b", "args": [], "queue": "q"}
+        policy = {"key": "api", "concurrency": 2, "rate": {"limit": 5, "period": "PT1M"}}
+        for _ in range(3):
+            pushed = self.call("POST", "/jobs", {**job, "options": {"rate_limit": policy}})
+        assert (pushed.status_code, pushed.headers["X-RateLimit-Limit"]) == (201, "5")
+        assert pushed.json()["job"]["rate_limit"] == policy
+        claim(1)
+        body = self.call("GET", "/rate-limits/api").json()
+        assert body["concurrency"] == {"limit": 2, "active": 1, "available": 1}
+        assert (body["rate"]["current_count"], body["rate"]["period"], body["waiting_count"]) == (1, "PT1M", 2)
+        assert (body["active"], body["waiting"], body["limit"], body["period"]) == (1, 2, 5, "PT1M")
+        assert [item["key"] for item in self.call("GET", "/rate-limits?per_page=5").json()["items"]] == ["api"]
+
+    def test_override_and_back(self) -> None:
+        put = self.call("PUT", "/rate-limits/api", {"limit": 9, "period": "PT1S"})
+        assert (put.status_code, put.json()["override"]) == (200, {"rate": {"limit": 9, "period": "PT1S"}})
+        assert self.call("DELETE", "/rate-limits/api/override").status_code == 204
+        assert "override" not in self.call("GET", "/rate-limits/api").json()
+        assert self.call("PUT", "/rate-limits/api", {"limit": -1, "period": "PT1S"}).status_code == 400
+        assert self.call("PUT", "/rate-limits/!", {"concurrency": 1}).status_code == 400
+
+    def test_a_queues_limits_under_admin(self) -> None:
+        put = self.call("PUT", "/admin/queues/q/rate-limit", {"concurrency": 2, "limit": 5, "period": "PT1M"})
+        assert put.json()["config"] == {"concurrency": 2, "rate_limit": {"limit": 5, "period": "PT1M"}}
+        assert self.call("GET", "/rate-limits/queue:q").json()["concurrency"]["limit"] == 2
+
+    def test_a_job_without_limit_has_no_headers(self) -> None:
+        pushed = self.call("POST", "/jobs", {"type": "a.b", "args": []})
+        assert "X-RateLimit-Limit" not in pushed.headers

@@ -1,0 +1,284 @@
+"""Who gets in, what he sees, and how long: rights before the upgrade, and looked at again (events 3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from django_ojs import keys
+from django_ojs.models import APIKey, Ticket
+from django_ojs.realtime import access
+from tests.realtime.conftest import do, enqueue
+from tests.realtime.sockets import Refused, Socket, connected
+
+pytestmark = pytest.mark.usefixtures("database")
+
+ORIGIN = {"origin": "http://testserver"}
+
+
+async def refused(path: str = "/ojs/v1/ws", answers: bool = True, **headers: str) -> Refused:
+    with pytest.raises(Refused) as caught:
+        async with connected(path, headers=headers, answers=answers):
+            pytest.fail("connected")
+    return caught.value
+
+
+async def key(*scopes: str, **limits: Any) -> tuple[APIKey, dict[str, str]]:
+    made, text = await do(keys.create, f"key {APIKey.__name__} {len(scopes)}", scopes or ["read"], **limits)
+    return made, {"authorization": f"Bearer {text}"}
+
+
+async def works(socket: Socket) -> None:
+    assert (await socket.ask({"action": "subscribe", "channel": "events"}))["type"] == "subscribed"
+    await enqueue("a.b")
+    assert (await socket.take())["type"] == "job.enqueued"
+
+
+@pytest.fixture
+async def session() -> str:
+    """The cookie of a member of staff."""
+
+    def log_in() -> str:
+        user = get_user_model().objects.create_user("ann", password="pw", is_staff=True)
+        client = Client()
+        client.force_login(user)
+        return f"sessionid={client.cookies['sessionid'].value}"
+
+    return await do(log_in)  # type: ignore[no-any-return]
+
+
+class TestBeforeTheUpgrade:
+    async def test_without_credentials(self) -> None:
+        error = await refused()
+        assert (error.status, error.body["error"]["code"]) == (401, "unauthenticated")
+        assert error.headers["www-authenticate"] == "Bearer"
+
+    async def test_a_server_that_cannot_answer_the_handshake_closes_it(self) -> None:
+        assert (await refused(answers=False)).status == 4401
+
+    async def test_anonymous_where_the_site_allows_it(self, settings: Any) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+        async with connected() as socket:
+            await works(socket)
+
+    async def test_a_key(self) -> None:
+        _, headers = await key("read")
+        async with connected(headers=headers) as socket:
+            await works(socket)
+
+    async def test_a_key_without_the_scope(self) -> None:
+        _, headers = await key("push")
+        error = await refused(**headers)
+        assert (error.status, error.body["error"]["code"]) == (403, "permission_denied")
+        assert (await refused(answers=False, **headers)).status == 4403
+
+    async def test_a_wrong_key(self) -> None:
+        for header in ("Bearer ojs_wrong", "Bearer ", "Bearer \x7f", f"Bearer ojs_{'0' * 64}"):
+            assert (await refused(authorization=header)).status == 401, header
+
+    async def test_a_key_in_the_url_is_no_key(self) -> None:
+        _, headers = await key("read")
+        text = headers["authorization"].removeprefix("Bearer ")
+        for name in ("token", "api_key", "key", "access_token", "ticket"):
+            assert (await refused(f"/ojs/v1/ws?{name}={text}")).status == 401
+
+    async def test_the_session_of_staff_from_a_page_of_this_site(self, session: str) -> None:
+        async with connected(headers={"cookie": session, **ORIGIN}) as socket:
+            await works(socket)
+
+    async def test_the_session_from_any_other_page(self, session: str) -> None:
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://testserver.evil.example",
+            "x",
+            "",
+            "http://[",
+            "//",
+            None,
+        ):
+            headers = {"cookie": session} | ({} if origin is None else {"origin": origin})
+            assert (await refused(**headers)).status == 403, origin
+
+    async def test_a_page_of_another_site_cannot_use_an_open_server_either(self, settings: Any) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+        settings.ALLOWED_HOSTS = ["*"]
+        assert (await refused(origin="http://evil.example")).status == 403
+        async with connected(headers=ORIGIN) as socket:
+            await works(socket)
+        settings.OJS = {"ALLOW_ANONYMOUS": True, "REALTIME_ALLOWED_ORIGINS": ["https://app.example"]}
+        async with connected(headers={"origin": "https://app.example"}) as socket:
+            await works(socket)
+
+    async def test_a_session_that_is_none(self) -> None:
+        for cookie in ("sessionid=nonsense", "sessionid=\x00", "sessionid=", "x", ";;="):
+            assert (await refused(cookie=cookie, **ORIGIN)).status == 401, cookie
+
+    async def test_a_user_who_is_not_staff(self) -> None:
+        def log_in() -> str:
+            client = Client()
+            client.force_login(get_user_model().objects.create_user("bob", password="pw"))
+            return f"sessionid={client.cookies['sessionid'].value}"
+
+        assert (await refused(cookie=await do(log_in), **ORIGIN)).status == 403
+
+    async def test_too_many_connections_of_one_client(self, settings: Any) -> None:
+        settings.OJS = {"REALTIME_MAX_CONNECTIONS": 1, "ALLOW_ANONYMOUS": True}
+        _, headers = await key("read")
+        async with connected(headers=headers):
+            error = await refused(**headers)
+            assert (error.status, error.headers["retry-after"]) == (429, "5")
+            async with connected():
+                pass
+        async with connected(headers=headers) as socket:
+            await works(socket)
+
+
+class TestTickets:
+    async def _ticket(self, headers: dict[str, str]) -> str:
+        given = {"HTTP_AUTHORIZATION": headers["authorization"]} if headers else {}
+        response = await do(Client().post, "/ojs/v1/events/ticket", **given)
+        assert response.status_code == 201, response.content
+        assert response.json()["expires_in"] == 30
+        return str(response.json()["ticket"])
+
+    async def test_one_use_and_no_more(self) -> None:
+        _, headers = await key("read")
+        ticket = await self._ticket(headers)
+        assert ticket not in str(await do(list, Ticket.objects.values()))
+        async with connected(f"/ojs/v1/ws?ticket={ticket}", headers=ORIGIN) as socket:
+            await works(socket)
+        assert (await refused(f"/ojs/v1/ws?ticket={ticket}")).status == 401
+
+    async def test_it_expires(self, frozen_clock: Any) -> None:
+        _, headers = await key("read")
+        ticket = await self._ticket(headers)
+        frozen_clock.advance(seconds=31)
+        assert (await refused(f"/ojs/v1/ws?ticket={ticket}")).status == 401
+
+    async def test_it_carries_the_limits_of_its_key(self) -> None:
+        _, headers = await key("read", queues=["q1"])
+        ticket = await self._ticket(headers)
+        async with connected(f"/ojs/v1/ws?ticket={ticket}") as socket:
+            answer = await socket.ask({"action": "subscribe", "filter": {"queues": ["q2"]}})
+            assert answer["code"] == "permission_denied"
+
+    async def test_a_key_that_was_revoked_in_between(self) -> None:
+        made, headers = await key("read")
+        ticket = await self._ticket(headers)
+        await do(keys.revoke, made)
+        assert (await refused(f"/ojs/v1/ws?ticket={ticket}")).status == 401
+
+    async def test_who_may_ask_for_one(self, session: str) -> None:
+        _, headers = await key("push")
+        client = Client()
+        assert (await do(client.post, "/ojs/v1/events/ticket")).status_code == 401
+        given = headers["authorization"]
+        assert (await do(client.post, "/ojs/v1/events/ticket", HTTP_AUTHORIZATION=given)).status_code == 403
+
+    async def test_a_ticket_of_a_user(self, session: str) -> None:
+        def ask() -> Any:
+            client = Client()
+            client.cookies["sessionid"] = session.removeprefix("sessionid=")
+            return client.post("/ojs/v1/events/ticket", content_type="application/json")
+
+        ticket = (await do(ask)).json()["ticket"]
+        async with connected(f"/ojs/v1/ws?ticket={ticket}") as socket:
+            await works(socket)
+
+
+class TestLimits:
+    async def test_a_key_limited_to_queues_sees_only_those(self) -> None:
+        _, headers = await key("read", queues=["q1"])
+        (other,) = await enqueue("a.other", queue="q2")
+        async with connected(headers=headers) as socket:
+            for message in ({"channel": "queue:q2"}, {"filter": {"queues": ["q1", "q2"]}}, {"channel": f"job:{other}"}):
+                answer = await socket.ask({"action": "subscribe", **message})
+                assert answer["code"] == "permission_denied", message
+            await socket.ask({"action": "subscribe", "channel": "events"})
+            await socket.ask({"action": "subscribe", "channel": "all", "event_types": ["job.enqueued"]})
+            await enqueue("a.no", queue="q2")
+            await enqueue("a.yes", queue="q1")
+            frames = [await socket.take(), await socket.take()]
+            assert {frame["data"]["job_type"] for frame in frames} == {"a.yes"}
+            await socket.nothing()
+
+    async def test_a_key_limited_to_job_types_sees_only_those(self) -> None:
+        _, headers = await key("read", job_types=["mail.*"])
+        async with connected(headers=headers) as socket:
+            answer = await socket.ask({"action": "subscribe", "filter": {"job_types": ["report.make"]}})
+            assert answer["code"] == "permission_denied"
+            await socket.ask({"action": "subscribe", "channel": "events"})
+            await enqueue("report.make", "mail.send")
+            assert (await socket.take())["data"]["job_type"] == "mail.send"
+            await socket.nothing()
+
+
+class TestRightsThatEnd:
+    @pytest.fixture(autouse=True)
+    def _soon(self, settings: Any) -> Iterator[None]:
+        settings.OJS = {"REALTIME_RECHECK_INTERVAL": 0.05}
+        yield
+        access._renewals._known.clear()
+
+    async def test_a_key_that_is_revoked(self) -> None:
+        made, headers = await key("read")
+        async with connected(headers=headers) as socket:
+            await works(socket)
+            await do(keys.revoke, made)
+            assert (await socket.take())["code"] == "permission_denied"
+            assert await socket.end() == 4401
+
+    async def test_a_key_that_loses_its_scope(self) -> None:
+        made, headers = await key("read")
+        async with connected(headers=headers) as socket:
+            await works(socket)
+            await do(APIKey.objects.filter(pk=made.pk).update, scopes=["push"])
+            assert (await socket.take())["code"] == "permission_denied"
+            assert await socket.end() == 4403
+
+    async def test_a_session_that_is_logged_out(self, session: str) -> None:
+        async with connected(headers={"cookie": session, **ORIGIN}) as socket:
+            await works(socket)
+
+            def log_out() -> None:
+                client = Client()
+                client.cookies["sessionid"] = session.removeprefix("sessionid=")
+                client.logout()
+
+            await do(log_out)
+            assert (await socket.take())["code"] == "permission_denied"
+            assert await socket.end() == 4401
+
+    async def test_a_key_that_is_limited_loses_the_subscription_and_keeps_the_connection(self) -> None:
+        made, headers = await key("read")
+        await enqueue("a.b", queue="q2")
+        async with connected(headers=headers) as socket:
+            await socket.ask({"action": "subscribe", "channel": "queue:q2"})
+            await socket.ask({"action": "subscribe", "channel": "events", "filter": {"event_types": ["job.enqueued"]}})
+            await do(APIKey.objects.filter(pk=made.pk).update, queues=["q1"])
+            lost = await socket.take()
+            assert (lost["code"], lost["channel"]) == ("permission_denied", "queue:q2")
+            await enqueue("a.no", queue="q2")
+            await enqueue("a.yes", queue="q1")
+            assert (await socket.take())["data"]["job_type"] == "a.yes"
+            await socket.nothing()
+
+    async def test_connections_with_the_same_credentials_share_a_look(
+        self, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.OJS = {"REALTIME_RECHECK_INTERVAL": 3600.0}
+        _, headers = await key("read")
+        shown = [(b"host", b"testserver"), (b"authorization", headers["authorization"].encode())]
+        scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": shown}
+        callers = [await access.Caller.of(scope) for _ in range(5)]
+        looks = []
+        look = access.Caller.look
+        monkeypatch.setattr(access.Caller, "look", lambda self: looks.append(1) or look(self))  # type: ignore[func-returns-value]
+        for caller in callers:
+            assert await caller.renew() is False
+        assert len(looks) == 1

@@ -1,0 +1,110 @@
+"""The log and the hub agree on every filter: what one shows, the other does too."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_ojs import clock
+from django_ojs.events import log, places
+from django_ojs.events.catalogue import CATALOGUE, Record, of_cron, of_queue, of_worker
+from django_ojs.events.filters import Filter
+from django_ojs.models import Event
+from django_ojs.realtime import transitions
+
+IDS = [uuid.UUID(int=(n << 80) | (7 << 76) | (2 << 62) | n) for n in range(1, 4)]
+SERVICE = "ojs://django-ojs/"
+TYPES = [
+    "job.*",
+    "*",
+    "job.completed",
+    "job.sch*",
+    "worker.*",
+    "job.stalled",
+    "job.dead",
+    "job.state_changed",
+    "x",
+    "*.y",
+]
+QUEUES = ["default", "mail", "Mail", "nowhere", "mail "]
+JOB_TYPES = ["a.one", "a.two", "A.ONE", "b"]
+SOURCES = [
+    "*", "ojs://*", SERVICE, f"{SERVICE}*", f"{SERVICE}api", f"{SERVICE}a*", f"{SERVICE}workers", f"{SERVICE}workers/*",
+    f"{SERVICE}workers/w%2F1", f"{SERVICE}workers/W*", f"{SERVICE}workers/w%25*", f"{SERVICE}workers/w_1", "ojs://other/*",
+    f"{SERVICE}workers/%00*", f"{SERVICE}cron", f"{SERVICE}*/x",
+]  # fmt: skip
+
+
+def some(values: list[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(st.sampled_from(values), max_size=2).map(tuple)
+
+
+FILTERS = st.builds(
+    Filter, types=some(TYPES), queues=some(QUEUES), job_types=some(JOB_TYPES), sources=some(SOURCES),
+    job_ids=some(IDS), workflow_ids=some(IDS), only_queues=st.none() | some(["default", "mail"]),
+    only_types=st.none() | some(["a.*", "a.one", "b"]), realtime=st.booleans(),
+)  # fmt: skip
+
+
+@pytest.fixture
+def written(db: None) -> list[Event]:
+    now = clock.now()
+    records: list[Record] = [
+        Record(
+            name, now, component, "", IDS[n % 3], JOB_TYPES[n % 2] if n % 5 else "b", QUEUES[n % 2], "available",
+            worker_id=("w/1", "W_1", "w%1", "w-1")[n % 4] if component == "workers" else "",
+            workflow_id=IDS[n % 2] if n % 3 == 0 else None,
+        )
+        for n, name in enumerate([*(known for known in CATALOGUE if known.startswith("job.")), "job.stalled"] * 3)
+        for component in (("workers",) if n % 2 else ("api", "scheduler"))
+    ]  # fmt: skip
+    records += [of_worker("worker.started", "w/1", now), of_queue("queue.paused", "mail", now)]
+    records += [of_cron("cron.triggered", "nightly", "default", now)]
+    log.append(records, "default")
+    log.read()
+    return list(places.behind("default", places.START))
+
+
+@given(wanted=FILTERS)
+def check(written: list[Event], wanted: Filter) -> None:
+    salt = log.ids.salt_of("default")
+    expected = [log.ids.encode(event.pk, event.time, salt) for event in written if wanted.matches(event)]
+    assert [event["id"] for event in log.read(wanted=wanted, limit=1000).events] == expected
+    routes = wanted.routes()
+    if routes is not None:
+        found = {("job", event.job_id) for event in written if wanted.matches(event)}
+        found |= {("queue", event.queue) for event in written if wanted.matches(event)}
+        assert all(
+            ("job", e.job_id) in routes or ("queue", e.queue) in routes for e in written if wanted.matches(e)
+        ), found  # fmt: skip
+
+
+def test_the_log_and_memory_agree(written: list[Event]) -> None:
+    check(written)
+
+
+def test_the_limits_of_a_key_hold_whatever_is_asked_for(written: list[Event]) -> None:
+    wanted = Filter(queues=("mail", "default"), only_queues=("mail",))
+    assert {event.queue for event in written if wanted.matches(event)} == {"mail"}
+    assert not any(Filter(queues=("mail",), only_queues=("default",)).matches(event) for event in written)
+
+
+@pytest.mark.parametrize(
+    "wanted, sees",
+    [
+        (Filter(), {"job.started"}), (Filter(realtime=True), {"job.started", "job.state_changed"}),
+        (Filter(types=("job.state_changed",)), {"job.state_changed"}), (Filter(types=("job.*",)), {"job.started"}),
+        (Filter(types=("job.*",), realtime=True), {"job.started", "job.state_changed"}),
+        (Filter(types=("job.completed", "job.state_changed")), {"job.state_changed"}),
+        (Filter(types=("job.started",), realtime=True), {"job.started"}),
+        (Filter(types=("worker.*",), realtime=True), set()),
+    ],
+)  # fmt: skip
+def test_who_sees_the_change_of_state(wanted: Filter, sees: set[str]) -> None:
+    data = {"job_id": "1", "queue": "q", "type": "a.b", "state": "active"}
+    envelope = {"type": "job.started", "time": "2026-01-01T00:00:00Z", "id": "evt_1", "data": data}
+    assert {view["type"] for view in transitions.views(wanted, envelope)} == sees

@@ -1,0 +1,119 @@
+"""The leader's duties: each does what is due and says when it wants to be called again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Any
+
+import pytest
+
+from django_ojs import clock, enqueue
+from django_ojs.events import log
+from django_ojs.models import IdempotencyKey, Job, Worker
+from django_ojs.operations import queues
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.register import register
+from django_ojs.registry import registry
+from django_ojs.scheduler.loops import OrderEvents, Prune, Rescue, Settle, Unserved
+
+pytestmark = pytest.mark.django_db
+
+USING = "default"
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Any:
+    queues.forget()
+    with registry.isolated():
+        yield
+
+
+def test_settle_sleeps_until_the_next_due_instant_and_never_longer_than_100_ms(frozen_clock: Any) -> None:
+    settle = Settle()
+    assert settle.run_once(USING) == 0.1, "nothing at all is due"
+    handle = enqueue("a.b", delay=10)
+    assert settle.run_once(USING) == 0.1
+    frozen_clock.advance(seconds=9.97)
+    assert settle.run_once(USING) == pytest.approx(0.03)
+    assert handle.refresh().state == "scheduled"
+    frozen_clock.advance(seconds=0.03)
+    assert settle.run_once(USING) == 0.0, "there may be more"
+    assert handle.refresh().state == "available"
+
+
+def test_settle_does_not_spin_when_what_is_due_is_locked_by_another(frozen_clock: Any, monkeypatch: Any) -> None:
+    enqueue("a.b", delay=1)
+    frozen_clock.advance(seconds=2)
+    monkeypatch.setattr("django_ojs.scheduler.loops.settle", lambda **kwargs: 0)
+    assert Settle().run_once(USING) == 0.1
+
+
+def test_settle_expires_times_out_and_takes_back(frozen_clock: Any) -> None:
+    expired = enqueue("a.b", expires_at=frozen_clock.now + dt.timedelta(seconds=5), queue="later")
+    timed_out = enqueue("a.b", timeout=5, retry={"max_attempts": 1})
+    lost = enqueue("a.b")
+    fetch(["default"], count=2, worker_id="w", visibility_ms=10_000)
+    frozen_clock.advance(seconds=11)
+    while Settle().run_once(USING) == 0.0:
+        pass
+    found = {str(handle.refresh().state): (handle.error or {}).get("type") for handle in (expired, timed_out, lost)}
+    assert found == {"discarded": "timeout", "available": "visibility_timeout"}
+    assert expired.error is not None
+    assert expired.error["type"] == "expired"
+
+
+def test_events_are_put_in_order() -> None:
+    enqueue("a.b")
+    assert OrderEvents().run_once(USING) in (OrderEvents.BUSY, OrderEvents.IDLE)
+    assert OrderEvents().run_once(USING) == OrderEvents.IDLE
+    assert [event["type"] for event in log.read().events] == ["job.enqueued"]
+
+
+def test_dead_workers_are_rescued(frozen_clock: Any, caplog: pytest.LogCaptureFixture) -> None:
+    handle = enqueue("a.b")
+    register("w", {"hostname": "h"})
+    fetch(["default"], worker_id="w")
+    rescue = Rescue()
+    assert rescue.run_once(USING) == Rescue.EVERY
+    assert handle.refresh().state == "active"
+    frozen_clock.advance(seconds=46)
+    rescue.run_once(USING)
+    assert handle.refresh().state == "available"
+    assert not Worker.objects.exists()
+    assert "Took 1 jobs back" in caplog.text
+
+
+def test_pruning_goes_on_while_batches_are_full(frozen_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prune, "BATCH", 2)
+    for _ in range(3):
+        enqueue("a.b").cancel()
+    IdempotencyKey.objects.create(digest="d", request="r", created_at=clock.now())
+    prune = Prune()
+    assert prune.run_once(USING) == Prune.EVERY
+    assert Job.objects.count() == 3
+    frozen_clock.advance(days=8)
+    assert prune.run_once(USING) == Prune.PAUSE
+    assert (Job.objects.count(), IdempotencyKey.objects.count()) == (1, 0)
+    while prune.run_once(USING) == Prune.PAUSE:
+        pass
+    assert Job.objects.count() == 0
+
+
+def test_types_that_nobody_serves_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    unserved = Unserved()
+    enqueue("orphan.type")
+    with caplog.at_level(logging.WARNING):
+        assert unserved.run_once(USING) == Unserved.FIRST
+        assert not caplog.records, "workers that start with it are not known yet"
+        unserved.run_once(USING)
+        unserved.run_once(USING)
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 jobs of type orphan.type wait, and no worker serves it."
+    ]
+    register("w", {"job_types": ["orphan.type"]})
+    unserved.run_once(USING)
+    Worker.objects.all().delete()
+    caplog.clear()
+    unserved.run_once(USING)
+    assert len(caplog.records) == 1, "it was served in between, so it is news again"

@@ -1,0 +1,105 @@
+"""Probes: for everybody, quickly, and without telling strangers much."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from django_ojs.http import probing
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_root")]
+
+PATHS = ("/health", "/ojs/v1/health", "/ready", "/readyz", "/healthz")
+
+
+@pytest.fixture
+def _root(settings: Any) -> None:
+    settings.ROOT_URLCONF = "django_ojs.testing.urls"
+
+
+@pytest.fixture
+def hanging(monkeypatch: Any) -> Iterator[list[int]]:
+    """A database that says nothing; the list tells how often it was asked."""
+    let_go, asked = threading.Event(), list[int]()
+
+    class Silent:
+        def cursor(self) -> Any:
+            asked.append(1)
+            let_go.wait(60)
+            raise OperationalError("timed out")
+
+        def close(self) -> None:
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(probing, "connections", {"default": Silent()})
+        patch.setattr(probing, "PATIENCE", 0.05)
+        yield asked
+        let_go.set()
+        while probing._asking:
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_probes_answer_strangers_also_with_bad_credentials(api: Any, settings: Any, path: str) -> None:
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": False}
+    for headers in ({}, {"authorization": "Bearer nonsense"}):
+        response = api.client.get(path, headers=headers)
+        assert response.status_code == 200
+        assert response.json()["status"] in ("ok", "ready")
+
+
+def test_strangers_see_no_more_than_that_it_works(api: Any, with_key: Any) -> None:
+    bare = {"status", "version", "uptime_seconds", "timestamp", "backend"}
+    assert api.get("/health").json().keys() == bare
+    assert api.get("/health").json()["backend"].keys() == {"type", "status", "connection", "latency_ms"}
+    assert with_key("push").get("/health").json().keys() == bare
+    assert with_key("read", queues=["a"]).get("/health").json().keys() == bare
+    assert with_key("read").get("/health").json().keys() == bare | {"queues", "jobs", "workers"}
+
+
+def test_a_silent_database_is_503_within_bounds(api: Any, hanging: list[int]) -> None:
+    for path in ("/health", "/ojs/v1/health", "/ready", "/readyz"):
+        response = api.client.get(path)
+        assert response.status_code == 503
+        assert response["Retry-After"]
+    assert api.client.get("/health").json()["backend"]["status"] == "unhealthy"
+    assert api.client.get("/ready").json()["status"] == "not_ready"
+    assert api.client.get("/healthz").status_code == 200
+    assert len(hanging) == 1  # nobody piles up behind it
+
+
+def test_a_database_that_is_back_is_asked_anew(api: Any, monkeypatch: Any) -> None:
+    def refuse(self: Any) -> Any:
+        raise OperationalError("connection refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(probing.connections["default"]), "cursor", refuse)
+        with pytest.raises(OperationalError):
+            probing.ask("default")
+    assert probing.ask("default") >= 0
+    assert api.client.get("/ready").status_code == 200
+
+
+# What the published cases on observability look at
+
+
+def test_the_request_id_is_echoed_and_else_made(api: Any) -> None:
+    assert api.client.get("/health", headers={"x-request-id": "req-from-client"})["X-Request-ID"] == "req-from-client"
+    assert api.client.get("/health")["X-Request-ID"].startswith("req_")
+    assert api.client.get("/metrics", headers={"x-request-id": "r"})["X-Request-ID"] == "r"
+
+
+def test_health_has_a_word_for_the_backend(api: Any) -> None:
+    assert api.client.get("/health").json()["backend"]["status"] in ("ok", "healthy", "degraded", "unhealthy")
+
+
+def test_a_traceparent_survives_enqueue_and_fetch(api: Any) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    job = api.push(meta={"traceparent": parent})
+    assert job["meta"] == api.fetch()["meta"] == {"traceparent": parent}

@@ -1,0 +1,133 @@
+"""What OpenTelemetry is told: everything once, by the process that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from django_ojs.events import order
+from django_ojs.operations import metrics
+from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.fail import Failure, fail
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.push import push
+from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.telemetry import export, otel
+from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS
+from tests.conftest import FrozenClock
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def reader(monkeypatch: Any) -> InMemoryMetricReader:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    monkeypatch.setattr(otel.metrics, "get_meter_provider", lambda: provider)
+    monkeypatch.setattr(otel, "_TOGETHER", 0.0)
+    return reader
+
+
+class Leader:
+    leads = True
+
+    def __call__(self) -> bool:
+        return self.leads
+
+
+@pytest.fixture
+def leader(reader: InMemoryMetricReader) -> Iterator[Leader]:
+    leader = Leader()
+    exported = export(leader, "default")
+    yield leader
+    exported.stop()
+    assert metrics.listeners == []
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+def count() -> None:
+    order.catch_up("default")
+    metrics.catch_up("default")
+
+
+@pytest.mark.usefixtures("leader")
+def test_what_is_counted_is_recorded_once(reader: InMemoryMetricReader, frozen_clock: FrozenClock) -> None:
+    once = {"retry": {"max_attempts": 1}}
+    push([{"type": "a.b", "args": [], **once} for _ in range(3)])
+    frozen_clock.advance(milliseconds=40)
+    ids = [row["id"] for row in fetch(["default"], count=3)]
+    frozen_clock.advance(milliseconds=200)
+    ack([Ack(job_id) for job_id in ids[:2]])
+    fail([Failure(ids[2], {"message": "no"})])
+    count()
+    count()
+    found = points(reader)
+    (enqueued,) = found["ojs.jobs.enqueued"]
+    assert (enqueued.value, enqueued.attributes) == (3, {"job_type": "a.b", "queue": "default"})
+    assert found["ojs.job.enqueued"][0].attributes == {"type": "a.b", "queue": "default"}
+    assert [found[name][0].value for name in ("ojs.jobs.completed", "ojs.jobs.failed")] == [2, 1]
+    (duration,) = found["ojs.jobs.duration_ms"]
+    assert (duration.count, duration.sum) == (3, pytest.approx(600, abs=3))
+    assert tuple(duration.explicit_bounds) == TIMINGS[0].edges
+    states = {point.attributes["state"]: point.count for point in found["ojs.job.duration"]}
+    assert states == {"completed": 2, "discarded": 1}
+    assert found["ojs.job.queue_time"][0].sum == pytest.approx(0.120, abs=0.006)
+    assert found["ojs.dead_letter.depth"][0].value == 1
+
+
+@pytest.mark.usefixtures("leader")
+def test_every_metric_has_an_instrument_by_its_name(reader: InMemoryMetricReader, frozen_clock: FrozenClock) -> None:
+    from tests.telemetry.test_metrics import test_cancelling_and_expiring_have_counters_of_their_own as end
+
+    end(frozen_clock)
+    push([{"type": "a.b", "args": []}])
+    (row,) = fetch(["default"])
+    fail([Failure(row["id"], {"message": "no"})])
+    push([{"type": "a.b", "args": [], "retry": {"max_attempts": 1}}])
+    (row,) = fetch(["default"])
+    fail([Failure(row["id"], {"message": "no"})])
+    push([{"type": "a.b", "args": []}])
+    (row,) = fetch(["default"])
+    ack([Ack(row["id"])])
+    count()
+    names = {name for counter in COUNTERS for name in (counter.seed, counter.companion) if name}
+    assert set(points(reader)) == names | {timing.name for timing in TIMINGS} | set(GAUGES)
+
+
+def test_gauges_come_from_the_leader_alone(reader: InMemoryMetricReader, leader: Leader) -> None:
+    push([{"type": "a.b", "args": []}])
+    assert points(reader)["ojs.queue.depth"][0].value == 1
+    leader.leads = False
+    assert "ojs.queue.depth" not in points(reader)
+
+
+def test_without_a_provider_nothing_is_recorded(leader: Leader, monkeypatch: Any) -> None:
+    monkeypatch.undo()
+    assert not otel.is_on()
+    push([{"type": "a.b", "args": []}])
+    count()
+
+
+def test_a_scheduler_exports_while_it_runs(reader: InMemoryMetricReader) -> None:
+    scheduler = Scheduler("test")
+    scheduler.start()
+    try:
+        assert len(metrics.listeners) == 1
+    finally:
+        scheduler.stop(30)
+    assert metrics.listeners == []

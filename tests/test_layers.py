@@ -1,0 +1,199 @@
+"""The import table of docs/architecture.md, checked over every module, and the size of modules and functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
+
+#: What anybody may import: it imports nothing of ours itself, `jsontext` included.
+BASEMENT = {"states", "errors", "clock", "conf", "jsontext"}
+#: Place -> what its modules may import when they are loaded, besides the basement. A dotted entry is one module.
+ALLOWED: dict[str, set[str]] = {
+    "states": set(), "errors": set(), "clock": set(), "conf": set(), "jsontext": set(), "dburl": set(),
+    "policies": set(),
+    "envelope": {"policies"},
+    "models": {"envelope", "policies"},
+    "sql": {"models", "events.catalogue"},
+    "events": {"models", "sql", "policies", "telemetry.lifecycle"},
+    "middleware": set(),
+    "waking": {"models"},
+    "contention": {"models"},
+    "cronspec": {"envelope", "policies"},
+    "workflowview": {"models", "policies"},
+    "webhooks": {"policies"},
+    "operations": {"models", "policies", "envelope", "cronspec", "sql", "events", "middleware", "waking", "contention",
+                   "telemetry.lifecycle", "telemetry.tracing", "webhooks"},
+    "telemetry": {"operations", "events", "models", "envelope", "policies", "__init__"},
+    "scheduler": {"operations", "events", "models", "contention", "telemetry", "webhooks"},
+    "registry": set(),
+    "client": {"operations", "registry", "envelope", "cronspec", "workflowview", "policies"},
+    "worker": {"operations", "scheduler", "client", "registry", "middleware", "events", "models", "envelope",
+               "policies", "waking", "contention", "telemetry", "__init__"},
+    "keys": {"models", "policies"},
+    "tickets": {"models", "keys"},
+    "http": {"operations", "events", "envelope", "cronspec", "workflowview", "policies", "models", "keys",
+                    "tickets", "middleware", "telemetry", "webhooks", "__init__"},
+    "admin": {"operations", "events", "envelope", "cronspec", "workflowview", "policies", "models", "keys",
+              "webhooks"},
+    "tasks": {"operations", "client", "registry", "policies", "models", "events"},
+    "realtime": {"operations", "events", "policies", "models", "keys", "tickets", "http", "scheduler.outage"},
+    "urls": {"http", "realtime"},
+    "checks": set(),
+    "outboxchecks": set(),
+    "routers": set(),
+    "apps": set(),
+    "__init__": set(),
+}  # fmt: skip
+#: Places that put the others together, and may import everything.
+TOP = {"management", "testing", "bench", "conformance"}
+#: Imports inside a function or for types only, against the direction of the table: each is a knot to know of.
+LATE: dict[str, set[str]] = {
+    "__init__": {"client", "worker"},  # the public names, on first use
+    "apps": {"checks", "tasks", "outboxchecks"},
+    "checks": {"middleware", "operations", "policies", "registry", "webhooks"},
+    "outboxchecks": {"models", "operations"},
+    "registry": {"client", "worker", "tasks"},
+    "client": {"worker", "models"},
+    "cronspec": {"models"},
+    "scheduler": {"worker"},
+    "tasks": {"worker"},  # for types
+}
+#: Single modules that reach further than their place.
+EXCEPTIONS: dict[str, set[str]] = {
+    "http.testhooks": {"testing.database"},
+    "http.manifest": {"conformance.claim"},  # what a recorded run has shown
+    "policies.workflows": {"envelope"},  # a step is an envelope
+    "client.sync": {"models"},  # the schedules in the code become rows
+    "scheduler.cron": {"client.sync"},
+}
+#: Modules whose names begin with one of these hold no layer.
+UNCHECKED = ("migrations",)
+
+MAX_MODULE, MAX_FUNCTION = 300, 60
+#: Modules that may be longer, and how long.
+LARGE = {"checks": 400, "errors": 400, "operations.push": 340, "sql.base": 430}
+#: Functions that may be longer: (module, function).
+LONG: set[tuple[str, str]] = set()
+
+
+def modules() -> list[str]:
+    names = [path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".") for path in PACKAGE.rglob("*.py")]
+    return sorted(name for name in names if not name.startswith(UNCHECKED))
+
+
+def source(module: str) -> str:
+    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text()
+
+
+def imports(module: str) -> Iterator[tuple[str, bool]]:
+    """Every module of ours that this one imports, and whether only late: in a function, or for types."""
+    pending: list[tuple[ast.AST, bool]] = [(ast.parse(source(module)), False)]
+    while pending:
+        node, late = pending.pop()
+        late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _for_types(node)
+        for name in _named(node):
+            yield name, late
+        pending += [(child, late) for child in ast.iter_child_nodes(node)]
+
+
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _named(node: ast.AST) -> list[str]:
+    """`from django_ojs.a import b` names a.b if that is a module, else a; `import django_ojs` names __init__."""
+    if isinstance(node, ast.Import):
+        full = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert not node.level, "imports name their module in full"
+        full = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        return []
+    return [_module(name) for name in full if f"{name}.".startswith("django_ojs.")]
+
+
+def _module(name: str) -> str:
+    parts = name.split(".")[1:]
+    while parts and not (PACKAGE / "/".join(parts)).with_suffix(".py").exists():
+        if (PACKAGE / "/".join(parts) / "__init__.py").exists():
+            break
+        parts.pop()
+    return ".".join(parts) or "__init__"
+
+
+def place(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def covered(module: str, allowed: set[str]) -> bool:
+    return place(module) in allowed or module in allowed
+
+
+CHECKED = [module for module in modules() if place(module) not in TOP]
+
+
+def test_every_place_is_in_the_table() -> None:
+    assert set(ALLOWED) == {place(module) for module in CHECKED}
+    assert set(ALLOWED) >= BASEMENT
+
+
+def test_modules_import_only_what_their_place_may() -> None:
+    wrong = {module: names for module in CHECKED if (names := _too_much(module))}
+    assert wrong == {}, "see the table in docs/architecture.md"
+
+
+def _too_much(module: str) -> set[str]:
+    here = place(module)
+    allowed = ALLOWED[here] | EXCEPTIONS.get(module, set()) | {here}
+    if here not in BASEMENT:
+        allowed |= BASEMENT
+    late = allowed | LATE.get(here, set())
+    return {name for name, is_late in imports(module) if not covered(name, late if is_late else allowed)}
+
+
+def test_no_knot_is_allowed_in_vain() -> None:
+    """An exception that nobody needs any more hides the day when somebody does."""
+    for table in (LATE, EXCEPTIONS):
+        for here, entries in table.items():
+            found = {name for module in CHECKED if here in (module, place(module)) for name, _ in imports(module)}
+            assert {entry for entry in entries if not any(covered(name, {entry}) for name in found)} == set(), here
+
+
+def test_the_layers_below_the_bindings_know_no_binding() -> None:
+    for module in CHECKED:
+        if place(module) not in {"http", "admin", "urls", "realtime"}:
+            assert {"http", "admin"}.isdisjoint(place(name) for name, _ in imports(module)), module
+
+
+def test_modules_and_functions_stay_small() -> None:
+    long = {}
+    for module in modules():
+        text = source(module)
+        if (length := len(text.splitlines())) > LARGE.get(module, MAX_MODULE):
+            long[module] = length
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (module, node.name) not in LONG:
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION:
+                    long[f"{module}.{node.name}"] = length
+    assert long == {}
+
+
+def test_whoever_ends_jobs_takes_their_workflows_further() -> None:
+    """One verb that forgets it, and a workflow waits for ever for a member that is gone."""
+    ending = {"finish", "lose", "settle_error"}
+    handed_on = {"operations.backpressure"}  # `push` does it for the jobs that it drops
+    forgetful = set()
+    for module in modules():
+        called = {_called(node) for node in ast.walk(ast.parse(source(module))) if isinstance(node, ast.Call)}
+        if place(module) == "operations" and called & ending and "settled" not in called:
+            forgetful.add(module)
+    assert forgetful == handed_on
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

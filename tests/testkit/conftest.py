@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from django_ojs.registry import Registry, registry
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[Registry]:
+    """A registry without handlers; what a test adds to it is gone afterwards."""
+    with registry.isolated() as isolated:
+        yield isolated

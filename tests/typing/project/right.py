@@ -1,0 +1,96 @@
+"""A user's jobs.py that mypy --strict accepts; `reveal_type` lines are compared with what follows them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import unittest
+from typing import Any, reveal_type
+
+from django_ojs import (
+    Discard,
+    JobContext,
+    JobHandle,
+    Retry,
+    Snooze,
+    aenqueue,
+    aget_job,
+    enqueue,
+    enqueue_many,
+    get_job,
+    job,
+)
+from django_ojs.testing import WorkerJobsMixin, fake, inline, worker
+
+
+@job("email.send", queue="email", retry={"max_attempts": 5, "initial_interval": "2s"}, timeout=30)
+def send_email(to: str, template: str = "plain") -> bool:
+    return True
+
+
+@job("report.make")
+async def make_report(pages: list[int], options: dict[str, Any]) -> dict[str, Any]:
+    return {"pages": pages, **options}
+
+
+@job("file.hash")
+def hash_file(context: JobContext, path: str) -> str:
+    context.progress(50, "half")
+    context.log.info("hashing %s", path)
+    if context.is_cancelled or not context.heartbeat():
+        raise Discard("cancelled")
+    return path
+
+
+@job("file.count", context=True, tags=["files"])
+def count_words(run: JobContext, path: str) -> int:
+    run.set_result({"words": run.attempt})
+    raise Retry("later", after=dt.timedelta(minutes=5)) from ValueError(path)
+
+
+@job("file.any", context=False)
+def take_anything(payload: object) -> None:
+    raise Snooze("1h")
+
+
+def caller() -> None:
+    reveal_type(send_email("a", template="b"))  # bool
+    reveal_type(send_email.enqueue("a"))  # django_ojs.client.handle.JobHandle
+    coroutine = make_report([1], {})
+    _ = reveal_type(coroutine)  # typing.Coroutine[Any, Any, dict[str, Any]]
+    hash_file.enqueue("/etc/hosts")
+    hash_file.options(delay="10m", priority=5).enqueue("/etc/hosts")
+    count_words.options(at=dt.datetime.now(dt.UTC), unique=True, meta={"a": 1}).enqueue("/etc/hosts")
+    take_anything.enqueue({"any": ["thing"]})
+    handles: list[JobHandle] = enqueue_many(
+        [send_email.s("a"), hash_file.s("b"), ("other.job", [1]), ("other.job", [2], {"queue": "slow"})]
+    )
+    handle = enqueue("other.job", 1, "two", queue="slow", delay=dt.timedelta(seconds=1))
+    reveal_type(get_job(handle.id).wait(timeout=10).result)  # Any
+    reveal_type(handle.state)  # django_ojs.states.State
+    handles[0].cancel("no reason").refresh()
+
+
+async def asynchronous() -> None:
+    handle = await send_email.options(queue="slow").aenqueue("a", "b")
+    reveal_type(await aget_job(str(handle.id)))  # django_ojs.client.handle.JobHandle
+    reveal_type(await aenqueue("other.job", 1, queue="slow"))  # django_ojs.client.handle.JobHandle
+    await (await handle.arefresh()).await_(timeout=1)
+    await handle.acancel()
+
+
+def tests() -> None:
+    with fake() as faked:
+        send_email.enqueue("a")
+    reveal_type(faked)  # django_ojs.testing.faking.FakeJobs
+    reveal_type(faked.assert_enqueued(send_email, args=["a"], delay="1h"))  # django_ojs.client.handle.JobHandle
+    with worker() as jobs:
+        reveal_type(jobs.drain(with_scheduled=True, until=dt.timedelta(days=1)).raise_first().completed)  # int
+        reveal_type(jobs.assert_performed("email.send").exception)  # BaseException | None
+    with inline(raise_errors=False) as ran:
+        ran.fail_next(hash_file, OSError(), times=2)
+        ran.assert_state(hash_file.enqueue("/etc/hosts"), "completed")
+
+
+class Mail(WorkerJobsMixin, unittest.TestCase):
+    def test_it(self) -> None:
+        reveal_type(self.jobs)  # django_ojs.testing.running.WorkerJobs

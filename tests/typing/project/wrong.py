@@ -1,0 +1,40 @@
+"""Mistakes that mypy must find; each line says with which error code."""
+
+from __future__ import annotations
+
+from django_ojs import JobContext, enqueue, job
+from django_ojs.testing import fake
+
+
+@job("email.send")
+def send_email(to: str, template: str) -> None: ...
+
+
+@job("file.hash")
+def hash_file(context: JobContext, path: str) -> None: ...
+
+
+@job("email.other", quue="email")  # E: call-overload
+def other() -> None: ...
+
+
+@job("email.late", delay="10m")  # E: call-overload
+def late() -> None: ...
+
+
+send_email.enqueue("a")  # E: call-arg
+send_email.enqueue("a", 1)  # E: arg-type
+send_email.enqueue("a", "b", "c")  # E: call-arg
+send_email.s(1, "b")  # E: arg-type
+send_email.options(dellay="10m").enqueue("a", "b")  # E: call-arg
+send_email.options(delay=[]).enqueue("a", "b")  # E: arg-type
+send_email.options(delay=1).enqueue("a")  # E: call-arg
+hash_file.enqueue(1)  # E: arg-type
+hash_file("a", "b")  # E: arg-type
+enqueue("email.send", 1, queue=5)  # E: arg-type
+
+with fake() as jobs:
+    jobs.assert_enqueued("email.send", que="email")  # E: call-arg
+    jobs.assert_enqueued("email.send", delay=[])  # E: arg-type
+    jobs.assert_enqueued(5)  # E: arg-type
+    jobs.drain()  # E: attr-defined

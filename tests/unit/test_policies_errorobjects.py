@@ -1,0 +1,172 @@
+"""Error objects: a worker's report becomes one shape, whatever client wrote it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from django_ojs.errors import InvalidRequest
+from django_ojs.policies import errorobjects
+from django_ojs.policies.errorobjects import from_exception, normalise, server_error
+
+AT = dt.datetime(2026, 2, 12, 10, 30, tzinfo=dt.UTC)
+STAMP = {"attempt": 2, "occurred_at": "2026-02-12T10:30:00.000Z", "timestamp": "2026-02-12T10:30:00.000Z"}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+def test_a_bare_message_gets_every_required_key() -> None:
+    stored = normalise({"message": "boom"}, 2, AT)
+    assert stored == {"type": "handler_error", "code": "handler_error", "message": "boom", "retryable": True} | STAMP
+
+
+@pytest.mark.parametrize(
+    "given, kind, code",
+    [
+        ({"type": "T", "code": "c", "details": {"error_class": "E"}}, "T", "c"),
+        ({"code": "c", "details": {"error_class": "E"}}, "E", "c"),
+        ({"code": "c", "details": {"error_class": 1}}, "c", "c"),
+        ({"type": "T"}, "T", "handler_error"),
+        ({"type": "", "code": None}, "handler_error", "handler_error"),
+    ],
+)
+def test_type_and_code_are_derived(given: dict[str, Any], kind: str, code: str) -> None:
+    stored = normalise({"message": "m", **given}, 1, AT)
+    assert (stored["type"], stored["code"]) == (kind, code)
+
+
+def test_what_the_worker_added_is_kept_and_what_is_ours_is_not_taken_over() -> None:
+    given = {
+        "message": "m",
+        "retryable": False,
+        "details": {"a": [1]},
+        "x_more": {"b": 2},
+        "attempt": 99,
+        "timestamp": "?",
+    }
+    stored = normalise(given, 2, AT)
+    assert normalise({"message": "m", "details": nested(31)}, 1, AT)["details"] == nested(31)
+    assert stored["retryable"] is False
+    assert stored["details"] == {"a": [1]}
+    assert stored["x_more"] == {"b": 2}
+    assert {key: stored[key] for key in STAMP} == STAMP
+
+
+@pytest.mark.parametrize(
+    "given, frames",
+    [
+        ({"backtrace": ["a", "b"]}, ["a", "b"]),
+        ({"backtrace": []}, []),
+        ({"backtrace": "a\nb\r\nc"}, ["a", "b", "c"]),
+        ({"stack_trace": ["a"]}, ["a"]),
+        ({"stack_trace": "a\nb", "backtrace": None}, ["a", "b"]),
+        ({"stack_trace": ["a"], "backtrace": ["b"]}, ["b"]),
+        ({"backtrace": [str(number) for number in range(60)]}, [str(number) for number in range(50)]),
+        ({"backtrace": ["x" * 6_000] * 3}, ["x" * 6_000, "x" * 4_000]),
+    ],
+)
+def test_backtraces_are_lists_within_limits(given: dict[str, Any], frames: list[str]) -> None:
+    stored = normalise({"message": "m", **given}, 1, AT)
+    assert stored["backtrace"] == frames
+    assert "stack_trace" not in stored
+    assert "backtrace" not in normalise({"message": "m", **given}, 1, AT, store_backtrace=False)
+
+
+@pytest.mark.parametrize(
+    "error, field",
+    [
+        (None, "error"),
+        ("boom", "error"),
+        ([], "error"),
+        ({"message": "m", "details": nested(32)}, "error"),
+        ({}, "error.message"),
+        ({"message": None}, "error.message"),
+        ({"message": 5}, "error.message"),
+        ({"message": ""}, "error.message"),
+        ({"message": "m", "retryable": "no"}, "error.retryable"),
+        ({"message": "m", "retryable": 0}, "error.retryable"),
+        ({"message": "m", "type": 5}, "error.type"),
+        ({"message": "m", "code": ["c"]}, "error.code"),
+        ({"message": "m", "details": []}, "error.details"),
+        ({"message": "m", "backtrace": 5}, "error.backtrace"),
+        ({"message": "m", "backtrace": ["a", 5]}, "error.backtrace"),
+        ({"message": "m", "stack_trace": {}}, "error.stack_trace"),
+    ],
+)
+def test_a_malformed_report_is_refused_with_its_field(error: object, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        normalise(error, 1, AT)
+    assert caught.value.status == 400
+    assert caught.value.details["field"] == field
+    assert caught.value.message.startswith(f"{field}: must ")
+
+
+class Custom(Exception):
+    """An exception of an application."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def deep(levels: int, error: Exception) -> None:
+    if levels:
+        deep(levels - 1, error)
+    raise error
+
+
+def caught(error: Exception, levels: int = 1) -> Exception:
+    try:
+        deep(levels, error)
+    except Exception as raised:  # noqa: BLE001 - whatever the test raises
+        return raised
+    raise AssertionError
+
+
+def test_an_exception_becomes_a_report_that_the_server_accepts() -> None:
+    report = from_exception(caught(Custom("boom")))
+    assert (report["type"], report["message"]) == ("Custom", "boom")
+    assert report["details"]["error_class"] == f"{__name__}.Custom"
+    assert report["backtrace"][0].startswith("at caught (")
+    assert report["backtrace"][-1].startswith("at deep (")
+    assert normalise(report, 1, AT)["type"] == "Custom"
+
+
+@pytest.mark.parametrize(
+    "error, message, error_class",
+    [
+        (ValueError("x"), "x", "ValueError"),
+        (ValueError(), "ValueError", "ValueError"),
+        (Unspeakable(), "Unspeakable", f"{__name__}.Unspeakable"),
+    ],
+)
+def test_every_exception_has_a_message(error: Exception, message: str, error_class: str) -> None:
+    report = from_exception(error)
+    assert report["message"] == message
+    assert report["details"]["error_class"] == error_class
+    assert report["backtrace"] == []
+
+
+def test_of_a_deep_traceback_the_innermost_frames_are_kept() -> None:
+    frames = from_exception(caught(Custom("boom"), levels=100))["backtrace"]
+    assert len(frames) <= errorobjects.MAX_FRAMES
+    assert sum(map(len, frames)) <= errorobjects.MAX_CHARACTERS
+    assert frames[-1].startswith("at deep (")
+    assert not frames[0].startswith("at caught (")
+
+
+@pytest.mark.parametrize(
+    "kind, retryable", [("timeout", True), ("visibility_timeout", True), ("worker_death", True), ("expired", False)]
+)
+def test_errors_of_the_server_have_the_same_shape(kind: str, retryable: bool) -> None:
+    stored = server_error(kind, "m", 2, AT, limit_seconds=2)
+    assert stored == {"type": kind, "code": kind, "message": "m", "retryable": retryable, "limit_seconds": 2} | STAMP
+    assert server_error(kind, "m", 2, AT, retryable=False)["retryable"] is False

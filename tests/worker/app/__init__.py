@@ -1,0 +1,1 @@
+"""An app whose jobs.py is found by autodiscovery."""

@@ -1,0 +1,111 @@
+"""Orders and stages: whoever gives them, there is one way through, and none back from terminate."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, signals
+
+
+def obey(lifecycle: Lifecycle, *orders: tuple[Order, str]) -> Stage:
+    for order, source in orders:
+        lifecycle.give(order, source)
+        lifecycle.follow(timeout=1)
+    return lifecycle.stage
+
+
+def test_quiet_and_resume() -> None:
+    lifecycle = Lifecycle()
+    assert obey(lifecycle, (Order.QUIET, "SIGTSTP")) is Stage.QUIET
+    assert obey(lifecycle, (Order.RESUME, "SIGCONT")) is Stage.RUNNING
+
+
+@pytest.mark.parametrize("order", [Order.RESUME, Order.QUIET])
+def test_there_is_no_way_back_from_terminate(order: Order) -> None:
+    lifecycle = Lifecycle()
+    assert obey(lifecycle, (Order.STOP, "SIGTERM"), (order, "SIGCONT")) is Stage.TERMINATE
+
+
+def test_the_second_signal_hurries_and_an_operator_does_not() -> None:
+    lifecycle = Lifecycle()
+    obey(lifecycle, (Order.STOP, "the operator"), (Order.STOP, "the operator"), (Order.STOP, "SIGTERM"))
+    assert not lifecycle.hurried.is_set()
+    obey(lifecycle, (Order.STOP, "SIGINT"))
+    assert lifecycle.hurried.is_set()
+
+
+@pytest.mark.parametrize(
+    "order,source,reason",
+    [
+        (Order.STOP, "SIGTERM", "signal"), (Order.STOP, "the operator", "shutdown"),
+        (Order.CRASH, "the writer crashed", "error"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_one_of_the_three_words_of_the_event(order: Order, source: str, reason: str) -> None:
+    lifecycle = Lifecycle()
+    obey(lifecycle, (order, source))
+    assert lifecycle.reason == reason
+
+
+def test_a_crash_while_draining_is_not_forgotten() -> None:
+    lifecycle = Lifecycle()
+    obey(lifecycle, (Order.STOP, "SIGTERM"), (Order.CRASH, "the heart crashed"))
+    assert lifecycle.reason == "error"
+
+
+def hear(lifecycle: Lifecycle, *answers: str) -> Stage:
+    for answer in answers:
+        lifecycle.hear(answer)
+        lifecycle.follow(timeout=0)
+    return lifecycle.stage
+
+
+def test_directives_are_obeyed() -> None:
+    lifecycle = Lifecycle()
+    assert hear(lifecycle, "running", "quiet", "quiet") is Stage.QUIET
+    assert hear(lifecycle, "running") is Stage.RUNNING
+    assert hear(lifecycle, "terminate", "terminate", "running") is Stage.TERMINATE
+    assert not lifecycle.hurried.is_set()
+
+
+def test_an_older_running_directive_does_not_undo_a_sigtstp() -> None:
+    lifecycle = Lifecycle()
+    hear(lifecycle, "quiet", "running")
+    obey(lifecycle, (Order.QUIET, "SIGTSTP"))
+    assert hear(lifecycle, "running", "running") is Stage.QUIET
+
+
+def test_an_operator_may_resume_a_worker_that_went_quiet_by_itself() -> None:
+    lifecycle = Lifecycle()
+    obey(lifecycle, (Order.QUIET, "SIGTSTP"))
+    assert hear(lifecycle, "quiet", "running") is Stage.RUNNING
+
+
+def test_signals_are_orders_and_are_given_back_afterwards() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    lifecycle = Lifecycle()
+    with signals(lifecycle):
+        signal.raise_signal(signal.SIGTSTP)
+        assert lifecycle.follow(timeout=1) is Stage.QUIET
+        signal.raise_signal(signal.SIGCONT)
+        assert lifecycle.follow(timeout=1) is Stage.RUNNING
+        signal.raise_signal(signal.SIGTERM)
+        assert lifecycle.follow(timeout=1) is Stage.TERMINATE
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_worker_in_a_thread_leaves_the_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    found = []
+
+    def look() -> None:
+        with signals(Lifecycle()):
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [before]

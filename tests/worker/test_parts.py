@@ -1,0 +1,441 @@
+"""The parts of a worker one by one: what they ask of the database, and what they do when it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+import time
+import uuid
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import enqueue_many, job
+from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
+from django_ojs.models.job import blank_row
+from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.register import register
+from django_ojs.registry import Registry, registry
+from django_ojs.scheduler import outage as outage_module
+from django_ojs.scheduler.outage import Outage, is_contention, persist
+from django_ojs.worker import vitals
+from django_ojs.worker.claimer import Claimer
+from django_ojs.worker.context import JobContext, NoLink
+from django_ojs.worker.deadlines import Deadlines
+from django_ojs.worker.heart import Heart
+from django_ojs.worker.lifecycle import Lifecycle, Order
+from django_ojs.worker.outcomes import Completed, Failed, Interruption
+from django_ojs.worker.queues import QueueNames
+from django_ojs.worker.run import Run
+from django_ojs.worker.waker import PollingWaker
+from django_ojs.worker.writer import Writer
+
+USING = "default"
+
+
+class FakePool:
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.interrupted: dict[Interruption, list[uuid.UUID]] = {}
+
+    def active(self) -> list[Run]:
+        return self.runs
+
+    running = active
+
+    def interrupt(self, ids: Any, reason: Interruption) -> None:
+        self.interrupted.setdefault(reason, []).extend(ids)
+
+
+@pytest.fixture
+def claimed(handlers: Registry, db: None) -> Any:
+    """Claims so many fresh jobs for worker `w`, as runs."""
+
+    @job("part.work")
+    def work() -> None: ...
+
+    def claim(count: int, **options: Any) -> list[Run]:
+        enqueue_many([work.options(**options).s() for _ in range(count)])
+        rows = fetch(["default"], count=count, worker_id="w", gate=False, fallback_visibility_ms=60_000)
+        return [make_run(row) for row in rows]
+
+    return claim
+
+
+def make_run(row: JobRow) -> Run:
+    definition = registry.get(row["type"])
+    assert definition is not None
+    return Run(row, definition, time.monotonic(), NoLink())
+
+
+@pytest.fixture
+def writer() -> Writer:
+    return Writer("w", USING, lambda runs: None, lambda name: None)
+
+
+# The writer
+
+
+def test_the_statements_of_a_batch_do_not_grow_with_it(claimed: Any, writer: Writer) -> None:
+    def statements(count: int) -> int:
+        batch: Any = [(run, Completed("1")) for run in claimed(count)]
+        with CaptureQueriesContext(connection) as queries:
+            writer.write(batch)
+        return len(queries)
+
+    assert statements(40) == statements(2)
+    assert writer.completed == 42
+    assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
+
+
+def test_one_poisonous_report_does_not_take_its_batch_with_it(
+    claimed: Any, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = claimed(2)
+    writer.write([(bad, Failed({"message": ""})), (good, Failed({"message": "fine"}))])
+    states = {run.id: Job.objects.get(pk=run.id).state for run in (good, bad)}
+    assert states == {good.id: "retryable", bad.id: "active"}
+    assert f"The outcome of job {bad.id} could not be written" in caplog.text
+
+
+def test_a_result_that_the_server_refuses_fails_the_job(claimed: Any, writer: Writer, settings: Any) -> None:
+    (run,) = claimed(1)
+    settings.OJS = {"MAX_RESULT_BYTES": 10}
+    writer.write([(run, Completed('"12345678901234567890"'))])
+    failed = Job.objects.get(pk=run.id)
+    assert (failed.state, failed.error["code"] if failed.error else "") == ("retryable", "RESULT_TOO_LARGE")
+
+
+def test_two_runs_of_one_job_are_never_in_one_batch(claimed: Any) -> None:
+    from django_ojs.worker.writer import _one_for_each_job
+
+    (lost,) = claimed(1)
+    row = {**lost.context.row, "attempt": 2}
+    won = make_run(row)
+    now, later = _one_for_each_job([(lost, Completed("1")), (won, Completed("2"))])
+    assert ([run.attempt for run, _ in now], [run.attempt for run, _ in later]) == ([1], [2])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_writer_that_is_stopped_writes_what_it_has(claimed: Any) -> None:
+    runs = claimed(5)
+    written: list[Run] = []
+    writer = Writer("w", USING, written.extend, lambda name: None)
+    for run in runs:
+        writer.put([(run, Completed(None))])
+    writer.start()
+    assert writer.stop(10)
+    assert written == runs
+    assert Job.objects.filter(state="completed").count() == 5
+
+
+# The claimer
+
+
+def test_jobs_claimed_while_the_worker_was_told_to_stop_are_given_back(
+    claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order comes between the claim and its answer."""
+    (run,) = claimed(1)
+    lifecycle = Lifecycle()
+    started: list[JobRow] = []
+    claimer = Claimer(
+        "w", ["part.work"], QueueNames([], USING), FakePool([]), started.extend, lifecycle,  # type: ignore[arg-type]
+        PollingWaker(), threading.Event(), USING,
+    )  # fmt: skip
+
+    def fetch_late(*args: Any, **kwargs: Any) -> list[JobRow]:
+        lifecycle.give(Order.QUIET, "the operator")
+        lifecycle.follow(timeout=1)
+        return [run.context.row]
+
+    monkeypatch.setattr("django_ojs.worker.claimer.fetch", fetch_late)
+    assert claimer._claim(1, ["part.work"]) == 0
+    assert started == []
+    assert Job.objects.get(pk=run.id).state == "available"
+
+
+# The heart
+
+
+@pytest.fixture
+def heart(claimed: Any) -> Heart:
+    register("w", {"hostname": "here"})
+    return Heart("w", lambda: {"hostname": "here", "cpu_percent": 1.5}, FakePool([]), Lifecycle(), USING)  # type: ignore[arg-type]
+
+
+def visible_until(run: Run) -> dt.datetime:
+    value = Job.objects.get(pk=run.id).visible_until
+    assert value is not None
+    return value
+
+
+def test_a_beat_renews_jobs_but_not_those_with_a_length_of_their_own(
+    frozen_clock: Any, heart: Heart, claimed: Any
+) -> None:
+    """L1-007: only the handler itself extends a reservation that the job asked for."""
+    (plain,), (own,) = claimed(1), claimed(1, visibility_timeout=30)
+    heart._pool = FakePool([plain, own])  # type: ignore[assignment]
+    start = frozen_clock.now
+    frozen_clock.advance(seconds=10)
+    answer = heart.beat_once()
+    assert answer is not None
+    assert answer.extended == [plain.id]
+    assert visible_until(plain) == start + dt.timedelta(seconds=70)
+    assert visible_until(own) == start + dt.timedelta(seconds=30)
+    heart._fulfil(own.context, beat=True)
+    assert visible_until(own) == start + dt.timedelta(seconds=40)
+
+
+def test_a_beat_hears_of_cancelled_and_lost_jobs(heart: Heart, claimed: Any) -> None:
+    kept, cancelled, lost = claimed(3)
+    pool = FakePool([kept, cancelled, lost])
+    heart._pool = pool  # type: ignore[assignment]
+    cancel_one(cancelled.id)
+    Job.objects.filter(pk=lost.id).update(worker_id="other")
+    heart.beat_once()
+    assert pool.interrupted == {Interruption.CANCELLED: [cancelled.id], Interruption.LOST: [lost.id]}
+    cancelled.interrupt(Interruption.CANCELLED, force=False)
+    lost.interrupt(Interruption.LOST, force=False)
+    answer = heart.beat_once()
+    assert answer is not None
+    assert (answer.cancelled, answer.lost) == ([], []), "what is gone is not reported again"
+
+
+def test_wishes_are_collected_and_each_run_is_served_once(heart: Heart, claimed: Any) -> None:
+    first, second = (run.context for run in claimed(2))
+    for context in (first, first, second):
+        heart.progress(context)
+    heart.heartbeat(first)
+    wish = heart._wishes.get_nowait()
+    assert wish is not None
+    wishes, beat_wanted = heart._waiting(wish)
+    assert dict(wishes) == {first: True, second: False}
+    assert not beat_wanted
+    heart.beat_now()
+    heart.heartbeat(first)
+    assert heart._waiting((second, False)) == ([(second, False), (first, True)], True)
+
+
+def test_a_wish_for_a_job_that_is_no_longer_ours_asks_for_a_beat(heart: Heart, claimed: Any) -> None:
+    (run,) = claimed(1)
+    heart._pool = FakePool([run])  # type: ignore[assignment]
+    Job.objects.filter(pk=run.id).update(worker_id="other")
+    run.context.progress(50)
+    heart._fulfil(run.context, beat=False)
+    assert heart._wishes.get_nowait() is None
+    heart._pool = FakePool([])  # type: ignore[assignment]
+    heart._fulfil(run.context, beat=True)
+    assert heart._wishes.empty(), "nobody waits for a run that has ended"
+
+
+def test_a_second_report_waits_its_second_and_the_newest_counts(
+    heart: Heart, claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = claimed(1)
+    context = run.context
+    heart._pool = FakePool([run])  # type: ignore[assignment]
+    for percent in (10, 20, 30):
+        context.progress(percent)
+        heart._fulfil(context, beat=False)
+    assert JobProgress.objects.get(pk=run.id).percent == 10
+    assert heart._later.keys() == {context}
+    heart._later[context] = 0.0  # the second is over
+    assert heart._grant(60.0), "and the beat is not due for that"
+    assert JobProgress.objects.get(pk=run.id).percent == 30
+    assert context.take_news() is None
+
+
+def test_a_report_that_waits_renews_nothing_by_itself(heart: Heart, claimed: Any) -> None:
+    (run,) = claimed(1)
+    heart._pool = FakePool([run])  # type: ignore[assignment]
+    for percent in (10, 20):
+        run.context.progress(percent)
+        heart._fulfil(run.context, beat=False)
+    assert not Event.objects.filter(type="job.heartbeat").exists()
+    assert Event.objects.filter(type="job.progress").count() == 1
+
+
+# Context
+
+
+def test_the_context_of_a_run(claimed: Any) -> None:
+    (run,) = claimed(1, meta={"tenant": "x"}, priority=3)
+    context = run.context
+    assert (context.id, context.type, context.queue, context.attempt, context.max_attempts) == (
+        run.id, "part.work", "default", 1, 3,
+    )  # fmt: skip
+    assert context.meta == {"tenant": "x"}
+    assert context.job["priority"] == 3
+    assert context.metadata == {}
+    assert context.heartbeat() is True
+    run.interrupt(Interruption.CANCELLED, force=False)
+    assert context.heartbeat() is False
+    assert context.progress(1) is False
+
+
+def test_progress_is_clamped_and_the_worker_is_told_once_until_it_has_looked(claimed: Any) -> None:
+    told: list[JobContext] = []
+
+    class Link(NoLink):
+        def progress(self, context: JobContext) -> None:
+            told.append(context)
+
+    (run,) = claimed(1)
+    context = JobContext(run.context.row, Link())
+    for percent in (-5, 10, 20, 150):
+        context.progress(percent, str(percent))
+    assert told == [context]
+    assert context.take_news() == (100.0, "150")
+    assert context.take_news() is None
+    context.progress(7)
+    assert told == [context, context]
+    with pytest.raises(ValueError, match="from 0 to 100"):
+        context.progress(float("nan"))
+
+
+def test_the_log_of_a_run_carries_its_job_and_what_the_caller_adds(
+    claimed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run,) = claimed(1)
+    with caplog.at_level(logging.INFO, "django_ojs.jobs"):
+        run.context.log.info("half way", extra={"percent": 50})
+    record: Any = caplog.records[0]
+    assert (record.job_id, record.job_type, record.queue, record.attempt, record.percent) == (
+        str(run.id), "part.work", "default", 1, 50,
+    )  # fmt: skip
+
+
+# Deadlines, queues, waking, vitals
+
+
+def test_deadlines_count_from_the_claim_as_the_server_does(claimed: Any) -> None:
+    late, early = claimed(1, timeout=10)[0], claimed(1, timeout=100)[0]
+    deadlines = Deadlines(FakePool([late, early]))  # type: ignore[arg-type]
+    deadlines.run_once(late.claimed + 9.9)
+    assert (late.interruption, early.interruption) == (None, None)
+    deadlines.run_once(late.claimed + 10.1)
+    assert (late.interruption, early.interruption) == (Interruption.TIMEOUT, None)
+
+
+def test_all_queues_are_those_of_handlers_and_database_each_in_turn_the_first(handlers: Registry, db: None) -> None:
+    job("a.a", queue="own")(lambda: None)
+    now = dt.datetime.now(dt.UTC)
+    Queue.objects.bulk_create([Queue(name=name, created_at=now, updated_at=now) for name in ("email", "zoo")])
+    names = QueueNames([], USING)
+    looks = [names.current() for _ in range(3)]
+    assert {tuple(sorted(look)) for look in looks} == {("email", "own", "zoo")}
+    assert {look[0] for look in looks} == {"email", "own", "zoo"}
+    assert str(names) == "all"
+
+
+def test_given_queues_keep_their_order_and_ask_nobody(django_assert_num_queries: Any) -> None:
+    names = QueueNames(["b", "a"], USING)
+    assert [names.current(), names.current(), names.refresh()] == [["b", "a"]] * 3
+    assert str(names) == "b, a"
+
+
+def test_the_waker_slows_down_while_there_is_nothing_and_wakes_when_told() -> None:
+    waker = PollingWaker(shortest=0.001, longest=0.004)
+    for found, interval in (
+        (True, 0.001),
+        (False, 0.0015),
+        (False, 0.00225),
+        (False, 0.003375),
+        (False, 0.004),
+        (True, 0.001),
+    ):
+        waker.wait(found=found)
+        assert waker._interval == pytest.approx(interval)
+    patient = PollingWaker(longest=60)
+    patient.wake()
+    patient.wait_for_slot()  # returns at once
+
+
+def test_vitals() -> None:
+    assert vitals.default_name() != vitals.default_name()
+    assert (vitals.memory_mb() or 0) > 1
+    assert (vitals._peak_mb() or 0) > 1
+    assert vitals.Processor().percent() >= 0
+
+
+# Outages
+
+
+def test_an_outage_is_told_once_at_its_beginning_and_once_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outage_module, "outage", Outage())
+    monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
+    answers = [OperationalError("connection refused")] * 4
+
+    def action() -> str:
+        if answers:
+            raise answers.pop()
+        return "done"
+
+    assert persist(action, USING, threading.Event()) == "done"
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert messages[0].startswith("The database cannot be used (connection refused)")
+    assert messages[1].startswith("The database is back after")
+
+
+def test_an_outage_ends_when_the_worker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage_module, "outage", Outage())
+    stopping = threading.Event()
+    stopping.set()
+
+    def action() -> None:
+        raise OperationalError("connection refused")
+
+    with pytest.raises(OperationalError):
+        persist(action, USING, stopping)
+
+
+def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    class Deadlock(Exception):
+        sqlstate = "40P01"
+
+    deadlock = OperationalError("deadlock detected")
+    deadlock.__cause__ = Deadlock()
+    assert is_contention(deadlock)
+    assert is_contention(OperationalError(1213, "Deadlock found"))
+    assert is_contention(OperationalError("database is locked"))
+    assert not is_contention(OperationalError("server closed the connection unexpectedly"))
+    errors: list[Exception] = [deadlock]
+
+    def action() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    monkeypatch.setattr(outage_module, "outage", Outage())  # others may have left one behind
+    monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
+    assert persist(action, USING, threading.Event()) == "done"
+    assert not caplog.records
+
+
+# Who serves what
+
+
+def test_types_that_nobody_serves_are_visible(handlers: Registry, db: None) -> None:
+    enqueue_many([("served.type", []), ("orphan.type", []), ("orphan.type", []), ("rare.type", [])])
+    assert registry.unserved_types() == {"orphan.type": 2, "rare.type": 1, "served.type": 1}
+    register("w", {"job_types": ["served.type"]})
+    assert registry.unserved_types() == {"orphan.type": 2, "rare.type": 1}
+    register("other-language", {"queues": ["default"]})
+    assert registry.unserved_types() == {}, "a worker that does not say may serve any"
+    Worker.objects.update(last_seen_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    assert "served.type" in registry.unserved_types(), "a dead worker serves nothing"
+
+
+def test_blank_rows_make_contexts() -> None:
+    """What a test of a handler needs: a context without a worker."""
+    context = JobContext(blank_row(dt.datetime.now(dt.UTC), type="a.b", attempt=1))
+    assert context.progress(50)
+    assert context.heartbeat()
