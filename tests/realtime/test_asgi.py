@@ -117,9 +117,16 @@ class TestSignals:
             await asyncio.wait_for(handled.called.wait(), PATIENCE)
 
     def test_handlers_that_cannot_be_called_are_left_alone(self) -> None:
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        asyncio.run(self._attend())
-        assert {number: signal.getsignal(number) for number in before} == before
+        ours = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        before = {number: signal.signal(number, handler) for number, handler in ours.items()}
+        loop = asyncio.new_event_loop()
+        try:  # not asyncio.run(): it handles SIGINT, and its handler can be called
+            loop.run_until_complete(self._attend())
+            assert {number: signal.getsignal(number) for number in ours} == ours
+        finally:
+            loop.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def _attend(self) -> None:
         shutdown.attend()
