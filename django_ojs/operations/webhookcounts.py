@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from django.db import transaction
 
 from django_ojs.models import WebhookCount, WebhookDelivery, WebhookSubscription
 from django_ojs.operations.common import database
@@ -30,17 +32,32 @@ class Count(NamedTuple):
     retries_total: int
 
 
+class Attempt(NamedTuple):
+    """One attempt that was counted. `retries` is None unless the delivery ended with it."""
+
+    event_type: str
+    status: str
+    duration_ms: int
+    retries: int | None
+
+
+#: Told about the attempts that were written down together once that is committed, in the process that sent them.
+listeners: list[Callable[[Sequence[Attempt]], None]] = []
+
+
 def count(done: Iterable[WebhookDelivery], using: str) -> None:
     """Count the latest attempt of each, in the caller's transaction."""
-    groups: dict[tuple[str, str], list[WebhookDelivery]] = defaultdict(list)
-    for delivery in done:
-        groups[delivery.event_type, delivery.status].append(delivery)
+    attempts = [_attempt(delivery) for delivery in done]
+    groups: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        groups[attempt.event_type, attempt.status].append(attempt)
     for event_type, status in sorted(groups):
         rows = WebhookCount.objects.using(using).select_for_update()
         row, _ = rows.get_or_create(event_type=event_type, status=status, defaults=_zero())
-        for delivery in groups[event_type, status]:
-            _add(row, delivery)
+        for attempt in groups[event_type, status]:
+            _add(row, attempt)
         row.save(using=using, force_update=True)
+    transaction.on_commit(lambda: _tell(attempts), using=using)
 
 
 def read(*, using: str | None = None) -> list[Count]:
@@ -64,12 +81,20 @@ def _zero() -> dict[str, list[int]]:
     return {"durations": [0] * (len(DURATION_MS) + 1), "retries": [0] * (len(RETRIES) + 1)}
 
 
-def _add(row: WebhookCount, delivery: WebhookDelivery) -> None:
-    took = delivery.response_time_ms or 0
+def _attempt(delivery: WebhookDelivery) -> Attempt:
+    retries = None if delivery.is_open else max(delivery.attempt_count - 1, 0)
+    return Attempt(delivery.event_type, delivery.status, delivery.response_time_ms or 0, retries)
+
+
+def _add(row: WebhookCount, attempt: Attempt) -> None:
     row.attempts += 1
-    row.duration_ms += took
-    row.durations[bisect_left(DURATION_MS, took)] += 1
-    if not delivery.is_open:
-        retries = max(delivery.attempt_count - 1, 0)
-        row.retries[bisect_left(RETRIES, retries)] += 1
-        row.retries_total += retries
+    row.duration_ms += attempt.duration_ms
+    row.durations[bisect_left(DURATION_MS, attempt.duration_ms)] += 1
+    if attempt.retries is not None:
+        row.retries[bisect_left(RETRIES, attempt.retries)] += 1
+        row.retries_total += attempt.retries
+
+
+def _tell(attempts: Sequence[Attempt]) -> None:
+    for listener in listeners:
+        listener(attempts)

@@ -19,6 +19,9 @@ from opentelemetry.metrics import CallbackOptions, Observation
 import django_ojs
 from django_ojs.events.tally import Group
 from django_ojs.operations import metrics as counting
+from django_ojs.operations import webhookcounts
+from django_ojs.operations.webhookcounts import Attempt
+from django_ojs.telemetry.deliveries import HELP
 from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS, Family, Timing, prometheus_name
 from django_ojs.telemetry.gather import gauges
 
@@ -45,12 +48,15 @@ class Export:
         for name, told in GAUGES.items():
             unit = "{worker}" if name == "ojs.workers.active" else "{job}"
             meter.create_observable_gauge(name, [self._observer(name)], unit, told)
+        self._webhooks = _Webhooks(meter, self._subscriptions)
 
     def start(self) -> None:
         counting.listeners.append(self.record)
+        webhookcounts.listeners.append(self._webhooks.record)
 
     def stop(self) -> None:
         counting.listeners.remove(self.record)
+        webhookcounts.listeners.remove(self._webhooks.record)
 
     def record(self, groups: Sequence[Group]) -> None:
         """Record what a pass has counted. The times are those of the events, to the millisecond."""
@@ -79,15 +85,59 @@ class Export:
 
         return observe
 
+    def _subscriptions(self, options: CallbackOptions) -> list[Observation]:
+        if not self._leads():
+            return []
+        try:
+            return [Observation(webhookcounts.subscriptions(using=self._using))]
+        finally:
+            self._close()
+
     def _families(self) -> dict[str, Family]:
-        """The gauges, asked on a thread of the SDK, which must not keep a connection."""
         if time.monotonic() - self._read[0] > _TOGETHER:
             try:
                 self._read = time.monotonic(), {family.name: family for family in gauges(self._using)}
             finally:
-                if not connections[self._using].in_atomic_block:
-                    connections[self._using].close()
+                self._close()
         return self._read[1]
+
+    def _close(self) -> None:
+        """Gauges are asked on a thread of the SDK, which must not keep a connection."""
+        if not connections[self._using].in_atomic_block:
+            connections[self._using].close()
+
+
+class _Webhooks:
+    """The instruments that move with attempts to deliver, in the process that sends them."""
+
+    def __init__(self, meter: metrics.Meter, subscriptions: Callable[[CallbackOptions], list[Observation]]) -> None:
+        def named(name: str) -> tuple[str, str]:
+            return f"ojs.webhook.{name}", HELP[name]
+
+        name, told = named("delivery.count")
+        self._attempts = meter.create_counter(name, "{delivery}", told)
+        name, told = named("dead_delivery.count")
+        self._dead = meter.create_counter(name, "{delivery}", told)
+        name, told = named("delivery.duration_ms")
+        edges: list[float] = [*webhookcounts.DURATION_MS]
+        self._durations = meter.create_histogram(name, "ms", told, explicit_bucket_boundaries_advisory=edges)
+        name, told = named("delivery.retry_count")
+        edges = [*webhookcounts.RETRIES]
+        self._retries = meter.create_histogram(name, "{retry}", told, explicit_bucket_boundaries_advisory=edges)
+        name, told = named("subscription.count")
+        meter.create_observable_gauge(name, [subscriptions], "{subscription}", told)
+
+    def record(self, attempts: Sequence[Attempt]) -> None:
+        if not is_on():
+            return
+        for attempt in attempts:
+            labels = {"event_type": attempt.event_type, "status": attempt.status}
+            self._attempts.add(1, labels)
+            self._durations.record(attempt.duration_ms, labels)
+            if attempt.retries is not None:
+                self._retries.record(attempt.retries, labels)
+            if attempt.status == "dead":
+                self._dead.add(1, {"event_type": attempt.event_type})
 
 
 def is_on() -> bool:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from django_ojs.events import order
-from django_ojs.operations import metrics
+from django_ojs.models import WebhookDelivery
+from django_ojs.operations import metrics, webhookcounts
 from django_ojs.operations.ack import Ack, ack
 from django_ojs.operations.fail import Failure, fail
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.push import push
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.telemetry import export, otel
+from django_ojs.telemetry.deliveries import HELP
 from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS
 from tests.conftest import FrozenClock
 
@@ -106,7 +110,41 @@ def test_every_metric_has_an_instrument_by_its_name(reader: InMemoryMetricReader
     ack([Ack(row["id"])])
     count()
     names = {name for counter in COUNTERS for name in (counter.seed, counter.companion) if name}
-    assert set(points(reader)) == names | {timing.name for timing in TIMINGS} | set(GAUGES)
+    deliver()
+    webhooks = {f"ojs.webhook.{name}" for name in HELP}
+    assert set(points(reader)) == names | {timing.name for timing in TIMINGS} | set(GAUGES) | webhooks
+
+
+def deliver() -> None:
+    """Two attempts: one that is to be repeated, one that was the last."""
+    open_, dead = (
+        WebhookDelivery(event_type="job.failed", status=status, response_time_ms=took, attempt_count=number)
+        for status, took, number in (("failed", 7, 1), ("dead", 30, 8))
+    )
+    with transaction.atomic():
+        webhookcounts.count([open_, dead], "default")
+
+
+@pytest.mark.usefixtures("leader")
+def test_webhooks_are_recorded_by_event_type_and_outcome(reader: InMemoryMetricReader) -> None:
+    deliver()
+    found = points(reader)
+    counted = {point.attributes["status"]: point.value for point in found["ojs.webhook.delivery.count"]}
+    assert counted == {"failed": 1, "dead": 1}
+    assert {point.sum for point in found["ojs.webhook.delivery.duration_ms"]} == {7, 30}
+    (retries,) = found["ojs.webhook.delivery.retry_count"]
+    assert (retries.count, retries.sum) == (1, 7)
+    (dead,) = found["ojs.webhook.dead_delivery.count"]
+    assert (dead.value, dead.attributes) == (1, {"event_type": "job.failed"})
+    assert found["ojs.webhook.subscription.count"][0].value == 0
+
+
+@pytest.mark.usefixtures("leader")
+def test_attempts_that_are_rolled_back_are_not_recorded(reader: InMemoryMetricReader) -> None:
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        deliver()
+        raise ZeroDivisionError
+    assert "ojs.webhook.delivery.count" not in points(reader)
 
 
 def test_gauges_come_from_the_leader_alone(reader: InMemoryMetricReader, leader: Leader) -> None:
