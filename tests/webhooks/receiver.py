@@ -30,7 +30,11 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:  # the sender was killed in the middle: no receiver could answer that
+            self.close_connection = True
+            return
         answer = self.server.receiver.note(Got(self.path, dict(self.headers), body))
         if callable(answer):
             answer(self)
