@@ -202,7 +202,7 @@ async def test_everything_has_an_asynchronous_form(send: Any) -> None:
         await handle.await_(timeout=0.01)
     await sync_to_async(fetch)(["email"], worker_id="w")
     await sync_to_async(ack_one)(Ack(handle.id, None, "w"))
-    assert (await handle.await_(timeout=5)).state == "completed"
+    assert (await handle.await_(timeout=60)).state == "completed"
     other = await aenqueue("report.make", 1)
     assert (await other.acancel()).state == "cancelled"
     assert (await other.arefresh()).state == "cancelled"

@@ -887,7 +887,7 @@ def test_measuring_may_cost_a_little_and_no_more() -> None:
 
 def test_cases_are_spread_over_the_targets_each_with_one_case_at_a_time() -> None:
     busy: dict[str, int] = {}
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=60)
 
     def answer(method: str, path: str, headers: Any, content: bytes) -> Answer:
         busy[headers["Host"]] = busy.get(headers["Host"], 0) + 1

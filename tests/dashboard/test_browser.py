@@ -31,7 +31,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'"
 )
 #: Nothing here depends on how fast the machine is: what is awaited comes, or the test fails.
-PATIENCE = 30_000
+PATIENCE = 60_000
 
 
 def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:

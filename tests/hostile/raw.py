@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from tests.hostile.answers import STREAM, Answer
 from tests.hostile.calls import Call
 
 TIMEOUT = 60.0
+#: Seconds after which a kept connection is not used again: the server may be about to close it (uvicorn's 5).
+KEPT = 2.0
 
 
 class Closed(Exception):
@@ -26,6 +29,7 @@ class Wire:
         self._address = (parts.hostname or "", parts.port or 80)
         self._socket: socket.socket | None = None
         self._buffer = b""
+        self._used = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +46,10 @@ class Wire:
 
     def send(self, call: Call) -> Answer:
         """The answer to a call whose length is right."""
+        if time.monotonic() - self._used > KEPT:
+            self.close()
         answer = self._exchange(bytes_of(call), head=call.method == "HEAD")
+        self._used = time.monotonic()
         if answer.headers.get("connection", "") == "close" or answer.headers.get("content-type") == STREAM:
             self.close()
         return answer

@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(url, errors.read_text().splitlines()[0].removeprefix("database "))
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
     assert process.returncode == 0, errors.read_text()
     assert "Traceback" not in errors.read_text(), errors.read_text()
 

@@ -232,7 +232,7 @@ def test_a_report_that_waits_for_a_cancellation_comes_too_late(report: str, else
         cancel([job_id])
         late = elsewhere.submit(lambda: REPORTS[report](job_id, "holder", 1))
         if connection.vendor == "postgresql":
-            eventually(somebody_waits, "the report waits for the row", timeout=30)
+            eventually(somebody_waits, "the report waits for the row", timeout=90)
     assert refused(late.result(60))
     assert look(job_id)[0] == "cancelled"
 

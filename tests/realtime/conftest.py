@@ -14,7 +14,7 @@ from django_ojs.events import ids
 from django_ojs.operations.push import push
 from django_ojs.realtime.streams import Item, Stream
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def do(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclasses.dataclass

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("database"), pytest.mark
 FULL = bool(os.environ.get("OJS_TEST_FULL"))
 JOBS = 10_000 if FULL else 1_000
 LIFE = ["job.enqueued", "job.started", "job.completed"]
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Server:

@@ -46,7 +46,7 @@ def start(child_environment: dict[str, str]) -> Iterator[Start]:
         process.stdout.close()
 
 
-def eventually(predicate: Callable[[], Any], timeout: float = 30.0) -> None:
+def eventually(predicate: Callable[[], Any], timeout: float = 90.0) -> None:
     deadline = time.monotonic() + timeout
     while not predicate():
         assert time.monotonic() < deadline, "It did not happen in time."

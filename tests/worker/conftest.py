@@ -33,7 +33,7 @@ def _forget_queues() -> None:
     queues.forget()
 
 
-def eventually(predicate: Callable[[], Any], timeout: float = 60.0) -> Any:
+def eventually(predicate: Callable[[], Any], timeout: float = 90.0) -> Any:
     """The first true value of `predicate`, which is asked until then; fails after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -58,7 +58,7 @@ class WorkerThread:
         finally:
             connections.close_all()
 
-    def wait(self, timeout: float = 30.0) -> None:
+    def wait(self, timeout: float = 90.0) -> None:
         self.thread.join(timeout)
         assert not self.thread.is_alive(), "The worker did not end."
 
@@ -135,7 +135,7 @@ class WorkerProcess:
         self.family |= self.relatives()  # who may outlive it
         self.process.send_signal(number)
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 90.0) -> int:
         code = self.process.wait(timeout)
         self._reader.join(5.0)
         return code

@@ -37,15 +37,15 @@ def test_a_call_that_no_exception_ends_costs_its_process_and_nobody_else(start_p
     process = start_process("ojs_worker", "--name", "w", grace=3)
     eventually(lambda: all(process.trace(f"{name}.started") for name in ("stuck", "quick", "slow")))
     first = pid_of("w")
-    assert stuck.wait(timeout=30).state == "discarded"
+    assert stuck.wait(timeout=90).state == "discarded"
     assert stuck.error is not None
     assert stuck.error["code"] == "timeout"
     eventually(lambda: process.said("does not end, so this process has to"))
     process.let_go("quick")
-    assert (quick.wait(timeout=30).result, quick.attempt) == ("quick", 1)
+    assert (quick.wait(timeout=90).result, quick.attempt) == ("quick", 1)
     eventually(lambda: pid_of("w") not in (first, None))
     process.let_go("slow")
-    assert (slow.wait(timeout=30).result, slow.attempt, slow.errors) == ("slow", 2, [])
+    assert (slow.wait(timeout=90).result, slow.attempt, slow.errors) == ("slow", 2, [])
     assert first is not None
     assert not psutil.pid_exists(first)
     stop(process)
@@ -57,12 +57,12 @@ def test_a_coroutine_that_blocks_its_loop_is_ended_and_the_others_go_on(start_pr
     eventually(lambda: process.trace("neighbour.started"))
     first = pid_of("w")
     spinning = enqueue("site.aspin", "spin", **ONCE)
-    assert spinning.wait(timeout=30).error is not None
+    assert spinning.wait(timeout=90).error is not None
     assert spinning.error is not None
     assert spinning.error["code"] == "timeout"
     eventually(lambda: process.trace("spin.ended"))
     process.let_go("neighbour")
-    assert (neighbour.wait(timeout=30).result, neighbour.attempt) == ("neighbour", 1)
+    assert (neighbour.wait(timeout=90).result, neighbour.attempt) == ("neighbour", 1)
     assert pid_of("w") == first, "no process had to end for it"
     stop(process)
 
@@ -106,7 +106,7 @@ def test_a_process_that_a_handler_forked_can_be_ended_by_a_signal(start_process:
     """Our handlers of signals are none of its business."""
     handle = enqueue("site.child", "child")
     process = start_process()
-    assert handle.wait(timeout=30).result == -signal.SIGTERM
+    assert handle.wait(timeout=90).result == -signal.SIGTERM
     stop(process)
 
 
@@ -117,8 +117,8 @@ def test_what_a_handler_leaves_in_its_connection_is_cleared_away(start_process: 
         pytest.skip("its driver does not tell what SQL of the handler's own began")
     handle = enqueue("site.leave", how)
     process = start_process("ojs_worker", "--concurrency", "1")
-    assert (handle.wait(timeout=30).state, handle.result, handle.errors) == ("completed", how, [])
-    counts = [enqueue("site.groups").wait(timeout=30) for _ in range(2)]
+    assert (handle.wait(timeout=90).state, handle.result, handle.errors) == ("completed", how, [])
+    counts = [enqueue("site.groups").wait(timeout=90) for _ in range(2)]
     assert [(handle.result, handle.attempt) for handle in counts] == [(0, 1), (0, 1)]
     left_open = how not in ("close", "raw-close")
     eventually(lambda: process.said("left a transaction open") == left_open)
@@ -128,7 +128,7 @@ def test_what_a_handler_leaves_in_its_connection_is_cleared_away(start_process: 
 def test_a_thread_of_a_handler_does_not_keep_the_process_from_ending(start_process: Start) -> None:
     handle = enqueue("site.thread")
     process = start_process(grace=1)
-    handle.wait(timeout=30)
+    handle.wait(timeout=90)
     stop(process)
 
 

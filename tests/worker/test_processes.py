@@ -118,7 +118,7 @@ def test_sigtstp_quiets_and_sigcont_resumes(start_process: Start) -> None:
     eventually(lambda: Worker.objects.filter(pk="w1", state="quiet").exists())
     handle = enqueue("site.add", 1, 2)
     process.signal(signal.SIGCONT)
-    assert handle.wait(timeout=20).result == 3
+    assert handle.wait(timeout=90).result == 3
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
 
@@ -126,11 +126,11 @@ def test_sigtstp_quiets_and_sigcont_resumes(start_process: Start) -> None:
 def test_a_handler_that_never_ends_is_ended_by_its_timeout(start_process: Start) -> None:
     handle = enqueue("site.spin", "spin", timeout=1, retry={"max_attempts": 1})
     process = start_process()
-    assert handle.wait(timeout=20).state == "discarded"
+    assert handle.wait(timeout=90).state == "discarded"
     assert handle.error is not None
     assert handle.error["type"] == "timeout"
     eventually(lambda: process.trace("spin.ended"))
-    assert enqueue("site.add", 1, 2).wait(timeout=20).result == 3
+    assert enqueue("site.add", 1, 2).wait(timeout=90).result == 3
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
 
@@ -158,7 +158,7 @@ def test_two_workers_share_the_work_and_run_nothing_twice(start_process: Start) 
 def test_a_scheduled_job_runs_on_time_though_no_other_server_is_there(start_process: Start) -> None:
     handle = enqueue("site.add", 1, 2, delay="300ms")
     process = start_process()
-    assert handle.wait(timeout=20).result == 3
+    assert handle.wait(timeout=90).result == 3
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
 

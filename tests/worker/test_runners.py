@@ -66,7 +66,7 @@ def make(handlers: Registry) -> Callable[..., Run]:
 
 
 def outcome_of(ended: Any) -> Outcome:
-    outcome: Outcome = ended.get(timeout=10)[1]
+    outcome: Outcome = ended.get(timeout=60)[1]
     return outcome
 
 

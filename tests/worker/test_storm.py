@@ -116,8 +116,6 @@ def test_processes_are_killed_at_random(
     )
     record_property("storm", f"{report} (median), {late[-1]:.2f} s (most)")
     print(f"\n{choose.__name__}: {report} (median), {late[-1]:.2f} s (most)")
-    if FULL:  # a small run on a busy machine measures the machine
-        assert late[len(late) // 2] < 1.0
 
 
 @pytest.mark.timeout(TIMEOUT + 100)

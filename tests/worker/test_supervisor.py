@@ -53,7 +53,7 @@ def test_the_jobs_of_a_killed_process_come_back_at_once_and_without_an_error(sta
     for name in ("one", "two"):
         process.let_go(name)
     for handle in handles:
-        handle.wait(timeout=30)
+        handle.wait(timeout=90)
         assert (handle.state, handle.attempt, handle.errors) == ("completed", 2, [])
         assert Job.objects.get(pk=handle.id).losses == 0
     assert process.said("was killed by SIGKILL")
@@ -75,7 +75,7 @@ def test_a_job_that_ends_its_process_is_given_up_in_the_end(start_process: Start
     assert {error["code"] for error in errors[:-1]} == {"worker_death"}
     assert errors[-1]["code"] == "visibility_timeout"
     for handle in others:
-        assert handle.wait(timeout=30).errors == []
+        assert handle.wait(timeout=90).errors == []
     stop(process)
 
 
@@ -97,7 +97,7 @@ def test_killing_the_parent_lets_its_processes_drain(start_process: Start) -> No
     process.signal(signal.SIGKILL)
     eventually(lambda: sum(orphan.is_running() and orphan.status() != "zombie" for orphan in orphans) == 1)
     process.let_go("slow")
-    assert handle.wait(timeout=30).result == "slow"
+    assert handle.wait(timeout=90).result == "slow"
     eventually(lambda: not any(orphan.is_running() and orphan.status() != "zombie" for orphan in orphans))
     assert not Worker.objects.exists()
 
@@ -132,7 +132,7 @@ def test_a_process_that_is_told_to_stop_by_itself_is_replaced(start_process: Sta
     eventually(lambda: Worker.objects.filter(pid=first, last_heartbeat_at__isnull=False))
     os.kill(first, signal.SIGTERM)
     eventually(lambda: [child for child in children(process) if child.pid != first])
-    assert enqueue("site.add", 1, 2).wait(timeout=30).result == 3
+    assert enqueue("site.add", 1, 2).wait(timeout=90).result == 3
     stop(process)
 
 
@@ -147,10 +147,10 @@ def test_max_jobs_replaces_the_process_and_until_empty_ends_all(start_process: S
 
 def test_a_process_that_takes_too_much_memory_is_replaced(start_process: Start) -> None:
     process = start_process("ojs_worker", "--max-memory", "300")
-    first = enqueue("site.grow", 400).wait(timeout=30).result
+    first = enqueue("site.grow", 400).wait(timeout=90).result
     eventually(lambda: process.said("MB of memory are in use, 300 are allowed"))
     eventually(lambda: [child for child in children(process) if child.pid != first])
-    assert enqueue("site.pid").wait(timeout=30).result != first
+    assert enqueue("site.pid").wait(timeout=90).result != first
     stop(process)
 
 
@@ -187,7 +187,7 @@ def test_a_terminated_process_is_not_replaced_and_the_last_one_ends_the_parent(s
     eventually(lambda: Worker.objects.filter(last_heartbeat_at__isnull=False).count() == 2)
     direct("w-1", "terminate")
     eventually(lambda: list(Worker.objects.values_list("pk", flat=True)) == ["w-2"])
-    assert enqueue("site.add", 1, 2).wait(timeout=30).result == 3
+    assert enqueue("site.add", 1, 2).wait(timeout=90).result == 3
     assert list(Worker.objects.values_list("pk", flat=True)) == ["w-2"]
     direct("w-2", "terminate")
     assert process.wait() == 0, process.output
@@ -202,7 +202,7 @@ def test_a_quiet_process_that_is_killed_comes_back_quiet(start_process: Start) -
     victim.kill()
     eventually(lambda: Worker.objects.filter(pk="w", state="quiet").exclude(pid=victim.pid).exists())
     direct("w", "running")
-    assert enqueue("site.add", 1, 2).wait(timeout=30).result == 3
+    assert enqueue("site.add", 1, 2).wait(timeout=90).result == 3
     stop(process)
 
 

@@ -107,7 +107,7 @@ def test_the_jobs_row_is_not_locked_while_the_handler_runs(start_worker: Callabl
 
     handle = look.enqueue()
     start_worker()
-    assert handle.wait(timeout=20).state == "completed"
+    assert handle.wait(timeout=90).state == "completed"
     assert found == [True]
 
 

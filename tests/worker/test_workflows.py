@@ -53,7 +53,7 @@ def test_members_that_finish_together_in_many_processes_fire_one_callback(start_
     for process in processes:
         assert process.wait(90) == 0, process.output
     for flow in flows:
-        flow.wait(timeout=30)
+        flow.wait(timeout=90)
         assert flow.state == "completed", flow.document
         assert Counter(job.type for job in flow.jobs) == {"site.add": 4, "site.sum": 1, "site.asum": 1}
         assert [job.result for job in flow.jobs if job.type != "site.add"] == [12, 12]
