@@ -233,6 +233,7 @@ def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
     ack([Ack(job.pk)])
     expect(page.locator(".field-state_label .ojs-completed")).to_be_visible()
+    expect(page.locator("[data-ojs-part=subtitle]")).to_contain_text("(completed)")
     expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
     expect(page.locator("[data-ojs-part=history]")).to_contain_text("job.completed")
     expect(page.locator(".field-unique_key").first).to_be_visible()
