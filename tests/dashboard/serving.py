@@ -30,7 +30,12 @@ class Server:
         self._server: uvicorn.Server | None = None
 
     def start(self) -> None:
-        options: Any = {"ws": "websockets-sansio", "log_config": None, "access_log": False}
+        options: Any = {
+            "ws": "websockets-sansio",
+            "log_config": None,
+            "access_log": False,
+            "timeout_graceful_shutdown": 10,
+        }
         config = uvicorn.Config(self._application, "127.0.0.1", self._port, **options)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=(self._server,), daemon=True)

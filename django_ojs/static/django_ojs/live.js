@@ -90,9 +90,10 @@ function becomeChildren(old, fresh) {
 
 async function ask() {
   schedule(Infinity);
+  asking?.abort();
+  asking = null;
   if (gone) return;
   if (document.hidden) return show("paused");
-  asking?.abort();
   const mine = (asking = new AbortController());
   asked = performance.now();
   const impatience = setTimeout(() => mine.abort(), PATIENCE);
@@ -123,7 +124,7 @@ async function ask() {
 function plan() {
   const now = performance.now();
   let pause = told("ojsEvery");
-  if (losses) pause = Math.min(pause * 2 ** Math.min(losses, 4), SLOWEST);
+  if (losses) pause = Math.min(pause * 2 ** Math.min(losses - 1, 4), SLOWEST);
   else if (unsettled > now) pause = Math.max(unsettled - now, asked + gap() - now, 0);
   else if (stream.isOpen) pause = told("ojsFollowing");
   schedule(now + pause);
