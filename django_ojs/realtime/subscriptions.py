@@ -34,15 +34,10 @@ class Subscription:
             return False, False
         return entry.event.type in wanted.shown, wanted.changes and entry.changed is not None
 
-    def takes_another(self) -> bool:
-        """Whether it is time for one more event; if not, it does without this one, as it has asked for."""
-        if not self.asked.interval:
-            return True
-        now = time.monotonic()
-        if now - self.told < self.asked.interval:
-            return False
-        self.told = now
-        return True
+    @property
+    def rests(self) -> bool:
+        """Whether an event now comes too soon after the last; it does without it, as it has asked for."""
+        return bool(self.asked.interval) and time.monotonic() - self.told < self.asked.interval
 
 
 @dataclasses.dataclass(slots=True)
@@ -71,9 +66,11 @@ class Subscriptions(dict[str, Subscription]):
         for each in to:
             if not replayed and entry.place <= each.live_from:
                 continue  # a replay brings it
+            if each.rests:
+                continue  # asked first: to see whether there was a change takes more
             plain, changed = each.sees(entry)
-            if (plain or changed) and not each.takes_another():
-                continue
+            if each.asked.interval and (plain or changed):
+                each.told = time.monotonic()
             for wanted, is_change in ((plain, False), (changed, True)):
                 if not wanted:
                     continue

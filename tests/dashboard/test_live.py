@@ -13,7 +13,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.messages import get_messages
 from django.test import AsyncRequestFactory, Client, RequestFactory
-from django.urls import set_script_prefix
+from django.urls import reverse, set_script_prefix
 from django.urls.base import clear_script_prefix
 
 from django_ojs.admin import live
@@ -88,6 +88,14 @@ def test_the_attributes_are_markup_and_say_what_to_subscribe_to() -> None:
     polling = live.follow(ask(staff=False), "/x/", live.JOB)
     assert "socket" not in polling
     assert "subscribe" not in polling
+
+
+@pytest.mark.urls("tests.dashboard.urls")
+def test_pages_of_another_admin_site_ask_that_site(admin_client: Client) -> None:
+    (job,) = claimed()
+    for name, args in (("overview", ()), ("dead_letters", ()), ("job_change", (job.pk,))):
+        page = reverse(f"admin:django_ojs_{name}", args=args, current_app="backstage")
+        assert 'data-ojs-live="/backstage/' in admin_client.get(page).content.decode()
 
 
 # A job's page
