@@ -152,6 +152,7 @@ function changed() {
 function end() {
   gone = true;
   asking = null;
+  stream.isOver = true;
   stream.leave();
   show("gone");
 }
