@@ -112,6 +112,9 @@ class Settings:
     REALTIME_TICKET_TTL: float = 30.0
     #: Origins (`https://app.example.com`) whose pages may connect, besides the site's own and ALLOWED_HOSTS.
     REALTIME_ALLOWED_ORIGINS: tuple[str, ...] = ()
+    #: Where browsers find the WebSocket, as a path or URL, if another server has it than the one that serves the pages,
+    #: or at another path. None: at `ojs/v1/ws` of this one, if it is there; "": nowhere, pages of the admin poll.
+    REALTIME_URL: str | None = None
     #: Age at which finished jobs are pruned, by state; `dead_letter` is for discarded jobs in the dead
     #: letter queue, `discarded` for those that were kept out of it. None keeps them for ever.
     RETENTION: Mapping[str, float | None] = dataclasses.field(

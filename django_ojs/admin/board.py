@@ -17,7 +17,7 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 
 from django_ojs import clock
-from django_ojs.admin import deadletters, display, figures
+from django_ojs.admin import deadletters, display, figures, live
 from django_ojs.admin.deadletters import Filter
 from django_ojs.admin.operate import MAX_ROWS, SPELLED_OUT, OperatingAdmin, Verb
 from django_ojs.admin.overview import overview
@@ -48,7 +48,10 @@ class Board(OperatingAdmin):
     # Overview
 
     def overview_page(self, request: HttpRequest) -> HttpResponse:
-        return self._page(request, "overview", _("Overview"), overview(figures.current.get(), self._may(request)))
+        url = self._board_url("overview_live")
+        context = overview(figures.current.get(), self._may(request))
+        context["follow"] = live.follow(request, url, live.OVERVIEW, age=figures.FRESH)
+        return self._page(request, "overview", _("Overview"), context)
 
     def overview_live(self, request: HttpRequest) -> HttpResponse:
         return self._live(request, "overview", overview(figures.current.get(), self._may(request)))
@@ -65,7 +68,11 @@ class Board(OperatingAdmin):
     # Dead letters
 
     def dead_letters_page(self, request: HttpRequest) -> HttpResponse:
-        return self._page(request, "dead_letters", _("Dead letters"), self._dead_letters(request))
+        context = self._dead_letters(request)
+        url = self._board_url("dead_letters_live") + (f"?{context['query']}" if context["query"] else "")
+        age = deadletters.SEARCHED if context["filter"].error else deadletters.FRESH
+        context["follow"] = live.follow(request, url, live.DEAD_LETTERS, age=age)
+        return self._page(request, "dead_letters", _("Dead letters"), context)
 
     def dead_letters_live(self, request: HttpRequest) -> HttpResponse:
         return self._live(request, "dead_letters", self._dead_letters(request))
@@ -96,8 +103,7 @@ class Board(OperatingAdmin):
         wanted = Filter.of(request.POST)
         if request.method == "POST" and wanted.until:  # else nobody was asked
             self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
-            back = reverse(f"admin:{self.opts.app_label}_dead_letters", current_app=self.admin_site.name)
-            return HttpResponseRedirect(back)
+            return HttpResponseRedirect(self._board_url("dead_letters"))
         return self._ask_for_all(request, verb, Filter.of({**request.GET.dict(), "until": format_instant(clock.now())}))
 
     def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: Filter) -> HttpResponse:
@@ -117,6 +123,9 @@ class Board(OperatingAdmin):
         return TemplateResponse(request, "django_ojs/admin/confirm_all.html", context)
 
     # Both
+
+    def _board_url(self, name: str) -> str:
+        return reverse(f"admin:{self.opts.app_label}_{name}", current_app=self.admin_site.name)
 
     def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
         if not self.has_view_permission(request):

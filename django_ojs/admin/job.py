@@ -20,6 +20,7 @@ from django_ojs.admin import columns, display
 from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, TextFilter, unless_large
 from django_ojs.admin.board import Board
 from django_ojs.admin.deadletters import mentions
+from django_ojs.admin.joblive import JobLive
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.prioritising import Prioritising
 from django_ojs.admin.timeline import timeline
@@ -123,7 +124,7 @@ class JobChangeList(EndlessChangeList):
 
 
 @admin.register(Job)
-class JobAdmin(Prioritising, Board, IdSearchAdmin):
+class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
     list_display = (
         "short_id", "type", "queue", "state_label", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
     )  # fmt: skip
@@ -206,7 +207,9 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
         percent = "" if shown["progress"] is None else f"{shown['progress'] * 100:g} %"
         message = redaction.part("progress", found.message, job.type, job.meta) if found.message else ""
         words = ", ".join(filter(None, (percent, display.shorten(message))))
-        return format_html("{} <small>({})</small>", words or "data only", display.when(found.updated_at))
+        bar = format_html('<progress max="1" value="{}" aria-hidden="true"></progress> ', shown["progress"] or 0)
+        said = format_html("{} <small>({})</small>", words or "data only", display.when(found.updated_at))
+        return format_html("{}{}", bar if percent else "", said)
 
     @admin.display(description="dead letter")
     def dead(self, job: Job) -> str:

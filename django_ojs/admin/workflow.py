@@ -19,7 +19,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from django_ojs import workflowview
-from django_ojs.admin import columns, display
+from django_ojs.admin import columns, display, live
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.flowgraph import draw
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
@@ -78,6 +78,16 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
 
     def page_context(self, obj: Workflow) -> dict[str, Any]:
         return {"graph": draw(obj, self._job_url), "state": self.state_label(obj), "progress": self.members_done(obj)}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response = super().change_view(request, object_id, form_url, extra_context)
+        if isinstance(response, TemplateResponse) and response.context_data is not None:
+            flow = response.context_data["original"]
+            url = self._url("graph", flow.pk)
+            response.context_data["follow"] = live.follow(request, url, live.WORKFLOW, workflow_ids=flow.pk)
+        return response
 
     def graph_view(self, request: HttpRequest, flow_id: uuid.UUID) -> HttpResponse:
         """The picture alone, for the page to keep it as it is."""

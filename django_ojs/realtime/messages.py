@@ -22,6 +22,7 @@ from django_ojs.policies.ids import new_id
 MAX_TEXT = 255
 MAX_VALUES = 100  #: values of one dimension of a filter
 MAX_CHANNELS = 100  #: subscriptions of one `resume`
+MAX_INTERVAL = 60_000  #: milliseconds
 EVENTS, ALL = "events", "all"
 _DIMENSIONS = ("queues", "job_types", "sources", "job_ids", "workflow_ids")
 
@@ -43,6 +44,7 @@ class Subscribe:
     wanted: Filter
     after: str | None
     shown: dict[str, Any]  #: what the acknowledgement repeats
+    interval: float = 0.0  #: seconds after an event for which it wants no other
 
     @property
     def job(self) -> uuid.UUID | None:
@@ -93,7 +95,7 @@ def parse(message: dict[str, Any]) -> Command:
         case "ping":
             return Ping()
         case "subscribe":
-            return _subscribe(message)
+            return _subscription(message)
         case "unsubscribe":
             return Unsubscribe(_text(message, "channel") or "", _text(message, "subscription_id") or "")
         case "resume":
@@ -113,7 +115,18 @@ def _resume(message: dict[str, Any]) -> Resume:
     entries = [{"channel": entry} if isinstance(entry, str) else entry for entry in given]
     if not all(isinstance(entry, dict) for entry in entries):
         raise InvalidRequest("Each of subscriptions must be the name of a channel or a subscription.")
-    return Resume(after, [_subscribe(entry) for entry in entries])
+    return Resume(after, [_subscription(entry) for entry in entries])
+
+
+def _subscription(message: dict[str, Any]) -> Subscribe:
+    asked = _subscribe(message)
+    interval = message.get("min_interval_ms")
+    if interval is not None:
+        if type(interval) is not int or not 0 <= interval <= MAX_INTERVAL:
+            raise InvalidRequest(f"min_interval_ms must be a number of milliseconds from 0 to {MAX_INTERVAL}.")
+        asked.interval = interval / 1000
+        asked.shown = {**asked.shown, "min_interval_ms": interval}
+    return asked
 
 
 def _subscribe(message: dict[str, Any]) -> Subscribe:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.conf import settings
+from django.urls import URLPattern, path
 
-from django_ojs.http import manifest
+from django_ojs.http import manifest, sockets
 from django_ojs.realtime.consumer import EventsConsumer
 
-websocket_urlpatterns = [
-    path("ojs/v1/ws", EventsConsumer.as_asgi()),  # type: ignore[arg-type]
-    path("ojs/v1/events/ws", EventsConsumer.as_asgi()),  # type: ignore[arg-type]
-]
+
+def urlpatterns(script_name: str) -> list[URLPattern]:
+    """Both paths, and below the site's script name too: Django lets a proxy leave it there or take it away."""
+    prefixes = dict.fromkeys(("", f"{script_name.strip('/')}/".removeprefix("/")))
+    paths = (sockets.PATH, "ojs/v1/events/ws")
+    return [path(f"{prefix}{each}", EventsConsumer.as_asgi()) for prefix in prefixes for each in paths]  # type: ignore[arg-type]
+
+
+websocket_urlpatterns = urlpatterns(settings.FORCE_SCRIPT_NAME or "")
 
 manifest.announce("websocket")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Iterator, Sequence
 
 from django_ojs.events.places import Place
@@ -18,6 +20,7 @@ class Subscription:
     asked: Subscribe
     begin: Place
     live_from: Place
+    told: float = -math.inf  #: when it last got an event
 
     @property
     def is_bare(self) -> bool:
@@ -30,6 +33,11 @@ class Subscription:
         if not wanted.matches(entry.event):
             return False, False
         return entry.event.type in wanted.shown, wanted.changes and entry.changed is not None
+
+    @property
+    def rests(self) -> bool:
+        """Whether an event now comes too soon after the last; it does without it, as it has asked for."""
+        return bool(self.asked.interval) and time.monotonic() - self.told < self.asked.interval
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,7 +66,11 @@ class Subscriptions(dict[str, Subscription]):
         for each in to:
             if not replayed and entry.place <= each.live_from:
                 continue  # a replay brings it
+            if each.rests:
+                continue  # asked first: to see whether there was a change takes more
             plain, changed = each.sees(entry)
+            if each.asked.interval and (plain or changed):
+                each.told = time.monotonic()
             for wanted, is_change in ((plain, False), (changed, True)):
                 if not wanted:
                     continue
@@ -71,7 +83,5 @@ class Subscriptions(dict[str, Subscription]):
 
     def _brings(self, entry: Entry, replayed: Sequence[Subscription], is_change: bool) -> bool:
         """Whether the connection gets the bare event for another subscription than those of the replay."""
-        return any(
-            each.is_bare and each not in replayed and entry.place > each.begin and each.sees(entry)[is_change]
-            for each in self.values()
-        )
+        others = [each for each in self.values() if each.is_bare and not each.asked.interval and each not in replayed]
+        return any(entry.place > each.begin and each.sees(entry)[is_change] for each in others)

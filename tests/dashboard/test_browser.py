@@ -1,4 +1,8 @@
-"""The live pages in a real browser, under a Content-Security-Policy that allows nothing inline."""
+"""The live pages in a real browser, under a Content-Security-Policy that allows nothing inline.
+
+One server and one browser for all tests. Events are all that makes a page ask: the time after which it would by itself
+is longer than any test.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,32 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings as site
+from django.contrib.auth import get_user_model
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, override_settings
 
-from django_ojs.admin import shared
+from django_ojs.admin import live, shared
+from django_ojs.events import ids
 from django_ojs.models import Job, Queue
-from django_ojs.operations import workflow
+from django_ojs.operations import cron, workflow
 from django_ojs.operations.ack import Ack, ack
 from django_ojs.operations.fetch import fetch
-from tests.admin.conftest import dead, pushed
+from django_ojs.operations.progress import Report, report
+from tests.admin.conftest import claimed, dead, pushed
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # static files, which only tests serve so
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),
 ]
 
-OVERVIEW, LETTERS = "/admin/django_ojs/job/overview/", "/admin/django_ojs/job/dead-letters/"
+ADMIN = "/admin/django_ojs"
+OVERVIEW, LETTERS = f"{ADMIN}/job/overview/", f"{ADMIN}/job/dead-letters/"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'"
 )
@@ -45,60 +56,113 @@ def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
     return respond
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    from tests.dashboard.serving import Server
+
+    with override_settings(MIDDLEWARE=[*site.MIDDLEWARE, f"{__name__}.strict"]):
+        found = Server()
+        found.start()
+        yield found
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch, sync_api.sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright runs a loop of its own in this thread
+        sync_api.expect.set_options(timeout=PATIENCE)
+        found = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield found
+        found.close()
+
+
 @pytest.fixture
 def browse(
-    live_server: Any, admin_client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], Any]]:
-    """Opens a page in a browser that is logged in; fails the test for whatever the policy had to stop."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright runs a loop of its own in this thread
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.strict"]
+    browser: Any, server: Any, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """Opens a page as the superuser, or another who is logged in; fails the test for whatever a page complains about.
+
+    `stays`: whether it must be the same document to the end. What the browser itself may say of a request that fails,
+    as the test means it to, is in `browse.expected`.
+    """
+    monkeypatch.setattr(live, "FOLLOWING", 3600.0)
+    ids.salt_of.cache_clear()  # the log is a new one
     complaints: list[str] = []
-    sync_api.expect.set_options(timeout=PATIENCE)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+    pages: list[Any] = []
+    contexts: dict[Client, Any] = {}
+
+    def context_of(client: Client) -> Any:
         context = browser.new_context()
-        cookie = admin_client.cookies[settings.SESSION_COOKIE_NAME]
-        context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": live_server.url}])
+        cookie = client.cookies[site.SESSION_COOKIE_NAME]
+        context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": server.url}])
         context.set_default_timeout(PATIENCE)
         context.add_init_script(
             "document.addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
         )
+        return context
 
-        def open_page(path: str) -> Any:
-            page = context.new_page()
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.on("console", lambda line: complaints.append(line.text) if "policy" in line.text.lower() else None)
-            page.goto(f"{live_server.url}{path}")
+    def open_page(path: str, client: Client = admin_client, *, stays: bool = True) -> Any:
+        if client not in contexts:
+            contexts[client] = context_of(client)
+        page = contexts[client].new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda line: complaints.append(line.text) if _is_complaint(line) else None)
+        page.goto(f"{server.url}{path}")
+        if stays:
             page.evaluate("window.sameDocument = true")
-            return page
+            pages.append(page)
+        return page
 
-        yield open_page
-        for page in context.pages:
-            assert page.evaluate("window.sameDocument") is True, "a page was loaded anew"
-        browser.close()
-    assert complaints == []
+    expected: list[str] = []
+    open_page.expected = expected  # type: ignore[attr-defined]
+    yield open_page
+    try:
+        reloaded = [page.url for page in pages if page.evaluate("window.sameDocument") is not True]
+    finally:
+        for context in contexts.values():
+            context.close()
+        server.settle()
+    assert reloaded == []
+    assert [line for line in complaints if not any(word in line for word in expected)] == []
+
+
+def _is_complaint(line: Any) -> bool:
+    return line.type == "error" and not line.location["url"].endswith("/favicon.ico")
 
 
 def expect(locator: Any) -> Any:
     return sync_api.expect(locator)
 
 
+def followed(page: Any) -> Any:
+    """The page, once it hears of events."""
+    expect(page.locator("[data-ojs-status][data-state=live]")).to_be_visible()
+    return page
+
+
+def complete(queue: str = "claims") -> Any:
+    (row,) = fetch([queue], worker_id="w-1")
+    ack([Ack(row["id"])])
+    return row["id"]
+
+
 def test_a_failure_appears_is_retried_from_the_page_and_completes_without_a_reload(browse: Any) -> None:
-    overview, letters = browse(OVERVIEW), browse(LETTERS)
-    expect(overview.locator("[data-ojs-status]")).to_have_text("Live")
+    overview, letters = followed(browse(OVERVIEW)), followed(browse(LETTERS))
     expect(letters.get_by_text("No dead letters.")).to_be_visible()
     (job,) = dead()
+    shared.forget()
     expect(overview.locator("#ojs-n-dead")).to_have_text("1")
     expect(overview.locator("#ojs-failing")).to_contain_text("no such template")
     expect(letters.locator("#ojs-newest")).to_contain_text("no such template")
     letters.get_by_role("button", name=f"Retry job {job.pk}").click()
     expect(letters.locator("[data-ojs-said]")).to_contain_text("1 job made available again.")
     expect(letters.get_by_text("No dead letters.")).to_be_visible()
-    (row,) = fetch(["claims"], worker_id="w-1")
-    ack([Ack(row["id"])])
-    assert row["id"] == job.pk
+    assert complete() == job.pk
+    shared.forget()
     expect(overview.locator("#ojs-n-dead")).to_have_text("0")
     expect(overview.locator("#ojs-n-completed")).to_have_text("1")
+    expect(overview.locator("[data-ojs-status]")).to_have_text("Live")
 
 
 def test_a_queue_is_paused_and_resumed_by_keyboard_and_the_focus_stays(browse: Any) -> None:
@@ -114,43 +178,128 @@ def test_a_queue_is_paused_and_resumed_by_keyboard_and_the_focus_stays(browse: A
     assert not Queue.objects.get(pk="mail").paused
 
 
-def test_a_lost_connection_shows_and_so_does_its_return(browse: Any) -> None:
-    page = browse(OVERVIEW)
+def test_a_server_that_is_gone_shows_and_so_does_its_return(browse: Any, server: Any) -> None:
+    browse.expected += ["net::ERR_", "WebSocket"]
+    page = followed(browse(OVERVIEW))
     status = page.locator("[data-ojs-status]")
-    page.context.set_offline(True)
-    expect(status).to_contain_text("Connection lost")
-    pushed(3)
-    shared.forget()
-    expect(page.locator("#ojs-n-available")).to_have_text("0")
-    page.context.set_offline(False)
-    expect(status).to_have_text("Live")
+    server.stop()
+    try:
+        expect(status).to_contain_text("Connection lost")
+        pushed(3)
+        shared.forget()
+    finally:
+        server.start()
+    expect(status).to_have_text("Live again")
     expect(page.locator("#ojs-n-available")).to_have_text("3")
+    followed(page)
+    pushed(1)
+    shared.forget()
+    expect(page.locator("#ojs-n-available")).to_have_text("4")
 
 
 def test_a_hidden_tab_asks_for_nothing(browse: Any) -> None:
     page = browse(OVERVIEW)
+    page.clock.install()
+    page.reload()
+    page.evaluate("window.sameDocument = true")
+    followed(page)
     hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
     page.evaluate(f"{hide % 'true'} document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("[data-ojs-status]")).to_contain_text("Paused")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2500)  # longer than the pause between two questions
+    page.on("websocket", lambda socket: asked.append(socket.url))
+    page.clock.fast_forward("03:00:00")
     assert asked == []
     page.evaluate(f"{hide % 'false'} document.dispatchEvent(new Event('visibilitychange'))")
-    expect(page.locator("[data-ojs-status]")).to_have_text("Live")
-    assert asked
+    followed(page)
+    assert len(asked) >= 2  # the page and the socket
 
 
-def test_a_workflow_is_followed_as_it_goes(browse: Any) -> None:
+def test_a_workflow_is_followed_until_it_is_green(browse: Any) -> None:
     steps = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
     flow = workflow.create({"type": "chain", "steps": steps}).workflow
-    page = browse(f"/admin/django_ojs/workflow/{flow.pk}/change/")
+    page = followed(browse(f"{ADMIN}/workflow/{flow.pk}/change/"))
     expect(page.locator(".ojs-flow .ojs-box-available")).to_have_count(1)
     for ended in (1, 2):
-        (row,) = fetch(["default"], worker_id="w-1")
-        ack([Ack(row["id"])])
+        complete("default")
         expect(page.locator(".ojs-flow .ojs-box-completed")).to_have_count(ended)
     assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
+
+
+def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse: Any) -> None:
+    browse.expected.append("404")
+    (job,) = claimed()
+    page = followed(browse(f"{ADMIN}/job/{job.pk}/change/"))
+    page.locator("summary", has_text="Engine").click()
+    report([Report(job.pk, 40.0, "two of five")])
+    expect(page.locator(".field-progress progress")).to_have_attribute("value", "0.4")
+    expect(page.locator(".field-progress")).to_contain_text("40 %, two of five")
+    expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
+    ack([Ack(job.pk)])
+    expect(page.locator(".field-state_label .ojs-completed")).to_be_visible()
+    expect(page.locator("[data-ojs-part=subtitle]")).to_contain_text("(completed)")
+    expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
+    expect(page.locator("[data-ojs-part=history]")).to_contain_text("job.completed")
+    expect(page.locator(".field-unique_key").first).to_be_visible()
+    Job.objects.all().delete()
+    page.evaluate("document.querySelector('[data-ojs-live]').dispatchEvent(new Event('ojs:changed'))")
+    expect(page.locator("[data-ojs-status]")).to_contain_text("does not exist any more")
+
+
+def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:
+    dead(500)
+    (other,) = dead(type="report.daily")
+    page = browse(f"{LETTERS}?type=mail.*", stays=False)
+    page.get_by_role("link", name="Retry all that fit").click()
+    expect(page.locator("#content")).to_contain_text("500")
+    page.locator("#content form[method=post] [type=submit]").click()
+    page.wait_for_url(lambda url: "/all/" not in url)
+    letters = followed(browse(LETTERS))
+    expect(letters.locator("#ojs-newest tbody tr")).to_have_count(1)
+    assert list(Job.objects.filter(state="discarded")) == [other]
+    assert Job.objects.filter(state="available").count() == 500
+
+
+def test_a_schedule_runs_now(browse: Any) -> None:
+    cron.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.daily", "args": []})
+    overview = followed(browse(OVERVIEW))
+    page = browse(f"{ADMIN}/cronschedule/nightly/change/", stays=False)
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator(".messagelist")).to_contain_text("run")
+    expect(overview.locator("#ojs-n-available")).to_have_text("1")
+    assert Job.objects.get().type == "report.daily"
+
+
+def test_who_may_only_look_sees_what_another_does_and_has_no_button(browse: Any, operator: Any) -> None:
+    browse.expected.append("403")
+    jobs = dead(2)
+    boss, looker = browse(LETTERS), followed(browse(LETTERS, operator("view_job")))
+    expect(looker.locator("#ojs-newest tbody tr")).to_have_count(2)
+    expect(looker.locator("#ojs-newest button")).to_have_count(0)
+    expect(looker.get_by_role("link", name="Retry all")).to_have_count(0)
+    boss.get_by_role("button", name=f"Retry job {jobs[0].pk}").click()
+    expect(looker.locator("#ojs-newest tbody tr")).to_have_count(1)
+    nobody = Client()
+    nobody.force_login(get_user_model().objects.create_user("eve", is_staff=True))
+    expect(browse(LETTERS, nobody).locator("h1")).to_have_text("403 Forbidden")
+
+
+def test_without_a_websocket_a_page_polls_and_nothing_complains(browse: Any, settings: Any) -> None:
+    settings.OJS = {"REALTIME_URL": ""}
+    page = browse(OVERVIEW)
+    expect(page.locator("[data-ojs-status]")).to_contain_text("every few seconds")
+    pushed(2)
+    expect(page.locator("#ojs-n-available")).to_have_text("2")
+
+
+def test_a_websocket_that_is_not_served_is_given_up_for_polling(browse: Any, settings: Any) -> None:
+    settings.OJS = {"REALTIME_URL": "/nowhere"}
+    browse.expected.append("/nowhere")
+    page = browse(OVERVIEW)
+    expect(page.locator("[data-ojs-status]")).to_contain_text("every few seconds")
+    pushed(2)
+    expect(page.locator("#ojs-n-available")).to_have_text("2")
 
 
 def test_a_job_cannot_put_markup_into_a_picture(browse: Any) -> None:
@@ -159,13 +308,12 @@ def test_a_job_cannot_put_markup_into_a_picture(browse: Any) -> None:
     flow = workflow.create({"type": "chain", "name": evil[:200], "steps": steps}).workflow
     flow.steps.update(step_id=evil, type=evil)
     dead(error={"type": evil[:200], "message": evil, "retryable": False})
-    for path in (f"/admin/django_ojs/workflow/{flow.pk}/change/", OVERVIEW, LETTERS):
-        page = browse(path)
-        page.wait_for_timeout(100)
+    for path in (f"{ADMIN}/workflow/{flow.pk}/change/", OVERVIEW, LETTERS):
+        page = followed(browse(path))
         assert page.evaluate("window.hacked") is None
 
 
-def test_the_pages_work_without_javascript(live_server: Any, admin_client: Client) -> None:
+def test_the_pages_work_without_javascript(admin_client: Client) -> None:
     """Buttons are forms: what the module does for them is only to stay on the page."""
     pushed(queue="mail")
     body = admin_client.get(OVERVIEW).content.decode()

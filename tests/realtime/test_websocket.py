@@ -207,6 +207,23 @@ class TestCursors:
             assert [f["data"]["job_type"] for f in frames[3:] if "specversion" in f] == ["a.n1", "a.n2"]
             await socket.nothing()
 
+    async def test_an_interval_leaves_out_what_comes_too_soon_and_only_there(self) -> None:
+        async with connected() as socket:
+            answer = await subscribe(socket, channel="events", filter={}, min_interval_ms=60_000)
+            assert answer["min_interval_ms"] == 60_000
+            await subscribe(socket, channel="all", event_types=["job.enqueued"])
+            await enqueue("a.b", "a.c", "a.d")
+            found = await socket.events(4)
+            assert sorted(kinds(found)) == ["job.enqueued"] * 4
+            assert [frame["data"]["job_type"] for frame in found if frame["type"] != "event"] == ["a.b"]
+            await socket.nothing()
+
+    @pytest.mark.parametrize("interval", [-1, 60_001, 1.5, True, "500", [500]])
+    async def test_an_interval_that_is_none(self, interval: Any) -> None:
+        async with connected() as socket:
+            message = {"action": "subscribe", "channel": "events", "min_interval_ms": interval}
+            assert (await socket.ask(message))["code"] == "invalid_request"
+
     async def test_an_id_that_was_never_issued(self) -> None:
         async with connected() as socket:
             for message in (

@@ -1,89 +1,242 @@
-// Keeps the live part of a page as it is on the server: asks for it every two seconds while somebody looks.
+// Keeps the live part of a page as it is on the server.
 //
-// The server renders it; each child with an id is replaced when its HTML has changed, and nothing else. The page
-// works without this module. Whoever knows earlier that something happened (a push channel, say) sends the live
-// element an `ojs:changed` event, and it is asked for at once.
+// The server renders it, and this module asks for it: when an event on the WebSocket says that something happened,
+// and now and then for what changes without one. Where there is no WebSocket, it asks every few seconds instead. What
+// differs is changed in the page, node by node, so focus, scrolling and what is folded out stay. A page whose parts lie
+// apart marks each with `data-ojs-part`. Everything about it is in attributes of the element with `data-ojs-live`, which
+// the server has worked out (admin/live.py). Whoever else knows that something happened sends that element an
+// `ojs:changed` event. The page works without this module.
 
-const EVERY = 2000;
-const SLOWEST = 15000;
-const PATIENCE = 10000;
+const SLOWEST = 15000; // between two questions while the server does not answer
+const PATIENCE = 10000; // for an answer
+const DEBOUNCE = 300; // from an event to the question: others come with it
+const RETRY = 1000; // to the first try to connect again; then twice as long each time
+const RETRY_SLOWEST = 60000;
+const TRIES = 4; // at a WebSocket that was never there
+const ENDED = [4401, 4403]; // closed because the rights of this user ended: it would be refused again
 
 const live = document.querySelector("[data-ojs-live]");
 const status = document.querySelector("[data-ojs-status]");
 const said = document.querySelector("[data-ojs-said]");
 
 let timer = 0;
-let losses = 0;
+let due = Infinity; // when the next question is put
+let losses = 0; // questions in a row without an answer
+let wasLost = false;
+let gone = false;
 let asking = null;
-const known = new Map();
+let asked = -Infinity; // when the last question was put
+let unsettled = -Infinity; // until then an answer may be older than the last event
+
+const told = (name) => Number(live.dataset[name] || 0);
+
+// The sign
 
 function show(state) {
   if (!status || status.dataset.state === state) return;
+  if (state === "lost") wasLost = true;
   status.dataset.state = state;
-  status.textContent = status.dataset[state];
+  const isBack = wasLost && (state === "live" || state === "polling");
+  const text = status.dataset[isBack ? "again" : state];
+  if (status.textContent !== text) status.textContent = text; // else it would be read out twice
 }
 
-function parts(root) {
-  return [...root.children].flatMap((child) => (child.id ? [child] : parts(child)));
+function showLive() {
+  show(stream.isOpen ? "live" : "polling");
 }
 
-function remember() {
-  known.clear();
-  for (const part of parts(live)) known.set(part.id, part.outerHTML);
-}
+// The page
 
 function replace(html) {
-  const fresh = new DOMParser().parseFromString(html, "text/html").body;
-  const after = parts(fresh);
-  const focused = document.activeElement && live.contains(document.activeElement) ? document.activeElement.id : "";
-  const same = after.length === known.size && after.every((part) => known.has(part.id));
-  if (same) {
-    for (const part of after) {
-      if (known.get(part.id) !== part.outerHTML) {
-        known.set(part.id, part.outerHTML);
-        swap(document.getElementById(part.id), part);
-      }
-    }
-  } else {
-    live.replaceChildren(...fresh.childNodes);
-    remember();
+  const fresh = new DOMParser().parseFromString(html, "text/html");
+  const focused = document.activeElement?.id;
+  const parts = [...fresh.querySelectorAll("[data-ojs-part]")];
+  for (const part of parts) {
+    const old = document.querySelector(`[data-ojs-part="${CSS.escape(part.dataset.ojsPart)}"]`);
+    if (old) become(old, part);
   }
+  if (!parts.length) becomeChildren(live, fresh.body);
   if (focused && document.activeElement.id !== focused) {
     document.getElementById(focused)?.focus({ preventScroll: true });
   }
 }
 
-function swap(old, part) {
-  const scrolled = [...old.querySelectorAll(".ojs-wide")].map((box) => [box.scrollLeft, box.scrollTop]);
-  old.replaceWith(document.adoptNode(part));
-  part.querySelectorAll(".ojs-wide").forEach((box, index) => {
-    if (scrolled[index]) [box.scrollLeft, box.scrollTop] = scrolled[index];
-  });
+function become(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  if (old.nodeName !== fresh.nodeName || old.id !== fresh.id) return old.replaceWith(document.adoptNode(fresh));
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+    return;
+  }
+  const kept = (name) => name === "open" && old.nodeName === "DETAILS"; // what the reader has folded out
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !kept(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) {
+    if (old.getAttribute(name) !== value && !kept(name)) old.setAttribute(name, value);
+  }
+  becomeChildren(old, fresh);
 }
 
+function becomeChildren(old, fresh) {
+  const before = [...old.childNodes];
+  const after = [...fresh.childNodes];
+  after.forEach((node, index) => {
+    if (index < before.length) become(before[index], node);
+    else old.append(document.adoptNode(node));
+  });
+  for (const node of before.slice(after.length)) node.remove();
+}
+
+// Questions
+
 async function ask() {
-  clearTimeout(timer);
-  if (document.hidden) return show("paused");
+  schedule(Infinity);
   asking?.abort();
+  asking = null;
+  if (gone) return;
+  if (document.hidden) return show("paused");
   const mine = (asking = new AbortController());
+  asked = performance.now();
   const impatience = setTimeout(() => mine.abort(), PATIENCE);
   try {
     const answer = await fetch(live.dataset.ojsLive, { signal: mine.signal, cache: "no-store" });
+    if (answer.status === 404 || answer.status === 410) return end();
     if (!answer.ok || answer.redirected) throw new Error(`answered ${answer.status}`);
     const html = await answer.text();
     if (mine !== asking) return;
     replace(html);
     losses = 0;
-    show("live");
+    showLive();
+    stream.connect();
   } catch {
     if (mine !== asking) return;
     losses += 1;
     show("lost");
   } finally {
     clearTimeout(impatience);
-    if (mine === asking) timer = setTimeout(ask, Math.min(EVERY * 2 ** Math.min(losses, 3), SLOWEST));
+    if (mine === asking) {
+      asking = null;
+      plan();
+    }
   }
 }
+
+// When to ask next.
+function plan() {
+  const now = performance.now();
+  let pause = told("ojsEvery");
+  if (losses) pause = Math.min(pause * 2 ** Math.min(losses - 1, 4), SLOWEST);
+  else if (unsettled > now) pause = Math.max(unsettled - now, asked + gap() - now, 0);
+  else if (stream.isOpen) pause = told("ojsFollowing");
+  schedule(now + pause);
+}
+
+function schedule(instant) {
+  clearTimeout(timer);
+  due = instant;
+  if (due < Infinity) timer = setTimeout(ask, due - performance.now());
+}
+
+// What is asked for sooner has not changed: the server keeps it for so long.
+function gap() {
+  return Math.max(told("ojsAge"), 1000);
+}
+
+function changed() {
+  const now = performance.now();
+  unsettled = now + told("ojsInterval") + told("ojsAge") + DEBOUNCE;
+  if (asking || losses) return; // `plan` sees to it, when there is an answer
+  const soon = Math.max(now + DEBOUNCE, asked + gap());
+  if (soon < due) schedule(soon);
+}
+
+function end() {
+  gone = true;
+  asking = null;
+  stream.isOver = true;
+  stream.leave();
+  show("gone");
+}
+
+// Events
+
+const stream = {
+  isOpen: false, // events come
+  socket: null,
+  timer: 0,
+  failures: 0,
+  wasOpen: false,
+  isOver: false,
+  isSilent: false,
+
+  connect() {
+    if (this.socket || this.timer || this.isOver || !live.dataset.ojsSocket) return;
+    const url = new URL(live.dataset.ojsSocket, document.baseURI);
+    url.protocol = url.protocol.replace("http", "ws");
+    try {
+      this.socket = new WebSocket(url);
+    } catch {
+      this.isOver = true; // forbidden by a policy
+      return;
+    }
+    const mine = this.socket;
+    const on = (name, act) => mine.addEventListener(name, (event) => mine === this.socket && act(event));
+    on("open", () => mine.send(live.dataset.ojsSubscribe));
+    on("message", (event) => this.hear(JSON.parse(event.data)));
+    on("close", (event) => this.lose(event.code));
+  },
+
+  hear(message) {
+    this.isSilent = false;
+    switch (message.action) {
+      case "pong":
+        return;
+      case "error":
+        this.isOver = message.code !== "internal_error";
+        return this.socket.close();
+      case "subscribed":
+        this.isOpen = this.wasOpen = true;
+        this.failures = 0;
+        unsettled = performance.now() + told("ojsAge") + DEBOUNCE; // something may have happened before
+        if (losses || asking) return;
+        showLive();
+        return plan();
+    }
+    changed();
+  },
+
+  lose(code) {
+    this.socket = null;
+    this.isOver ||= ENDED.includes(code) || (!this.wasOpen && this.failures + 1 >= TRIES);
+    if (this.isOpen) {
+      this.isOpen = false;
+      ask(); // is the server still there?
+    }
+    const pause = Math.min(RETRY * 2 ** this.failures, RETRY_SLOWEST);
+    this.failures += 1;
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      if (!losses && !document.hidden) this.connect(); // otherwise it is tried when the server has answered
+    }, pause * (0.5 + Math.random()));
+  },
+
+  // A connection may be dead without anybody having said so.
+  probe() {
+    if (!this.isOpen) return;
+    if (this.isSilent) {
+      this.leave();
+      return ask();
+    }
+    this.isSilent = true;
+    this.socket.send('{"action": "ping"}');
+  },
+
+  leave() {
+    const socket = this.socket;
+    this.socket = null;
+    this.isOpen = this.isSilent = false;
+    socket?.close();
+  },
+};
 
 // Buttons of the live part: done without leaving the page, with what the server says about it.
 async function act(event) {
@@ -105,12 +258,16 @@ async function act(event) {
 }
 
 if (live) {
-  remember();
-  document.addEventListener("visibilitychange", ask);
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) stream.leave();
+    ask();
+  });
   window.addEventListener("online", ask);
   window.addEventListener("offline", ask);
-  live.addEventListener("ojs:changed", ask);
+  live.addEventListener("ojs:changed", changed);
   document.addEventListener("submit", act);
-  show("live");
-  timer = setTimeout(ask, EVERY);
+  setInterval(() => stream.probe(), told("ojsFollowing") || SLOWEST);
+  if (!live.dataset.ojsSocket) showLive();
+  stream.connect();
+  plan();
 }
