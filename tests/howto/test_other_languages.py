@@ -76,7 +76,7 @@ def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, int
     failing = push(type="text.count", args=[17], retry={"max_attempts": 2, "initial_interval": "PT0.1S"})
     unknown = push(type="text.translate", args=[])
 
-    (tmp_path / name).write_text(titled("other-languages", name))
+    (tmp_path / name).write_text(titled("how-to/other-languages", name))
     environment = {**os.environ, "OJS_URL": server}
     with (tmp_path / "log").open("w") as log:
         worker = subprocess.Popen([interpreter, name], cwd=tmp_path, env=environment, stdout=log, stderr=log)
