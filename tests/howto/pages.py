@@ -1,7 +1,7 @@
 """The pages of docs/how-to, and somebody who does what they say, in this process.
 
 What follows the language of a fenced block: `title="PATH"` makes it a file; a `text output` is what the last
-command printed, where `...` stands for anything.
+command printed, where `...` stands for anything. Code that is marked `before` or `move` needs other packages.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ def _fences(page: str) -> list[tuple[str, str, str]]:
     return _FENCE.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
 
 
+#: Marks of code that needs another project's packages.
+NOT_OURS = ("before", "move")
+
+
 class Reader:
     """Who reads a page from top to bottom; `names` are those that its Python has, `answers` what curl was told."""
 
@@ -62,13 +66,15 @@ class Reader:
         dotted = name.removesuffix(".py").replace("/", ".")
         found = types.ModuleType(dotted)
         self._monkeypatch.setitem(sys.modules, dotted, found)
-        if parent := dotted.rpartition(".")[0]:
+        if (parent := dotted.rpartition(".")[0]) and parent not in sys.modules:
             self._monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
         exec(compile(text, name, "exec"), found.__dict__)
         return found
 
     def _python(self, text: str, marks: str) -> None:
-        if title := re.search(r'title="(.+?)"', marks):
+        if marks.strip() in NOT_OURS:
+            compile(text, "page", "exec")
+        elif title := re.search(r'title="(.+?)"', marks):
             self.module(title[1], text)
         else:
             exec(compile(text, "page", "exec"), self.names)

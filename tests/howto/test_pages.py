@@ -97,3 +97,13 @@ def test_every_how_to_is_in_the_tutorial() -> None:
     pages = {path.stem for path in (DOCS / "how-to").glob("*.md")} - {"index"}
     assert pages
     assert {page for page in pages if f"(how-to/{page}.md)" not in tutorial} == set()
+
+
+@pytest.mark.parametrize("page", ["celery", "django-q2", "huey", "procrastinate", "rq"])
+def test_coming_from(reader: Reader, ojs_worker: WorkerJobs, page: str) -> None:
+    """Its example after the change runs. What goes before has packages that are not here; it is Python, at least."""
+    payments = "class Busy(Exception): ...\ndef charge(order, cents, key): return f'{order} {cents}'\n"
+    reader.module("shop/payments.py", payments)
+    reader.read(f"coming-from/{page}")
+    ojs_worker.drain(with_scheduled=True)
+    assert reader.names["handle"].refresh().result == "17 990"
