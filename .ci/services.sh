@@ -2,7 +2,7 @@
 # Database servers for the gate. `services.sh postgres|mariadb|redis` prints a URL to test with: of the server
 # that answers on the usual local port if it lets us make databases, else of one that is installed from Debian's
 # packages where needed and started on a port of its own. `stop` ends the latter. All but URLs goes to stderr.
-# `headers` and `chromium` install only.
+# `headers`, `curl` and `chromium` install only.
 # OJS_CI_PRIVATE_SERVICES=1 passes over servers that are running already.
 set -euo pipefail
 
@@ -66,6 +66,10 @@ headers() { # to compile mysqlclient
   packages gcc gcc
 }
 
+curl() { # for docs/tutorial.md
+  packages curl curl
+}
+
 chromium() { # for the tests that look at pages
   [[ -n ${CHROMIUM-} ]] || packages chromium chromium
 }
@@ -78,7 +82,7 @@ stop() {
 }
 
 packages() { # command, package that has it
-  command -v "$1" >/dev/null || install "$2"
+  type -P "$1" >/dev/null || install "$2" # not `command -v`: functions here have names of commands
 }
 
 install() {

@@ -58,13 +58,12 @@ step_conformance() { # the cases wait more than they work: four at a time
 
 step_wheel() { # what a user installs, used where nothing of this checkout can be seen
   "$venv/bin/python" -m build --wheel --outdir "$CI_WORK/dist" .
-  python3 -m venv "$CI_WORK/user"
-  "$CI_WORK/user/bin/pip" install "$CI_WORK"/dist/*.whl
-  "$CI_WORK/user/bin/pip" check
-  cp .ci/smoke_site.py "$CI_WORK/user/"
-  cd "$CI_WORK/user"
-  bin/django-admin startproject site_of_user .
-  bin/python smoke_site.py
+  tutorial python3 ''
+  cd "$CI_WORK/tutorial"
+  .venv/bin/pip check
+  .venv/bin/python manage.py makemigrations --check --dry-run
+  .venv/bin/python -c 'import django_ojs, pathlib; here = pathlib.Path(django_ojs.__file__).parent; print(here)
+assert here.parent.name == "site-packages" and (here / "py.typed").exists()'
 }
 
 step_python312() { newer_suite 3.12; }
@@ -77,10 +76,18 @@ newer_environment() { # Python's version, Django
   "$CI_WORK/python$1/bin/pip" install -e '.[test]' "$2"
 }
 
-newer_suite() { # Python's version: the whole suite on SQLite
+newer_suite() { # Python's version: the whole suite on SQLite, and the tutorial with the Django that it has
   find_python "$1" >/dev/null || skip "Python $1 is not on this machine"
   "$CI_WORK/python$1/bin/python" -c 'import django, sys; print("Python", sys.version.split()[0], "Django", django.__version__)'
   suite "$CI_WORK/python$1/bin/pytest"
+  tutorial "$CI_WORK/python$1/bin/python" "$("$CI_WORK/python$1/bin/python" -c 'import django; print("%d.%d" % django.VERSION[:2])')"
+}
+
+tutorial() { # interpreter, Django's version or '': docs/tutorial.md word by word, in an empty folder
+  local package=("$CI_WORK"/dist/*.whl)
+  [[ -e ${package[0]} ]] || package=(.)
+  bash .ci/services.sh curl
+  "$1" .ci/tutorial.py --package "${package[0]}" --django "$2" --folder "$CI_WORK/tutorial$2"
 }
 
 # The machine may be busy with others' work: tests that failed, three at most, run once more with the machine to

@@ -1,0 +1,100 @@
+"""The workers of docs/how-to/other-languages.md against a live server: what they run, what fails, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.howto.pages import titled
+
+#: The server has a database of its own, so it is the same with each.
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite, pytest.mark.timeout(600)]
+
+LIMIT = 180.0
+NODE = shutil.which("node")
+WORKERS = [
+    pytest.param("worker.py", sys.executable, id="python"),
+    pytest.param("worker.mjs", NODE, id="javascript", marks=pytest.mark.skipif(NODE is None, reason="needs node")),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    with subprocess.Popen(
+        [sys.executable, "manage.py", "ojs_testserver", "--port", "0"],
+        cwd=Path(__file__).parents[2], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            ready = process.stdout.readline().split()
+            assert ready[:1] == ["ready"], ready
+            yield ready[1]
+        finally:
+            process.terminate()
+
+
+def call(url: str, body: Any = None) -> dict[str, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def eventually(look: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + LIMIT
+    while not (found := look()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("name, interpreter", WORKERS)
+def test_a_worker_of_a_hundred_lines(server: str, tmp_path: Path, name: str, interpreter: str) -> None:
+    api = f"{server.rstrip('/')}/ojs/v1"
+
+    def push(**job: Any) -> str:
+        pushed = call(f"{api}/jobs", {"queue": "words", **job})
+        return str(pushed.get("job", pushed)["id"])
+
+    def ended(job_id: str) -> dict[str, Any] | None:
+        found = call(f"{api}/jobs/{job_id}")
+        job: dict[str, Any] = found.get("job", found)
+        return job if job["state"] in ("completed", "discarded") else None
+
+    counted = push(type="text.count", args=["to be or not to be"])
+    failing = push(type="text.count", args=[17], retry={"max_attempts": 2, "initial_interval": "PT0.1S"})
+    unknown = push(type="text.translate", args=[])
+
+    (tmp_path / name).write_text(titled("how-to/other-languages", name))
+    environment = {**os.environ, "OJS_URL": server}
+    with (tmp_path / "log").open("w") as log:
+        worker = subprocess.Popen([interpreter, name], cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        jobs = [eventually(lambda job=job: ended(job), f"{job} ends") for job in (counted, failing, unknown)]
+        assert worker.poll() is None
+        worker.terminate()
+        assert worker.wait(LIMIT) == 0
+    except BaseException:
+        print((tmp_path / "log").read_text())
+        raise
+    finally:
+        worker.kill()
+        worker.wait()
+
+    assert (jobs[0]["state"], jobs[0]["result"]) == ("completed", {"words": 6})
+    assert (jobs[1]["state"], jobs[1]["attempt"]) == ("discarded", 2)
+    assert jobs[1]["errors"][-1]["type"] in ("AttributeError", "TypeError")
+    assert jobs[1]["errors"][-1]["backtrace"]
+    assert (jobs[2]["state"], jobs[2]["attempt"]) == ("discarded", 1)
+    assert "no handler for text.translate" in jobs[2]["errors"][-1]["message"]

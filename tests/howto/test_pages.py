@@ -1,0 +1,109 @@
+"""What the how-tos say is so: their code runs, their commands print what they promise, their calls are answered."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.management import CommandError
+
+from django_ojs import enqueue
+from django_ojs.errors import Duplicate
+from django_ojs.models import CronSchedule, Job, Queue, RateLimit, Worker
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.register import register
+from django_ojs.testing import WorkerJobs
+from tests.howto.pages import DOCS, Reader
+
+pytestmark = pytest.mark.django_db
+
+
+def test_cron(reader: Reader) -> None:
+    reader.read("how-to/cron")
+    assert CronSchedule.objects.get().enabled
+    assert Job.objects.get().state == "completed"
+
+
+def test_workflows(reader: Reader) -> None:
+    reader.read("how-to/workflows")
+    assert not Job.objects.filter(type="etl.alarm", state="completed").exists()
+
+
+def test_unique_jobs(reader: Reader) -> None:
+    reader.read("how-to/unique-jobs")
+    assert sorted(Job.objects.values_list("type", "state")) == [
+        ("customer.sync", "available"),
+        ("customer.sync", "cancelled"),
+        ("newsletter.send", "available"),
+        ("search.reindex", "available"),
+        ("search.reindex", "available"),
+    ]
+
+
+def test_a_newsletter_once_a_day(reader: Reader, ojs_worker: WorkerJobs) -> None:
+    """... also when the first has been sent."""
+    reader.read("how-to/unique-jobs")
+    ojs_worker.drain()
+    with pytest.raises(Duplicate):
+        enqueue("newsletter.send", 7)
+
+
+def test_rate_limits(reader: Reader, ojs_worker: WorkerJobs) -> None:
+    enqueue("mail.send", queue="mail")
+    reader.read("how-to/rate-limits")
+    assert Queue.objects.get(name="mail").config["concurrency"] == 5
+    assert {"partner", "type:report.make"} <= set(RateLimit.objects.values_list("key", flat=True))
+    assert len(fetch(["default"], count=10, worker_id="w")) == 1, "the two share one limit"
+
+    handle = enqueue("partner.push", 1, queue="partner")
+    assert ojs_worker.drain(queues="partner").completed == 0
+    sys.modules["shop.jobs"].busy["yes"] = False
+    assert ojs_worker.drain(queues="partner", until="29s").completed == 0
+    assert ojs_worker.drain(queues="partner", until="30s").completed == 1
+    assert (handle.refresh().state, handle.errors) == ("completed", [])
+
+
+def test_transactions(reader: Reader) -> None:
+    reader.read("how-to/transactions")
+    results = Job.objects.filter(type="team.welcome").values_list("result", flat=True)
+    assert sorted(map(str, results)) == ["Welcome, green", "Welcome, red"]
+    assert set(Group.objects.values_list("name", flat=True)) == {"green", "red"}
+
+
+def test_async_handlers(reader: Reader) -> None:
+    reader.read("how-to/async-handlers")
+
+
+def test_queues_and_machines(reader: Reader) -> None:
+    with pytest.raises(SystemExit) as ended:  # nobody works
+        reader.read("how-to/queues-and-machines")
+    assert ended.value.code == 3
+    found = Job.objects.order_by("created_at").values_list("queue", "priority")
+    assert list(found) == [("mail", 0), ("urgent", 10), ("video", 0)]
+    reader.read("how-to/queues-and-machines", skip="--check")
+
+
+def test_deploys(reader: Reader) -> None:
+    with pytest.raises(CommandError, match="site-41"):
+        reader.read("how-to/deploys")
+    register("site-41", {})
+    reader.read("how-to/deploys")
+    assert Worker.objects.get().directive == "terminate"
+
+
+def test_every_how_to_is_in_the_tutorial() -> None:
+    tutorial = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    pages = {path.stem for path in (DOCS / "how-to").glob("*.md")} - {"index"}
+    assert pages
+    assert {page for page in pages if f"(how-to/{page}.md)" not in tutorial} == set()
+
+
+@pytest.mark.parametrize("page", ["celery", "django-q2", "huey", "procrastinate", "rq"])
+def test_coming_from(reader: Reader, ojs_worker: WorkerJobs, page: str) -> None:
+    """Its example after the change runs. What goes before has packages that are not here; it is Python, at least."""
+    payments = "class Busy(Exception): ...\ndef charge(order, cents, key): return f'{order} {cents}'\n"
+    reader.module("shop/payments.py", payments)
+    reader.read(f"coming-from/{page}")
+    ojs_worker.drain(with_scheduled=True)
+    assert reader.names["handle"].refresh().result == "17 990"
