@@ -164,6 +164,13 @@ def test_every_variable_is_one_that_the_example_site_reads() -> None:
     assert dburl.parse(env["DATABASE_URL"], ROOT)["NAME"] == "shop"
 
 
+def test_a_database_url_can_say_what_a_pooler_needs() -> None:
+    assert "?disable_server_side_cursors=true" in (PAGES / "database.md").read_text(encoding="utf-8")
+    config = dburl.parse("postgres://a@b/c?disable_server_side_cursors=true", ROOT)
+    assert config["DISABLE_SERVER_SIDE_CURSORS"] is True
+    assert dburl.parse(dburl.unparse(config), ROOT) == config
+
+
 def test_probes_ask_for_paths_that_are_there_and_name_a_host() -> None:
     documents = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text(encoding="utf-8")))
     asked = [found["httpGet"] for found in strings(documents) if isinstance(found, dict) and "httpGet" in found]
