@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils.http import urlencode
 
+from django_ojs import jsontext
 from django_ojs.admin import display
 from django_ojs.admin.base import named, unless_large
 from django_ojs.admin.figures import last_errors
 from django_ojs.admin.shared import Shared
 from django_ojs.models import Job
 from django_ojs.operations import counts
-from django_ojs.operations.bulk import mentions
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant, parse_instant
 
@@ -92,6 +92,11 @@ def newest(wanted: Filter) -> Shared[list[dict[str, Any]]]:
         return [{**row, "error": display.brief(errors.get(row["pk"]))} for row in rows]
 
     return Shared(read, SEARCHED if wanted.error else FRESH)
+
+
+def mentions(text: str) -> Q:
+    """Jobs in whose errors this text is, as they are stored."""
+    return Q(errors__contains=jsontext.dumps(text)[1:-1])
 
 
 def compute(using: str) -> list[Group]:

@@ -19,6 +19,7 @@ from django_ojs import jsontext
 from django_ojs.admin import columns, display
 from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, TextFilter, unless_large
 from django_ojs.admin.board import Board
+from django_ojs.admin.deadletters import mentions
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.prioritising import Prioritising
 from django_ojs.admin.timeline import timeline
@@ -26,7 +27,6 @@ from django_ojs.errors import Conflict
 from django_ojs.models import Job, Queue
 from django_ojs.operations import progress
 from django_ojs.operations.activate import activate
-from django_ojs.operations.bulk import mentions
 from django_ojs.operations.cancel import cancel
 from django_ojs.operations.delete import delete
 from django_ojs.operations.duplicate import duplicate

@@ -16,11 +16,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db.models import Q
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.errors import OJSError
 from django_ojs.models import Job
 from django_ojs.operations import audit
-from django_ojs.operations.bulk import Filter, matching, mentions
+from django_ojs.operations.bulk import Filter, matching
 from django_ojs.operations.common import database
 from django_ojs.policies import durations
 from django_ojs.states import State, ordered
@@ -115,7 +115,9 @@ def chosen(options: dict[str, Any], default: Sequence[State]) -> tuple[Filter, Q
         enqueued_before=options["before"], enqueued_after=options["after"],
     )  # fmt: skip
     more = Q(type__startswith=named[:-1]) if begins else Q()
-    return found, more & DEAD_LETTER & mentions(options["error"]) if options["error"] else more
+    if options["error"]:
+        more &= DEAD_LETTER & Q(errors__contains=jsontext.dumps(options["error"])[1:-1])
+    return found, more
 
 
 class Operator(ShellCommand):
@@ -134,17 +136,18 @@ class Operator(ShellCommand):
         return rows[: options["limit"]]
 
     def act(
-        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str
+        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str,
+        **detail: Any,
     ) -> None:  # fmt: skip
         """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
-        entry with this `action` in the audit log."""
+        entry with this `action` in the audit log, and with those of `detail` that say anything."""
         ids = self._ids(options, default)
         if options["dry_run"]:
             self.stdout.write(f"{jobs(len(ids))} would be {done}.")
             return
         if ids and not options["yes"]:
             self._ask(f"{verb} {jobs(len(ids))}?")
-        refused, seen = self._run(ids, run, action)
+        refused, seen = self._run(ids, lambda part: _audited(run, part, action, detail))
         self.stdout.write(f"{jobs(seen - len(refused))} {done}.")
         for error in refused[:SPELLED_OUT]:
             self.stderr.write(str(error))
@@ -156,13 +159,13 @@ class Operator(ShellCommand):
         if refused or seen < len(ids):
             sys.exit(IN_PART)
 
-    def _run(self, ids: Sequence[uuid.UUID], run: Run, action: str) -> tuple[list[OJSError], int]:
+    def _run(self, ids: Sequence[uuid.UUID], run: Run) -> tuple[list[OJSError], int]:
         """What was refused, and how many jobs had their turn before the end or Ctrl-C."""
         refused: list[OJSError] = []
         seen, progress = 0, Progress(self.stderr, len(ids))
         try:
             for part in _parts(ids):
-                refused += [error for error in _audited(run, part, action) if isinstance(error, OJSError)]
+                refused += [outcome for outcome in run(part) if isinstance(outcome, OJSError)]
                 seen += len(part)
                 progress.show(seen)
         except KeyboardInterrupt:  # the batch it falls into is undone
@@ -191,13 +194,14 @@ class Operator(ShellCommand):
             raise CommandError("Nothing was changed.")
 
 
-def _audited(run: Run, ids: Sequence[uuid.UUID], action: str) -> Sequence[Any]:
+def _audited(run: Run, ids: Sequence[uuid.UUID], action: str, detail: dict[str, Any]) -> Sequence[Any]:
     entry = audit.Act(audit.by_command(), action, door="command")
 
     def act() -> Sequence[Any]:
         outcomes = run(ids)
         done = [pk for pk, outcome in zip(ids, outcomes, strict=True) if not isinstance(outcome, OJSError)]
         audit.name_targets(entry, done, len(ids))
+        entry.detail |= {name: value for name, value in detail.items() if value}
         return outcomes
 
     return audit.perform(act, entry)

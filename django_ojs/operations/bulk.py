@@ -62,11 +62,6 @@ class Filter:
         return found
 
 
-def mentions(text: str) -> Q:
-    """Jobs in whose errors this text is, as they are stored."""
-    return Q(errors__contains=jsontext.dumps(text)[1:-1])
-
-
 def matching(wanted: Filter, visible: Q, limit: int, *, using: str | None = None) -> list[uuid.UUID]:
     """The ids of at most `limit` jobs that fit, oldest id first. `visible` is what the caller may touch."""
     jobs = Job.objects.using(database(using)).filter(wanted.condition() & visible).order_by("pk")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.conf import settings as site
 from django.core.management import CommandError, call_command
-from django.db import OperationalError
+from django.db import DEFAULT_DB_ALIAS, OperationalError
 
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
@@ -25,7 +25,7 @@ from django_ojs.models import AuditEntry, Event, Job, Queue
 from django_ojs.operations import audit
 from django_ojs.operations.fail import Failure, fail_one
 from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
+from django_ojs.operations.register import may_fetch, register
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -258,10 +258,10 @@ def test_an_interrupted_run_tells_what_it_has_done(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(operating, "CHUNK", 2)
     audited = operating._audited
 
-    def until_the_second(run: Any, ids: Any, action: str) -> Any:
+    def until_the_second(run: Any, ids: Any, action: str, detail: Any) -> Any:
         if len(ids) < 2:
             raise KeyboardInterrupt
-        return audited(run, ids, action)
+        return audited(run, ids, action, detail)
 
     monkeypatch.setattr(operating, "_audited", until_the_second)
     told = partly("ojs_jobs", "cancel", "--all", "--yes")
@@ -383,8 +383,12 @@ def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db
 
 def test_a_silent_worker_is_told(transactional_db: None) -> None:
     register("w-1", {"hostname": "h", "queues": ["default"]})
+    may_fetch("by-hand", ["default"], DEFAULT_DB_ALIAS)
     clock.freeze(clock.now() + dt.timedelta(hours=1))
-    assert "! The worker w-1 is silent." in run("ojs_status")
+    told = run("ojs_status")
+    assert "! The worker w-1 is silent." in told
+    assert "by-hand" in told
+    assert "The worker by-hand" not in told  # it fetched once and never promised to stay
 
 
 def test_watching_shows_it_again_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,9 @@ def _attention(facts: dict[str, Any], using: str) -> list[str]:
     waiting = facts["jobs"][State.AVAILABLE]
     if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
         found.append(f"{_waiting(waiting)}, and no worker runs.")
-    found += [f"The worker {worker['id']} is silent." for worker in facts["workers"] if worker["state"] == "stale"]
+    beating = set(Worker.objects.using(using).exclude(last_heartbeat_at=None).values_list("pk", flat=True))
+    stale = (worker["id"] for worker in facts["workers"] if worker["state"] == "stale")
+    found += [f"The worker {name} is silent." for name in stale if name in beating]  # others only fetched, and left
     unserved = registry.unserved_types(using) if facts["workers"] else {}
     found += [f"{_waiting(count, f' of the type {name}')}, and no worker has it." for name, count in unserved.items()]
     held = (queue for queue in facts["queues"] if queue["status"] == "paused" and queue[State.AVAILABLE])
