@@ -30,7 +30,7 @@ UNITS = sorted(FILES.glob("*.service"))
 PROGRAMS = ("python", "gunicorn", "uvicorn")
 #: What the example site reads from the environment.
 VARIABLES = set(
-    re.findall(r'(?:environ\.get|_list)\("(\w+)"', (ROOT / "example_project/settings.py").read_text(encoding="utf-8"))
+    re.findall(r'(?:environ\.get|_list|_on)\("(\w+)"', (ROOT / "example_project/settings.py").read_text(encoding="utf-8"))
 ) | set(re.findall(r'environ\.get\("(\w+)"', (ROOT / "example_project/paths.py").read_text(encoding="utf-8")))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.conf import settings as site
 from django.core.management import CommandError, call_command
-from django.db import DEFAULT_DB_ALIAS, OperationalError
+from django.db import OperationalError
 
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
@@ -25,7 +25,7 @@ from django_ojs.models import AuditEntry, Event, Job, Queue
 from django_ojs.operations import audit
 from django_ojs.operations.fail import Failure, fail_one
 from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import may_fetch, register
+from django_ojs.operations.register import register
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -383,7 +383,7 @@ def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db
 
 def test_a_silent_worker_is_told(transactional_db: None) -> None:
     register("w-1", {"hostname": "h", "queues": ["default"]})
-    may_fetch("by-hand", ["default"], DEFAULT_DB_ALIAS)
+    fetch(["default"], worker_id="by-hand")
     clock.freeze(clock.now() + dt.timedelta(hours=1))
     told = run("ojs_status")
     assert "! The worker w-1 is silent." in told
