@@ -29,9 +29,8 @@ UNITS = sorted(FILES.glob("*.service"))
 #: What starts the site's processes in an argument vector: the rest of it follows.
 PROGRAMS = ("python", "gunicorn", "uvicorn")
 #: What the example site reads from the environment.
-VARIABLES = set(
-    re.findall(r'(?:environ\.get|_list|_on)\("(\w+)"', (ROOT / "example_project/settings.py").read_text(encoding="utf-8"))
-) | set(re.findall(r'environ\.get\("(\w+)"', (ROOT / "example_project/paths.py").read_text(encoding="utf-8")))
+SITE = "".join((ROOT / "example_project" / name).read_text(encoding="utf-8") for name in ("settings.py", "paths.py"))
+VARIABLES = set(re.findall(r'(?:environ\.get|_list|_on)\("(\w+)"', SITE))
 
 
 def unit(path: Path) -> configparser.ConfigParser:
