@@ -33,7 +33,7 @@ ENGINES = {
 #: Under ASGI each request has a thread of its own, so a kept connection would only be left behind: none is
 #: kept unless the URL asks, by `?pool=true` (PostgreSQL) or, under WSGI and in workers, `?conn_max_age=60`.
 SERVER_SETTINGS: dict[str, Any] = {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
-DJANGO_KEYS = {"conn_max_age", "conn_health_checks", "atomic_requests"}
+DJANGO_KEYS = {"conn_max_age", "conn_health_checks", "atomic_requests", "disable_server_side_cursors"}
 
 
 def parse(url: str, base: Path) -> dict[str, Any]:

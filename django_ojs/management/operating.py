@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db.models import Q
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.errors import OJSError
 from django_ojs.models import Job
 from django_ojs.operations import audit
@@ -29,8 +30,51 @@ CHUNK = 500  #: jobs that one operation, and one transaction, gets
 MOST = 1_000_000  #: jobs that one command takes
 SPELLED_OUT = 20  #: refusals that are told one by one
 
+#: The dead letter queue, in words that find its index.
+DEAD_LETTER = Q(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
+
 #: Takes ids, returns an outcome for each, an `OJSError` where it is refused.
 Run = Callable[[Sequence[uuid.UUID]], Sequence[Any]]
+
+
+class ShellCommand(BaseCommand):
+    """A command whose reader may leave: after `| head` it ends without a word."""
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        try:
+            super().run_from_argv(argv)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())  # what is buffered must not fail once more at the exit
+            sys.exit(1)
+
+
+class Progress:
+    """How far a long run is: one line on a terminal, rewritten as it goes, and nothing anywhere else."""
+
+    WIDTH = 30
+
+    def __init__(self, stream: OutputWrapper, total: int) -> None:
+        self._stream, self._total = stream, total
+        self._live = total > CHUNK and stream.isatty()
+
+    def show(self, done: int) -> None:
+        bar = "#" * (self.WIDTH * done // self._total)
+        self._write(f"\r[{bar:.<{self.WIDTH}}] {done:,} of {self._total:,}")
+
+    def clear(self) -> None:
+        self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        if self._live:
+            self._stream.write(text, str, ending="")
+            self._stream.flush()
+
+
+def jobs(number: int) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} job" if number == 1 else f"{number} jobs"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -53,6 +97,7 @@ def add_choice(parser: CommandParser, *, states: bool = True, ids: bool = True) 
     when = "an instant such as 2026-01-31T12:00:00Z, or so long ago: 90m, 2h, 7d"
     parser.add_argument("--before", type=_time, metavar="WHEN", help=f"only jobs enqueued before: {when}")
     parser.add_argument("--after", type=_time, metavar="WHEN", help="only jobs enqueued after")
+    parser.add_argument("--error", default="", metavar="TEXT", help="only dead letters in whose errors this text is")
 
 
 def add_act(parser: CommandParser) -> None:
@@ -69,10 +114,13 @@ def chosen(options: dict[str, Any], default: Sequence[State]) -> tuple[Filter, Q
         states=options.get("state") or ordered(default), type="" if begins else named, queue=options["queue"],
         enqueued_before=options["before"], enqueued_after=options["after"],
     )  # fmt: skip
-    return found, Q(type__startswith=named[:-1]) if begins else Q()
+    more = Q(type__startswith=named[:-1]) if begins else Q()
+    if options["error"]:
+        more &= DEAD_LETTER & Q(errors__contains=jsontext.dumps(options["error"])[1:-1])
+    return found, more
 
 
-class Operator(BaseCommand):
+class Operator(ShellCommand):
     """A command that lists jobs and does something to those that are chosen."""
 
     #: What its jobs have in common, such as being dead letters.
@@ -81,32 +129,53 @@ class Operator(BaseCommand):
     def rows(self, options: dict[str, Any], default: Sequence[State], columns: Sequence[str] | None = None) -> Any:
         """The newest of the chosen jobs as rows, at most `limit`."""
         wanted, more = chosen(options, default)
-        jobs = Job.objects.using(database(None)).filter(wanted.condition() & more & self.every)
-        return jobs.order_by("-pk")[: options["limit"]].rows(columns)
+        found = Job.objects.using(database(None)).filter(wanted.condition() & more & self.every)
+        rows = found.order_by("-pk")[: options["limit"] + 1].rows(columns)
+        if len(rows) > options["limit"] and not options["json"]:
+            self.stderr.write(f"The newest {options['limit']}; --limit shows more.", str)
+        return rows[: options["limit"]]
 
     def act(
-        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str
+        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str,
+        **detail: Any,
     ) -> None:  # fmt: skip
         """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
-        entry with this `action` in the audit log."""
+        entry with this `action` in the audit log, and with those of `detail` that say anything."""
         ids = self._ids(options, default)
         if options["dry_run"]:
-            self.stdout.write(f"{len(ids)} jobs would be {done}.")
+            self.stdout.write(f"{jobs(len(ids))} would be {done}.")
             return
         if ids and not options["yes"]:
-            self._ask(f"{verb} {len(ids)} jobs?")
-        refused = [
-            error for part in _parts(ids) for error in _audited(run, part, action) if isinstance(error, OJSError)
-        ]
-        self.stdout.write(f"{len(ids) - len(refused)} jobs {done}.")
+            self._ask(f"{verb} {jobs(len(ids))}?")
+        refused, seen = self._run(ids, lambda part: _audited(run, part, action, detail))
+        self.stdout.write(f"{jobs(seen - len(refused))} {done}.")
         for error in refused[:SPELLED_OUT]:
             self.stderr.write(str(error))
         if refused:
-            self.stderr.write(f"{len(refused)} jobs were left as they are.")
+            left = "1 job was left as it is." if len(refused) == 1 else f"{len(refused)} jobs were left as they are."
+            self.stderr.write(left)
+        if seen < len(ids):
+            self.stderr.write(f"Interrupted before the last {len(ids) - seen}.")
+        if refused or seen < len(ids):
             sys.exit(IN_PART)
 
+    def _run(self, ids: Sequence[uuid.UUID], run: Run) -> tuple[list[OJSError], int]:
+        """What was refused, and how many jobs had their turn before the end or Ctrl-C."""
+        refused: list[OJSError] = []
+        seen, progress = 0, Progress(self.stderr, len(ids))
+        try:
+            for part in _parts(ids):
+                refused += [outcome for outcome in run(part) if isinstance(outcome, OJSError)]
+                seen += len(part)
+                progress.show(seen)
+        except KeyboardInterrupt:  # the batch it falls into is undone
+            pass
+        finally:
+            progress.clear()
+        return refused, seen
+
     def _ids(self, options: dict[str, Any], default: Sequence[State]) -> list[uuid.UUID]:
-        filters = [options.get(name) for name in ("state", "type", "queue", "before", "after")]
+        filters = [options.get(name) for name in ("state", "type", "queue", "before", "after", "error")]
         if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
             raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
         if options["ids"]:
@@ -119,17 +188,20 @@ class Operator(BaseCommand):
             answer = input(f"{question} [y/N] ")
         except EOFError:
             raise CommandError("Nobody is there to answer: say --yes. Nothing was changed.") from None
+        except KeyboardInterrupt:
+            raise CommandError("\nNothing was changed.") from None
         if answer.strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was changed.")
 
 
-def _audited(run: Run, ids: Sequence[uuid.UUID], action: str) -> Sequence[Any]:
+def _audited(run: Run, ids: Sequence[uuid.UUID], action: str, detail: dict[str, Any]) -> Sequence[Any]:
     entry = audit.Act(audit.by_command(), action, door="command")
 
     def act() -> Sequence[Any]:
         outcomes = run(ids)
         done = [pk for pk, outcome in zip(ids, outcomes, strict=True) if not isinstance(outcome, OJSError)]
         audit.name_targets(entry, done, len(ids))
+        entry.detail |= {name: value for name, value in detail.items() if value}
         return outcomes
 
     return audit.perform(act, entry)

@@ -190,3 +190,6 @@ _READERS: dict[str, Reader] = {
     "producers": _patterns,
     "draining": _flag,
 }
+
+#: What a configuration may say; others are kept and mean nothing to this server.
+KEYS = tuple(_READERS)

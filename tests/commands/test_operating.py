@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.conf import settings as site
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
@@ -85,6 +88,11 @@ def test_jobs_are_listed_newest_first_as_a_table_or_as_envelopes() -> None:
     ]
     assert lines[0].endswith("SMTPError: no route")
     assert [job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", "--limit", "1"))] == [str(second.id)]
+    assert run("ojs_jobs", "list", "--limit", "1").splitlines() == [
+        "The newest 1; --limit shows more.",
+        heading,
+        lines[0],
+    ]
 
 
 def test_filters_narrow_the_list(frozen_clock: FrozenClock) -> None:
@@ -102,6 +110,18 @@ def test_filters_narrow_the_list(frozen_clock: FrozenClock) -> None:
     assert ids("--before", "2h") == {str(old.id)}
     assert ids("--after", "2026-01-15T14:00:00Z") == {str(new.id), str(report.id)}
     assert run("ojs_jobs", "list", "--queue", "nowhere") == "There are no such jobs."
+
+
+def test_dead_letters_are_found_by_their_error_as_in_the_admin() -> None:
+    dead = discarded()
+    waiting = enqueue("mail.send")
+    (row,) = fetch(["default"])
+    fail_one(Failure(row["id"], {"type": "SMTPError", "message": "no\nroute"}, "", row["attempt"]))
+    for command in ("ojs_jobs", "ojs_dead_letter"):
+        assert [job["id"] for job in json.loads(run(command, "list", "--json", "--error", "SMTPErr"))] == [str(dead.id)]
+        assert json.loads(run(command, "list", "--json", "--error", "Timeout")) == []
+    assert run("ojs_jobs", "retry", "--error", "no\nroute", "--yes") == "1 job retried."
+    assert states(dead, waiting) == ["available", "retryable"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +177,7 @@ def test_running_jobs_are_cancelled_only_when_they_are_named() -> None:
     handle = enqueue("mail.send")
     fetch(["default"])
     assert run("ojs_jobs", "cancel", "--all", "--yes") == "0 jobs cancelled."
-    assert run("ojs_jobs", "cancel", "--state", "active", "--yes") == "1 jobs cancelled."
+    assert run("ojs_jobs", "cancel", "--state", "active", "--yes") == "1 job cancelled."
     assert states(handle) == ["cancelled"]
 
 
@@ -171,7 +191,7 @@ def test_what_is_refused_is_told_and_the_rest_is_done() -> None:
     dead, fresh = discarded(), enqueue("mail.send")
     unknown = "01990000-0000-7000-8000-000000000000"
     told = partly("ojs_jobs", "retry", str(dead.id), str(fresh.id), unknown, "--yes")
-    assert told.splitlines()[0] == "1 jobs retried."
+    assert told.splitlines()[0] == "1 job retried."
     assert told.splitlines()[-1] == "2 jobs were left as they are."
     assert unknown in told
     assert states(dead, fresh) == ["available", "available"]
@@ -188,10 +208,10 @@ def test_retry_takes_what_waits_for_its_next_attempt_too(frozen_clock: FrozenClo
 
 def test_purge_deletes_what_has_ended_and_nothing_else() -> None:
     dead, cancelled, alive = discarded(), enqueue("a.b").cancel(), enqueue("c.d")
-    assert run("ojs_jobs", "purge", "--state", "cancelled", "--yes") == "1 jobs deleted."
-    assert run("ojs_jobs", "purge", "--all", "--yes") == "1 jobs deleted."
+    assert run("ojs_jobs", "purge", "--state", "cancelled", "--yes") == "1 job deleted."
+    assert run("ojs_jobs", "purge", "--all", "--yes") == "1 job deleted."
     assert set(Job.objects.values_list("pk", flat=True)) == {alive.id}
-    assert "1 jobs were left" in partly("ojs_jobs", "purge", str(alive.id), "--yes")
+    assert "1 job was left as it is." in partly("ojs_jobs", "purge", str(alive.id), "--yes")
     assert not Job.objects.filter(pk__in=[dead.id, cancelled.id]).exists()
 
 
@@ -201,6 +221,64 @@ def test_many_jobs_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         enqueue("mail.send")
     assert run("ojs_jobs", "cancel", "--all", "--yes") == "5 jobs cancelled."
     assert [event.data["total"] for event in Event.objects.filter(type="bulk.cancel.completed")] == [2, 2, 1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_run_shows_on_a_terminal_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operating, "CHUNK", 2)
+    for _ in range(5):
+        enqueue("mail.send")
+    terminal, log = Terminal(), io.StringIO()
+    call_command("ojs_jobs", "cancel", "--all", "--yes", stdout=log, stderr=terminal)
+    *shown, cleared = terminal.getvalue().split("\r")[1:]
+    assert shown == [
+        "[############..................] 2 of 5", "[########################......] 4 of 5",
+        "[##############################] 5 of 5",
+    ]  # fmt: skip
+    assert cleared == "\x1b[K"
+    assert log.getvalue() == "5 jobs cancelled.\n"
+
+
+def test_no_progress_goes_into_a_log_or_beside_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue("mail.send")
+    terminal = Terminal()
+    call_command("ojs_jobs", "cancel", "--all", "--yes", stdout=io.StringIO(), stderr=terminal)
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(operating, "CHUNK", 1)
+    enqueue("mail.send"), enqueue("mail.send")
+    assert run("ojs_jobs", "cancel", "--all", "--yes") == "2 jobs cancelled."
+
+
+def test_an_interrupted_run_tells_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = [enqueue("mail.send") for _ in range(3)]
+    monkeypatch.setattr(operating, "CHUNK", 2)
+    audited = operating._audited
+
+    def until_the_second(run: Any, ids: Any, action: str, detail: Any) -> Any:
+        if len(ids) < 2:
+            raise KeyboardInterrupt
+        return audited(run, ids, action, detail)
+
+    monkeypatch.setattr(operating, "_audited", until_the_second)
+    told = partly("ojs_jobs", "cancel", "--all", "--yes")
+    assert told.splitlines() == ["2 jobs cancelled.", "Interrupted before the last 1."]
+    assert states(*handles) == ["cancelled", "cancelled", "available"]
+
+
+def test_ctrl_c_at_the_question_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = enqueue("mail.send")
+
+    def interrupt(question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupt)
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        run("ojs_jobs", "cancel", "--all")
+    assert states(handle) == ["available"]
 
 
 # ojs_dead_letter
@@ -215,12 +293,12 @@ def test_dead_letters_are_listed_retried_and_deleted() -> None:
     assert heading.split() == ["ID", "TYPE", "QUEUE", "ATTEMPTS", "DISCARDED", "ERROR"]
     assert [line.split()[0] for line in lines] == [str(kept.id), str(second.id), str(first.id)]
     assert len(json.loads(run("ojs_dead_letter", "list", "--json", "--type", "report.*"))) == 1
-    assert run("ojs_dead_letter", "retry", "--type", "mail.*", "--yes") == "1 jobs retried."
-    assert run("ojs_dead_letter", "delete", "--queue", "default", "--dry-run") == "1 jobs would be deleted."
-    assert run("ojs_dead_letter", "delete", "--queue", "default", "--yes") == "1 jobs deleted."
+    assert run("ojs_dead_letter", "retry", "--type", "mail.*", "--yes") == "1 job retried."
+    assert run("ojs_dead_letter", "delete", "--queue", "default", "--dry-run") == "1 job would be deleted."
+    assert run("ojs_dead_letter", "delete", "--queue", "default", "--yes") == "1 job deleted."
     assert states(first, kept, outside) == ["available", "discarded", "discarded"]
     assert not Job.objects.filter(pk=second.id).exists()
-    assert "left as they are" in partly("ojs_dead_letter", "retry", str(outside.id), "--yes")
+    assert "left as it is" in partly("ojs_dead_letter", "retry", str(outside.id), "--yes")
     assert run("ojs_dead_letter", "list", "--queue", "empty") == "There are no such dead letters."
 
 
@@ -229,7 +307,7 @@ def test_deleting_dead_letters_asks(answer: Callable[[str], list[str]]) -> None:
     asked = answer("")
     with pytest.raises(CommandError):
         run("ojs_dead_letter", "delete", str(dead.id))
-    assert asked == ["Delete 1 jobs? [y/N] "]
+    assert asked == ["Delete 1 job? [y/N] "]
     assert states(dead) == ["discarded"]
 
 
@@ -277,6 +355,8 @@ def test_a_queue_is_configured_and_shown(transactional_db: None) -> None:
     assert json.loads(changed) == {"default_timeout": 60, "concurrency": 5, "default_retry": {"max_attempts": 7}}
     taken_back = run("ojs_queues", "config", "default", "--set", "concurrency=null")
     assert "concurrency" not in json.loads(taken_back)
+    with pytest.raises(CommandError, match=r"no setting 'concurency'. There are .*concurrency"):
+        run("ojs_queues", "config", "default", "--set", "concurency=5")
     for wrong in ("concurrency=-1", "concurrency=many", "concurrency", "=5"):
         with pytest.raises(CommandError, match=r"concurrency|KEY=JSON"):
             run("ojs_queues", "config", "default", "--set", wrong)
@@ -292,7 +372,7 @@ def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db
     run("ojs_queues", "pause", "held")
     told = partly("ojs_status", "--check")
     assert "! 2 jobs wait, and no worker runs." in told
-    assert "! 1 jobs wait in held, which is paused." in told
+    assert "! 1 job waits in held, which is paused." in told
     register("w-1", {"hostname": "h", "pid": 7, "queues": ["default"], "concurrency": 4, "job_types": ["other.type"]})
     facts = json.loads(partly("ojs_status", "--json", "--check"))
     assert facts["jobs"]["available"] == 2
@@ -303,8 +383,12 @@ def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db
 
 def test_a_silent_worker_is_told(transactional_db: None) -> None:
     register("w-1", {"hostname": "h", "queues": ["default"]})
+    fetch(["default"], worker_id="by-hand")
     clock.freeze(clock.now() + dt.timedelta(hours=1))
-    assert "! The worker w-1 is silent." in run("ojs_status")
+    told = run("ojs_status")
+    assert "! The worker w-1 is silent." in told
+    assert "by-hand" in told
+    assert "The worker by-hand" not in told  # it fetched once and never promised to stay
 
 
 def test_watching_shows_it_again_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +404,47 @@ def test_watching_shows_it_again_until_interrupted(monkeypatch: pytest.MonkeyPat
     lines = run("ojs_status", "--watch", "5", "--json").splitlines()
     assert [json.loads(line)["jobs"]["available"] for line in lines] == [0, 1, 2]
     assert pauses == [5, 5, 5]
+
+
+def test_watching_outlives_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([OperationalError("no route to host\n"), ojs_status.status()])
+
+    def look() -> dict[str, Any]:
+        facts = next(looks, None)
+        if isinstance(facts, dict):
+            return facts
+        raise facts or KeyboardInterrupt
+
+    monkeypatch.setattr(ojs_status, "status", look)
+    monkeypatch.setattr(ojs_status.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(ojs_status, "connections", {"default": SimpleNamespace(close=lambda: None)})
+    first, second = run("ojs_status", "--watch", "--json").splitlines()
+    assert first == "The database does not answer: no route to host"
+    assert json.loads(second)["queues"] == []
+
+
+def test_on_a_terminal_each_page_takes_the_place_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ojs_status.time, "sleep", interrupt)
+    terminal = Terminal()
+    call_command("ojs_status", "--watch", stdout=terminal)
+    assert terminal.getvalue().startswith("\x1b[H\x1b[2J2")
+    assert "\x1b" not in run("ojs_status", "--watch")
+
+
+@pytest.mark.slow
+def test_a_reader_who_leaves_ends_a_list_without_a_word(child_environment: dict[str, str]) -> None:
+    enqueue("mail.send")
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "manage.py", "ojs_jobs", "list"], check=False, env=child_environment, cwd=site.BASE_DIR,
+            stdout=nobody, stderr=subprocess.PIPE, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.slow

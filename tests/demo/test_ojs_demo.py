@@ -74,6 +74,7 @@ def test_demo_runs_jobs_ends_cleanly_and_carries_on(tmp_path: Path) -> None:
     with _start(tmp_path, "--port", "0", "--seconds", str(SECONDS)) as process:
         output, match = _read_until(process, r"(http://127\.0\.0\.1:\d+)/ojs/manifest")
         url = match[1]
+        assert f"{url}/admin/django_ojs/job/overview/" in output
         family = psutil.Process(process.pid).children(recursive=True)
         assert _call(f"{url}/ojs/manifest")["implementation"]["name"] == "django-ojs"
         job = _call(f"{url}/ojs/v1/jobs", {"type": "files.hash", "args": ["json/decoder.py"]})["job"]

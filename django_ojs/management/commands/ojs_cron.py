@@ -6,18 +6,18 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
 from django_ojs.errors import OJSError
-from django_ojs.management.operating import table
+from django_ojs.management.operating import ShellCommand, table
 from django_ojs.models import CronSchedule
 from django_ojs.operations import audit, cron, crontick
 from django_ojs.operations.common import database
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = "List and operate schedules, and bring those of the code (@job(cron=...)) into the database."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db.models import Q
 
 from django_ojs import envelope, jsontext
 from django_ojs.management.commands.ojs_jobs import last_error
-from django_ojs.management.operating import Operator, add_act, add_choice, positive, table
+from django_ojs.management.operating import DEAD_LETTER, Operator, add_act, add_choice, positive, table
 from django_ojs.operations.delete import delete
 from django_ojs.operations.retry import retry
 from django_ojs.policies import redaction
@@ -22,7 +21,7 @@ _DEAD = [State.DISCARDED]
 
 class Command(Operator):
     help = "Lists dead letters, makes them available again as if they had never run, or deletes them for good."
-    every = Q(dead_letter=True, finished_at__isnull=False)
+    every = DEAD_LETTER
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", metavar="list|retry|delete", required=True)

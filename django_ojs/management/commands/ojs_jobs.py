@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.utils.text import Truncator
 
 from django_ojs import envelope, jsontext, states
 from django_ojs.errors import NotFound
@@ -98,4 +99,4 @@ def last_error(row: JobRow) -> str:
         return ""
     error = redaction.error(row["type"], errors[-1])
     text = f"{error['type']}: {error['message']}"
-    return " ".join(text.split())[:80]
+    return Truncator(" ".join(text.split())).chars(80)

@@ -6,24 +6,25 @@ import argparse
 from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
-from django_ojs.management.operating import table
+from django_ojs.management.operating import ShellCommand, table
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import audit, configure
 from django_ojs.operations.common import database
 from django_ojs.operations.counts import Counts, count_all
 from django_ojs.operations.pause import pause, resume
+from django_ojs.policies import queueconfig
 from django_ojs.states import State
 
 #: Columns of the list that are states of jobs.
 _SHOWN = (State.AVAILABLE, State.ACTIVE, State.SCHEDULED, State.RETRYABLE, State.PENDING)
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = "Lists queues with their jobs, stops and resumes delivery, and shows or changes what a queue is set up for."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -71,6 +72,9 @@ class Command(BaseCommand):
 
     def _config(self, name: str, changes: dict[str, Any]) -> None:
         queue = None if name == TEMPLATE and not changes else _known(name)
+        for key, value in changes.items():
+            if value is not None and key not in queueconfig.KEYS:
+                raise CommandError(f"A queue has no setting {key!r}. There are {', '.join(queueconfig.KEYS)}.")
         if changes:
             entry = audit.Act(audit.by_command(), "queue.configure", name, changes, "command")
             queue = audit.perform(partial(configure.configure, name, changes, by=entry.actor), entry)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
+from django.db import connections
 
 from django_ojs import clock, jsontext
 from django_ojs.management.commands.ojs_queues import queue_facts
-from django_ojs.management.operating import IN_PART, positive, table
+from django_ojs.management.operating import IN_PART, ShellCommand, jobs, positive, table
 from django_ojs.models import Queue, Worker
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations.common import database
@@ -18,10 +20,11 @@ from django_ojs.operations.counts import count_all
 from django_ojs.operations.roster import state_of
 from django_ojs.policies.durations import format_instant
 from django_ojs.registry import registry
+from django_ojs.scheduler.outage import ERRORS
 from django_ojs.states import State
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = (
         "Shows queues, workers and counts, and what needs somebody's attention. With --check it exits with 3 when "
         "something does."
@@ -30,24 +33,42 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="as JSON, one object a line")
         parser.add_argument("--watch", nargs="?", const=2, type=positive, metavar="SECONDS",
-                            help="show it again every so many seconds (2) until interrupted")  # fmt: skip
+                            help="show it again every so many seconds (2) until Ctrl-C")  # fmt: skip
         parser.add_argument("--check", action="store_true", help="exit with 3 when something needs attention")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            while True:
-                facts = status()
-                self.stdout.write(jsontext.dumps(facts) if options["json"] else _page(facts))
-                self.stdout.flush()
-                if not options["watch"]:
-                    break
-                time.sleep(options["watch"])
-                if not options["json"]:
-                    self.stdout.write("")
-        except KeyboardInterrupt:
+        if options["watch"]:
+            self._watch(options["watch"], self._json if options["json"] else self._screen)
             return
+        facts = status()
+        (self._json if options["json"] else self._page)(facts)
         if options["check"] and facts["attention"]:
             sys.exit(IN_PART)
+
+    def _watch(self, seconds: int, show: Callable[[dict[str, Any]], None]) -> None:
+        """Show it again and again until Ctrl-C. A database that is away is said, and waited for."""
+        try:
+            while True:
+                try:
+                    show(status())
+                except ERRORS as error:
+                    self.stderr.write(f"The database does not answer: {str(error).strip()}")
+                    connections[database(None)].close()
+                time.sleep(seconds)
+        except KeyboardInterrupt:
+            return
+
+    def _json(self, facts: dict[str, Any]) -> None:
+        self.stdout.write(jsontext.dumps(facts))
+        self.stdout.flush()
+
+    def _page(self, facts: dict[str, Any]) -> None:
+        self.stdout.write(_page(facts))
+
+    def _screen(self, facts: dict[str, Any]) -> None:
+        """On a terminal each page takes the place of the one before."""
+        self.stdout.write(f"\x1b[H\x1b[2J{_page(facts)}" if self.stdout.isatty() else f"{_page(facts)}\n")
+        self.stdout.flush()
 
 
 def status() -> dict[str, Any]:
@@ -72,13 +93,19 @@ def _attention(facts: dict[str, Any], using: str) -> list[str]:
     found = []
     waiting = facts["jobs"][State.AVAILABLE]
     if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
-        found.append(f"{waiting} jobs wait, and no worker runs.")
-    found += [f"The worker {worker['id']} is silent." for worker in facts["workers"] if worker["state"] == "stale"]
+        found.append(f"{_waiting(waiting)}, and no worker runs.")
+    beating = set(Worker.objects.using(using).exclude(last_heartbeat_at=None).values_list("pk", flat=True))
+    stale = (worker["id"] for worker in facts["workers"] if worker["state"] == "stale")
+    found += [f"The worker {name} is silent." for name in stale if name in beating]  # others only fetched, and left
     unserved = registry.unserved_types(using) if facts["workers"] else {}
-    found += [f"{count} jobs of the type {name} wait, and no worker has it." for name, count in unserved.items()]
+    found += [f"{_waiting(count, f' of the type {name}')}, and no worker has it." for name, count in unserved.items()]
     held = (queue for queue in facts["queues"] if queue["status"] == "paused" and queue[State.AVAILABLE])
-    found += [f"{queue[State.AVAILABLE]} jobs wait in {queue['name']}, which is paused." for queue in held]
+    found += [f"{_waiting(queue[State.AVAILABLE])} in {queue['name']}, which is paused." for queue in held]
     return found
+
+
+def _waiting(number: int, which: str = "") -> str:
+    return f"{jobs(number)}{which} {'waits' if number == 1 else 'wait'}"
 
 
 def _page(facts: dict[str, Any]) -> str:

@@ -6,11 +6,11 @@ import re
 from functools import partial
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import clock, jsontext
 from django_ojs.errors import NotFound
-from django_ojs.management.operating import table
+from django_ojs.management.operating import ShellCommand, table
 from django_ojs.models import Worker
 from django_ojs.operations import audit
 from django_ojs.operations.common import database
@@ -21,7 +21,7 @@ from django_ojs.policies.durations import format_instant
 VERBS = {"quiet": "quiet", "resume": "running", "terminate": "terminate"}
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = (
         "Lists the workers of every language, or tells some of them what to do. They learn it by their next "
         "heartbeat; it stays in force until another order or the worker's end. A process that was told to terminate "

@@ -20,6 +20,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
+from django.urls import reverse
 
 from django_ojs.conf import ojs_settings
 from django_ojs.scheduler.outage import ERRORS
@@ -35,7 +36,7 @@ TICK = 0.1  #: seconds between two looks at what there is to do
 READY_WITHIN = 30.0
 
 WELCOME = """
-  Admin      {url}/admin/django_ojs/job/
+  Admin      {url}{overview}
              user {user}, password {password}
   Manifest   {url}/ojs/manifest
   API        {url}/ojs/v1/queues (also jobs, dead-letter, events)
@@ -124,7 +125,8 @@ class Command(BaseCommand):
     def _welcome(self) -> None:
         password = self._password or "as you have set it"
         url = f"http://{HOST}:{self._port}"
-        self._line.say(WELCOME.format(url=url, user=login.NAME, password=password, data=DATA_DIR))
+        facts = {"overview": reverse("admin:django_ojs_overview"), "user": login.NAME, "password": password}
+        self._line.say(WELCOME.format(url=url, data=DATA_DIR, **facts))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
