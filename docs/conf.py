@@ -14,11 +14,8 @@ project = "django-ojs"
 author = "the authors of django-ojs"
 release = version = django_ojs.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "ojsdocs.extension"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "ojsdocs.extension"]
 exclude_patterns = ["_build"]
-# A folder that has no pages yet is no fault.
-suppress_warnings = ["toc.empty_glob"]
-nitpicky = False
 
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
@@ -27,7 +24,6 @@ default_role = "code"
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
 
 html_theme = "furo"
 html_title = f"django-ojs {release}"
