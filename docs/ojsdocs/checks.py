@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ojsdocs.markdown import code, prose, table
-
 import django_ojs.checks
 import django_ojs.outboxchecks
 import django_ojs.tasks.checks
+from ojsdocs.markdown import code, prose, table
 
 MODULES = (django_ojs.checks, django_ojs.tasks.checks, django_ojs.outboxchecks)
 LEVELS = {"E": "error", "W": "warning", "I": "note"}
@@ -45,7 +44,9 @@ def render() -> str:
     rows = []
     for one in checks():
         about = f"{prose(one.title[:1].upper() + one.title[1:])}."
-        rows.append((code(f"ojs.{one.number}"), LEVELS[one.number[0]], about, prose(one.message), prose(one.hint), one.when))
+        rows.append(
+            (code(f"ojs.{one.number}"), LEVELS[one.number[0]], about, prose(one.message), prose(one.hint), one.when)
+        )
     return table(("id", "level", "about", "says", "advises", "runs"), rows)
 
 
@@ -80,7 +81,9 @@ def _when(function: ast.FunctionDef) -> str:
 
 
 def _called(function: ast.FunctionDef) -> set[str]:
-    return {node.func.id for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return {
+        node.func.id for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
 
 
 def _assigned(function: ast.FunctionDef) -> dict[str, ast.expr]:

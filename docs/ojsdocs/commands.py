@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
-from ojsdocs.markdown import code, prose, table
 
 from django_ojs.management import commands
+from ojsdocs.markdown import code, prose, table
 
 #: What every command of Django takes.
 COMMON = {
@@ -64,7 +64,9 @@ def _own(action: argparse.Action) -> bool:
 
 def _row(of: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str, str]:
     formatter = of._get_formatter()
-    value = "" if action.nargs == 0 else formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+    value = (
+        "" if action.nargs == 0 else formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+    )
     if not action.option_strings:
         shown = code(formatter._format_args(action, action.dest))
     else:

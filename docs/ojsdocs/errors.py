@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ojsdocs.markdown import code, prose, table
-
 from django_ojs import errors
 from django_ojs.errors import OJSError
+from ojsdocs.markdown import code, prose, table
 
 
 def classes(base: type[OJSError] = OJSError) -> Iterator[type[OJSError]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ojsdocs.markdown import code, prose, table
-
 from django_ojs.events.catalogue import ALIASES, CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
 from django_ojs.events.described import DESCRIBED, SHARED, Members, shared
+from ojsdocs.markdown import code, prose, table
 
 GROUPS: tuple[tuple[str, str, Iterable[str]], ...] = (
     ("The catalogue of the specification", "Shown to every reader.", CATALOGUE),
@@ -22,8 +21,8 @@ def render() -> str:
         "## Members of all events\n",
         f"Every event's `data` may have: {_members(SHARED[''])}.",
         f"Events about a job also have: {_members(SHARED['job'])}.",
-        "A member that ends in `?` may be missing. An *instant* is RFC 3339 in UTC, an *error* the error object of the "
-        "specification.\n",
+        "A member that ends in `?` may be missing. An *instant* is RFC 3339 in UTC,",
+        "an *error* the error object of the specification.\n",
     ]
     for title, text, types in GROUPS:
         parts += [f"## {title}\n", text + "\n", table(("type", "tells", "members of its own"), map(_row, types))]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import ojsdocs
-from ojsdocs import site
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.util import docname_join
 from sphinx.util.matching import patfilter
+
+import ojsdocs
+from ojsdocs import site
 
 _GLOBS = re.compile(r"^```\{toctree\}\n(?:(?!```).*\n)*?:glob:\n(?:(?!```).*\n)*", re.MULTILINE)
 
@@ -34,7 +35,9 @@ def _without_empty_globs(text: str, docname: str, pages: set[str]) -> str:
 
     def entries(found: re.Match[str]) -> str:
         lines = found[0].splitlines(keepends=True)
-        return "".join(line for line in lines if "*" not in line or patfilter(others, docname_join(docname, line.strip())))
+        return "".join(
+            line for line in lines if "*" not in line or patfilter(others, docname_join(docname, line.strip()))
+        )
 
     others = pages - {docname}
     return _GLOBS.sub(entries, text)

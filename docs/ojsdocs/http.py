@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ojsdocs.markdown import code, prose, table
-
 import django_ojs
 from django_ojs.http import apidoc
+from ojsdocs.markdown import code, prose, table
 
 #: Errors that every call may answer are not repeated.
 EVERYWHERE = {"400", "401", "403", "409", "413", "415", "422", "429", "503"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.db import transaction
-from ojsdocs.markdown import code, prose, table
 
 from django_ojs import clock
 from django_ojs.models import CountDelta, MetricSeries, WebhookCount
@@ -11,6 +10,7 @@ from django_ojs.operations import webhookcounts
 from django_ojs.operations.common import database
 from django_ojs.telemetry.families import COUNTERS, TIMINGS, Family, Histogram
 from django_ojs.telemetry.gather import gather
+from ojsdocs.markdown import code, prose, table
 
 
 def families() -> list[Family]:

@@ -12,9 +12,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from ojsdocs.markdown import code, prose
-
 from django_ojs.conf import FIELDS, Settings
+from ojsdocs.markdown import code, prose
 
 
 class Setting(typing.NamedTuple):
@@ -40,9 +39,7 @@ def settings() -> Iterator[Setting]:
             section = next((line[2:] for line in comments if line.startswith("# ")), section)
             text = " ".join(line[3:] for line in comments if line.startswith("#: "))
             hint = hints[node.target.id]
-            yield Setting(
-                section, node.target.id, _type(hint), _unit(hint), _default(FIELDS[node.target.id]), text
-            )
+            yield Setting(section, node.target.id, _type(hint), _unit(hint), _default(FIELDS[node.target.id]), text)
         end = node.end_lineno or end
 
 

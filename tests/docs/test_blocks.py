@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.core.management import load_command_class
@@ -21,7 +21,9 @@ from ojsdocs import http
 
 from django_ojs.checks import check_settings
 from django_ojs.conf import FIELDS
-from tests.docs.pages import PAGES, Block, all_blocks, blocks, name, prose, spans
+from tests.docs.pages import PAGES, Block, all_blocks, blocks, name, spans
+
+pytestmark = pytest.mark.sqlite  # no database is asked: once is enough
 
 SHELL = ("", "sh", "bash", "console", "shell", "text")
 SEPARATORS = {"&&", "||", "|", ";", "&", ">", ">>"}
@@ -173,27 +175,34 @@ def test_settings_exist_and_fit(page: Path, settings: Any) -> None:
 # HTTP
 
 
-def requests(page: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Where it stands, method, path and body of every request on a page."""
+class Request(NamedTuple):
+    where: str
+    method: str
+    path: str
+    body: str = ""
+
+
+def requests(page: Path) -> Iterator[Request]:
+    """Every request on a page."""
     for block in blocks(page):
         text = block.text.replace("\\\n", " ")
         if block.language in SHELL:
             for found in re.finditer(rf"^({METHODS}) (/\S+)", text, re.MULTILINE):
-                yield str(block), found[1], found[2], ""
+                yield Request(str(block), found[1], found[2])
             for call in re.findall(r"^\S*\s*curl .*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL):
-                yield from _of_curl(block, call)
+                yield of_curl(str(block), call)
     for span in spans(page):
         if found := re.match(rf"^({METHODS}) (/\S+)$", span):
-            yield name(page), found[1], found[2], ""
+            yield Request(name(page), found[1], found[2])
 
 
-def _of_curl(block: Block, call: str) -> Iterator[tuple[str, str, str, str]]:
+def of_curl(where: str, call: str) -> Request:
     given = words(call)
     url = next((word for word in given if re.match(r"https?://|localhost|\$\w+/", word)), "")
     method = given[given.index("-X") + 1] if "-X" in given else "POST" if "-d" in given else "GET"
     body = given[given.index("-d") + 1] if "-d" in given else ""
     path = re.sub(r"^(?:https?://)?[^/]*", "", url)
-    yield str(block), method, f"/ojs/v1{path}" if url.startswith("$API") else path, body
+    return Request(where, method, f"/ojs/v1{path}" if url.startswith("$API") else path, body)
 
 
 def missing(method: str, path: str) -> bool:
@@ -228,8 +237,8 @@ def _shape(path: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_paths_exist_and_bodies_parse(page: Path) -> None:
     found = list(requests(page))
-    assert [(where, method, path) for where, method, path, _ in found if missing(method, path)] == []
-    for _, _, _, body in found:
+    assert [one for one in found if missing(one.method, one.path)] == []
+    for body in (one.body for one in found):
         if body and "…" not in body and "..." not in body and not body.startswith("@"):
             json.loads(body)
 

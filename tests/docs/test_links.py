@@ -10,7 +10,8 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES, anchors, links, name
 
-pytestmark = pytest.mark.django_db  # the generated page of the metrics is made of a scrape
+#: One database is as good as another: the generated page of the metrics is made of a scrape.
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def broken(page: Path, link: str) -> str:
