@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,7 +215,7 @@ def missing(method: str, path: str) -> bool:
         stem, _, last = plain.rpartition("/")
         return any(missing(method, f"{stem}/{one}") for one in last.split("|"))
     if not plain.startswith("/ojs") and any(
-        call.method == method and _shape(call.path).endswith(_shape(plain)) for call in http.calls()
+        known == method and path.endswith(_shape(plain)) for known, path in _calls()
     ):
         return False
     for prefix in ("", "/ojs/v1", "/ojs/v1/admin"):
@@ -227,6 +228,11 @@ def missing(method: str, path: str) -> bool:
         if owner is None or (hasattr(owner, method.lower()) and method.lower() in (offered or [method.lower()])):
             return False
     return True
+
+
+@cache
+def _calls() -> list[tuple[str, str]]:
+    return [(call.method, _shape(call.path)) for call in http.calls()]
 
 
 def _shape(path: str) -> str:
