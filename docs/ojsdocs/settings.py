@@ -32,12 +32,13 @@ def settings() -> Iterator[Setting]:
     hints = typing.get_type_hints(Settings, include_extras=True)
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
-    section, end = "", 0
+    section, text, end = "", "", 0
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             comments = [line.strip() for line in lines[end : node.lineno - 1] if line.strip().startswith("#")]
             section = next((line[2:] for line in comments if line.startswith("# ")), section)
-            text = " ".join(line[3:] for line in comments if line.startswith("#: "))
+            # One comment may speak of several keys.
+            text = " ".join(line[3:] for line in comments if line.startswith("#: ")) or text
             hint = hints[node.target.id]
             yield Setting(section, node.target.id, _type(hint), _unit(hint), _default(FIELDS[node.target.id]), text)
         end = node.end_lineno or end
