@@ -29,7 +29,7 @@ pytestmark = pytest.mark.sqlite  # no database is asked: once is enough
 SHELL = ("", "sh", "bash", "console", "shell", "text")
 SEPARATORS = {"&&", "||", "|", ";", "&", ">", ">>"}
 #: Signs of a line that describes rather than is one.
-PLACEHOLDERS = ("…", "...", "<", "[", "|")
+PLACEHOLDERS = ("…", "...", "<", "[", "|", "$")
 #: What the site of the tests has not.
 ELSEWHERE = {"ojs_demo": "example_project"}
 METHODS = "GET|POST|PUT|PATCH|DELETE"
