@@ -18,8 +18,10 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "ojsdocs.extension"]
 exclude_patterns = ["_build"]
 
 myst_heading_anchors = 4
+myst_enable_extensions = ["deflist"]
 myst_links_external_new_tab = True
 highlight_language = "text"
+smartquotes = False  # messages and values are shown as they are
 default_role = "code"
 
 autodoc_typehints = "signature"

@@ -241,7 +241,8 @@ DESCRIBED: dict[str, Description] = {
     "webhook.delivered": Description("An event arrived at its receiver.", _DELIVERY),
     "webhook.failed": Description("An attempt at a delivery failed and will be repeated.", _DELIVERY),
     STATE_CHANGED: Description(
-        "A job's state changed: made of the events above when they are read.", {"from": "string", "to": "string"}
+        "A job's state changed: made of the events above when they are read.",
+        {"job_id": "UUID", "queue": "string", "type": "string", "from": "string", "to": "string"},
     ),
 }
 

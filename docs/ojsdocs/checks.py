@@ -6,15 +6,16 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import NamedTuple
 
 import django_ojs.checks
 import django_ojs.outboxchecks
 import django_ojs.tasks.checks
-from ojsdocs.markdown import code, prose, table
+from ojsdocs.markdown import prose
 
 MODULES = (django_ojs.checks, django_ojs.tasks.checks, django_ojs.outboxchecks)
-LEVELS = {"E": "error", "W": "warning", "I": "note"}
+LEVELS = {"E": "Errors", "W": "Warnings", "I": "Notes"}
 _KINDS = {"Error", "Caution", "Warning", "Info"}
 _TITLE = re.compile(r"\b([EWI]\d{3}) (.+?)(?=\s+[EWI]\d{3} |\s*$)", re.MULTILINE)
 
@@ -41,13 +42,17 @@ def checks() -> list[Check]:
 
 
 def render() -> str:
-    rows = []
-    for one in checks():
-        about = f"{prose(one.title[:1].upper() + one.title[1:])}."
-        rows.append(
-            (code(f"ojs.{one.number}"), LEVELS[one.number[0]], about, prose(one.message), prose(one.hint), one.when)
-        )
-    return table(("id", "level", "about", "says", "advises", "runs"), rows)
+    parts = []
+    for level, title in LEVELS.items():
+        parts.append(f"## {title}\n")
+        for (number, about), found in groupby(checks(), lambda one: (one.number, one.title)):
+            if number.startswith(level):
+                parts += [f"### ojs.{number}: {about}\n", *map(_said, found)]
+    return "\n".join(parts)
+
+
+def _said(one: Check) -> str:
+    return f"{prose(one.message)}\n: {prose(one.hint)} Runs {one.when}.\n"
 
 
 def _messages(module: object) -> Iterator[Check]:

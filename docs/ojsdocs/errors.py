@@ -17,11 +17,10 @@ def classes(base: type[OJSError] = OJSError) -> Iterator[type[OJSError]]:
 
 
 def render() -> str:
-    rows = [
-        (
-            code(one.code), str(one.status), code(one.canonical), "yes" if one.retryable else "no", code(one.__name__),
-            prose(one.hint),
-        )
-        for one in sorted(set(classes()), key=lambda one: (one.status, one.code, one.__name__))
-    ]  # fmt: skip
-    return table(("`code`", "status", "`canonical_code`", "`retryable`", "in Python", "what to do"), rows)
+    found = sorted(set(classes()), key=lambda one: (one.status, one.code, one.__name__))
+    return table(("status", "`code`, `canonical_code`", "in Python", "what to do"), map(_row, found))
+
+
+def _row(one: type[OJSError]) -> tuple[str, str, str, str]:
+    status = f"{one.status}{', retryable' if one.retryable else ''}"
+    return status, f"{code(one.code)}, {code(one.canonical)}", code(one.__name__), prose(one.hint)

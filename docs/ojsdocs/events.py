@@ -21,6 +21,7 @@ def render() -> str:
         "## Members of all events\n",
         f"Every event's `data` may have: {_members(SHARED[''])}.",
         f"Events about a job also have: {_members(SHARED['job'])}.",
+        f"Those about a queue, and of schedules, have {_members(SHARED['queue'])}.",
         "A member that ends in `?` may be missing. An *instant* is RFC 3339 in UTC,",
         "an *error* the error object of the specification.\n",
     ]

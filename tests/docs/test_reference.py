@@ -12,7 +12,7 @@ from ojsdocs import checks, commands, errors, http, metrics, python, settings
 
 from django_ojs.conf import FIELDS
 from django_ojs.errors import OJSError
-from django_ojs.events import described
+from django_ojs.events import described, log
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
 from django_ojs.http.apidoc import _DOCS
 from django_ojs.http.apisummaries import SUMMARIES
@@ -23,6 +23,7 @@ from django_ojs.operations.cancel import cancel_one
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.prune import prune
 from django_ojs.operations.push import push
+from django_ojs.realtime import transitions
 
 
 @pytest.mark.django_db
@@ -87,7 +88,7 @@ def test_every_error_is_there() -> None:
     assert {one for one in OJSError.__subclasses__() if one.__module__ == "django_ojs.errors"} <= found
     text = errors.render()
     assert [one.__name__ for one in found if f"`{one.__name__}`" not in text] == []
-    assert "| `QUEUE_FULL` | 429 | `QUEUE_FULL` | yes | `QueueFull` |" in text
+    assert "| 429, retryable | `QUEUE_FULL`, `QUEUE_FULL` | `QueueFull` |" in text
 
 
 def test_every_check_is_there_with_its_advice() -> None:
@@ -127,6 +128,14 @@ class TestEvents:
         assert described.deviations("job.started", {}) == ["job.started lacks wait_ms"]
         assert described.deviations("job.completed", {"duration_ms": 1, "x": 1}) == ["job.completed has x"]
         assert described.deviations("job.unheard", {}) == ["job.unheard is not described"]
+
+    @pytest.mark.django_db
+    def test_the_one_that_is_made_when_it_is_read(self) -> None:
+        push([{"type": "a.b", "args": []}])
+        (stored,) = log.read().events
+        data = transitions.payload(stored)
+        assert data is not None
+        assert described.deviations(STATE_CHANGED, {k: v for k, v in data.items() if k != "timestamp"}) == []
 
     @pytest.mark.django_db
     def test_those_that_are_written_by_a_statement_of_their_own(self, frozen_clock: Any) -> None:
