@@ -66,6 +66,11 @@ step_wheel() { # what a user installs, used where nothing of this checkout can b
 assert here.parent.name == "site-packages" and (here / "py.typed").exists()'
 }
 
+step_docs() { # the documentation, with warnings as errors
+  "$venv/bin/pip" install -e '.[docs]'
+  "$venv/bin/python" -m sphinx -W --keep-going -b html docs "$CI_WORK/docs"
+}
+
 step_python312() { newer_suite 3.12; }
 step_python313() { OJS_TEST_FULL=1 newer_suite 3.13; } # 20,000 jobs on SQLite
 
@@ -121,6 +126,6 @@ skip() {
 }
 
 case ${1-} in
-  list) printf '%s\n' tests environments lint django postgres mariadb conformance wheel python312 python313 ;;
+  list) printf '%s\n' tests environments lint django postgres mariadb conformance wheel docs python312 python313 ;;
   *) "step_$1" ;;
 esac

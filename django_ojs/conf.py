@@ -9,15 +9,26 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from django.conf import settings
 from django.core.signals import setting_changed
 
+# A number and its unit, which the reference shows.
+Seconds = Annotated[float, "seconds"]
+WholeSeconds = Annotated[int, "seconds"]
+Bytes = Annotated[int, "bytes"]
+PerSecond = Annotated[float, "per second"]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """Every key of the `OJS` dict with its type and default. Durations are seconds unless said otherwise."""
+    """Every key of the `OJS` dict with its type, unit and default.
+
+    The reference is made of this class: a plain comment begins a section, `#:` speaks of the key below it.
+    """
+
+    # The server
 
     #: `spec` follows the specification's documents to the letter; `published` follows the published
     #: conformance suite where the two cannot both be had (hyphens in job types, 409 for cancelling a
@@ -32,55 +43,62 @@ class Settings:
         "django_ojs.http.authentication.APIKeyAuthentication",
         "django_ojs.http.authentication.StaffSessionAuthentication",
     )
+    # Jobs
     #: What the priority names mean (L4-PRI-003). An absent priority stays 0.
     PRIORITY_LEVELS: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"HIGH": 3, "NORMAL": 2, "LOW": 1})
     #: Execution timeout of a job that names none.
-    DEFAULT_TIMEOUT: int = 1800
+    DEFAULT_TIMEOUT: WholeSeconds = 1800
     #: How long a claim holds when neither request, job nor queue says (decision of the protocol: 1800).
-    VISIBILITY_TIMEOUT: int = 1800
+    VISIBILITY_TIMEOUT: WholeSeconds = 1800
     #: What our own worker asks for and renews, for jobs without a value of their own.
-    WORKER_VISIBILITY_TIMEOUT: int = 60
+    WORKER_VISIBILITY_TIMEOUT: WholeSeconds = 60
     #: Overrides of the default retry policy, in the wire's spelling: `{"max_attempts": 5}`.
     RETRY: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     #: After so many reservations in a row that expired unanswered a job is discarded.
     POISON_LIMIT: int = 5
     #: Demand `worker_id` on ACK and FAIL.
     STRICT_OWNERSHIP: bool = False
+    # Workers
     #: How often our own worker beats.
-    HEARTBEAT_INTERVAL: float = 5.0
+    HEARTBEAT_INTERVAL: Seconds = 5.0
     #: A worker that was silent for so long is dead and its jobs are handed back.
-    HEARTBEAT_TIMEOUT: float = 45.0
+    HEARTBEAT_TIMEOUT: Seconds = 45.0
     #: How long a stopping worker lets its jobs finish.
-    SHUTDOWN_GRACE_PERIOD: float = 25.0
-    #: Largest serialised envelope, in bytes.
-    MAX_ENVELOPE_BYTES: int = 1_048_576
-    #: Largest serialised `meta`, in bytes.
-    MAX_META_BYTES: int = 65_536
+    SHUTDOWN_GRACE_PERIOD: Seconds = 25.0
+    # Limits
+    #: Largest serialised envelope.
+    MAX_ENVELOPE_BYTES: Bytes = 1_048_576
+    #: Largest serialised `meta`.
+    MAX_META_BYTES: Bytes = 65_536
     #: Most jobs in one batch.
     MAX_BATCH_SIZE: int = 10_000
-    #: Largest body of a batch request, in bytes.
-    MAX_BATCH_BYTES: int = 16 * 1_048_576
-    #: Largest serialised result, in bytes.
-    MAX_RESULT_BYTES: int = 1_048_576
+    #: Largest body of a batch request.
+    MAX_BATCH_BYTES: Bytes = 16 * 1_048_576
+    #: Largest serialised result.
+    MAX_RESULT_BYTES: Bytes = 1_048_576
     #: Most jobs that one FETCH hands out; a larger count is clamped.
     MAX_FETCH_COUNT: int = 1_000
     #: How many of its latest errors a job keeps (the spec asks for at least 10).
     ERROR_HISTORY: int = 20
     #: Whether backtraces are stored (core section 14.2).
     STORE_BACKTRACES: bool = True
+    # Results and arguments
     #: How long results are kept after the end of their jobs, None: for ever. A job's `result_ttl` beats it.
-    RESULT_TTL: int | None = 604_800
+    RESULT_TTL: WholeSeconds | None = 604_800
     #: What happens where the registry knows a schema for a job type and the job names none: `off` looks at
     #: nothing, `warn` accepts with warnings, `strict` refuses. A job that names a registered schema must fit it.
     SCHEMA_VALIDATION: Literal["off", "warn", "strict"] = "warn"
+    # Events
     #: Whether `job.completed` events carry the job's result.
     RESULTS_IN_EVENTS: bool = True
     #: Whether the log also holds the extension events that come with every workflow and every result
     #: (`events.catalogue.ON_REQUEST`). Like all of an extension they are shown to who names them exactly.
     EXTENSION_EVENTS: bool = False
-    #: Age and number at which events are pruned.
-    EVENT_RETENTION: float = 168 * 3600.0
+    #: Age at which events are pruned.
+    EVENT_RETENTION: Seconds = 168 * 3600.0
+    #: Number of events above which the oldest are pruned.
     EVENT_MAX_COUNT: int = 1_000_000
+    # Metrics and traces
     #: Whether the log is counted for the metrics, and `/metrics` answers.
     METRICS: bool = True
     #: How many pairs of job type and queue the metrics tell apart. Further ones are counted as the type `other`
@@ -92,32 +110,34 @@ class Settings:
     #: (and links it); `link` links only and names spans by queue, as the messaging conventions do; `off` makes none.
     #: The trace context is carried in `meta` in any case.
     TRACING: Literal["parent", "link", "off"] = "parent"
-    #: Realtime channels. Events that wait in memory for one slow subscriber, before it reads on from the log.
+    # Realtime channels
+    #: Events that wait in memory for one slow subscriber, before it reads on from the log.
     REALTIME_BUFFER_SIZE: int = 1_000
-    #: Most events a second that one connection gets, None: as many as there are. What is above waits.
-    REALTIME_RATE_LIMIT: float | None = 1_000.0
+    #: Most events that one connection gets, None: as many as there are. What is above waits.
+    REALTIME_RATE_LIMIT: PerSecond | None = 1_000.0
     #: Most connections of one client (key, user or, for anonymous ones, address) to one server process, None: any.
     REALTIME_MAX_CONNECTIONS: int | None = 100
     #: Most subscriptions of one connection.
     REALTIME_MAX_SUBSCRIPTIONS: int = 100
-    #: Seconds that a frame may take to be sent before the connection is closed.
-    REALTIME_WRITE_TIMEOUT: float = 5.0
-    #: Seconds of silence after which a stream over HTTP sends a heartbeat; the spec wants one in 15 at least.
-    REALTIME_HEARTBEAT: float = 12.0
-    #: Seconds after which the rights of a connected client are looked at again.
-    REALTIME_RECHECK_INTERVAL: float = 30.0
-    #: Seconds that connected clients have when the server shuts down; the spec allows 5.
-    REALTIME_SHUTDOWN_GRACE: float = 5.0
-    #: Seconds that a ticket for a WebSocket may wait for its only use.
-    REALTIME_TICKET_TTL: float = 30.0
+    #: How long a frame may take to be sent before the connection is closed.
+    REALTIME_WRITE_TIMEOUT: Seconds = 5.0
+    #: Silence after which a stream over HTTP sends a heartbeat; the spec wants one in 15 at least.
+    REALTIME_HEARTBEAT: Seconds = 12.0
+    #: Time after which the rights of a connected client are looked at again.
+    REALTIME_RECHECK_INTERVAL: Seconds = 30.0
+    #: How long connected clients have when the server shuts down; the spec allows 5.
+    REALTIME_SHUTDOWN_GRACE: Seconds = 5.0
+    #: How long a ticket for a WebSocket may wait for its only use.
+    REALTIME_TICKET_TTL: Seconds = 30.0
     #: Origins (`https://app.example.com`) whose pages may connect, besides the site's own and ALLOWED_HOSTS.
     REALTIME_ALLOWED_ORIGINS: tuple[str, ...] = ()
     #: Where browsers find the WebSocket, as a path or URL, if another server has it than the one that serves the pages,
     #: or at another path. None: at `ojs/v1/ws` of this one, if it is there; "": nowhere, pages of the admin poll.
     REALTIME_URL: str | None = None
+    # Retention
     #: Age at which finished jobs are pruned, by state; `dead_letter` is for discarded jobs in the dead
     #: letter queue, `discarded` for those that were kept out of it. None keeps them for ever.
-    RETENTION: Mapping[str, float | None] = dataclasses.field(
+    RETENTION: Mapping[str, Seconds | None] = dataclasses.field(
         default_factory=lambda: {
             "completed": 7 * 86400.0,
             "cancelled": 7 * 86400.0,
@@ -128,16 +148,18 @@ class Settings:
     #: How many jobs the dead letter queue keeps, newest first.
     DEAD_LETTER_MAX_COUNT: int = 10_000
     #: How long an idempotency key is remembered.
-    IDEMPOTENCY_TTL: float = 86_400.0
-    #: Webhooks. How many are sent at once, and how many of them to one subscription.
+    IDEMPOTENCY_TTL: Seconds = 86_400.0
+    # Webhooks
+    #: How many are sent at once.
     WEBHOOK_CONCURRENCY: int = 32
+    #: How many are sent at once to one subscription.
     WEBHOOK_CONCURRENCY_PER_SUBSCRIPTION: int = 8
-    #: Seconds for one attempt, everything included, where the subscription says nothing (5 to 60).
-    WEBHOOK_TIMEOUT: float = 30.0
-    #: Seconds from one attempt to the next; one more attempt than delays. The spec asks for five retries at least.
-    WEBHOOK_RETRY_DELAYS: tuple[float, ...] = (30, 120, 600, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
-    #: A subscription none of whose attempts went well for so many seconds is switched off. None: never.
-    WEBHOOK_DISABLE_AFTER: float | None = 3 * 86_400.0
+    #: Time for one attempt, everything included, where the subscription says nothing (5 to 60).
+    WEBHOOK_TIMEOUT: Seconds = 30.0
+    #: Times from one attempt to the next; one more attempt than delays. The spec asks for five retries at least.
+    WEBHOOK_RETRY_DELAYS: tuple[Seconds, ...] = (30, 120, 600, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
+    #: A subscription none of whose attempts went well for so long is switched off. None: never.
+    WEBHOOK_DISABLE_AFTER: Seconds | None = 3 * 86_400.0
     #: Whether receivers may be called over plain http.
     WEBHOOK_ALLOW_HTTP: bool = False
     #: Ports that receivers may use; for plain http also 80.
@@ -146,16 +168,20 @@ class Settings:
     WEBHOOK_ALLOWED_HOSTS: tuple[str, ...] = ()
     #: Most subscriptions there may be.
     WEBHOOK_MAX_SUBSCRIPTIONS: int = 1000
-    #: How long deliveries are kept, in seconds: those that arrived, and all others.
-    WEBHOOK_RETENTION: float = 7 * 86_400.0
-    WEBHOOK_DEAD_RETENTION: float = 30 * 86_400.0
+    #: How long deliveries that arrived are kept.
+    WEBHOOK_RETENTION: Seconds = 7 * 86_400.0
+    #: How long other deliveries are kept.
+    WEBHOOK_DEAD_RETENTION: Seconds = 30 * 86_400.0
+    # Audit and redaction
     #: How long the audit log keeps what operators did, None: for ever.
-    AUDIT_RETENTION: float | None = 365 * 86_400.0
+    AUDIT_RETENTION: Seconds | None = 365 * 86_400.0
     #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
     #: `policies.redaction`.
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    #: Middleware chains as dotted paths, outermost first.
+    # The site's code
+    #: Middlewares around enqueueing as dotted paths, outermost first.
     ENQUEUE_MIDDLEWARE: tuple[str, ...] = ()
+    #: Middlewares around execution as dotted paths, outermost first.
     EXECUTION_MIDDLEWARE: tuple[str, ...] = ("django_ojs.worker.middleware.LoggingMiddleware",)
     #: The alias of the database in whose transactions the site enqueues, where the jobs are in another one: jobs go
     #: into a table there first, and the scheduler takes them over (docs/second-database.md). None: no detour.

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,8 +20,10 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import HealthCheck
 
-from django_ojs import clock, dburl
+from django_ojs import clock, dburl, jsontext, sql
 from django_ojs.conf import ojs_settings
+from django_ojs.events import described
+from django_ojs.events.catalogue import Record
 from django_ojs.operations import cronruns, glance, queues, schemas
 from django_ojs.scheduler.outage import outage
 
@@ -154,6 +156,23 @@ def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         (clock, "_RESYNC_SECONDS"), (cronruns, "_TRUST"), (queues, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 3600.0)
+
+
+@pytest.fixture
+def described_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every event that the test writes has the members that its description, and so the reference, gives it."""
+    found: list[str] = []
+    store = type(sql.store(connection.alias))
+    insert = store.insert_events
+
+    def check(self: Any, records: Sequence[Record]) -> None:
+        for record in records:
+            found.extend(described.deviations(record.type, jsontext.loads(record.data) if record.data else {}))
+        insert(self, records)
+
+    monkeypatch.setattr(store, "insert_events", check)
+    yield
+    assert found == []
 
 
 @pytest.fixture(autouse=True)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from django_ojs.http import apiextensions, apioperations, apischemas
 from django_ojs.http.apioperations import Doc
+from django_ojs.http.apisummaries import SUMMARIES
 
 VERSION = "1.0.0-rc.1"
 MEDIA = ("application/openjobspec+json", "application/json")
 logger = logging.getLogger("django_ojs.http")
 _DOCS = apioperations.DOCS | apiextensions.DOCS
 _AS = {"patch": "put"}
+_T = TypeVar("_T")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _NUMBERS = {"limit", "offset", "page", "per_page", "timeout"}
 _FLAGS = {"wait", "enabled", "confirm", "dry_run", "cancel_active"}
@@ -103,12 +106,16 @@ def operation(view: Any, path: str, method: str) -> dict[str, Any] | None:
 
 def doc_of(view: type, method: str) -> Doc | None:
     """What is said of this method, or of the one it is made of; None if nobody has described it."""
+    return _said_of(view, method, _DOCS)
+
+
+def _said_of(view: type, method: str, table: Mapping[str, _T]) -> _T | None:
     for name in (method, _AS.get(method, method)):
         for base in view.__mro__:
             module = base.__module__.rpartition(".")[2]
             for key in (f"{module}.{base.__name__}.{name}", f"{base.__name__}.{name}"):
-                if key in _DOCS:
-                    return _DOCS[key]
+                if key in table:
+                    return table[key]
     return None
 
 
@@ -132,8 +139,9 @@ def _operation_id(path: str, method: str) -> str:
 
 
 def _summary(view: Any, path: str, method: str) -> str:
-    first = (type(view).__doc__ or "").strip().partition("\n")[0].replace("`", "")
-    return first or f"{method} {path}"
+    said = _said_of(type(view), method.lower(), SUMMARIES) or f"{method} {path}"
+    verb = path.rpartition("/")[2]
+    return said.replace("{verb}", verb if said.endswith("{verb}") else verb.capitalize())
 
 
 def _tag(path: str) -> str:

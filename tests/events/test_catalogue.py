@@ -28,7 +28,7 @@ from django_ojs.operations.push import push
 from django_ojs.operations.register import deregister, register
 from django_ojs.operations.retry import retry_one
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 Check = Callable[[Any], bool]
 #: Prepares, yields, and then does what the event tells of.

@@ -25,7 +25,7 @@ from django_ojs.operations.retry import retry_one
 from django_ojs.scheduler.loops import TellProgress
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 
 @pytest.fixture(autouse=True)

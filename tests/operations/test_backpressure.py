@@ -22,7 +22,7 @@ from django_ojs.operations.info import info
 from django_ojs.operations.push import push, push_each
 from django_ojs.policies.backpressure import Bound, bound_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
 QUEUE = "bounded"
 

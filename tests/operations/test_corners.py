@@ -34,7 +34,7 @@ from django_ojs.policies.retry import MAX_ATTEMPTS
 from django_ojs.sql.base import Ack
 from django_ojs.states import State, Verb
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 JOB = {"type": "a.b", "args": []}
 ERROR = {"message": "no"}

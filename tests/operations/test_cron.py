@@ -22,7 +22,7 @@ from django_ojs.operations.prune import prune
 from django_ojs.policies.overlap import OverlapPolicy
 from django_ojs.scheduler.cron import Cron
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 UTC = dt.UTC
 

@@ -22,7 +22,7 @@ from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
 from django_ojs.operations.push import Pushed, push, push_each
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 FULL = "full"
 UNIQUE = {"keys": ["type"]}

@@ -20,7 +20,7 @@ from django_ojs.operations.results import retrieved
 from django_ojs.worker.outcomes import Failed, of_result
 from tests.operations.test_workflows import ONCE, added, chain, claim, complete, create, discard, job
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from django_ojs.operations.requeue import requeue
 from django_ojs.operations.rescue import rescue_dead_workers
 from django_ojs.operations.retry import retry_one
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 ERROR = {"type": "Boom", "message": "it broke"}
 

@@ -23,7 +23,7 @@ from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
 from django_ojs.operations.push import Pushed, push, push_each
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
 
 def job(args: Any = (1,), /, type: str = "test.unique", **unique: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from django_ojs.operations.remove import remove
 from django_ojs.operations.rescue import rescue_dead_workers
 from django_ojs.operations.retry import retry_one
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 ONCE = {"max_attempts": 1}
 

@@ -22,7 +22,7 @@ from django_ojs.operations.push import push
 from django_ojs.operations.remove import finish_removals, remove
 from tests.queues.conftest import assert_exact
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
 
 @pytest.fixture(autouse=True)

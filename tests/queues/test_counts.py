@@ -34,7 +34,7 @@ from django_ojs.operations.retry import retry
 from django_ojs.states import State, Verb
 from tests.queues.conftest import assert_exact
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
 
 def jobs(count: int, queue: str = "q", **fields: Any) -> list[uuid.UUID]:

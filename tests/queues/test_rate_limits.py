@@ -28,7 +28,7 @@ from django_ojs.policies import ratelimit
 from django_ojs.policies.ratelimit import RatePolicy, Window
 from tests.queues.conftest import assert_exact
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
 
 def make(count: int = 1, queue: str = "q", type: str = "a.b", **fields: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from django_ojs.webhooks.outcome import LONGEST_WAIT
 from tests.webhooks.conftest import SECRET, USING, Sender, deliver, deliveries, fresh, is_uuid7, relayed, subscribe
 from tests.webhooks.receiver import Handler, Receiver
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
 
 
 def mac(content: bytes, secret: str = SECRET) -> str:

@@ -1,0 +1,84 @@
+"""The management commands, from their parsers."""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+from collections.abc import Iterator
+
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
+
+from django_ojs.management import commands
+from ojsdocs.markdown import code, prose, table
+
+#: What every command of Django takes.
+COMMON = {
+    option for action in BaseCommand().create_parser("manage.py", "any")._actions for option in action.option_strings
+}
+
+
+def names() -> list[str]:
+    return sorted(found.name for found in pkgutil.iter_modules(commands.__path__) if found.name.startswith("ojs_"))
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    return load_command_class("django_ojs", name).create_parser("manage.py", name)
+
+
+def subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def render() -> str:
+    return "\n".join("\n".join(_command(name)) for name in names())
+
+
+def _command(name: str) -> Iterator[str]:
+    whole = parser(name)
+    yield f"## {name}\n"
+    yield prose(whole.description or "") + "\n"
+    yield _arguments(whole)
+    for action in whole._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for verb, sub in action.choices.items():
+                yield f"### {name} {verb}\n"
+                yield _sentence(prose(sub.description or helps.get(verb, ""))) + "\n"
+                yield _arguments(sub)
+
+
+def _arguments(of: argparse.ArgumentParser) -> str:
+    rows = [_row(of, action) for action in of._actions if _own(action)]
+    return table(("argument", "meaning", "default"), rows) if rows else ""
+
+
+def _own(action: argparse.Action) -> bool:
+    if isinstance(action, argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
+        return False
+    return not action.option_strings or not set(action.option_strings) <= COMMON
+
+
+def _row(of: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str, str]:
+    formatter = of._get_formatter()
+    value = (
+        "" if action.nargs == 0 else formatter._format_args(action, formatter._get_default_metavar_for_optional(action))
+    )
+    if not action.option_strings:
+        shown = code(formatter._format_args(action, action.dest))
+    else:
+        shown = ", ".join(code(f"{option} {value}".strip()) for option in action.option_strings)
+    text = formatter._expand_help(action) if action.help else ""
+    told = action.default not in (None, argparse.SUPPRESS, False, [], "") and "(default" not in text
+    return shown, prose(text), code(_shown(action.default)) if told else ""
+
+
+def _shown(default: object) -> str:
+    return " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) or not text else ".")

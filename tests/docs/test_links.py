@@ -1,0 +1,49 @@
+"""Links between pages lead somewhere, on a forge and in the built documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import ojsdocs
+import pytest
+
+from tests.docs.pages import DOCS, PAGES, anchors, links, name
+
+#: One database is as good as another: the generated page of the metrics is made of a scrape.
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+
+
+def broken(page: Path, link: str) -> str:
+    """What is wrong with a link, "" if nothing is."""
+    if link.startswith(("http://", "https://", "mailto:")):
+        return ""
+    path, _, anchor = unquote(link).partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists():
+        return f"{path} is not there"
+    if DOCS in page.parents and DOCS not in target.parents:
+        if target.suffix == ".md":
+            return f"{path} is a page, but not of the documentation: Sphinx cannot link it"
+        if not target.is_file():
+            return f"{path} is no file: Sphinx cannot link it"
+    if anchor and anchor not in anchors(ojsdocs.expand(target.read_text(encoding="utf-8"))):
+        return f"{path or 'the page'} has no heading #{anchor}"
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [(link, problem) for link in links(page) if (problem := broken(page, link))] == []
+
+
+def test_what_is_broken_is_found() -> None:
+    page = DOCS / "index.md"
+    assert broken(page, "nowhere.md")
+    assert broken(page, "cron.md#nothing-of-the-kind")
+    assert broken(page, "../README.md")
+    assert broken(page, "../tests")
+    assert not broken(page, "cron.md#over-http")
+    assert not broken(page, "reference/settings.md#retention-1")
+    assert not broken(page, "../LICENSE")
+    assert anchors("# A `b_c`: d\n## Two\n```\n# none\n```\n## Two\n") == {"a-b_c-d", "two", "two-1"}

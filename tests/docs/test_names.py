@@ -1,0 +1,115 @@
+"""What the pages name between backticks is there: modules, files, settings, event types, metrics, checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from ojsdocs import checks, commands, metrics
+
+from django_ojs.conf import FIELDS
+from django_ojs.events.catalogue import ALIASES
+from django_ojs.events.described import DESCRIBED
+from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, name, spans
+
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+
+#: Told to a reader of events and never in the log, and the log names of what operators do.
+NOTICES = {"system.gap", "system.events_dropped", "server.shutdown", "webhook.test", "queue.pause"}
+LOGGERS = {"django_ojs.jobs", "django_ojs.jobs.lifecycle"}
+_KINDS = "job|worker|queue|workflow|cron|backpressure|dead_letter|rate_limit|bulk|webhook|system|server"
+
+
+def importable(path: str) -> bool:
+    """Whether a dotted name of ours is a module or something in one."""
+    parts = path.partition("(")[0].split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def is_setting(text: str) -> bool:
+    return text in FIELDS
+
+
+def is_event(text: str) -> bool:
+    return text in DESCRIBED or text in ALIASES or text in NOTICES
+
+
+@cache
+def shown() -> set[str]:
+    return {f"{one.name}_total" if one.kind == "counter" else one.name for one in metrics.families()}
+
+
+@cache
+def numbers() -> set[str]:
+    return {one.number for one in checks.checks()}
+
+
+def is_metric(text: str) -> bool:
+    return text.partition("{")[0] in shown() | set(commands.names())
+
+
+def is_check(text: str) -> bool:
+    return text.removeprefix("ojs.") in numbers()
+
+
+def is_file(text: str) -> bool:
+    return (ROOT / text.partition("::")[0]).exists()
+
+
+RULES: list[tuple[str, Callable[[str], bool]]] = [
+    (r"django_ojs(?:\.\w+)+(?:\(.*\))?", lambda text: importable(text) or text in LOGGERS),
+    (r"(?:django_ojs|tests|docs|example_project|\.ci)/[\w./:-]+", is_file),
+    (r"(?:REALTIME|WEBHOOK|EVENT|METRICS|MAX|HEARTBEAT|SHUTDOWN|DEAD_LETTER|AUDIT|RESULT)_[A-Z_]+(?<!_)", is_setting),
+    (rf"(?:{_KINDS})\.[a-z_.]+", is_event),
+    (r"ojs_(?:jobs?|queue|dead_letter|workers|webhook)_\w+(?:\{.*\})?", is_metric),
+    (r"ojs\.[EWI]\d{3}", is_check),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_what_a_page_names_is_there(page: Path) -> None:
+    found = spans(page)
+    rules = [one for one in RULES if one[1] is not is_event or "coming-from" not in page.parts]  # others' jobs, too
+    wrong = [span for span in found for rule, holds in rules if re.fullmatch(rule, span) and not holds(span)]
+    assert wrong == []
+
+
+def test_checks_in_the_text_and_tables_in_sql() -> None:
+    for page in PAGES:
+        for number in re.findall(r"\bojs\.([EWI]\d{3})\b", page.read_text(encoding="utf-8")):
+            assert is_check(number), name(page)
+    tables = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
+    for block in all_blocks("sql"):
+        assert set(re.findall(r"\bdjango_ojs_\w+", block.text)) <= tables, block
+
+
+def test_imports_in_blocks_lead_somewhere() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            for module, names in re.findall(r"^from (django_ojs[\w.]*) import ([\w, ]+)", block.text, re.MULTILINE):
+                for one in names.split(","):
+                    assert importable(f"{module}.{one.split(' as ')[0].strip()}"), (block, one)
+
+
+def test_what_is_not_there_is_found() -> None:
+    assert not importable("django_ojs.testing.fakes")
+    assert not is_setting("REALTIME_BUFFER")
+    assert not is_event("job.done")
+    assert not is_metric("ojs_jobs_total")
+    assert not is_check("ojs.E999")
+    assert not is_file("django_ojs/config.py")

@@ -1,0 +1,164 @@
+"""The reference is whole: everything that the code has is in it, described."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ojsdocs
+import pytest
+from django.conf import settings as site
+from ojsdocs import checks, commands, errors, http, metrics, python, settings
+
+from django_ojs.conf import FIELDS
+from django_ojs.errors import OJSError
+from django_ojs.events import described, log
+from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
+from django_ojs.http.apidoc import _DOCS
+from django_ojs.http.apisummaries import SUMMARIES
+from django_ojs.models import Event
+from django_ojs.operations import bulk, prioritise
+from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.prune import prune
+from django_ojs.operations.push import push
+from django_ojs.realtime import transitions
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("part", ojsdocs.PARTS)
+def test_every_part_is_on_a_page(part: str) -> None:
+    page = (site.BASE_DIR / "docs" / "reference" / f"{part}.md").read_text(encoding="utf-8")
+    assert f"\n<!-- generated: {part} -->\n" in page
+    whole = ojsdocs.expand(page)
+    assert "generated: " not in whole
+    assert len(whole) > len(page)
+
+
+class TestSettings:
+    def test_each_has_a_section_a_type_and_a_text(self) -> None:
+        found = list(settings.settings())
+        assert [one.name for one in found] == list(FIELDS)
+        assert [one.name for one in found if not (one.section and one.type and one.text)] == []
+
+    def test_types_units_and_defaults_are_those_of_the_code(self) -> None:
+        found = {one.name: one for one in settings.settings()}
+        assert found["RESULT_TTL"][2:5] == ("int | None", "seconds", 604_800)
+        assert found["RETENTION"][2:4] == ("dict[str, float | None]", "seconds")
+        assert found["MAX_META_BYTES"][2:5] == ("int", "bytes", 65_536)
+        assert found["TRACING"][2:4] == ("'parent' | 'link' | 'off'", "")
+        assert found["WEBHOOK_RETRY_DELAYS"].unit == "seconds"
+        assert "### RETENTION\n" in settings.render()
+        assert "Type `int | None`, seconds, default `604800` (7 days)." in settings.render()
+
+
+class TestCommands:
+    def test_every_option_is_there(self) -> None:
+        text = commands.render()
+        for name in commands.names():
+            assert f"## {name}\n" in text
+            parser = commands.parser(name)
+            for one in (parser, *commands.subparsers(parser).values()):
+                for option in set(one._option_string_actions) - commands.COMMON:
+                    assert option in text, name
+
+    def test_what_is_of_django_is_left_out(self) -> None:
+        assert "--pythonpath" not in commands.render()
+
+
+class TestHTTP:
+    def test_every_method_has_a_summary_of_its_own_words(self) -> None:
+        assert set(_DOCS) - set(SUMMARIES) == set()
+        found = list(http.calls())
+        assert len(found) > 100
+        assert [call for call in found if call.path in call.summary or "verb" in call.summary] == []
+
+    def test_scopes_and_statuses(self) -> None:
+        found = {(call.method, call.path): call for call in http.calls()}
+        push = found["POST", "/ojs/v1/jobs"]
+        assert (push.summary, push.scope, push.answers) == ("Enqueue a job", "`push`", "200, 201")
+        assert found["GET", "/ojs/v1/jobs/{job_id}/result"].errors == "404, 408, 410"
+        assert found["POST", "/ojs/v1/cron/{name}/pause"].summary == "Pause a schedule"
+        assert found["GET", "/ojs/v1/health"].scope == ""
+
+
+def test_every_error_is_there() -> None:
+    found = set(errors.classes())
+    assert {one for one in OJSError.__subclasses__() if one.__module__ == "django_ojs.errors"} <= found
+    text = errors.render()
+    assert [one.__name__ for one in found if f"`{one.__name__}`" not in text] == []
+    assert "| 429, retryable | `QUEUE_FULL`, `QUEUE_FULL` | `QueueFull` |" in text
+
+
+def test_every_check_is_there_with_its_advice() -> None:
+    found = checks.checks()
+    listed = {number for module in checks.MODULES for number in re.findall(r"\b[EWI]\d{3}\b", module.__doc__ or "")}
+    assert {one.number for one in found} == listed
+    assert [one.number for one in found if not (one.title and one.message and one.hint.strip("…. "))] == []
+    advice = {one.number: one for one in found}
+    assert advice["W004"].message.startswith("Without django_filters")
+    assert advice["W001"].when == "with `check --deploy`"
+    assert advice["W110"].when == advice["W102"].when == "with `check --database` and `migrate`"
+
+
+@pytest.mark.django_db
+def test_every_metric_is_there_with_its_labels() -> None:
+    found = {family.name: family for family in metrics.families()}
+    assert all(family.samples for family in found.values())
+    assert list(found["ojs_job_duration_seconds"].samples[0].labels) == ["queue", "type", "state"]
+    assert list(found["ojs_webhook_dead_delivery_count"].samples[0].labels) == ["event_type"]
+    assert not metrics.MetricSeries.objects.exists()
+
+
+def test_every_public_name_is_there() -> None:
+    text = python.render()
+    for module in python.MODULES:
+        for name in python.names(module):
+            assert re.search(rf":: {re.escape(module)}\.{name}$", text, re.MULTILINE)
+
+
+class TestEvents:
+    def test_every_type_is_described_and_no_other(self) -> None:
+        assert set(described.DESCRIBED) == {*CATALOGUE, *EXTENSIONS, *ON_REQUEST, STATE_CHANGED}
+        assert set(described.DESCRIBED) >= described.ABOUT_JOBS | described.ABOUT_QUEUES
+
+    def test_deviations_are_found(self) -> None:
+        assert described.deviations("job.started", {"wait_ms": 1}) == []
+        assert described.deviations("job.started", {}) == ["job.started lacks wait_ms"]
+        assert described.deviations("job.completed", {"duration_ms": 1, "x": 1}) == ["job.completed has x"]
+        assert described.deviations("job.unheard", {}) == ["job.unheard is not described"]
+
+    @pytest.mark.django_db
+    def test_the_one_that_is_made_when_it_is_read(self) -> None:
+        push([{"type": "a.b", "args": []}])
+        (stored,) = log.read().events
+        data = transitions.payload(stored)
+        assert data is not None
+        assert described.deviations(STATE_CHANGED, {k: v for k, v in data.items() if k != "timestamp"}) == []
+
+    @pytest.mark.django_db
+    def test_those_that_are_written_by_a_statement_of_their_own(self, frozen_clock: Any) -> None:
+        """What no other test sees on its way into the log; the members that are shared are in the log's columns."""
+        first, second, third = (
+            made.row["id"] for made in push([{"type": "a.b", "args": [], "meta": {"n": n}} for n in range(3)])
+        )
+        prioritise.prioritise(first, 5, by="anna")
+        fetch(["default"], count=3, worker_id="w")
+        ack_one(Ack(first, '"done"', "w"))
+        bulk.enqueue([{"type": "a.b", "args": []}], partial=True)
+        bulk.cancel_many([second], partial=True)
+        bulk.retry_many([third], partial=True)
+        bulk.delete_many([first], partial=True)
+        cancel_one(third)
+        push([{"type": "a.b", "args": [], "result_ttl": 1, "queue": "short"}])
+        (row,) = fetch(["short"], worker_id="w")
+        ack_one(Ack(row["id"], "1", "w"))
+        frozen_clock.advance(days=1)
+        prune()
+        found = [(event.type, event.data or {}) for event in Event.objects.all()]
+        assert {
+            "job.enqueued", "job.started", "job.completed", "job.cancelled", "priority.changed", "result.pruned",
+            "bulk.enqueue.completed", "bulk.cancel.completed", "bulk.retry.completed", "bulk.delete.completed",
+        } <= {name for name, _ in found}  # fmt: skip
+        assert [problem for name, data in found for problem in described.deviations(name, data)] == []
