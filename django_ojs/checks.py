@@ -6,7 +6,8 @@ E003 bad middleware             W003 channels is not installed       W103 SQLite
 E004 bad handler                W004 django_filters is not installed W104 PostgreSQL isolation level
 E005 rest_framework missing     W005 heartbeats too rare             W105 MariaDB isolation level
 E006 USE_TZ is off              W006 a connection per request        W106 database without SKIP LOCKED
-I001 no packages for webhooks   W008 webhooks over plain http
+E007 no users and permissions   W008 webhooks over plain http
+I001 no packages for webhooks
 
 In `tasks/checks.py`, about the backend of Django's Tasks:
 
@@ -168,11 +169,21 @@ def check_pool(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.urls)
 def check_urls(**kwargs: Any) -> _CheckResult:
-    """W002: the HTTP binding is reachable."""
-    if not getattr(settings, "ROOT_URLCONF", None) or _includes_us(_patterns()):
+    """W002, E007: the HTTP binding is reachable, and can tell who calls."""
+    if not getattr(settings, "ROOT_URLCONF", None):
         return []
+    if _includes_us(_patterns()):
+        return _check_auth()
     hint = 'Add path("", include("django_ojs.urls")) to the root URLconf, or silence ojs.W002 if only Python enqueues.'
     return [Caution("The URLs of django-ojs are not included.", hint=hint, id="ojs.W002")]
+
+
+def _check_auth() -> _CheckResult:
+    needed = ("django.contrib.auth", "django.contrib.contenttypes")
+    if not (missing := [app for app in needed if not apps.is_installed(app)]):
+        return []
+    hint = f"Add {' and '.join(map(repr, missing))} to INSTALLED_APPS; sessions and their middleware can stay away."
+    return [Error("The HTTP binding needs Django's users and permissions.", hint=hint, id="ojs.E007")]
 
 
 @register(Tags.database)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email
+import os
 import re
 import shutil
 import subprocess
@@ -95,9 +97,61 @@ def test_wheel_holds_every_file_of_the_package_and_nothing_else(built: Path, fil
     assert info + "entry_points.txt" in names
 
 
-def test_source_archive_can_be_built_and_tested(built: Path) -> None:
+def test_wheel_has_what_a_site_loads_from_it(built: Path) -> None:
+    """Named here, for what git has lost is in no list of git's files."""
+    [wheel] = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = email.message_from_bytes(
+            archive.read(f"{wheel.name.removesuffix('-py3-none-any.whl')}.dist-info/METADATA")
+        )
+    for wanted in (
+        "conformance/claim.json", "locale/fr/LC_MESSAGES/django.mo", "migrations/0001_initial.py", "py.typed",
+        "schemas/envelope.json", "static/django_ojs/admin.css", "static/django_ojs/live.js",
+        "templates/admin/django_ojs/change_list.html", "templates/django_ojs/admin/overview.html",
+    ):  # fmt: skip
+        assert f"django_ojs/{wanted}" in names
+    assert not [name for name in names if re.search(r"(^|/)(tests?|docs|example_project)/", name)]
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    assert set(metadata.get_all("Provides-Extra")) == EXTRAS
+    assert metadata.get_payload().startswith("# django-ojs")
+
+
+@pytest.fixture(scope="module")
+def unpacked(built: Path) -> Path:
+    """The source archive, where nothing of this checkout can be seen."""
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "manage.py", "tests/conftest.py", "PKG-INFO"} <= names
-    assert {name.partition("/")[0] for name in names} <= TOP_LEVEL | {"PKG-INFO", ".gitignore"}
+        archive.extractall(built, filter="data")
+    return built / sdist.name.removesuffix(".tar.gz")
+
+
+def test_source_archive_holds_the_project_and_nothing_else(unpacked: Path, files: list[Path]) -> None:
+    found = {path.relative_to(unpacked) for path in unpacked.rglob("*") if path.is_file()}
+    hidden = {file for file in files if file.parts[0].startswith(".")}
+    assert found - {Path("PKG-INFO"), Path(".gitignore")} == set(files) - hidden
+
+
+def test_source_archive_makes_the_same_wheel(unpacked: Path, built: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=unpacked, check=True, capture_output=True,
+    )  # fmt: skip
+    [ours], [theirs] = built.glob("*.whl"), tmp_path.glob("*.whl")
+    with zipfile.ZipFile(ours) as first, zipfile.ZipFile(theirs) as second:
+        assert {item.filename: item.CRC for item in first.infolist()} == {
+            item.filename: item.CRC for item in second.infolist()
+        }
+
+
+@pytest.mark.slow
+def test_tests_of_the_source_archive_can_be_collected(unpacked: Path) -> None:
+    """With their settings and fixtures; a few of them, for all of them are there (above)."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OJS_", "PYTEST"))}
+    options = ["--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", "--assert", "plain"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "tests/unit", "tests/tasks", "tests/sites"],
+        cwd=unpacked, env={**environment, "PYTHONPATH": str(unpacked)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    assert int(re.findall(r"(\d+) tests collected", done.stdout)[0]) > 100

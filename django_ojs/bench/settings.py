@@ -16,13 +16,14 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
     "rest_framework",
+    "channels",
     "django_ojs",
     "django_ojs.bench",
 ]
 MIDDLEWARE: list[str] = []
 ROOT_URLCONF = "django_ojs.urls"
 DATABASES: dict[str, Any] = {"default": dburl.parse(os.environ["OJS_BENCH_DATABASE"], Path.cwd())}
-SILENCED_SYSTEM_CHECKS = ["ojs.W002", "ojs.W003", "ojs.W004"]  # there is nothing here but us
+SILENCED_SYSTEM_CHECKS = ["ojs.W002", "ojs.W004"]  # there is nothing here but us
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 OJS = {"ALLOW_ANONYMOUS": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None}
 LOGGING = {

@@ -30,13 +30,18 @@ class HandlerOptions(TypedDict, total=False):
     result_ttl: Duration  #: how long the result is kept; 0: not at all, -1: for ever
 
 
-class Options(HandlerOptions, total=False):
-    """What `.options()` and `enqueue()` take: the same for one job, and when it is to run."""
+class TimedOptions(HandlerOptions, total=False):
+    """What `Workflow.enqueue()` takes for all of its jobs: the same, and when they are to run."""
 
     delay: Duration  #: from now
     at: dt.datetime  #: not before this instant
     expires_at: dt.datetime  #: not after this instant
     pending: bool  #: staged until somebody activates it
+
+
+class Options(TimedOptions, total=False):
+    """What `.options()` and `enqueue()` take for one job."""
+
     id: str | uuid.UUID  #: a UUIDv7 of your own
 
 

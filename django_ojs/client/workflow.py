@@ -18,7 +18,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from asgiref.sync import sync_to_async
 
@@ -28,6 +28,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 
 if TYPE_CHECKING:
+    from django_ojs.client.options import TimedOptions
     from django_ojs.operations.workflow import View
 
 #: What a workflow is made of.
@@ -62,7 +63,9 @@ class Workflow:
         """The request of the HTTP binding that says the same."""
         return dict(self._document)
 
-    def enqueue(self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Any) -> WorkflowHandle:
+    def enqueue(
+        self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Unpack[TimedOptions]
+    ) -> WorkflowHandle:
         """Store the workflow and enqueue what can start, all or nothing, in the open transaction if there is one.
 
         `options` are defaults of its jobs, in the words of `.options()`. Raises InvalidWorkflow for a circle and
@@ -84,7 +87,9 @@ class Workflow:
             return WorkflowHandle(create(document))
         return WorkflowHandle(put_workflow(document), in_outbox=True)
 
-    async def aenqueue(self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Any) -> WorkflowHandle:
+    async def aenqueue(
+        self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Unpack[TimedOptions]
+    ) -> WorkflowHandle:
         """`enqueue` from asynchronous code."""
         return await sync_to_async(self.enqueue)(name=name, id=id, **options)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.db import connections, router
+from django.urls import get_script_prefix
 
 import django_ojs
 from django_ojs import webhooks
@@ -71,6 +73,7 @@ def extension_uris() -> set[str]:
 def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[str, Any]:
     """The whole document. `base_url` is where the caller found us, without a slash at its end; `streams` says whether
     this server can send answers that do not end."""
+    below = urlsplit(base_url).path  # where the site, or a proxy before it, has put us
     return {
         "specversion": SPECVERSION,
         "ojs_version": SPECVERSION,
@@ -93,10 +96,11 @@ def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[s
         "events": events(streams),
         "endpoints": {
             "base_url": f"{base_url}/ojs/v1",
-            "manifest": "/ojs/manifest",
-            "health": "/ojs/v1/health",
-            "events": "/ojs/v1/events",
-            **({"websocket": "/ojs/v1/ws"} if "websocket" in TRANSPORTS else {}),
+            "manifest": f"{below}/ojs/manifest",
+            "health": f"{below}/ojs/v1/health",
+            "events": f"{below}/ojs/v1/events",
+            # Not among the site's URLs: only a proxy's prefix is before it.
+            **({"websocket": f"{get_script_prefix()}ojs/v1/ws"} if "websocket" in TRANSPORTS else {}),
         },
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from channels.db import database_sync_to_async
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user, get_user_model
 from django.core.handlers.asgi import ASGIRequest
@@ -126,10 +127,16 @@ def _session_user(http: HttpRequest) -> Any:
     from django.contrib.auth.models import AnonymousUser
 
     cookie = http.COOKIES.get(settings.SESSION_COOKIE_NAME)
-    if not cookie or "\0" in cookie:
+    if not cookie or "\0" in cookie or not _has_sessions():
         return AnonymousUser()
     http.session = import_module(settings.SESSION_ENGINE).SessionStore(cookie)
     return get_user(http)
+
+
+def _has_sessions() -> bool:
+    """Whether the site has the table that its kind of sessions needs."""
+    needs_app = settings.SESSION_ENGINE in [f"django.contrib.sessions.backends.{kind}" for kind in ("db", "cached_db")]
+    return not needs_app or apps.is_installed("django.contrib.sessions")
 
 
 def _take_rights(request: Request, ticket: Ticket) -> None:

@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from django.apps import apps
+
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:
     """`http` with our WebSockets beside it, and `websocket` for those at any other path.
 
-    Without Channels it is `http` alone (the system check ojs.W003 says so).
+    Without Channels among the site's apps it is `http` alone (the system check ojs.W003 says so).
     """
-    try:
-        from django_ojs.realtime.routing import websocket_urlpatterns
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "channels":
-            raise
+    if not apps.is_installed("channels"):
         return http
     from channels.routing import ProtocolTypeRouter, URLRouter
     from django.urls import re_path
+
+    from django_ojs.realtime.routing import websocket_urlpatterns
 
     rest: Any = websocket or nowhere
     routes: list[Any] = [*websocket_urlpatterns, re_path(r"", rest)]

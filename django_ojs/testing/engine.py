@@ -108,11 +108,15 @@ class Engine:
         run = _Run(row, definition, time.monotonic(), _Link())
         with _sheltered():
             outcome = self._injected(run) or (async_to_sync(aexecute)(run) if definition.is_async else execute(run))
-            _undo_if_broken(outcome)
+            _undo_if_broken(suspect=isinstance(outcome, Failed))
         self._writer.write([(run, outcome)])
         after = self.look(run.id)
         if after is not None and after["state"] == State.ACTIVE and after["worker_id"] == WORKER:
             raise RuntimeError(f"The outcome of {run.definition.type} {run.id} could not be stored: {outcome!r:.300}")
+        if definition.after is not None:
+            with _sheltered():
+                definition.after([run])
+                _undo_if_broken(suspect=True)
         if isinstance(outcome, Failed) and run.exception is None:
             run.exception = JobFailed(outcome.error.get("message", ""))
         return Performed(JobHandle(after or row), run.attempt, run.exception)
@@ -153,10 +157,13 @@ def _sheltered() -> Any:
         yield
 
 
-def _undo_if_broken(outcome: Outcome) -> None:
-    """Roll back to the savepoint where the transaction cannot be used any more. What worked stays, as in a worker."""
+def _undo_if_broken(*, suspect: bool) -> None:
+    """Roll back to the savepoint where the transaction cannot be used any more. What worked stays, as in a worker.
+
+    A database is asked only where something went wrong that may have been its error.
+    """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             continue
-        if connection.needs_rollback or (isinstance(outcome, Failed) and not connection.is_usable()):
+        if connection.needs_rollback or (suspect and not connection.is_usable()):
             transaction.set_rollback(True, using=connection.alias)

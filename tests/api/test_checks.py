@@ -154,6 +154,15 @@ def test_e006_time_zones(settings: Any) -> None:
     assert ids(checks.check_apps()) == ["ojs.E006"]
 
 
+@pytest.mark.parametrize("app", ["django.contrib.auth", "django.contrib.contenttypes"])
+def test_e007_nobody_can_be_told_from_another(monkeypatch: pytest.MonkeyPatch, settings: Any, app: str) -> None:
+    monkeypatch.setattr(checks.apps, "is_installed", lambda name: name != app)
+    (problem,) = checks.check_urls()
+    assert (problem.id, repr(app) in problem.hint) == ("ojs.E007", True)
+    settings.ROOT_URLCONF = "tests.api.urls_without"  # Python alone takes no users
+    assert ids(checks.check_urls()) == ["ojs.W002"]
+
+
 def test_w001_anonymous_callers_outside_debug(settings: Any) -> None:
     settings.OJS = {"ALLOW_ANONYMOUS": True}
     assert ids(checks.check_anonymous()) == ["ojs.W001"]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 import random
 import time
-import types
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -169,12 +166,3 @@ def test_a_reader_folds_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) 
         jobs(1)
     assert counts.count("q").total == 12
     assert CountDelta.objects.count() < 12
-
-
-def test_the_migration_counts_what_is_there() -> None:
-    ids = jobs(5)
-    cancel(ids[:2])
-    CountDelta.objects.all().delete()
-    migration = importlib.import_module("django_ojs.migrations.0005_queues")
-    migration.count_jobs(apps, types.SimpleNamespace(connection=connection))
-    assert_exact()

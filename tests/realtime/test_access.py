@@ -118,6 +118,12 @@ class TestBeforeTheUpgrade:
         for cookie in ("sessionid=nonsense", "sessionid=\x00", "sessionid=", "x", ";;="):
             assert (await refused(cookie=cookie, **ORIGIN)).status == 401, cookie
 
+    async def test_a_site_without_sessions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The cookie of another site on the same host is no reason to fail: the table is not there."""
+        monkeypatch.setattr(access.apps, "is_installed", lambda name: False)
+        monkeypatch.setattr(access, "import_module", lambda name: pytest.fail(f"asked {name}"))
+        assert (await refused(cookie="sessionid=nonsense", **ORIGIN)).status == 401
+
     async def test_a_user_who_is_not_staff(self) -> None:
         def log_in() -> str:
             client = Client()

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.utils import timezone
 
-from django_ojs import enqueue, get_job, job
+from django_ojs import enqueue, get_job, job, testing
 from django_ojs.models import Event, Job
 from django_ojs.operations.prune import prune
 from django_ojs.registry import Registry, registry
@@ -33,6 +33,7 @@ from tests.tasks.api import (
     default_task_backend,
     task_backends,
     task_enqueued,
+    task_finished,
     task_started,
 )
 from tests.tasks.app import tasks
@@ -537,6 +538,33 @@ def test_attempts_that_are_not_the_last_do_not_finish(
     names = [name for name, _, _ in signals()]
     assert names == ["task_enqueued", "task_started", "task_started", "task_started", "task_finished"]
     assert [found.attempts for _, _, found in signals()] == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("mode", [testing.worker, lambda: testing.inline(raise_errors=False)], ids=["worker", "inline"])
+@pytest.mark.usefixtures("seen")
+def test_a_site_under_test_gets_them_too(signals: Signals, mode: Callable[[], Any]) -> None:
+    with mode() as jobs:
+        tasks.fail_first.using(max_attempts=2).enqueue(1)
+        tasks.fail.enqueue()
+        if isinstance(jobs, testing.WorkerJobs):
+            jobs.drain(with_scheduled=True)
+    ended = [(found.task.name, found.status, found.attempts) for name, _, found in signals() if name == "task_finished"]
+    assert sorted(ended) == [("fail", "FAILED", 1), ("fail_first", "SUCCESSFUL", 2)]
+
+
+def test_a_receiver_under_test_that_breaks_leaves_the_tests_transaction_usable() -> None:
+    def receive(**kwargs: Any) -> None:
+        Group.objects.create(name="one")
+        Group.objects.create(name="one")
+
+    task_finished.connect(receive)
+    try:
+        with testing.worker() as jobs:
+            tasks.add.enqueue(1)
+            assert jobs.drain().completed == 1
+    finally:
+        task_finished.disconnect(receive)
+    assert not Group.objects.filter(name="two").exists()  # PostgreSQL answers nothing in a broken transaction
 
 
 def test_two_workers_finish_each_task_once(start_worker: Callable[..., WorkerThread], signals: Signals) -> None:

@@ -83,10 +83,3 @@ def test_the_blocks_for_unittest_run_under_django_s_own_runner(project: Path) ->
     done = run(project, "-m", "django", "test", block.stem)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Ran 4 tests" in done.stderr
-
-
-def test_xdist_and_a_kept_database(project: Path) -> None:
-    (project / "settings.py").write_text(SETTINGS.replace(":memory:", str(project / "shop.sqlite3")))
-    for _ in range(2):
-        done = run(project, "-m", "pytest", "-q", "-n", "2", "--reuse-db", "-k", "survey or attempts")
-        assert done.returncode == 0, done.stdout + done.stderr

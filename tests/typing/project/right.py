@@ -12,14 +12,36 @@ from django_ojs import (
     JobHandle,
     Retry,
     Snooze,
+    Workflow,
+    WorkflowHandle,
     aenqueue,
+    aenqueue_many,
     aget_job,
+    aget_workflow,
+    batch,
+    chain,
     enqueue,
     enqueue_many,
     get_job,
+    get_workflow,
+    group,
     job,
 )
-from django_ojs.testing import WorkerJobsMixin, fake, inline, worker
+from django_ojs.testing import (
+    Drained,
+    FakeJobs,
+    FakeJobsMixin,
+    InlineJobs,
+    InlineJobsMixin,
+    JobFailed,
+    Jobs,
+    Performed,
+    WorkerJobs,
+    WorkerJobsMixin,
+    fake,
+    inline,
+    worker,
+)
 
 
 @job("email.send", queue="email", retry={"max_attempts": 5, "initial_interval": "2s"}, timeout=30)
@@ -76,6 +98,25 @@ async def asynchronous() -> None:
     reveal_type(await aenqueue("other.job", 1, queue="slow"))  # django_ojs.client.handle.JobHandle
     await (await handle.arefresh()).await_(timeout=1)
     await handle.acancel()
+    both = await aenqueue_many([send_email.s("a"), ("other.job", [1])])
+    reveal_type(both)  # list[django_ojs.client.handle.JobHandle]
+    reveal_type(await make_report([1], {"a": 1}))  # dict[str, Any]
+
+
+def flows() -> WorkflowHandle:
+    mails = group(send_email.s("a"), send_email.s("b", template="c"))
+    reveal_type(chain(hash_file.s("/etc/hosts"), mails))  # django_ojs.client.workflow.Workflow
+    batch(mails, send_email.s("c"), on_failure=take_anything.s(None)).enqueue(queue="slow", delay="10m", tags=["a"])
+    steps = {"one": hash_file.s("a"), "two": count_words.s("b")}
+    handle = Workflow.graph(steps, after={"two": "one"}).enqueue(name="both", id="2026-11")
+    reveal_type(handle.jobs)  # list[django_ojs.client.handle.JobHandle]
+    reveal_type(get_workflow(handle.id).wait(timeout=1).state)  # str
+    return handle.refresh().cancel("no reason", cancel_active=True)
+
+
+async def asynchronous_flows() -> None:
+    handle = await chain(send_email.s("a")).aenqueue(name="one")
+    reveal_type(await aget_workflow(handle.id))  # django_ojs.client.workflow.WorkflowHandle
 
 
 def tests() -> None:
@@ -89,6 +130,29 @@ def tests() -> None:
     with inline(raise_errors=False) as ran:
         ran.fail_next(hash_file, OSError(), times=2)
         ran.assert_state(hash_file.enqueue("/etc/hosts"), "completed")
+
+
+def helpers(jobs: Jobs, ran: InlineJobs, found: WorkerJobs, faked: FakeJobs) -> list[Performed]:
+    """What a project's own test helpers are made of."""
+    jobs.assert_enqueued_in("email", send_email, times=2, args=["a"])
+    reveal_type(jobs.assert_workflow_enqueued("chain", name="one"))  # django_ojs.client.workflow.WorkflowHandle
+    drained: Drained = found.drain(queues=["email"], max_jobs=5)
+    if any(isinstance(error, JobFailed) for error in drained.exceptions):
+        faked.clear()
+    return [*drained.runs, *ran.performed]
+
+
+class Faked(FakeJobsMixin, unittest.TestCase):
+    def test_it(self) -> None:
+        reveal_type(self.jobs)  # django_ojs.testing.faking.FakeJobs
+
+
+class AtOnce(InlineJobsMixin, unittest.TestCase):
+    raise_job_errors = False
+
+    @fake()
+    def test_it(self) -> None:
+        reveal_type(self.jobs)  # django_ojs.testing.inlining.InlineJobs
 
 
 class Mail(WorkerJobsMixin, unittest.TestCase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_ojs import JobContext, enqueue, job
+from django_ojs import JobContext, batch, chain, enqueue, job
 from django_ojs.testing import fake
 
 
@@ -32,6 +32,19 @@ send_email.options(delay=1).enqueue("a")  # E: call-arg
 hash_file.enqueue(1)  # E: arg-type
 hash_file("a", "b")  # E: arg-type
 enqueue("email.send", 1, queue=5)  # E: arg-type
+
+chain(send_email.s("a"))  # E: call-arg
+chain(send_email)  # E: arg-type
+chain(send_email.s("a", "b")).enqueue(dellay="10m")  # E: call-arg
+chain(send_email.s("a", "b")).enqueue(queue=5)  # E: arg-type
+batch(send_email.s("a", "b"), on_end=send_email.s("a", "b"))  # E: call-arg
+
+
+async def asynchronous() -> None:
+    await send_email.aenqueue("a")  # E: call-arg
+    await send_email.options(priority=[]).aenqueue("a", "b")  # E: arg-type
+    send_email.aenqueue("a", "b")  # E: unused-coroutine
+
 
 with fake() as jobs:
     jobs.assert_enqueued("email.send", que="email")  # E: call-arg
