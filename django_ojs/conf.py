@@ -151,6 +151,13 @@ class Settings:
     #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
     #: `policies.redaction`.
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: The admin's list of jobs. A filter that no index helps looks at so many jobs, the newest, and begins no further
+    #: slice of them when so many seconds have passed.
+    SEARCH_DEPTH: int = 50_000
+    SEARCH_SECONDS: float = 1.0
+    #: Filters for which the site has made an index of its own, so that they look at all jobs: some of `text`, `error`,
+    #: `type`, `queue` and `worker` (docs/dashboard.md).
+    INDEXED_FILTERS: tuple[str, ...] = ()
     #: Middleware chains as dotted paths, outermost first.
     ENQUEUE_MIDDLEWARE: tuple[str, ...] = ()
     EXECUTION_MIDDLEWARE: tuple[str, ...] = ("django_ojs.worker.middleware.LoggingMiddleware",)
@@ -190,6 +197,7 @@ class LazySettings:
             "ENQUEUE_MIDDLEWARE",
             "EXECUTION_MIDDLEWARE",
             "REALTIME_ALLOWED_ORIGINS",
+            "INDEXED_FILTERS",
         ):
             if name in known:
                 known[name] = tuple(known[name])

@@ -18,10 +18,10 @@ from django.utils.translation import gettext as _
 
 from django_ojs import clock
 from django_ojs.admin import deadletters, display, figures
-from django_ojs.admin.deadletters import Filter
 from django_ojs.admin.operate import MAX_ROWS, SPELLED_OUT, OperatingAdmin, Verb
 from django_ojs.admin.overview import overview
 from django_ojs.models import CronSchedule, Queue, Worker
+from django_ojs.operations.deadletters import Filter
 from django_ojs.policies.durations import format_instant
 
 #: What may be done with all dead letters that fit a filter: names of the jobs' verbs.
