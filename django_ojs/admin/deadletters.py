@@ -16,7 +16,7 @@ from django_ojs.admin.base import unless_large
 from django_ojs.admin.figures import last_errors
 from django_ojs.admin.shared import Shared
 from django_ojs.models import Job
-from django_ojs.operations import counts
+from django_ojs.operations import bulkactions, counts
 from django_ojs.operations.deadletters import Filter
 from django_ojs.policies import redaction
 
@@ -82,6 +82,7 @@ def count(using: str) -> int:
 
 
 groups, total = Shared(compute, FRESH), Shared(count, FRESH)
+actions = Shared(bulkactions.running, FRESH)
 
 
 def shape(message: str) -> str:

@@ -23,6 +23,7 @@ from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList
 from django_ojs.admin.jobsearch import Search
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.prioritising import Prioritising
+from django_ojs.admin.retrying import Retrying
 from django_ojs.admin.timeline import timeline
 from django_ojs.errors import Conflict
 from django_ojs.models import Job
@@ -76,7 +77,7 @@ VERBS = (
 
 
 @admin.register(Job)
-class JobAdmin(Prioritising, Board, ViewAdmin):
+class JobAdmin(Prioritising, Retrying, Board, ViewAdmin):
     list_display = (
         "short_id", "type", "queue", "state_label", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
     )  # fmt: skip
@@ -123,7 +124,7 @@ class JobAdmin(Prioritising, Board, ViewAdmin):
         return flatten_fieldsets(self.fieldsets)
 
     def page_context(self, obj: Job) -> dict[str, Any]:
-        return {"timeline": timeline(obj.pk), "prioritise": self.prioritise_url(obj)}
+        return {"timeline": timeline(obj.pk), "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj)}
 
     state_label = columns.label("state", "state")
     holder = columns.code("worker_id", "worker")

@@ -40,7 +40,13 @@ def full(db: None) -> None:
 
 def test_the_engines_own_tables_are_not_shown() -> None:
     shown = {model for model in admin.site._registry if model._meta.app_label == "django_ojs"}
-    more = {models.WebhookSubscription, models.WebhookDelivery, models.OutboxEntry, models.AuditEntry}
+    more = {
+        models.WebhookSubscription,
+        models.WebhookDelivery,
+        models.OutboxEntry,
+        models.AuditEntry,
+        models.BulkAction,
+    }
     assert shown == {Job, Queue, Worker, Event, APIKey, CronSchedule, models.Workflow} | more
     assert models.Lease not in shown
 
