@@ -22,7 +22,6 @@ VERBS = (
     Verb(
         "cancel_bulkactions", "Stop", "stopped", one_by_one(lambda pk, by: bulkactions.cancel(pk)),
         lambda action: action.state == BulkAction.State.RUNNING,
-        question="What it has done stays done; the jobs it has not come to stay as they are.",
     ),
 )  # fmt: skip
 

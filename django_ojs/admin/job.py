@@ -11,7 +11,9 @@ from django.contrib.admin.models import DELETION
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db import DEFAULT_DB_ALIAS
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -20,13 +22,13 @@ from django_ojs.admin import columns, display
 from django_ojs.admin.base import EndlessChangeList, ViewAdmin
 from django_ojs.admin.board import Board
 from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList
-from django_ojs.admin.jobsearch import Search
+from django_ojs.admin.jobsearch import Search, tags
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.prioritising import Prioritising
 from django_ojs.admin.retrying import Retrying
 from django_ojs.admin.timeline import timeline
 from django_ojs.errors import Conflict
-from django_ojs.models import Job
+from django_ojs.models import Job, Workflow
 from django_ojs.operations import progress
 from django_ojs.operations.activate import activate
 from django_ojs.operations.cancel import cancel
@@ -92,6 +94,7 @@ class JobAdmin(Prioritising, Retrying, Board, ViewAdmin):
     fieldsets = (
         (None, {"fields": (
             "id", ("type", "queue"), ("state_label", "dead"), ("attempts", "priority"), "holder", "progress",
+            ("flow", "trace"), "tags",
         )}),
         ("Errors", {"fields": ("shown_errors",)}),
         ("Data", {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
@@ -101,7 +104,7 @@ class JobAdmin(Prioritising, Retrying, Board, ViewAdmin):
         )}),
         ("Engine", {"classes": ("collapse",), "fields": (
             "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("lease", "losses"), "wake",
-            "unique_key", "trace_id", "workflow_id",
+            "unique_key",
         )}),
     )  # fmt: skip
 
@@ -128,6 +131,7 @@ class JobAdmin(Prioritising, Retrying, Board, ViewAdmin):
 
     state_label = columns.label("state", "state")
     holder = columns.code("worker_id", "worker")
+    trace = columns.code("trace_id", "trace id")
     shown_args = columns.part("args")("args", "arguments")
     shown_meta = columns.part("meta")("meta", "meta")
     shown_extra = columns.part("extra")("extra", "other attributes")
@@ -155,6 +159,21 @@ class JobAdmin(Prioritising, Retrying, Board, ViewAdmin):
         """Both ends: the beginning of an id is time, and the same for jobs of one minute."""
         text = str(job.pk)
         return format_html('<code class="ojs-id" title="{}">{}…{}</code>', text, text[:8], text[-6:])
+
+    @admin.display(description="workflow")
+    def flow(self, job: Job) -> SafeString | str:
+        """The way to the workflow, where this site has its page."""
+        if job.workflow_id is None or not self.admin_site.is_registered(Workflow):
+            return display.code(job.workflow_id)
+        name = f"admin:{self.opts.app_label}_workflow_change"
+        address = reverse(name, args=[job.workflow_id], current_app=self.admin_site.name)
+        return format_html('<a class="ojs-id" href="{}">{}</a>', address, str(job.workflow_id))
+
+    @admin.display(description="tags")
+    def tags(self, job: Job) -> SafeString | str:
+        """Each leads to the list of the jobs that have it."""
+        links = ((self._url("changelist"), urlencode({"tag": tag}), display.shorten(tag)) for tag in tags(job.extra))
+        return format_html_join(" ", '<a href="{}?{}">{}</a>', links) or display.NOTHING
 
     @admin.display(description="attempt")
     def attempts(self, job: Job) -> str:

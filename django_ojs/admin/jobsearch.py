@@ -118,7 +118,7 @@ class Search:
         columns: list[str] = []
         hides = redaction.active() is not None
         if self.tag:
-            found.append(lambda row: self.tag in _tags(row["extra"]))
+            found.append(lambda row: self.tag in tags(row["extra"]))
             columns += ["extra"]
         if hides and self.error:
             found.append(lambda row: _shows(self.error, row, "errors"))
@@ -280,7 +280,8 @@ def _time_of(job_id: uuid.UUID) -> dt.datetime:
         return dt.datetime.max.replace(tzinfo=dt.UTC) - dt.timedelta(days=1)
 
 
-def _tags(extra: Any) -> Any:
+def tags(extra: Any) -> Any:
+    """The tags among the other attributes of a job."""
     found = extra.get("tags") if isinstance(extra, dict) else None
     return found if isinstance(found, list) else ()
 

@@ -15,7 +15,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.errors import OJSError
 from django_ojs.models import Job
 from django_ojs.operations import audit
@@ -85,19 +85,19 @@ class Operator(BaseCommand):
         return jobs.order_by("-pk")[: options["limit"]].rows(columns)
 
     def act(
-        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str
+        self, options: dict[str, Any], default: Sequence[State], run: Run, verb: str, done: str, action: str,
+        **detail: Any,
     ) -> None:  # fmt: skip
         """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
-        entry with this `action` in the audit log."""
+        entry with this `action` in the audit log, and with those of `detail` that say anything."""
         ids = self._ids(options, default)
         if options["dry_run"]:
             self.stdout.write(f"{len(ids)} jobs would be {done}.")
             return
         if ids and not options["yes"]:
             self._ask(f"{verb} {len(ids)} jobs?")
-        refused = [
-            error for part in _parts(ids) for error in _audited(run, part, action) if isinstance(error, OJSError)
-        ]
+        outcomes = (out for part in _parts(ids) for out in _audited(run, part, action, detail))
+        refused = [out for out in outcomes if isinstance(out, OJSError)]
         self.stdout.write(f"{len(ids) - len(refused)} jobs {done}.")
         for error in refused[:SPELLED_OUT]:
             self.stderr.write(str(error))
@@ -123,13 +123,14 @@ class Operator(BaseCommand):
             raise CommandError("Nothing was changed.")
 
 
-def _audited(run: Run, ids: Sequence[uuid.UUID], action: str) -> Sequence[Any]:
+def _audited(run: Run, ids: Sequence[uuid.UUID], action: str, detail: dict[str, Any]) -> Sequence[Any]:
     entry = audit.Act(audit.by_command(), action, door="command")
 
     def act() -> Sequence[Any]:
         outcomes = run(ids)
         done = [pk for pk, outcome in zip(ids, outcomes, strict=True) if not isinstance(outcome, OJSError)]
         audit.name_targets(entry, done, len(ids))
+        entry.detail |= {name: value for name, value in detail.items() if value}
         return outcomes
 
     return audit.perform(act, entry)
@@ -170,3 +171,13 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
+
+
+def member(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=JSON")
+    try:
+        return name, jsontext.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not JSON; texts stand in quotes, '{name}=\"text\"'") from None

@@ -134,6 +134,15 @@ def test_no_filter_is_hurt_by_what_is_typed(admin_client: Client, text: str) -> 
         assert "<script>alert" not in response.content.decode()
 
 
+def test_a_job_page_leads_to_its_workflow_and_to_the_jobs_with_its_tags(admin_client: Client) -> None:
+    flow = workflow.create({"type": "group", "jobs": [{"type": "mail.send", "args": [], "tags": ["eu & co", EVIL]}]})
+    job = Job.objects.get(workflow_id=flow.workflow.pk)
+    body = admin_client.get(url("job", "change", job.pk)).content.decode()
+    assert url("workflow", "change", flow.workflow.pk) in body
+    assert "?tag=eu+%26+co" in body
+    assert "<script>alert" not in body
+
+
 # What is hidden
 
 
