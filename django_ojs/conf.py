@@ -153,7 +153,7 @@ class Settings:
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     #: The admin's list of jobs. A filter that no index helps looks at so many jobs, the newest, and begins no further
     #: slice of them when so many seconds have passed.
-    SEARCH_DEPTH: int = 50_000
+    SEARCH_DEPTH: int = 20_000
     SEARCH_SECONDS: float = 1.0
     #: Filters for which the site has made an index of its own, so that they look at all jobs: some of `text`, `error`,
     #: `type`, `queue` and `worker` (docs/dashboard.md).

@@ -113,8 +113,9 @@ class JobAdmin(Prioritising, Retrying, Board, ViewAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Ended jobs are listed by their end."""
-        ended = Search.of(request.GET).along == "finished_at"
-        return tuple("finished_ago" if ended and name == "enqueued_ago" else name for name in self.list_display)
+        if Search.of(request.GET).along == "id":
+            return self.list_display
+        return (*(name for name in self.list_display if name not in ("created_ago", "enqueued_ago")), "finished_ago")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         return queryset, False  # `JobChangeList` searches

@@ -24,7 +24,8 @@ _COLUMNS = ("state", "enqueued_at", "due_at", "wake_at", "extra")
 def hurry(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[Outcome]:
     """Make scheduled and retryable jobs available at once; return for each its row, or the error that refused it.
 
-    A scheduled job, whose `scheduled_at` becomes now, is enqueued thereby; the end of a backoff has no event of its own, whoever ends it (events 1.7).
+    A scheduled job, whose `scheduled_at` becomes now, is enqueued thereby; the end of a backoff has no event of its
+    own, whoever ends it (events 1.7).
     """
     using = database(using)
     with atomic(using=using):
