@@ -51,13 +51,14 @@ def retry(
     with atomic(using=using):
         now = clock.now(using)
         changed: list[JobRow] = []
+        known: dict[str, queues.QueueDefaults] = {}
 
         def decide(row: JobRow) -> Outcome:
             if row["state"] != State.DISCARDED:
                 return refuse(row, Verb.RETRY, State.AVAILABLE)
             if not (row["dead_letter"] or any_discarded):
                 return NotFound.resource("dead_letter_job", str(row["id"]))
-            spec: Candidate | OJSError | None = _changed(row, override, now, using) if override else None
+            spec: Candidate | OJSError | None = _changed(row, override, known, now, using) if override else None
             if isinstance(spec, OJSError):
                 return spec
             _revive(row, now, using)
@@ -107,8 +108,10 @@ def check_override(override: Mapping[str, Any] | None) -> None:
         )
 
 
-def _changed(row: JobRow, override: Mapping[str, Any], now: dt.datetime, using: str) -> Candidate | OJSError:
-    """The overridden envelope, checked as PUSH would, or why PUSH would refuse it."""
+def _changed(
+    row: JobRow, override: Mapping[str, Any], known: dict[str, queues.QueueDefaults], now: dt.datetime, using: str
+) -> Candidate | OJSError:  # fmt: skip
+    """The overridden envelope, checked as PUSH would, or why PUSH would refuse it. `known` are queues seen before."""
     given = {name: value for name, value in override.items() if value is not None}
     extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     document = {"type": row["type"], "queue": row["queue"], "priority": row["priority"], "id": str(row["id"])}
@@ -119,8 +122,10 @@ def _changed(row: JobRow, override: Mapping[str, Any], now: dt.datetime, using: 
         if given.keys() & {"args", "meta"}:
             schemas.check([candidate], using)
         if "queue" in given:
-            defaults = queues.ensure([candidate.job.queue], now, using)
-            queues.admit(defaults[candidate.job.queue], candidate.job.queue, row["type"], None)
+            name = candidate.job.queue
+            if name not in known:
+                known |= queues.ensure([name], now, using)
+            queues.admit(known[name], name, row["type"], None)
     except OJSError as error:
         return error
     return candidate.outcome if isinstance(candidate.outcome, OJSError) else candidate

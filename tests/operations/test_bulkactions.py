@@ -6,6 +6,8 @@ import uuid
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, SchemaValidation
@@ -212,3 +214,12 @@ def test_a_queue_that_takes_no_such_jobs_refuses_a_changed_one() -> None:
     (refused,) = retry([job_id], override={"queue": "sms"})
     assert isinstance(refused, JobTypeNotAllowed)
     assert states([job_id]) == ["discarded"]
+
+
+@pytest.mark.usefixtures("long_memory")
+def test_a_new_queue_for_many_jobs_costs_no_more_than_for_few(django_assert_max_num_queries: Any) -> None:
+    few, many = dead(1), dead(30)
+    with CaptureQueriesContext(connection) as captured:
+        retry(few, override={"queue": "new-one"})
+    with django_assert_max_num_queries(len(captured)):
+        retry(many, override={"queue": "new-two"})
