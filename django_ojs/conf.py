@@ -178,6 +178,13 @@ class Settings:
     #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
     #: `policies.redaction`.
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: The admin's list of jobs: a filter that no index helps looks at so many jobs, the newest.
+    SEARCH_DEPTH: int = 20_000
+    #: Time after which such a filter begins no further slice of them.
+    SEARCH_SECONDS: Seconds = 1.0
+    #: Filters for which the site has made an index of its own, so that they look at all jobs: some of `text`, `error`,
+    #: `type`, `queue` and `worker` (docs/dashboard.md).
+    INDEXED_FILTERS: tuple[str, ...] = ()
     # The site's code
     #: Middlewares around enqueueing as dotted paths, outermost first.
     ENQUEUE_MIDDLEWARE: tuple[str, ...] = ()
@@ -219,6 +226,7 @@ class LazySettings:
             "ENQUEUE_MIDDLEWARE",
             "EXECUTION_MIDDLEWARE",
             "REALTIME_ALLOWED_ORIGINS",
+            "INDEXED_FILTERS",
         ):
             if name in known:
                 known[name] = tuple(known[name])

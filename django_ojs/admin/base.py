@@ -16,6 +16,7 @@ from django.http import HttpRequest
 
 from django_ojs.admin.display import shorten
 from django_ojs.models.fields import JSONTextField
+from django_ojs.operations.deadletters import named
 
 #: An offset reads all rows before it: who needs to go further has filters.
 MAX_PAGE = 10_000
@@ -100,8 +101,7 @@ class TextFilter(admin.SimpleListFilter):
 
     template = "django_ojs/admin/text_filter.html"
     field = ""
-
-    placeholder = ""
+    placeholder: Any = ""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return []
@@ -119,13 +119,6 @@ class TextFilter(admin.SimpleListFilter):
             "kept": [item for item in changelist.params.items() if item[0] != self.parameter_name],
             "cleared": changelist.get_query_string(remove=[str(self.parameter_name)]),
         }
-
-
-def named(field: str, value: str) -> Q:
-    """Rows with this name: `mail.*` means what begins with `mail.`; nothing means all."""
-    if value.endswith("*"):
-        return Q(**{f"{field}__startswith": value[:-1]})
-    return Q(**{field: value}) if value else Q()
 
 
 def unless_large(column: str, *conditions: Q, limit: int = 65_536) -> Case:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -17,15 +18,20 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 
 from django_ojs import clock
-from django_ojs.admin import deadletters, display, figures, live
-from django_ojs.admin.deadletters import Filter
-from django_ojs.admin.operate import MAX_ROWS, SPELLED_OUT, OperatingAdmin, Verb
+from django_ojs.admin import auditing, deadletters, display, figures, live, shared
+from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb
 from django_ojs.admin.overview import overview
-from django_ojs.models import CronSchedule, Queue, Worker
+from django_ojs.models import BulkAction, CronSchedule, Queue, Worker
+from django_ojs.operations import bulkactions
+from django_ojs.operations.deadletters import Filter
+from django_ojs.operations.retry import retry
+from django_ojs.policies import names
 from django_ojs.policies.durations import format_instant
 
 #: What may be done with all dead letters that fit a filter: names of the jobs' verbs.
-BULK = ("retry_dead_letters", "delete_dead_letters")
+BULK = {"retry_dead_letters": "retry", "delete_dead_letters": "delete"}
+#: So many are done at once, more in the background; so many are counted for the question.
+AT_ONCE, COUNTED = 1000, 100_000
 
 
 class Board(OperatingAdmin):
@@ -91,6 +97,7 @@ class Board(OperatingAdmin):
             "filtered": bool(wanted.fields()),
             "may_retry": self._has_right(request, "change"),
             "may_delete": self._has_right(request, "delete"),
+            "bulk_actions": [_progress(action) for action in deadletters.actions.get()],
         }
 
     def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -102,19 +109,45 @@ class Board(OperatingAdmin):
             raise PermissionDenied
         wanted = Filter.of(request.POST)
         if request.method == "POST" and wanted.until:  # else nobody was asked
-            self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
-            return HttpResponseRedirect(self._board_url("dead_letters"))
+            return self._do_all(request, verb, wanted)
         return self._ask_for_all(request, verb, Filter.of({**request.GET.dict(), "until": format_instant(clock.now())}))
+
+    def _do_all(self, request: HttpRequest, verb: Verb, wanted: Filter) -> HttpResponse:
+        """Few at once, many in the background, where they have a page of their own."""
+        back = self._board_url("dead_letters")
+        queue = request.POST.get("to_queue", "").strip() if BULK[verb.name] == "retry" else ""
+        override = {"queue": queue} if queue else None
+        try:
+            names.check_queue(queue or "default")
+        except ValueError as error:
+            self.message_user(request, _("The queue %(problem)s.") % {"problem": error}, messages.ERROR)
+            return HttpResponseRedirect(back)
+        if wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
+            if override:
+                verb = dataclasses.replace(verb, run=lambda pks, by: retry(pks, override=override))
+            self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
+            return HttpResponseRedirect(back)
+        entry = auditing.entry(request, f"job.bulk_{BULK[verb.name]}")
+        action = bulkactions.start(BULK[verb.name], wanted, entry, override=override)
+        shared.forget()
+        text = _("%(number)s dead letters are being worked on in the background.") % {"number": f"{action.expected:,}"}
+        self.message_user(request, text, messages.SUCCESS)
+        if not self.admin_site.is_registered(BulkAction):
+            return HttpResponseRedirect(back)
+        page = f"admin:{self.opts.app_label}_bulkaction_change"
+        return HttpResponseRedirect(reverse(page, args=[action.pk], current_app=self.admin_site.name))
 
     def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: Filter) -> HttpResponse:
         jobs = wanted.jobs()
-        number = jobs.order_by()[: MAX_ROWS + 1].count()
+        number = jobs.order_by()[: COUNTED + 1].count()
         sample = jobs.defer(*self.large_columns).order_by("finished_at")[:SPELLED_OUT]
         context = {
             **self._context(request, _("%(verb)s: are you sure?") % {"verb": verb.label}),
             "verb": verb,
-            "number": min(number, MAX_ROWS),
-            "too_many": number > MAX_ROWS,
+            "number": min(number, COUNTED),
+            "too_many": number > COUNTED,
+            "background": number > AT_ONCE,
+            "may_move": BULK[verb.name] == "retry",
             "filter": wanted,
             "sample": [display.printable(job) for job in sample],
             "more": number > SPELLED_OUT,
@@ -143,6 +176,11 @@ class Board(OperatingAdmin):
 
     def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
         return {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
+
+
+def _progress(action: BulkAction) -> dict[str, Any]:
+    """A bulk action that runs, as the template shows it."""
+    return {"pk": action.pk, "verb": action.verb, "done": action.matched, "of": max(action.expected, action.matched)}
 
 
 def _shown(group: deadletters.Group) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The dead letter queue by what went wrong, and acting on all of it that fits a filter."""
+"""The dead letter queue by what went wrong."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from django.db.models import Q, QuerySet
 from django.utils.http import urlencode
 
-from django_ojs import jsontext
 from django_ojs.admin import display
-from django_ojs.admin.base import named, unless_large
+from django_ojs.admin.base import unless_large
 from django_ojs.admin.figures import last_errors
 from django_ojs.admin.shared import Shared
 from django_ojs.models import Job
-from django_ojs.operations import counts
+from django_ojs.operations import bulkactions, counts
+from django_ojs.operations.deadletters import Filter
 from django_ojs.policies import redaction
-from django_ojs.policies.durations import format_instant, parse_instant
 
 #: Dead letters that are grouped: the newest; the size up to which their errors are read; groups shown.
 SAMPLE, MAX_ERRORS, GROUPS = 1000, 16_384, 50
@@ -50,37 +48,6 @@ class Group:
         return urlencode({"type": self.type, "error": self.error} if self.error else {"type": self.type})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Filter:
-    """Which dead letters are meant: a type (or `mail.*`), a queue, a text in their errors; not newer than `until`."""
-
-    type: str = ""
-    queue: str = ""
-    error: str = ""
-    until: dt.datetime | None = None
-
-    @classmethod
-    def of(cls, given: Any) -> Filter:
-        """From the parameters of a request; an unreadable time counts as none."""
-        texts = {name: given.get(name, "").replace("\0", "").strip() for name in ("type", "queue", "error")}
-        try:
-            until = parse_instant(given["until"]) if given.get("until") else None
-        except ValueError:
-            until = None
-        return cls(**texts, until=until)
-
-    def fields(self) -> dict[str, str]:
-        """What `of` reads this filter from."""
-        texts = {name: getattr(self, name) for name in ("type", "queue", "error") if getattr(self, name)}
-        return texts | ({"until": format_instant(self.until)} if self.until else {})
-
-    def jobs(self) -> QuerySet[Job]:
-        found = Job.objects.dead_letters().filter(named("type", self.type) & named("queue", self.queue))
-        if self.error:
-            found = found.filter(mentions(self.error))
-        return found.filter(finished_at__lte=self.until) if self.until else found
-
-
 @lru_cache(maxsize=64)
 def newest(wanted: Filter) -> Shared[list[dict[str, Any]]]:
     """The newest dead letters that fit, for all who look at this filter: columns, and `error` as lists show it."""
@@ -92,11 +59,6 @@ def newest(wanted: Filter) -> Shared[list[dict[str, Any]]]:
         return [{**row, "error": display.brief(errors.get(row["pk"]))} for row in rows]
 
     return Shared(read, SEARCHED if wanted.error else FRESH)
-
-
-def mentions(text: str) -> Q:
-    """Jobs in whose errors this text is, as they are stored."""
-    return Q(errors__contains=jsontext.dumps(text)[1:-1])
 
 
 def compute(using: str) -> list[Group]:
@@ -120,6 +82,7 @@ def count(using: str) -> int:
 
 
 groups, total = Shared(compute, FRESH), Shared(count, FRESH)
+actions = Shared(bulkactions.running, FRESH)
 
 
 def shape(message: str) -> str:

@@ -10,22 +10,26 @@ from django.contrib import admin
 from django.contrib.admin.models import DELETION
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db import DEFAULT_DB_ALIAS
-from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
 from django_ojs.admin import columns, display
-from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, TextFilter, unless_large
+from django_ojs.admin.base import EndlessChangeList, ViewAdmin
 from django_ojs.admin.board import Board
-from django_ojs.admin.deadletters import mentions
+from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList
 from django_ojs.admin.joblive import JobLive
+from django_ojs.admin.jobsearch import Search, tags
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.prioritising import Prioritising
+from django_ojs.admin.retrying import Retrying
 from django_ojs.admin.timeline import timeline
 from django_ojs.errors import Conflict
-from django_ojs.models import Job, Queue
+from django_ojs.models import Job, Workflow
 from django_ojs.operations import progress
 from django_ojs.operations.activate import activate
 from django_ojs.operations.cancel import cancel
@@ -35,9 +39,6 @@ from django_ojs.operations.hurry import hurry
 from django_ojs.operations.retry import retry
 from django_ojs.policies import redaction
 from django_ojs.states import LIVE, State
-
-LARGE = ("args", "meta", "extra", "result", "errors", "retry")
-DEAD_LETTER = "dead_letter"
 
 
 def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
@@ -78,57 +79,14 @@ VERBS = (
 )  # fmt: skip
 
 
-class StateFilter(admin.SimpleListFilter):
-    title, parameter_name = "state", "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [*((state.value, state.value) for state in State), (DEAD_LETTER, "dead letter queue")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        if self.value() == DEAD_LETTER:
-            return queryset.filter(state=State.DISCARDED, dead_letter=True)
-        return queryset.filter(state=self.value()) if self.value() else queryset
-
-
-class QueueFilter(admin.SimpleListFilter):
-    title, parameter_name = "queue", "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in Queue.objects.values_list("name", flat=True)[:100]]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return queryset.filter(queue=self.value()) if self.value() else queryset
-
-
-class TypeFilter(TextFilter):
-    title, parameter_name, field, placeholder = "type", "type", "type", "mail.send or mail.*"
-
-
-class ErrorFilter(TextFilter):
-    """Of dead letters only: the others' errors are in no index that would lead to them."""
-
-    title, parameter_name, field, placeholder = "error of a dead letter", "error", "errors", "ConnectionError"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        text = (self.value() or "").replace("\0", "").strip()
-        wanted = Q(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
-        return queryset.filter(wanted & mentions(text)) if text else queryset
-
-
-class JobChangeList(EndlessChangeList):
-    """Loads no arguments and no results, and no errors of a completed job: it has none to show (core 5.3)."""
-
-    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
-        jobs: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
-        return jobs.defer(*LARGE).annotate(history=unless_large("errors", ~Q(state=State.COMPLETED), limit=262_144))
-
-
 @admin.register(Job)
-class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
+class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
     list_display = (
         "short_id", "type", "queue", "state_label", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
     )  # fmt: skip
-    list_filter = (StateFilter, QueueFilter, TypeFilter, ErrorFilter)
+    list_filter = FILTERS
+    search_fields = ("id",)
+    search_help_text = _("The id of a job, or a text in the arguments or meta of new ones.")
     ordering = ("-id",)
     verbs = VERBS
     actions = [as_action(verb) for verb in VERBS]
@@ -137,6 +95,7 @@ class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
     fieldsets = (
         (None, {"fields": (
             "id", ("type", "queue"), ("state_label", "dead"), ("attempts", "priority"), "holder", "progress",
+            ("flow", "trace"), "tags",
         )}),
         ("Errors", {"fields": ("shown_errors",)}),
         ("Data", {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
@@ -146,12 +105,21 @@ class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
         )}),
         ("Engine", {"classes": ("collapse",), "fields": (
             "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("lease", "losses"), "wake",
-            "unique_key", "trace_id", "workflow_id",
+            "unique_key",
         )}),
     )  # fmt: skip
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[EndlessChangeList]:
         return JobChangeList
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Ended jobs are listed by their end."""
+        if Search.of(request.GET).along == "id":
+            return self.list_display
+        return (*(name for name in self.list_display if name not in ("created_ago", "enqueued_ago")), "finished_ago")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        return queryset, False  # `JobChangeList` searches
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No heading for errors where there are none."""
@@ -161,10 +129,11 @@ class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
         return flatten_fieldsets(self.fieldsets)
 
     def page_context(self, obj: Job) -> dict[str, Any]:
-        return {"timeline": timeline(obj.pk), "prioritise": self.prioritise_url(obj)}
+        return {"timeline": timeline(obj.pk), "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj)}
 
     state_label = columns.label("state", "state")
     holder = columns.code("worker_id", "worker")
+    trace = columns.code("trace_id", "trace id")
     shown_args = columns.part("args")("args", "arguments")
     shown_meta = columns.part("meta")("meta", "meta")
     shown_extra = columns.part("extra")("extra", "other attributes")
@@ -172,6 +141,7 @@ class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
     created = columns.time("created_at", "created")
     created_ago = columns.ago("created_at", "created")
     enqueued_ago = columns.ago("enqueued_at", "enqueued")
+    finished_ago = columns.ago("finished_at", "ended")
     due = columns.time("due_at", "due")
     activated = columns.time("activated_at", "activated")
     enqueued = columns.time("enqueued_at", "enqueued")
@@ -191,6 +161,21 @@ class JobAdmin(JobLive, Prioritising, Board, IdSearchAdmin):
         """Both ends: the beginning of an id is time, and the same for jobs of one minute."""
         text = str(job.pk)
         return format_html('<code class="ojs-id" title="{}">{}…{}</code>', text, text[:8], text[-6:])
+
+    @admin.display(description="workflow")
+    def flow(self, job: Job) -> SafeString | str:
+        """The way to the workflow, where this site has its page."""
+        if job.workflow_id is None or not self.admin_site.is_registered(Workflow):
+            return display.code(job.workflow_id)
+        name = f"admin:{self.opts.app_label}_workflow_change"
+        address = reverse(name, args=[job.workflow_id], current_app=self.admin_site.name)
+        return format_html('<a class="ojs-id" href="{}">{}</a>', address, str(job.workflow_id))
+
+    @admin.display(description="tags")
+    def tags(self, job: Job) -> SafeString | str:
+        """Each leads to the list of the jobs that have it."""
+        links = ((self._url("changelist"), urlencode({"tag": tag}), display.shorten(tag)) for tag in tags(job.extra))
+        return format_html_join(" ", '<a href="{}?{}">{}</a>', links) or display.NOTHING
 
     @admin.display(description="attempt")
     def attempts(self, job: Job) -> str:

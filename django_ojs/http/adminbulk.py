@@ -25,6 +25,7 @@ from django_ojs.http.jobs import check_size
 from django_ojs.http.permissions import check_queue, principal
 from django_ojs.models import Job
 from django_ojs.operations import bulk
+from django_ojs.operations.retry import check_override, retry
 from django_ojs.operations.sweep import Report, Verb, batches, split, sweep
 from django_ojs.policies import durations
 from django_ojs.states import State
@@ -45,6 +46,8 @@ class BulkAct(AdminView):
     eligible: Sequence[State] = tuple(State)
     #: Whether a body without `filter` and `job_ids` means all.
     all_if_silent = False
+    #: Members of the body.
+    members: Sequence[str] = ("filter", "job_ids", "reason")
 
     def verb(self, spare_active: bool) -> Verb:
         raise NotImplementedError
@@ -67,7 +70,7 @@ class BulkAct(AdminView):
 
     @audited("job.bulk", together=False)
     def post(self, request: Request) -> Response:
-        return self.run(request, known(self.payload(limit=ojs_settings.MAX_BATCH_BYTES), "filter", "job_ids", "reason"))
+        return self.run(request, known(self.payload(limit=ojs_settings.MAX_BATCH_BYTES), *self.members))
 
     def run(self, request: Request, body: dict[str, Any]) -> Response:
         by_ids = body.get("job_ids") is not None
@@ -138,9 +141,21 @@ class AdminBulkDelete(BulkAct):
 
 
 class DeadLetterBulkRetry(AdminBulkRetry):
-    """`POST /admin/dead-letter/retry`: those that are named, or all that fit; an empty filter means all."""
+    """`POST /admin/dead-letter/retry`: those that are named, or all that fit; an empty filter means all. `override`
+    changes them, and what it makes of one is refused where a push of that would be."""
 
     eligible = (State.DISCARDED,)
+    members = ("filter", "job_ids", "reason", "override")
+
+    def verb(self, spare_active: bool) -> Verb:
+        override = fields.member(dict(self.body), "override")
+        if not override:
+            return super().verb(spare_active)
+        check_override(override)
+        if isinstance(override.get("queue"), str):
+            check_queue(self.request, override["queue"])
+        self.act.detail["override"] = sorted(override)
+        return lambda ids, alias: retry(ids, override=override, using=alias)
 
     def base(self) -> Any:
         return super().base().dead_letters()

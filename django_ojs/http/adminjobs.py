@@ -18,8 +18,10 @@ from django_ojs.http.permissions import principal, type_limit
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations import counts
+from django_ojs.operations.activate import activate
 from django_ojs.operations.cancel import cancel_one
 from django_ojs.operations.common import only
+from django_ojs.operations.duplicate import duplicate
 from django_ojs.operations.hurry import hurry
 from django_ojs.operations.info import info
 from django_ojs.operations.retry import retry
@@ -95,6 +97,46 @@ class AdminJobRetry(AdminView):
         hurried = row["state"] == State.RETRYABLE
         done = only(hurry([row["id"]]) if hurried else retry([row["id"]], any_discarded=True))
         return Response(detail(done) | {"previous_state": row["state"]})
+
+
+class AdminJobRun(AdminView):
+    """`POST /admin/jobs/{id}/run`: a scheduled or retryable job waits no longer."""
+
+    scopes = {"POST": "admin.write"}
+    rights = {"POST": "change_job"}
+
+    @audited("job.run")
+    def post(self, request: Request, job_id: str) -> Response:
+        self.payload(required=False)
+        row = find(request, job_id)
+        return Response(detail(only(hurry([row["id"]]))) | {"previous_state": row["state"]})
+
+
+class AdminJobActivate(AdminView):
+    """`POST /admin/jobs/{id}/activate`: a pending job becomes available."""
+
+    scopes = {"POST": "admin.write"}
+    rights = {"POST": "change_job"}
+
+    @audited("job.activate")
+    def post(self, request: Request, job_id: str) -> Response:
+        self.payload(required=False)
+        row = find(request, job_id)
+        return Response(detail(only(activate([row["id"]]))) | {"previous_state": row["state"]})
+
+
+class AdminJobDuplicate(AdminView):
+    """`POST /admin/jobs/{id}/duplicate`: a new job from what the client of this one sent; 201 with the new one."""
+
+    scopes = {"POST": "admin.write"}
+    rights = {"POST": "add_job"}
+
+    @audited("job.copy")
+    def post(self, request: Request, job_id: str) -> Response:
+        self.payload(required=False)
+        made = duplicate(find(request, job_id)["id"])
+        self.act.detail["copy"] = str(made["id"])
+        return Response(detail(made) | {"copy_of": job_id}, status=201)
 
 
 def listing(request: Request, jobs: QuerySet[Job], total: int | None = None, default: str = "created_at") -> Response:

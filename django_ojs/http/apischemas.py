@@ -132,6 +132,8 @@ SCHEMAS: dict[str, Schema] = {
     )]},
     "AdminBulk": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, reason=TEXT)
     | {"additionalProperties": False},
+    "LetterRetry": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, reason=TEXT, override=OBJECT)
+    | {"additionalProperties": False},
     "AdminBulkAnswer": obj(
         "action dry_run matched succeeded failed errors", action=TEXT, dry_run=FLAG, matched=INTEGER,
         succeeded=INTEGER, failed=INTEGER, errors=array(obj("job_id error", job_id=TEXT, error=OBJECT)),

@@ -22,6 +22,7 @@ from django_ojs.models import Job
 from django_ojs.operations import audit
 from django_ojs.operations.bulk import Filter, matching
 from django_ojs.operations.common import database
+from django_ojs.operations.deadletters import mentions
 from django_ojs.policies import durations
 from django_ojs.states import State, ordered
 
@@ -116,7 +117,7 @@ def chosen(options: dict[str, Any], default: Sequence[State]) -> tuple[Filter, Q
     )  # fmt: skip
     more = Q(type__startswith=named[:-1]) if begins else Q()
     if options["error"]:
-        more &= DEAD_LETTER & Q(errors__contains=jsontext.dumps(options["error"])[1:-1])
+        more &= DEAD_LETTER & mentions(options["error"])
     return found, more
 
 
@@ -242,3 +243,13 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
+
+
+def member(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=JSON")
+    try:
+        return name, jsontext.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not JSON; texts stand in quotes, '{name}=\"text\"'") from None

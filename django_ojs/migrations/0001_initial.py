@@ -801,6 +801,32 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            "BulkAction",
+            columns(
+                id=models.BigAutoField(primary_key=True, serialize=False),
+                verb=models.CharField(max_length=32),
+                filter=JSONTextField(default=dict),
+                override=JSONTextField(default=None, blank=True, help_text="What a retry changes in the jobs."),
+                state=models.CharField(
+                    max_length=9,
+                    choices=[("running", "running"), ("completed", "completed"), ("cancelled", "cancelled")],
+                    default="running",
+                ),
+                actor=models.CharField(max_length=255),
+                door=models.CharField(max_length=16, default=""),
+                source_ip=models.CharField(max_length=64, default=""),
+                created_at=models.DateTimeField(),
+                finished_at=models.DateTimeField(null=True, blank=True),
+                expected=models.PositiveIntegerField(help_text="Jobs that fitted when it was asked for."),
+                matched=models.PositiveIntegerField(default=0, help_text="Jobs that were looked at."),
+                succeeded=models.PositiveIntegerField(default=0),
+                errors=JSONTextField(default=None, blank=True, help_text="The first refusals."),
+                after=models.DateTimeField(null=True, blank=True),
+                after_id=models.UUIDField(null=True, blank=True),
+            ),
+            options={"verbose_name": "bulk action", "default_permissions": ()},
+        ),
+        migrations.CreateModel(
             "OutboxEntry",
             columns(
                 id=models.BigAutoField(primary_key=True, serialize=False),

@@ -2,6 +2,7 @@
 
 from django_ojs.models.apikey import APIKey
 from django_ojs.models.audit import AuditEntry
+from django_ojs.models.bulkaction import BulkAction
 from django_ojs.models.count import CountDelta, QueueCount, QueueMinute
 from django_ojs.models.cron import CronRun, CronSchedule
 from django_ojs.models.event import Event, EventCommit, EventLog
@@ -23,6 +24,7 @@ from django_ojs.models.workflow import Workflow, WorkflowStart, WorkflowStep
 __all__ = [
     "APIKey",
     "AuditEntry",
+    "BulkAction",
     "CountDelta",
     "CronRun",
     "CronSchedule",

@@ -100,7 +100,7 @@ def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None
         now = clock.now(using)
         full = {outcome.extra["queue"]: outcome for outcome in outcomes if isinstance(outcome, QueueFull)}
         refusals = [backpressure.rejected(error, now) for error in full.values()]
-        return [*refusals, _event("enqueue", now, **facts, atomicity=atomicity)]
+        return [*refusals, completed("enqueue", now, **facts, atomicity=atomicity)]
 
     outcomes = push_each(documents, partial=partial, closing=closing, using=using)
     if not logged:  # refused before anything was to be stored
@@ -160,7 +160,7 @@ def _bulk(
     def event() -> Record:
         done = sum(not isinstance(outcome, OJSError) for outcome in outcomes)
         facts = {"total": len(outcomes), done_name: done, "skipped": len(outcomes) - done}
-        return _event(name, clock.now(alias), **facts)
+        return completed(name, clock.now(alias), **facts)
 
     try:
         together(using=alias)
@@ -178,5 +178,6 @@ def _not_found(job_id: uuid.UUID) -> OJSError:
     return NotFound.resource("job", str(job_id))
 
 
-def _event(name: str, time: dt.datetime, **facts: Any) -> Record:
+def completed(name: str, time: dt.datetime, **facts: Any) -> Record:
+    """The event of a bulk operation that has ended."""
     return Record(f"bulk.{name}.completed", time, "api", "jobs", data=jsontext.dumps(facts))

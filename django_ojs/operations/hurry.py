@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Sequence
 
-from django_ojs import clock, sql
+from django_ojs import clock, jsontext, sql
 from django_ojs.contention import retried
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -16,14 +17,15 @@ from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers
 
 _WAITING_FOR_TIME = (State.SCHEDULED, State.RETRYABLE)
-_COLUMNS = ("state", "enqueued_at", "due_at", "wake_at")
+_COLUMNS = ("state", "enqueued_at", "due_at", "wake_at", "extra")
 
 
 @retried
 def hurry(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[Outcome]:
     """Make scheduled and retryable jobs available at once; return for each its row, or the error that refused it.
 
-    A scheduled job is enqueued thereby; the end of a backoff has no event of its own, whoever ends it (events 1.7).
+    A scheduled job, whose `scheduled_at` becomes now, is enqueued thereby; the end of a backoff has no event of its
+    own, whoever ends it (events 1.7).
     """
     using = database(using)
     with atomic(using=using):
@@ -39,6 +41,7 @@ def hurry(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[Out
             row["wake_at"] = wake_at(row)
             changed.append(row)
             if was == State.SCHEDULED:
+                row["extra"] = _scheduled_at(row["extra"], now)
                 enqueued.append(catalogue.enqueued(row, now, "api", scheduled_at=format_instant(due_at)))
             return row
 
@@ -48,3 +51,9 @@ def hurry(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[Out
         if changed:
             wake_workers(using)
     return outcomes
+
+
+def _scheduled_at(text: str, now: dt.datetime) -> str:
+    """What the client sent, with `scheduled_at` as it is now."""
+    extra = jsontext.loads(text) if text else {}
+    return jsontext.dumps({**extra, "scheduled_at": format_instant(now)})

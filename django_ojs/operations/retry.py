@@ -6,16 +6,19 @@ The attempt starts from 0 and the errors are cleared; the old ones stay readable
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_ojs import clock, envelope, jsontext, sql
 from django_ojs.contention import retried
-from django_ojs.errors import InvalidRequest, NotFound
+from django_ojs.envelope import JobSpec
+from django_ojs.errors import InvalidRequest, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance, queues
+from django_ojs.operations import advance, queues, schemas
+from django_ojs.operations.candidates import Candidate
 from django_ojs.operations.common import Outcome, atomic, database, each_locked, only, refuse, wake_at
 from django_ojs.policies import retry as retry_policy
 from django_ojs.states import State, Verb
@@ -39,28 +42,32 @@ def retry(
 
     `any_discarded` revives those too that were kept out of the dead letter queue.
 
-    `override` may replace `queue`, `args`, `meta`, `retry` and `priority`. Raises `InvalidPayload` or
-    `InvalidRequest` when it is malformed, before anything is changed.
+    `override` may replace `queue`, `args`, `meta`, `retry` and `priority`; what a push would refuse then (a bad
+    envelope, a schema, a queue that takes no such jobs) refuses that job. Raises `InvalidRequest` where it holds
+    anything else, before anything is changed.
     """
     using = database(using)
+    check_override(override)
     with atomic(using=using):
         now = clock.now(using)
         changed: list[JobRow] = []
+        known: dict[str, queues.QueueDefaults] = {}
 
         def decide(row: JobRow) -> Outcome:
             if row["state"] != State.DISCARDED:
                 return refuse(row, Verb.RETRY, State.AVAILABLE)
             if not (row["dead_letter"] or any_discarded):
                 return NotFound.resource("dead_letter_job", str(row["id"]))
+            spec: Candidate | OJSError | None = _changed(row, override, known, now, using) if override else None
+            if isinstance(spec, OJSError):
+                return spec
             _revive(row, now, using)
-            if override:
-                _apply(row, override, now)
+            if spec and override:
+                _apply(row, spec.job, override)
             changed.append(row)
             return row
 
         outcomes = each_locked(Verb.RETRY, job_ids, using, decide)
-        if override and changed:
-            queues.ensure({row["queue"] for row in changed}, now, using)
         sql.store(using).update_jobs(Verb.RETRY, changed, COLUMNS)
         was = State.DISCARDED.value
         records = [catalogue.enqueued(row, now, "api", previous_state=was) for row in changed]
@@ -91,22 +98,45 @@ def _revive(row: JobRow, now: Any, using: str) -> None:
     row["wake_at"] = wake_at(row)
 
 
-def _apply(row: JobRow, override: Mapping[str, Any], now: Any) -> None:
-    """Validate the overridden envelope as PUSH would, and take over what may be overridden."""
-    unknown = sorted(set(override) - OVERRIDABLE)
+def check_override(override: Mapping[str, Any] | None) -> None:
+    """Raise `InvalidRequest` if there is anything in it that may not be overridden."""
+    unknown = sorted(set(override or {}) - OVERRIDABLE)
     if unknown:
         raise InvalidRequest(
             f"`override` may hold {', '.join(sorted(OVERRIDABLE))} only, not {', '.join(unknown)}.",
             details={"field": f"override.{unknown[0]}"},
         )
+
+
+def _changed(
+    row: JobRow, override: Mapping[str, Any], known: dict[str, queues.QueueDefaults], now: dt.datetime, using: str
+) -> Candidate | OJSError:  # fmt: skip
+    """The overridden envelope, checked as PUSH would, or why PUSH would refuse it. `known` are queues seen before."""
     given = {name: value for name, value in override.items() if value is not None}
+    extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     document = {"type": row["type"], "queue": row["queue"], "priority": row["priority"], "id": str(row["id"])}
+    document |= {name: extra[name] for name in ("schema",) if name in extra}
     document |= {"args": jsontext.loads(row["args"]), "meta": jsontext.loads(row["meta"])} | given
-    spec = envelope.parse(document, now=now)
+    try:
+        candidate = Candidate(None, envelope.parse(document, now=now))
+        if given.keys() & {"args", "meta"}:
+            schemas.check([candidate], using)
+        if "queue" in given:
+            name = candidate.job.queue
+            if name not in known:
+                known |= queues.ensure([name], now, using)
+            queues.admit(known[name], name, row["type"], None)
+    except OJSError as error:
+        return error
+    return candidate.outcome if isinstance(candidate.outcome, OJSError) else candidate
+
+
+def _apply(row: JobRow, spec: JobSpec, override: Mapping[str, Any]) -> None:
+    """Take over what may be overridden."""
     row.update(queue=spec.queue, args=spec.args_text, meta=spec.meta_text, priority=spec.priority)
     row["trace_id"] = spec.trace_id
-    if "retry" in given:
+    if override.get("retry") is not None:
         policy = retry_policy.merge(spec.retry)
         row.update(retry=retry_policy.to_json(policy), max_attempts=policy.max_attempts)
         extra = jsontext.loads(row["extra"]) if row["extra"] else {}
-        row["extra"] = jsontext.dumps({**extra, "retry": given["retry"]})
+        row["extra"] = jsontext.dumps({**extra, "retry": override["retry"]})

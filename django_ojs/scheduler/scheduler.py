@@ -9,6 +9,7 @@ from django_ojs.scheduler.cron import Cron, Unsynchronised
 from django_ojs.scheduler.lease import Leadership
 from django_ojs.scheduler.looper import Looper
 from django_ojs.scheduler.loops import (
+    Bulk,
     CountEvents,
     FoldCounts,
     OrderEvents,
@@ -43,6 +44,7 @@ class Scheduler:
         self._loopers = (
             Looper("scheduler", [Settle(), OrderEvents(), Rescue(), Relieve()], self.using, lambda: self._lease.leads),
             Looper("cron", [Cron()], self.using, lambda: self._lease.leads),
+            Looper("bulk", [Bulk()], self.using, lambda: self._lease.leads),
             Looper("outbox", [Relay()], self.using, lambda: self._lease.leads),
             Looper(
                 "housekeeping",

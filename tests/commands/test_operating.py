@@ -302,6 +302,29 @@ def test_dead_letters_are_listed_retried_and_deleted() -> None:
     assert run("ojs_dead_letter", "list", "--queue", "empty") == "There are no such dead letters."
 
 
+def test_dead_letters_are_retried_with_changes() -> None:
+    dead, other = discarded(), discarded("report.make")
+    done = run("ojs_dead_letter", "retry", str(dead.id), "--set", 'queue="later"', "--set", 'args=["b"]', "--yes")
+    assert done == "1 job retried."
+    job = Job.objects.get(pk=dead.id)
+    assert (job.queue, job.args, job.state) == ("later", ["b"], "available")
+    assert AuditEntry.objects.get(action="job.retry").detail["override"] == ["args", "queue"]
+    assert "args" in partly("ojs_dead_letter", "retry", str(other.id), "--set", "args=5", "--yes")
+    with pytest.raises(CommandError, match="may hold"):
+        run("ojs_dead_letter", "retry", str(other.id), "--set", 'state="x"', "--yes")
+    with pytest.raises(CommandError, match="is not JSON"):
+        run("ojs_dead_letter", "retry", str(other.id), "--set", "queue=later", "--yes")
+    assert states(other) == ["discarded"]
+
+
+def test_jobs_that_wait_for_time_are_run_now() -> None:
+    later, waiting = enqueue("mail.send", delay=3600), enqueue("mail.send")
+    assert run("ojs_jobs", "run", "--all", "--yes") == "1 jobs made available."
+    assert states(later, waiting) == ["available", "available"]
+    assert AuditEntry.objects.get().action == "job.run"
+    assert "left as they are" in partly("ojs_jobs", "run", str(waiting.id), "--yes")
+
+
 def test_deleting_dead_letters_asks(answer: Callable[[str], list[str]]) -> None:
     dead = discarded()
     asked = answer("")

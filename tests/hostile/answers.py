@@ -110,6 +110,7 @@ class Ledger:
             return
         if answer.status == 201 and "idempotency-replayed" not in answer.headers:
             jobs = [value["job"]] if "job" in value else value.get("jobs", []) if "count" in value else []
+            jobs += [value] if "copy_of" in value else []
             fresh = [job["id"] for job in jobs]
             assert self.accepted.isdisjoint(fresh), f"accepted twice: {fresh}"
             self.accepted.update(fresh)

@@ -281,6 +281,17 @@ class TestDeadLetters:
         assert call(api, "DELETE", "/dead-letter?queue=a&confirm=true").json()["purged_count"] == 1
         assert api.post("/admin/dead-letter/retry", {"filter": {}, "confirm": True}).json()["succeeded"] == 2
 
+    def test_a_retry_of_many_may_change_them(self, api: Api, letters: list[str]) -> None:
+        body = {"filter": {"queue": "b"}, "confirm": True, "override": {"queue": "later"}}
+        assert api.post("/admin/dead-letter/retry", body).json()["succeeded"] == 2
+        assert set(Job.objects.filter(state="available").values_list("queue", flat=True)) == {"later"}
+        assert AuditEntry.objects.get(action="job.bulk_retry").detail["override"] == ["queue"]
+        refused = {"filter": {}, "confirm": True, "override": {"args": "no list"}}
+        assert api.post("/admin/dead-letter/retry", refused).json()["failed"] == 1
+        unknown = {"filter": {}, "confirm": True, "override": {"state": "x"}}
+        error_of(api.post("/admin/dead-letter/retry", unknown), 400, "invalid_request")
+        error_of(api.post("/admin/jobs/bulk/retry", body), 400, "invalid_request")
+
     def test_a_misplaced_filter_deletes_nothing(self, api: Api, letters: list[str]) -> None:
         error_of(call(api, "DELETE", "/dead-letter", {"queues": "a", "confirm": True}), 400, "invalid_request")
         error_of(call(api, "DELETE", "/dead-letter?quene=a&confirm=true"), 400, "invalid_request")
@@ -514,3 +525,30 @@ def test_workflows_schedules_and_limits_are_here_as_well(api: Api) -> None:
 
 def test_all_that_terminal_means_is_in_the_module() -> None:
     assert set(adminbulk.TERMINAL) == {"completed", "cancelled", "discarded"}
+
+
+class TestSingleJobs:
+    """What an operator does to one job, besides cancelling and retrying it."""
+
+    def test_run_now_activate_and_duplicate(self, api: Api) -> None:
+        later = api.push(scheduled_at="2098-01-01T00:00:00Z", args=["x"])["id"]
+        staged = api.push(pending=True)["id"]
+        ran = api.post(f"/admin/jobs/{later}/run").json()
+        assert (ran["state"], ran["previous_state"]) == ("available", "scheduled")
+        assert ran["scheduled_at"] < "2098"
+        assert api.post(f"/admin/jobs/{staged}/activate").json()["previous_state"] == "pending"
+        response = api.post(f"/admin/jobs/{later}/duplicate")
+        copy = response.json()
+        assert (response.status_code, copy["copy_of"], copy["args"], copy["state"]) == (201, later, ["x"], "available")
+        assert copy["id"] != later
+        done = list(AuditEntry.objects.order_by("pk").values_list("action", "target"))
+        assert done == [("job.run", later), ("job.activate", staged), ("job.copy", later)]
+        assert AuditEntry.objects.get(action="job.copy").detail["copy"] == copy["id"]
+
+    def test_what_its_state_does_not_allow_is_refused(self, api: Api) -> None:
+        waiting = api.push()["id"]
+        error_of(api.post(f"/admin/jobs/{waiting}/run"), 409, "invalid_state_transition")
+        error_of(api.post(f"/admin/jobs/{waiting}/activate"), 409, "invalid_state_transition")
+        for verb in ("run", "activate", "duplicate"):
+            error_of(api.post(f"/admin/jobs/01990000-0000-7000-8000-000000000000/{verb}"), 404, "not_found")
+        assert not AuditEntry.objects.exists()

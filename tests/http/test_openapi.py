@@ -154,6 +154,7 @@ _BY_PATH: dict[str, Maker] = {
     "/activate": _pending, "/jobs/{job_id}/ack": _active, "/jobs/{job_id}/nack": _active,
     "/jobs/{job_id}/fail": _active, "/result": _ended, "/workflows/{workflow_id}/retry": _failed_flow,
     "/jobs/{job_id}/retry": lambda api: str(api.dead_letter()["id"]),
+    "/jobs/{job_id}/run": lambda api: str(api.push(scheduled_at="2098-01-01T00:00:00Z")["id"]),
 }  # fmt: skip
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import envelope, jsontext
+from django_ojs.errors import InvalidRequest
 from django_ojs.management.commands.ojs_jobs import last_error
-from django_ojs.management.operating import DEAD_LETTER, Operator, add_act, add_choice, positive, table
+from django_ojs.management.operating import DEAD_LETTER, Operator, add_act, add_choice, member, positive, table
 from django_ojs.operations.delete import delete
-from django_ojs.operations.retry import retry
+from django_ojs.operations.retry import check_override, retry
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State
@@ -33,14 +35,28 @@ class Command(Operator):
             action = actions.add_parser(verb, help=text)
             add_choice(action, states=False)
             add_act(action)
+            if verb == "retry":
+                action.add_argument(
+                    "--set", action="append", default=[], type=member, dest="changes", metavar="KEY=JSON",
+                    help="retry with another args, meta, queue, priority or retry; repeat it for several",
+                )  # fmt: skip
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         if action == "list":
             self._list(options)
         elif action == "retry":
-            self.act(options, _DEAD, retry, "Retry", "retried", "job.retry")
+            self._retry(options)
         else:
             self.act(options, _DEAD, delete, "Delete", "deleted", "job.delete")
+
+    def _retry(self, options: dict[str, Any]) -> None:
+        changes = dict(options["changes"])
+        try:
+            check_override(changes)
+        except InvalidRequest as error:
+            raise CommandError(error.message) from None
+        again = partial(retry, override=changes or None)
+        self.act(options, _DEAD, again, "Retry", "retried", "job.retry", override=sorted(changes))
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["json"]:

@@ -13,6 +13,7 @@ from django_ojs.management.operating import Operator, add_act, add_choice, posit
 from django_ojs.models.job import JobRow
 from django_ojs.operations import audit
 from django_ojs.operations.bulk import DELETE_STATES, RETRY_STATES, cancel_many, delete_many, retry_many
+from django_ojs.operations.hurry import hurry
 from django_ojs.operations.info import info
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant
@@ -27,7 +28,7 @@ class Command(Operator):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        actions = parser.add_subparsers(dest="action", metavar="list|show|retry|cancel|purge", required=True)
+        actions = parser.add_subparsers(dest="action", metavar="list|show|retry|run|cancel|purge", required=True)
         listing = actions.add_parser("list", help="the newest jobs")
         add_choice(listing, ids=False)
         listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
@@ -35,6 +36,7 @@ class Command(Operator):
         actions.add_parser("show", help="one job, as the wire shows it, as JSON").add_argument("id")
         for verb, text in (
             ("retry", "make failed jobs available now: discarded ones, and those that wait for their next attempt"),
+            ("run", "make scheduled jobs, and those that wait for their next attempt, available now"),
             ("cancel", "stop jobs that have not ended; without --state those that are not running"),
             ("purge", "delete jobs that have ended, for good"),
         ):
@@ -52,6 +54,8 @@ class Command(Operator):
                 self.act(
                     options, RETRY_STATES, lambda ids: retry_many(ids, partial=True), "Retry", "retried", "job.retry"
                 )
+            case "run":
+                self.act(options, [State.SCHEDULED, State.RETRYABLE], hurry, "Run", "made available", "job.run")
             case "cancel":
                 self.act(options, states.ordered(states.WAITING), self._cancel, "Cancel", "cancelled", "job.cancel")
             case "purge":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
-from django_ojs.management.operating import ShellCommand, table
+from django_ojs.management.operating import ShellCommand, member, table
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import audit, configure
@@ -34,7 +33,7 @@ class Command(ShellCommand):
             actions.add_parser(verb, help=text).add_argument("names", nargs="+", metavar="NAME")
         config = actions.add_parser("config", help="what a queue is set up for, as JSON; `_default` holds for all")
         config.add_argument("name", metavar="NAME")
-        config.add_argument("--set", action="append", default=[], type=_member, dest="changes", metavar="KEY=JSON",
+        config.add_argument("--set", action="append", default=[], type=member, dest="changes", metavar="KEY=JSON",
                             help='for instance concurrency=5 or rate_limit=\'{"limit": 10, "period": "1s"}\'; '
                             "null takes it back. More than once if need be")  # fmt: skip
 
@@ -94,13 +93,3 @@ def _known(name: str) -> Queue | None:
     if queue is None and name != TEMPLATE:
         raise CommandError(f"There is no queue {name!r}. `ojs_queues list` shows which there are.")
     return queue
-
-
-def _member(text: str) -> tuple[str, Any]:
-    name, found, value = text.partition("=")
-    if not found or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=JSON")
-    try:
-        return name, jsontext.loads(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{value!r} is not JSON; texts stand in quotes, '{name}=\"text\"'") from None

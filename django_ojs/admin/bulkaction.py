@@ -1,0 +1,85 @@
+"""Bulk actions: how far those in the background are, what came of them, and a button that stops one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_ojs import clock
+from django_ojs.admin import columns, display
+from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.models import BulkAction, Lease
+from django_ojs.operations import bulkactions
+
+_COLOURS = {"completed": "good", "running": "active"}
+VERBS = (
+    Verb(
+        "cancel_bulkactions", "Stop", "stopped", one_by_one(lambda pk, by: bulkactions.cancel(pk)),
+        lambda action: action.state == BulkAction.State.RUNNING,
+    ),
+)  # fmt: skip
+
+
+@admin.register(BulkAction)
+class BulkActionAdmin(OperatingAdmin):
+    """Whoever may see jobs sees these; who may change or delete jobs may stop one."""
+
+    list_display = ("name", "state_label", "shown_progress", "succeeded", "failed", "actor", "created_ago")
+    ordering = ("-pk",)
+    verbs: ClassVar[Sequence[Verb]] = VERBS
+    actions = [as_action(verb) for verb in VERBS]
+    change_form_template = "django_ojs/admin/bulk_action.html"
+    fields = (
+        "name", "state_label", "shown_progress", "succeeded", "failed", "shown_filter", "shown_changes", "shown_errors",
+        "actor", "created", "finished",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    created = columns.time("created_at", "asked for")
+    created_ago = columns.ago("created_at", "asked for")
+    finished = columns.time("finished_at", "ended")
+    shown_filter = columns.json("filter", "dead letters that fit")
+    shown_errors = columns.json("errors", "first refusals")
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("django_ojs.view_job")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def _has_right(self, request: HttpRequest, right: str) -> bool:
+        return any(request.user.has_perm(f"django_ojs.{name}_job") for name in ("change", "delete"))
+
+    def page_context(self, obj: BulkAction) -> dict[str, Any]:
+        return {
+            "running": obj.state == BulkAction.State.RUNNING,
+            "led": Lease.objects.filter(name="scheduler", expires_at__gt=clock.now()).exists(),
+        }
+
+    @admin.display(description="bulk action")
+    def name(self, action: BulkAction) -> str:
+        verb = {"retry": _("Retry dead letters"), "delete": _("Delete dead letters")}.get(action.verb, action.verb)
+        return f"{verb} #{action.pk}"
+
+    @admin.display(description="state")
+    def state_label(self, action: BulkAction) -> SafeString:
+        return display.label(action.state, _COLOURS.get(action.state, ""))
+
+    @admin.display(description="progress")
+    def shown_progress(self, action: BulkAction) -> SafeString:
+        done, of = action.matched, max(action.expected, action.matched)
+        text = _("%(done)s of %(of)s") % {"done": f"{done:,}", "of": f"{of:,}"}
+        return format_html(
+            '<progress value="{}" max="{}" aria-label="{}"></progress> {}', done, of or 1, _("Progress"), text
+        )
+
+    @admin.display(description="changes")
+    def shown_changes(self, action: BulkAction) -> str:
+        changes = action.override or {}
+        return ", ".join(f"{name}: {display.shorten(value)}" for name, value in changes.items()) or display.NOTHING

@@ -1,0 +1,116 @@
+"""Retrying a dead letter with other arguments, meta, queue or priority: the form behind the button on its page."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_ojs import jsontext
+from django_ojs.admin import auditing, display, shared
+from django_ojs.admin.operate import OperatingAdmin
+from django_ojs.errors import OJSError
+from django_ojs.models import Job
+from django_ojs.operations import audit
+from django_ojs.operations.retry import retry_one
+from django_ojs.policies import redaction
+from django_ojs.states import State
+
+#: What of a job may be edited as JSON.
+_PARTS = ("args", "meta")
+
+
+class JSONText(forms.CharField):
+    """A JSON value in a text area, read without loss. Empty: as it is."""
+
+    widget = forms.Textarea(attrs={"rows": 8, "cols": 80, "class": "ojs-edit", "spellcheck": "false"})
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        try:
+            return jsontext.loads(text) if text else None
+        except jsontext.JSONTextError as error:
+            raise ValidationError(str(error)) from error
+
+
+class RetryForm(forms.Form):
+    """What may be changed. A part that the site hides is not shown: an empty field leaves it as it is."""
+
+    queue = forms.CharField(label=gettext_lazy("queue"), max_length=128, required=False)
+    priority = forms.CharField(label=gettext_lazy("priority"), max_length=32, required=False)
+    args = JSONText(label=gettext_lazy("arguments"), required=False)
+    meta = JSONText(label=gettext_lazy("meta"), required=False)
+
+    def __init__(self, data: Any, job: Job) -> None:
+        initial: dict[str, Any] = {"queue": job.queue, "priority": str(job.priority)}
+        self.job, self.hidden = job, []
+        for name in _PARTS:
+            value = getattr(job, name)
+            if redaction.part(name, value, job.type, job.meta) == value:
+                initial[name] = display.pretty(value)
+            else:
+                self.hidden.append(name)
+        super().__init__(data, initial=initial)
+        for name in self.hidden:
+            self.fields[name].help_text = _("Parts of it are hidden. Leave the field empty to keep it as it is.")
+
+    def override(self) -> dict[str, Any]:
+        """What differs from the job."""
+        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
+        if given.get("priority", "").lstrip("+-").isdecimal():
+            given["priority"] = int(given["priority"])
+        return {name: value for name, value in given.items() if value != getattr(self.job, name)}
+
+
+class Retrying(OperatingAdmin):
+    """Adds the form to the admin of jobs."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.edit_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_edit"
+        return [path("<uuid:job_id>/edit/", view, name=name), *super().get_urls()]
+
+    def edit_url(self, job: Job) -> str:
+        """Where the form is; '' for a job that is no dead letter."""
+        return self._url("edit", job.pk) if job.state == State.DISCARDED and job.dead_letter else ""
+
+    def edit_view(self, request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
+        job = Job.objects.filter(pk=job_id).first()
+        if job is None:
+            raise Http404
+        if not self._has_right(request, "change") or not self.has_view_permission(request, job):
+            raise PermissionDenied
+        back = self._url("change", job.pk)
+        form = RetryForm(request.POST if request.method == "POST" else None, job)
+        if form.is_valid() and self._retry(request, form):
+            return HttpResponseRedirect(back)
+        context = {
+            **self.admin_site.each_context(request), "title": _("Change and retry"), "opts": self.opts,
+            "media": self.media, "form": form, "job": display.printable(job), "back": back,
+        }  # fmt: skip
+        return TemplateResponse(request, "django_ojs/admin/retry_form.html", context)
+
+    def _retry(self, request: HttpRequest, form: RetryForm) -> bool:
+        """Retry it as the form says; False, with the reason in the form, where that is refused."""
+        job, override = form.job, form.override()
+        entry = auditing.entry(request, "job.retry", job.pk, override=sorted(override))
+        try:
+            audit.perform(lambda: retry_one(job.pk, override=override or None), entry)
+        except OJSError as error:
+            field = str(error.details.get("field", "")).partition(".")[0].partition("[")[0]
+            form.add_error(field if field in form.fields else None, display.shorten(error, 500))
+            return False
+        shared.forget()
+        text = f"Made available again{' with other ' + ', '.join(sorted(override)) if override else ''}."
+        LogEntry.objects.log_actions(request.user.pk, [job], CHANGE, text)  # type: ignore[arg-type]
+        self.message_user(request, _("1 job made available again."), messages.SUCCESS)
+        return True

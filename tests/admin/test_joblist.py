@@ -1,0 +1,280 @@
+"""The list of jobs: every filter finds what it says, none scans the table, and the page says how far it looked."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_ojs import clock
+from django_ojs.admin import jobsearch
+from django_ojs.admin.jobsearch import Search
+from django_ojs.models import Job
+from django_ojs.operations import workflow
+from django_ojs.operations.cancel import cancel
+from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
+
+pytestmark = pytest.mark.django_db
+EVIL = '"><script>alert(1)</script>'
+PARAMETERS = ["q", "state", "queue", "type", "tag", "worker", "workflow", "error", "since", "until"]
+NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """Slices of two jobs, and no more than six in all."""
+    monkeypatch.setattr(jobsearch, "FIRST", 2)
+    settings.OJS = {"SEARCH_DEPTH": 6, "SEARCH_SECONDS": 60.0}
+
+
+def listed(client: Client, **query: Any) -> list[Any]:
+    response = client.get(url("job"), query)
+    assert response.status_code == 200
+    return [job.pk for job in response.context["cl"].result_list]
+
+
+def keys(*jobs: Job) -> list[Any]:
+    return [job.pk for job in jobs]
+
+
+def job_at(instant: dt.datetime, **attributes: Any) -> Job:
+    """A job made at this instant, as its id says."""
+    number = int(instant.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62 | Job.objects.count()
+    return pushed(id=str(jobsearch.uuid.UUID(int=number)), **attributes)[0]
+
+
+# What is found
+
+
+def test_tags_are_found_exactly(admin_client: Client) -> None:
+    first, second, _, _ = (
+        pushed(tags=["nightly", "eu"])[0], pushed(tags=["eu"])[0], pushed(tags=["nightly-2"])[0],
+        pushed(x_note="eu")[0],
+    )  # fmt: skip
+    assert listed(admin_client, tag="eu") == keys(second, first)
+    assert listed(admin_client, tag="nightly") == keys(first)
+    assert listed(admin_client, tag="night") == []
+
+
+def test_a_text_is_found_in_arguments_and_meta(admin_client: Client) -> None:
+    (args,) = pushed(args=[{"to": "zoë@example.com"}])
+    (meta,) = pushed(meta={"tenant": 'a "quoted" one'})
+    assert listed(admin_client, q="zoë@example") == keys(args)
+    assert listed(admin_client, q='"quoted"') == keys(meta)
+    assert listed(admin_client, q="100%_") == []
+    assert listed(admin_client, q="quoted", state="available", type="mail.*") == keys(meta)
+    assert listed(admin_client, q="quoted", state="completed") == []
+
+
+def test_errors_are_found_in_every_state_but_completed(admin_client: Client) -> None:
+    (gone,) = dead(error={"type": "billing.Refused", "message": "card 4711", "retryable": False})
+    one_in_each_state()
+    assert listed(admin_client, error="billing.Refused") == keys(gone)
+    assert listed(admin_client, error="4711", state="dead_letter") == keys(gone)
+    assert set(Job.objects.filter(pk__in=listed(admin_client, error="OSError")).values_list("state", flat=True)) == {
+        "retryable"
+    }
+
+
+def test_the_jobs_of_a_worker_and_of_a_workflow(admin_client: Client) -> None:
+    running = claimed(2)
+    flow = workflow.create({"type": "group", "jobs": [{"type": "mail.send", "args": []}] * 3}).workflow
+    assert set(listed(admin_client, worker="w-1", state="active")) == set(keys(*running))
+    assert set(listed(admin_client, worker="w-1")) >= set(keys(*running))
+    assert listed(admin_client, worker="w-2") == []
+    assert len(listed(admin_client, workflow=flow.pk)) == 3
+    assert listed(admin_client, workflow=flow.pk, type="other") == []
+
+
+def test_times_are_those_of_the_creation_and_of_the_end_where_jobs_ended(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    old, new = job_at(NOW - dt.timedelta(hours=3)), job_at(NOW - dt.timedelta(minutes=5))
+    assert listed(admin_client, since="1h") == keys(new)
+    assert listed(admin_client, until="1h") == keys(old)
+    assert listed(admin_client, since="2026-03-01T08:59:00Z", until="2026-03-01T09:01:00Z") == keys(old)
+    site = [timezone.localtime(NOW - dt.timedelta(minutes=m)).strftime("%Y-%m-%d %H:%M") for m in (181, 179)]
+    assert listed(admin_client, since=site[0], until=site[1]) == keys(old)
+    assert listed(admin_client, since="2026-03-02") == []
+    cancel([old.pk])
+    assert listed(admin_client, state="cancelled", since="10m") == keys(old)
+    assert listed(admin_client, state="cancelled", until="10m") == []
+
+
+def test_ended_jobs_are_listed_by_their_end(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    first, second = pushed(2)
+    cancel([second.pk])
+    clock.advance(seconds=5)
+    cancel([first.pk])
+    page = admin_client.get(url("job"), {"state": "cancelled"})
+    assert [job.pk for job in page.context["cl"].result_list] == keys(first, second)
+    assert "finished_ago" in page.context["cl"].list_display
+
+
+@pytest.mark.parametrize("name, text", [("since", "yesterday"), ("until", "9999-99-99"), ("workflow", "nonsense")])
+def test_what_cannot_be_understood_finds_nothing_and_is_told(admin_client: Client, name: str, text: str) -> None:
+    pushed()
+    response = admin_client.get(url("job"), {name: text})
+    assert list(response.context["cl"].result_list) == []
+    assert text in said(response)[0]
+
+
+@pytest.mark.parametrize("text", [EVIL, "\0", "%", "9" * 300, "0001-01-01 00:00", "9999-12-31T23:59:59Z"])
+def test_no_filter_is_hurt_by_what_is_typed(admin_client: Client, text: str) -> None:
+    pushed()
+    for name in PARAMETERS:
+        response = admin_client.get(url("job"), {name: text}, follow=True)
+        assert response.status_code == 200
+        assert "<script>alert" not in response.content.decode()
+
+
+def test_a_job_page_leads_to_its_workflow_and_to_the_jobs_with_its_tags(admin_client: Client) -> None:
+    flow = workflow.create({"type": "group", "jobs": [{"type": "mail.send", "args": [], "tags": ["eu & co", EVIL]}]})
+    job = Job.objects.get(workflow_id=flow.workflow.pk)
+    body = admin_client.get(url("job", "change", job.pk)).content.decode()
+    assert url("workflow", "change", flow.workflow.pk) in body
+    assert "?tag=eu+%26+co" in body
+    assert "<script>alert" not in body
+
+
+# What is hidden
+
+
+def test_nobody_finds_by_searching_what_the_site_hides(admin_client: Client, settings: Any) -> None:
+    settings.OJS = {"REDACT": {"keys": ["*card*"], "types": {"secret.*": ["args", "errors"]}}}
+    (job,) = pushed(args=[{"card": "4711", "name": "ann"}])
+    pushed(type="secret.send", args=["4711 ann"])
+    dead(type="secret.send", error={"type": "E", "message": "ann failed", "retryable": False})
+    assert listed(admin_client, q="4711") == []
+    assert listed(admin_client, q="ann") == keys(job)
+    assert listed(admin_client, error="ann failed") == []
+
+
+# How far
+
+
+def test_the_page_says_how_far_it_looked_and_leads_further_back(admin_client: Client, small: None) -> None:
+    jobs = [job_at(NOW + dt.timedelta(minutes=i), type="rare.one" if i == 0 else "mail.send") for i in range(10)]
+    response = admin_client.get(url("job"), {"type": "rare.one"})
+    look = response.context["cl"].look
+    assert list(response.context["cl"].result_list) == []
+    assert (look.looked, look.ended, look.back_to) == (6, "depth", NOW + dt.timedelta(minutes=4))
+    body = response.content.decode()
+    assert "The newest 6 jobs were searched" in body
+    assert "Search further back" in body
+    further = admin_client.get(url("job") + response.context["cl"].looked["further"])
+    assert [job.pk for job in further.context["cl"].result_list] == keys(jobs[0])
+    assert further.context["cl"].look.looked is None
+    assert "All jobs that could fit were searched" in further.content.decode()
+
+
+def test_ended_jobs_are_walked_along_their_end(admin_client: Client, small: None) -> None:
+    clock.freeze(NOW)
+    jobs = pushed(9)
+    Job.objects.filter(pk=jobs[0].pk).update(type="rare.one")
+    for job in jobs:
+        clock.advance(seconds=1)
+        cancel([job.pk])
+    response = admin_client.get(url("job"), {"type": "rare.one", "state": "cancelled"})
+    assert (response.context["cl"].look.looked, list(response.context["cl"].result_list)) == (6, [])
+    further = admin_client.get(url("job") + response.context["cl"].looked["further"])
+    assert [job.pk for job in further.context["cl"].result_list] == keys(jobs[0])
+
+
+def test_jobs_that_ended_together_are_not_stepped_over(small: None) -> None:
+    clock.freeze(NOW)
+    jobs = pushed(5)
+    cancel([job.pk for job in jobs])
+    found, look = jobsearch.jobs(Search(state="cancelled", type="mail.send"), Job.objects.all(), 100)
+    assert set(found.values_list("pk", flat=True)) == set(keys(*jobs))
+    assert look is not None
+    assert look.ended == "all"
+
+
+def test_the_time_limit_ends_a_search(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobsearch, "FIRST", 2)
+    settings.OJS = {"SEARCH_SECONDS": 0.0}
+    jobs = pushed(5)
+    found, look = jobsearch.jobs(Search(q="a@example.com"), Job.objects.all(), 100)
+    assert set(found.values_list("pk", flat=True)) == set(keys(*jobs[3:]))
+    assert look is not None
+    assert (look.ended, look.looked) == ("time", 2)
+
+
+def test_a_page_that_is_full_is_enough(small: None) -> None:
+    pushed(5)
+    found, look = jobsearch.jobs(Search(type="mail.send"), Job.objects.all(), 1)
+    assert look is not None
+    assert (look.ended, look.looked, found.count()) == ("found", 2, 2)
+
+
+def test_a_filter_with_an_index_of_the_sites_own_is_not_bounded(admin_client: Client, settings: Any) -> None:
+    settings.OJS = {"INDEXED_FILTERS": ["type"], "SEARCH_DEPTH": 1}
+    jobs = pushed(4)
+    response = admin_client.get(url("job"), {"type": "mail.send"})
+    assert [job.pk for job in response.context["cl"].result_list] == keys(*jobs[::-1])
+    assert response.context["cl"].look is None
+    assert admin_client.get(url("job"), {"q": "a@example.com"}).context["cl"].look.looked == 1
+
+
+def test_pages_of_a_search_follow_each_other(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobsearch, "FIRST", 10)
+    jobs = pushed(120, type="a.b")
+    seen = [pk for page in (1, 2, 3) for pk in listed(admin_client, type="a.b", p=page)]
+    assert seen == keys(*jobs[::-1])
+
+
+def test_an_act_on_chosen_jobs_does_not_search_again(admin_client: Client, small: None) -> None:
+    (job,) = pushed(type="rare.one")
+    pushed(20)
+    data = {"action": "activate_jobs", "_selected_action": [str(job.pk)]}
+    response = admin_client.post(url("job") + "?type=rare.one", data, follow=True)
+    assert "1 job not activated" in said(response)[0]
+
+
+# Costs
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", *(f"state={state}" for state in ("available", "active", "cancelled", "dead_letter")), "queue=default",
+     "type=mail.send", "tag=eu", "q=a@example.com", "error=OSError", "worker=w-1", "since=1h", "type=none.such"],
+)  # fmt: skip
+def test_each_filter_takes_as_many_queries_for_many_jobs_as_for_few(admin_client: Client, query: str) -> None:
+    one_in_each_state()
+    pushed(tags=["eu"])
+    few = queries(admin_client, query)
+    dead(20)
+    pushed(40, tags=["eu"])
+    assert len(queries(admin_client, query)) == len(few)
+    assert not [sql for sql in few if "COUNT(" in sql.upper()]
+
+
+def queries(client: Client, query: str) -> list[str]:
+    client.get(url("job"))  # content types, the session
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(f"{url('job')}?{query}").status_code == 200
+    return [one["sql"] for one in captured]
+
+
+def test_who_may_not_look_finds_nothing(operator: Callable[..., Client]) -> None:
+    assert operator("view_queue").get(url("job"), {"q": "ann"}).status_code == 403
+
+
+def test_jobs_of_a_live_state_are_sorted_where_they_are_few(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pushed(2, pending=True)
+    for few in (20_000, 1):
+        monkeypatch.setattr(jobsearch, "FEW", few)
+        assert listed(admin_client, state="pending") == keys(second, first)
+        assert listed(admin_client, state="pending", type="mail.send", tag="eu") == []
+        assert listed(admin_client, state="pending", type="mail.send") == keys(second, first)
+    found, _ = jobsearch.jobs(Search(state="pending"), Job.objects.all(), 1)
+    assert "COALESCE" not in str(found.query)

@@ -1,0 +1,225 @@
+"""Bulk actions in the background: every job once, whoever goes on with them, and none that came later."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import clock
+from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, SchemaValidation
+from django_ojs.models import AuditEntry, BulkAction, Event, Job
+from django_ojs.operations import bulkactions, prune, schemas
+from django_ojs.operations.audit import Act
+from django_ojs.operations.configure import configure
+from django_ojs.operations.deadletters import Filter
+from django_ojs.operations.fail import Failure, fail
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.push import push
+from django_ojs.operations.retry import retry
+from django_ojs.scheduler.loops import Bulk
+
+pytestmark = pytest.mark.django_db
+FATAL = {"type": "ValueError", "message": "no", "retryable": False}
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch, frozen_clock: Any) -> None:
+    monkeypatch.setattr(bulkactions, "BATCH", 3)
+
+
+def dead(count: int, **attributes: Any) -> list[uuid.UUID]:
+    push([{"type": "mail.send", "args": ["a"], "queue": "claims", **attributes}] * count)
+    ids = [row["id"] for row in fetch([attributes.get("queue", "claims")], count=count, worker_id="w")]
+    fail([Failure(job_id, error=FATAL) for job_id in ids])
+    return ids
+
+
+def started(verb: str = "retry", override: Any = None, **wanted: str) -> BulkAction:
+    entry = Act("user:ann", f"job.bulk_{verb}", door="admin")
+    return bulkactions.start(verb, Filter.of(wanted), entry, override=override)
+
+
+def finish() -> int:
+    passes = 0
+    while bulkactions.advance():
+        passes += 1
+    return passes
+
+
+def states(ids: list[uuid.UUID]) -> list[str]:
+    found = dict(Job.objects.filter(pk__in=ids).values_list("pk", "state"))
+    return [found.get(job_id, "gone") for job_id in ids]
+
+
+def test_all_that_fit_are_done_in_batches_and_no_others() -> None:
+    ids, others = dead(7), dead(2, type="report.daily")
+    action = started(type="mail.*")
+    assert (action.expected, states(ids)) == (7, ["discarded"] * 7)
+    assert finish() == 3
+    assert (states(ids), states(others)) == (["available"] * 7, ["discarded"] * 2)
+    action.refresh_from_db()
+    assert (action.state, action.matched, action.succeeded, action.errors) == ("completed", 7, 7, None)
+    assert action.finished_at is not None
+
+
+def test_what_dies_later_is_not_meant() -> None:
+    ids = dead(2)
+    action = started()
+    clock.advance(seconds=10)
+    later = dead(2)
+    finish()
+    assert (states(ids), states(later)) == (["available"] * 2, ["discarded"] * 2)
+    action.refresh_from_db()
+    assert action.matched == 2
+
+
+def test_a_job_that_dies_again_meanwhile_is_not_done_twice() -> None:
+    ids = dead(5)
+    action = started()
+    bulkactions.advance()
+    clock.advance(seconds=10)
+    again = [row["id"] for row in fetch(["claims"], count=3, worker_id="w")]
+    fail([Failure(job_id, error=FATAL) for job_id in again])
+    finish()
+    assert states(again) == ["discarded"] * 3
+    assert states([job_id for job_id in ids if job_id not in again]) == ["available"] * 2
+    action.refresh_from_db()
+    assert action.matched == 5
+
+
+def test_a_pass_that_breaks_off_has_done_nothing_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = dead(5)
+    action = started("delete")
+    bulkactions.advance()
+    with monkeypatch.context() as broken:
+        broken.setattr(bulkactions.audit, "append", _explode)
+        with pytest.raises(RuntimeError):
+            bulkactions.advance()
+    assert sorted(states(ids)) == ["discarded"] * 2 + ["gone"] * 3
+    finish()
+    action.refresh_from_db()
+    assert (states(ids), action.matched, action.succeeded) == (["gone"] * 5, 5, 5)
+
+
+def _explode(*args: Any) -> None:
+    raise RuntimeError("power cut")
+
+
+def test_jobs_that_ended_at_one_instant_are_all_done() -> None:
+    ids = dead(8)
+    started("delete")
+    finish()
+    assert states(ids) == ["gone"] * 8
+
+
+def test_what_is_refused_stops_nothing_and_is_told() -> None:
+    ids = dead(4)
+    action = started(override={"args": "no list"})
+    finish()
+    action.refresh_from_db()
+    assert states(ids) == ["discarded"] * 4
+    assert (action.matched, action.succeeded, action.failed, len(action.errors)) == (4, 0, 4, 4)
+    assert "args" in action.errors[0]["error"]
+
+
+def test_a_retry_may_change_the_queue() -> None:
+    ids = dead(4)
+    started(override={"queue": "later"})
+    finish()
+    assert set(Job.objects.filter(pk__in=ids).values_list("queue", "state")) == {("later", "available")}
+
+
+def test_a_cancelled_action_does_no_more() -> None:
+    ids = dead(5)
+    action = started()
+    bulkactions.advance()
+    assert bulkactions.cancel(action.pk).state == "cancelled"
+    assert not bulkactions.advance()
+    assert sorted(states(ids)) == ["available"] * 3 + ["discarded"] * 2
+    with pytest.raises(Conflict):
+        bulkactions.cancel(action.pk)
+    with pytest.raises(NotFound):
+        bulkactions.cancel(0)
+
+
+def test_actions_are_done_in_the_order_in_which_they_were_asked_for() -> None:
+    dead(2)
+    first, second = started(), started("delete")
+    assert [action.pk for action in bulkactions.running()] == [first.pk, second.pk]
+    bulkactions.advance()
+    assert [action.pk for action in bulkactions.running()] == [second.pk]
+    finish()
+    second.refresh_from_db()
+    assert second.matched == 0
+
+
+def test_who_asked_and_what_was_done_is_in_the_audit_log_and_the_event_log() -> None:
+    ids = dead(4)
+    action = started(type="mail.send")
+    finish()
+    begun, *batches = AuditEntry.objects.filter(action="job.bulk_retry").order_by("pk")
+    assert (begun.actor, begun.detail["expected"], begun.detail["filter"]["type"]) == ("user:ann", 4, "mail.send")
+    assert [entry.detail["matched"] for entry in batches] == [3, 1]
+    assert {entry.detail["bulk_action"] for entry in (begun, *batches)} == {action.pk}
+    assert {job_id for entry in batches for job_id in entry.detail["job_ids"]} == set(map(str, ids))
+    (event,) = Event.objects.filter(type="bulk.retry.completed")
+    assert event.data == {"total": 4, "retried": 4, "skipped": 0}
+
+
+@pytest.mark.parametrize("verb, override", [("explode", None), ("delete", {"queue": "a"}), ("retry", {"state": "x"})])
+def test_what_cannot_be_asked_for_is_refused_at_once(verb: str, override: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        started(verb, override)
+    assert not BulkAction.objects.exists()
+
+
+def test_the_scheduler_hurries_while_there_is_something_to_do() -> None:
+    assert Bulk().run_once("default") == Bulk.IDLE
+    dead(1)
+    started()
+    assert Bulk().run_once("default") == Bulk.BUSY
+
+
+def test_old_actions_are_forgotten_and_running_ones_are_not() -> None:
+    dead(4)
+    started()
+    finish()
+    running = started()
+    clock.advance(days=31)
+    assert prune.prune()["bulk_actions"] == 1
+    assert list(BulkAction.objects.all()) == [running]
+
+
+# What a retry with changes refuses, as a push would
+
+
+def test_a_changed_job_has_to_fit_its_schema(settings: Any) -> None:
+    settings.OJS = {"SCHEMA_VALIDATION": "strict"}
+    (job_id,) = dead(1)
+    schemas.register("mail.send", "1", {"type": "array", "items": {"type": "string"}})
+    (refused,) = retry([job_id], override={"args": [5]})
+    assert isinstance(refused, SchemaValidation)
+    assert states([job_id]) == ["discarded"]
+    retry([job_id], override={"args": ["b"]})
+    assert Job.objects.get(pk=job_id).args == ["b"]
+
+
+def test_a_queue_that_takes_no_such_jobs_refuses_a_changed_one() -> None:
+    (job_id,) = dead(1)
+    configure("sms", {"allowed_job_types": ["sms.*"]})
+    (refused,) = retry([job_id], override={"queue": "sms"})
+    assert isinstance(refused, JobTypeNotAllowed)
+    assert states([job_id]) == ["discarded"]
+
+
+@pytest.mark.usefixtures("long_memory")
+def test_a_new_queue_for_many_jobs_costs_no_more_than_for_few(django_assert_max_num_queries: Any) -> None:
+    few, many = dead(1), dead(30)
+    with CaptureQueriesContext(connection) as captured:
+        retry(few, override={"queue": "new-one"})
+    with django_assert_max_num_queries(len(captured)):
+        retry(many, override={"queue": "new-two"})
