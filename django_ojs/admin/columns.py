@@ -12,21 +12,23 @@ from django_ojs.admin import display
 from django_ojs.policies import redaction
 
 Column = Callable[[Any, Any], SafeString | str]
+#: A column's head, perhaps translated when it is shown.
+Head = Any
 
 
-def shown_by(render: Callable[[Any], SafeString | str]) -> Callable[[str, str], Column]:
+def shown_by(render: Callable[[Any], SafeString | str]) -> Callable[[str, Head], Column]:
     """A maker of columns that render their attribute with `render`."""
 
-    def column(attribute: str, description: str) -> Column:
+    def column(attribute: str, description: Head) -> Column:
         return admin.display(description=description)(lambda model_admin, obj: render(getattr(obj, attribute)))
 
     return column
 
 
-def part(name: str) -> Callable[[str, str], Column]:
+def part(name: str) -> Callable[[str, Head], Column]:
     """A maker of columns with a part of a job as JSON, without what the site hides."""
 
-    def column(attribute: str, description: str) -> Column:
+    def column(attribute: str, description: Head) -> Column:
         def shown(model_admin: Any, job: Any) -> SafeString | str:
             return display.json(redaction.part(name, getattr(job, attribute), job.type, job.meta))
 

@@ -1,4 +1,4 @@
-"""The event log, newest first, as far back as it is kept."""
+"""The event log, newest first, as far back as it is kept. `tail` is the page that follows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_ojs.admin import columns, display
-from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, TextFilter, unless_large
+from django_ojs.admin.base import EndlessChangeList, TextFilter, unless_large
+from django_ojs.admin.tail import TailAdmin
 from django_ojs.admin.timeline import note
 from django_ojs.models import Event
 from django_ojs.policies import redaction
@@ -39,7 +40,7 @@ class EventChangeList(EndlessChangeList):
 
 
 @admin.register(Event)
-class EventAdmin(IdSearchAdmin):
+class EventAdmin(TailAdmin):
     list_display = ("shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "who", "glance")
     list_display_links = ("shown_type",)
     list_filter = (EventTypeFilter, JobTypeFilter, QueueNameFilter)

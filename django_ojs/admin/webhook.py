@@ -19,9 +19,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_ojs.admin import auditing, columns, display
+from django_ojs.admin.forms import LinesField
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
 from django_ojs.errors import Conflict, OJSError
-from django_ojs.keys import distinct
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.operations import webhookdeliveries, webhooks
 from django_ojs.webhooks import definition
@@ -64,25 +64,6 @@ REPLAY = Verb(
     "replay_deliveries", "Send again", "put in line", one_by_one(lambda pk, by: webhookdeliveries.replay(pk)),
     lambda delivery: not delivery.is_open and delivery.event_type != "webhook.test",
 )  # fmt: skip
-
-
-def _lines(text: str) -> list[str]:
-    return distinct(text.replace(",", "\n").splitlines())
-
-
-class LinesField(forms.CharField):
-    """Texts, one a line."""
-
-    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField"})
-
-    def clean(self, value: Any) -> list[str]:
-        return _lines(super().clean(value))
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return (initial or []) != _lines(data or "")
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(map(str, value)) if isinstance(value, list) else value
 
 
 class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
