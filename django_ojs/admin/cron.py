@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import datetime as dt
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +33,9 @@ from django_ojs.policies.cron import SHORTCUTS
 
 #: Runs that a schedule's page shows.
 SHOWN_RUNS = 20
+
+#: Days and months, which Django has in every language.
+_NAMES = re.compile(rf"\b({'|'.join([*calendar.day_name, *calendar.month_name[1:]])})\b")
 
 VERBS = (
     Verb(
@@ -205,9 +210,10 @@ def in_words(expression: str) -> str:
         return ""
     options = Options(locale_code=_locale(get_language() or "en"), use_24hour_time_format=True)
     try:
-        return str(get_description(SHORTCUTS.get(expression.lower(), expression), options))
+        told = str(get_description(SHORTCUTS.get(expression.lower(), expression), options))
     except FormatError:  # forms that only we accept
         return ""
+    return _NAMES.sub(lambda name: gettext(name[0]), told)  # it takes these from the locale of the process
 
 
 @lru_cache(maxsize=64)

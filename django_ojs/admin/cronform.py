@@ -71,7 +71,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fits: cronspec.CronSpec
-        if self.instance.pk:
+        if not self.instance._state.adding:
             document = self.instance.document
             shown = redaction.job({"type": self.instance.type, "meta": {}, **document})
             self.initial["args"] = shown.get("args") or None
@@ -98,7 +98,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def _body(self) -> dict[str, Any]:
         """The registration that the form asks for."""
-        known, given = self.instance.document if self.instance.pk else {}, self.cleaned_data
+        known, given = {} if self.instance._state.adding else self.instance.document, self.cleaned_data
         job: dict[str, Any] = dict(given["others"] or {})
         if "others" not in self.changed_data:
             job = {name: value for name, value in known.items() if name not in _APART}
@@ -110,7 +110,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
             if "queue" in options:
                 job["options"] = {name: value for name, value in options.items() if name != "queue"}
         return {
-            "name": self.instance.pk or given["name"],
+            "name": given["name"] if self.instance._state.adding else self.instance.pk,
             "cron": given["expression"].strip(),
             "timezone": given["timezone"],
             "overlap_policy": given["overlap_policy"],
@@ -120,4 +120,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
         }
 
     def _post_clean(self) -> None:
-        """The operations write; the row itself is not touched here."""
+        """The operations write; the row itself is not touched here, but a new name must be free."""
+        if self.instance._state.adding and "name" in self.cleaned_data:
+            self.instance.name = self.cleaned_data["name"]
+            self.validate_unique()
