@@ -6,6 +6,10 @@ DJANGO_DEBUG              `0` for production; default on
 DJANGO_SECRET_KEY         needed when DEBUG is off
 DJANGO_ALLOWED_HOSTS      comma-separated; needed when DEBUG is off
 DJANGO_CSRF_TRUSTED_ORIGINS  comma-separated origins with scheme, behind a proxy that ends TLS
+DJANGO_HTTPS              `0` where production is served without TLS (a test on one machine); default on without DEBUG:
+                          redirects to https, secure cookies, Strict-Transport-Security
+DJANGO_BEHIND_PROXY       `1` where a proxy ends TLS and sets X-Forwarded-Proto itself, whatever a client sent
+DJANGO_HSTS_SECONDS       how long browsers insist on https; default 3600, raise it when everything works
 DJANGO_DATA_DIR           where mail, reports, logs and the SQLite file go; default: `demo-data` in the checkout
 DJANGO_LOG_LEVEL          default INFO
 DJANGO_LOG_FILE           log to this file, which never outgrows 2 MB, instead of stderr
@@ -29,16 +33,31 @@ def _list(name: str) -> list[str]:
     return [item for item in os.environ.get(name, "").replace(" ", "").split(",") if item]
 
 
+def _on(name: str, default: bool) -> bool:
+    return os.environ.get(name, str(int(default))).strip().lower() not in ("", "0", "false", "no", "off")
+
+
 def _installed(*modules: str) -> list[str]:
     return [module for module in modules if importlib.util.find_spec(module)]
 
 
-DEBUG = os.environ.get("DJANGO_DEBUG", "1").lower() not in ("", "0", "false", "no", "off")
+DEBUG = _on("DJANGO_DEBUG", True)
 SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "only-for-the-demo-on-this-machine" if DEBUG else "")
 if not SECRET_KEY:
     raise ImproperlyConfigured("DJANGO_DEBUG is off: set DJANGO_SECRET_KEY to a long random text.")
 ALLOWED_HOSTS = _list("DJANGO_ALLOWED_HOSTS")
+if not (ALLOWED_HOSTS or DEBUG):
+    raise ImproperlyConfigured("DJANGO_DEBUG is off: set DJANGO_ALLOWED_HOSTS to the names of this site.")
 CSRF_TRUSTED_ORIGINS = _list("DJANGO_CSRF_TRUSTED_ORIGINS")
+
+# What `check --deploy` asks for. Load balancers and monitoring look at the probes from inside, without TLS.
+HTTPS = _on("DJANGO_HTTPS", not DEBUG)
+SECURE_SSL_REDIRECT = SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_REDIRECT_EXEMPT = [r"^(healthz?|readyz?|metrics)$"]
+SECURE_HSTS_SECONDS = int(os.environ.get("DJANGO_HSTS_SECONDS") or 3600) if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+if _on("DJANGO_BEHIND_PROXY", False):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 INSTALLED_APPS = [
     "django.contrib.admin",
