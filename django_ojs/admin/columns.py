@@ -1,4 +1,7 @@
-"""Columns of lists and pages that show one attribute in one way: `created = time("created_at", "created")`."""
+"""Columns of lists and pages that show one attribute in one way: `created = time("created_at", "created")`.
+
+Their heads are translated here.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,33 @@ from typing import Any
 
 from django.contrib import admin
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy
 
 from django_ojs.admin import display
 from django_ojs.policies import redaction
 
 Column = Callable[[Any, Any], SafeString | str]
-#: A column's head, perhaps translated when it is shown.
-Head = Any
 
 
-def shown_by(render: Callable[[Any], SafeString | str]) -> Callable[[str, Head], Column]:
+def shown_by(render: Callable[[Any], SafeString | str]) -> Callable[[str, str], Column]:
     """A maker of columns that render their attribute with `render`."""
 
-    def column(attribute: str, description: Head) -> Column:
-        return admin.display(description=description)(lambda model_admin, obj: render(getattr(obj, attribute)))
+    def column(attribute: str, description: str) -> Column:
+        return admin.display(description=gettext_lazy(description))(
+            lambda model_admin, obj: render(getattr(obj, attribute))
+        )
 
     return column
 
 
-def part(name: str) -> Callable[[str, Head], Column]:
+def part(name: str) -> Callable[[str, str], Column]:
     """A maker of columns with a part of a job as JSON, without what the site hides."""
 
-    def column(attribute: str, description: Head) -> Column:
+    def column(attribute: str, description: str) -> Column:
         def shown(model_admin: Any, job: Any) -> SafeString | str:
             return display.json(redaction.part(name, getattr(job, attribute), job.type, job.meta))
 
-        return admin.display(description=description)(shown)
+        return admin.display(description=gettext_lazy(description))(shown)
 
     return column
 

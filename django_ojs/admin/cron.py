@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils import dateformat, timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext, pgettext_lazy, to_locale
+from django.utils.translation import get_language, gettext, to_locale
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
@@ -39,22 +39,22 @@ _NAMES = re.compile(rf"\b({'|'.join([*calendar.day_name, *calendar.month_name[1:
 
 VERBS = (
     Verb(
-        "run_schedules", _("Run now"), pgettext_lazy("schedules", "run"),
+        "run_schedules", "Run now", "run",
         one_by_one(lambda pk, by: crontick.trigger(pk)),
     ),
     Verb(
-        "enable_schedules", _("Enable"), pgettext_lazy("schedules", "enabled"),
+        "enable_schedules", "Enable", "enabled",
         one_by_one(lambda pk, by: cron.set_enabled(pk, True)), lambda schedule: not schedule.enabled,
     ),
     Verb(
-        "disable_schedules", _("Disable"), pgettext_lazy("schedules", "disabled"),
+        "disable_schedules", "Disable", "disabled",
         one_by_one(lambda pk, by: cron.set_enabled(pk, False)), lambda schedule: schedule.enabled,
-        question=_("It makes no jobs until it is enabled again, and what it misses is not made up for."),
+        question="It makes no jobs until it is enabled again, and what it misses is not made up for.",
     ),
     Verb(
-        "delete_schedules", _("Delete"), pgettext_lazy("schedules", "deleted"),
+        "delete_schedules", "Delete", "deleted",
         one_by_one(lambda pk, by: cron.delete(pk)),
-        question=_("Its jobs stay. One that comes from the code is back after the next ojs_cron sync."),
+        question="Its jobs stay. One that comes from the code is back after the next ojs_cron sync.",
         right="delete", flag=DELETION,
     ),
 )  # fmt: skip
@@ -159,10 +159,10 @@ class CronScheduleAdmin(OperatingAdmin):
         state = display.label(job["state"])
         return line | {"id": str(run.job_id), "url": url, "state": state, "took": display.duration(took)}
 
-    shown_expression = columns.code("expression", _("schedule"))
-    created = columns.time("created_at", _("registered"))
-    updated = columns.time("updated_at", _("changed"))
-    last = columns.ago("last_run_at", _("last run"))
+    shown_expression = columns.code("expression", "schedule")
+    created = columns.time("created_at", "registered")
+    updated = columns.time("updated_at", "changed")
+    last = columns.ago("last_run_at", "last run")
 
     @admin.display(description=_("template"))
     def shown_template(self, schedule: CronSchedule) -> SafeString | str:

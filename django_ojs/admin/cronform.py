@@ -77,7 +77,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
             self.initial["args"] = shown.get("args") or None
             self.initial["others"] = {
                 name: value for name, value in shown.items() if name in document and name not in _APART
-            }
+            } or None
 
     def clean(self) -> dict[str, Any]:
         super().clean()

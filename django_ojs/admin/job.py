@@ -14,6 +14,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
 from django_ojs.admin import columns, display
@@ -137,13 +138,13 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
         (None, {"fields": (
             "id", ("type", "queue"), ("state_label", "dead"), ("attempts", "priority"), "holder", "progress",
         )}),
-        ("Errors", {"fields": ("shown_errors",)}),
-        ("Data", {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
-        ("Times", {"fields": (
+        (_("Errors"), {"fields": ("shown_errors",)}),
+        (_("Data"), {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
+        (_("Times"), {"fields": (
             ("created", "enqueued"), ("due", "activated"), ("started", "finished"), ("visible", "timeout_end"),
             "expires",
         )}),
-        ("Engine", {"classes": ("collapse",), "fields": (
+        (_("Engine"), {"classes": ("collapse",), "fields": (
             "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("lease", "losses"), "wake",
             "unique_key", "trace_id", "workflow_id",
         )}),
@@ -154,7 +155,7 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No heading for errors where there are none."""
-        return [(name, options) for name, options in self.fieldsets if name != "Errors" or (obj and obj.errors)]
+        return [one for one in self.fieldsets if one[1]["fields"] != ("shown_errors",) or (obj and obj.errors)]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.fieldsets)
@@ -185,17 +186,17 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
     visibility = columns.duration("visibility_ms", "own reservation length")
     lease = columns.duration("lease_ms", "reservation granted")
 
-    @admin.display(description="id")
+    @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
         """Both ends: the beginning of an id is time, and the same for jobs of one minute."""
         text = str(job.pk)
         return format_html('<code class="ojs-id" title="{}">{}…{}</code>', text, text[:8], text[-6:])
 
-    @admin.display(description="attempt")
+    @admin.display(description=_("attempt"))
     def attempts(self, job: Job) -> str:
-        return f"{job.attempt} of {job.max_attempts}"
+        return _("%(number)s of %(most)s") % {"number": job.attempt, "most": job.max_attempts}
 
-    @admin.display(description="progress")
+    @admin.display(description=_("progress"))
     def progress(self, job: Job) -> SafeString | str:
         """What the handler reported last in this attempt, as it shows in the API."""
         row = {"id": job.pk, "attempt": job.attempt, "started_at": job.started_at, "state": job.state}
@@ -206,13 +207,13 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
         percent = "" if shown["progress"] is None else f"{shown['progress'] * 100:g} %"
         message = redaction.part("progress", found.message, job.type, job.meta) if found.message else ""
         words = ", ".join(filter(None, (percent, display.shorten(message))))
-        return format_html("{} <small>({})</small>", words or "data only", display.when(found.updated_at))
+        return format_html("{} <small>({})</small>", words or _("data only"), display.when(found.updated_at))
 
-    @admin.display(description="dead letter")
+    @admin.display(description=_("dead letter"))
     def dead(self, job: Job) -> str:
-        return "yes" if job.dead_letter else "no"
+        return str(_("yes") if job.dead_letter else _("no"))
 
-    @admin.display(description="last error")
+    @admin.display(description=_("last error"))
     def last_error(self, job: Any) -> SafeString | str:
         """What failed last, in short. For the list, which loads the history."""
         if not job.history:
@@ -223,10 +224,10 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
         kind, message = display.shorten(error.get("type") or "error", 40), display.shorten(error.get("message") or "")
         return format_html('<span class="ojs-error"><b>{}</b> {}</span>', kind, message)
 
-    @admin.display(description="newest first")
+    @admin.display(description=_("newest first"))
     def shown_errors(self, job: Job) -> SafeString | str:
         return display.errors(redaction.part("errors", job.errors, job.type, job.meta))
 
-    @admin.display(description="retry policy")
+    @admin.display(description=_("retry policy"))
     def shown_retry(self, job: Job) -> SafeString | str:
-        return display.json(jsontext.loads(job.retry)) if job.retry else "the default"
+        return display.json(jsontext.loads(job.retry)) if job.retry else str(_("the default"))

@@ -22,6 +22,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.functional import lazy
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_ojs.admin import auditing, shared
 from django_ojs.admin.base import ViewAdmin
@@ -38,13 +39,9 @@ SPELLED_OUT = 5
 MAX_REASON = 500
 
 
-#: A text, or one that is translated when it is shown.
-Text = Any
-
-
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """One thing an operator can do.
+    """One thing an operator can do. Its texts are given in English and translated when they are shown.
 
     Attributes:
         name: the word in the URL and the name of the action.
@@ -60,15 +57,22 @@ class Verb:
     """
 
     name: str
-    label: Text
-    done: Text
+    label: Any
+    done: Any
     run: Callable[..., Sequence[Any]]
     fits: Callable[[Any], bool] = lambda _: True
-    question: Text = ""
+    question: Any = ""
     right: str = "change"
     flag: int = CHANGE
     alone: bool = False
     reason: bool = False
+
+    def __post_init__(self) -> None:
+        """`done` has a context, since in many languages it is another word than the state of that name."""
+        object.__setattr__(self, "label", gettext_lazy(self.label))
+        object.__setattr__(self, "done", pgettext_lazy("done", self.done))
+        if self.question:
+            object.__setattr__(self, "question", gettext_lazy(self.question))
 
 
 def one_by_one(operation: Callable[..., Any]) -> Callable[..., list[Any]]:

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, pgettext_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
@@ -31,13 +31,13 @@ from django_ojs.states import TERMINAL, WAITING, State
 
 VERBS = (
     Verb(
-        "pause_queues", _("Pause"), pgettext_lazy("queues", "paused"),
+        "pause_queues", "Pause", "paused",
         one_by_one(lambda pk, by, reason: pause(configure.names_only(pk), by=by, reason=reason)),
         lambda queue: not queue.paused and queue.name != TEMPLATE, reason=True,
-        question=_("Workers get no jobs from a paused queue; jobs are still accepted. Running jobs go on."),
+        question="Workers get no jobs from a paused queue; jobs are still accepted. Running jobs go on.",
     ),
     Verb(
-        "resume_queues", _("Resume"), pgettext_lazy("queues", "resumed"),
+        "resume_queues", "Resume", "resumed",
         one_by_one(lambda pk, by: resume(configure.names_only(pk), by=by)), lambda queue: queue.paused,
     ),
 )  # fmt: skip
@@ -177,11 +177,11 @@ class QueueAdmin(OperatingAdmin):
             told.append(gettext("a start waited %(seconds)s s") % {"seconds": f"{done.avg_wait_ms / 1000:.2f}"})
         return "; ".join(told)
 
-    visibility = columns.duration("visibility_ms", _("reservation"))
-    timeout = columns.duration("timeout_ms", _("execution timeout"))
-    created = columns.time("created_at", _("created"))
-    updated = columns.time("updated_at", _("changed"))
-    resumed = columns.time("resumed_at", _("resumed"))
+    visibility = columns.duration("visibility_ms", "reservation")
+    timeout = columns.duration("timeout_ms", "execution timeout")
+    created = columns.time("created_at", "created")
+    updated = columns.time("updated_at", "changed")
+    resumed = columns.time("resumed_at", "resumed")
 
     @admin.display(description=_("status"))
     def status_label(self, queue: Queue) -> SafeString:
