@@ -21,7 +21,7 @@ from django_ojs.admin import display
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.timeline import note
 from django_ojs.errors import InvalidRequest
-from django_ojs.events import log, newest, places
+from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
 from django_ojs.models import Job
 from django_ojs.policies import names
@@ -151,8 +151,9 @@ class TailAdmin(IdSearchAdmin):
 
 
 def _end() -> str | None:
-    """The cursor of the log's last event."""
+    """The cursor of the log's last event, what was committed just now included."""
     using = log.database()
+    order.catch_up(using)
     return log.cursor(places.end(using), using)
 
 
