@@ -10,7 +10,7 @@ from django.apps import apps
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, get_script_prefix, path, reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.dateparse import parse_datetime
 from django.utils.http import urlencode
@@ -32,7 +32,7 @@ FIRST, MOST, CHARACTERS = 50, 200, 4000
 ROWS = (100, 200, 500)
 _VALUES = 20
 #: Where `realtime.routing` puts it. Where no server answers there, the script goes on asking.
-SOCKET = "/ojs/v1/events/ws"
+SOCKET = "ojs/v1/events/ws"
 _NOWHERE = uuid.UUID(int=0)
 
 
@@ -119,7 +119,7 @@ class TailAdmin(IdSearchAdmin):
             "events": [_line(event) for event in found],
             "cursor": end or "",
             "more": f"{place}?{wanted.query}",
-            "socket": SOCKET if apps.is_installed("channels") else "",
+            "socket": f"{get_script_prefix()}{SOCKET}" if apps.is_installed("channels") else "",
             "filter": jsontext.dumps(wanted.on_the_wire),
             "job_url": self._job_url(request),
         }
