@@ -12,4 +12,7 @@ class DjangoOJSConfig(AppConfig):
 
     def ready(self) -> None:
         from django_ojs import checks, outboxchecks  # noqa: F401  (they register themselves)
+        from django_ojs.models import words
         from django_ojs.tasks import checks as task_checks  # noqa: F401
+
+        words.name(self.get_models())

@@ -52,7 +52,7 @@ TOP = {"management", "testing", "bench", "conformance"}
 #: Imports inside a function or for types only, against the direction of the table: each is a knot to know of.
 LATE: dict[str, set[str]] = {
     "__init__": {"client", "worker"},  # the public names, on first use
-    "apps": {"checks", "tasks", "outboxchecks"},
+    "apps": {"checks", "models", "tasks", "outboxchecks"},
     "checks": {"middleware", "operations", "policies", "registry", "webhooks"},
     "outboxchecks": {"models", "operations"},
     "registry": {"client", "worker", "tasks"},

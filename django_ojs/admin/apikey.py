@@ -13,6 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import keys
 from django_ojs.admin import auditing, columns, display
@@ -51,14 +53,20 @@ class EntriesField(forms.CharField):
 
 
 class APIKeyForm(forms.ModelForm):  # type: ignore[type-arg]
-    scopes = forms.MultipleChoiceField(choices=APIKey.Scope.choices, widget=forms.CheckboxSelectMultiple)
-    queues = EntriesField(help_text="One a line: the key is limited to these queues. Empty: all queues.")
-    job_types = EntriesField(help_text="One a line, such as mail.send or mail.*: limits the key. Empty: all types.")
+    scopes = forms.MultipleChoiceField(
+        label=_("Scopes"), choices=APIKey.Scope.choices, widget=forms.CheckboxSelectMultiple
+    )
+    queues = EntriesField(
+        label=_("Queues"), help_text=_("One a line: the key is limited to these queues. Empty: all queues.")
+    )
+    job_types = EntriesField(
+        label=_("Job types"), help_text=_("One a line, such as mail.send or mail.*: limits the key. Empty: all types.")
+    )
 
     class Meta:
         model = APIKey
         fields = ("name", "scopes", "queues", "job_types", "expires_at")
-        help_texts = {"name": "What the key is for; shown in lists and logs.", "expires_at": "Empty: never."}
+        help_texts = {"name": _("What the key is for; shown in lists and logs."), "expires_at": _("Empty: never.")}
 
     def clean(self) -> dict[str, Any]:
         super().clean()
@@ -113,7 +121,7 @@ class APIKeyAdmin(OperatingAdmin):
         """The page with the key itself, not a redirect: nothing but this answer ever holds it."""
         context = {
             **self.admin_site.each_context(request),
-            "title": "API key made",
+            "title": gettext("API key made"),
             "opts": self.opts,
             "media": self.media,
             "key": obj,
@@ -130,15 +138,15 @@ class APIKeyAdmin(OperatingAdmin):
     used = columns.time("last_used_at", "last used")
     revoked = columns.time("revoked_at", "revoked")
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def status(self, key: APIKey) -> SafeString:
         status = keys.status(key)
         return display.label(status, "good" if status == "active" else "")
 
-    @admin.display(description="queues")
+    @admin.display(description=_("queues"))
     def its_queues(self, key: APIKey) -> SafeString | str:
-        return display.codes(key.queues, otherwise="all")
+        return display.codes(key.queues, otherwise=gettext("all"))
 
-    @admin.display(description="job types")
+    @admin.display(description=_("job types"))
     def its_types(self, key: APIKey) -> SafeString | str:
-        return display.codes(key.job_types, otherwise="all")
+        return display.codes(key.job_types, otherwise=gettext("all"))

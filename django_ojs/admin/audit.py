@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import columns, display
 from django_ojs.admin.base import TextFilter, ViewAdmin
@@ -11,15 +12,15 @@ from django_ojs.models import AuditEntry
 
 
 class ActorFilter(TextFilter):
-    title, parameter_name, field, placeholder = "actor", "actor", "actor", "user:ann or key:*"
+    title, parameter_name, field, placeholder = _("actor"), "actor", "actor", _("user:ann or key:*")
 
 
 class ActionFilter(TextFilter):
-    title, parameter_name, field, placeholder = "action", "action", "action", "queue.pause or job.*"
+    title, parameter_name, field, placeholder = _("action"), "action", "action", _("queue.pause or job.*")
 
 
 class TargetFilter(TextFilter):
-    title, parameter_name, field, placeholder = "target", "target", "target", "an id or a name"
+    title, parameter_name, field, placeholder = _("target"), "target", "target", _("an id or a name")
 
 
 @admin.register(AuditEntry)
@@ -41,6 +42,6 @@ class AuditEntryAdmin(ViewAdmin):
     shown_target = columns.code("target", "target")
     shown_detail = columns.json("detail", "detail")
 
-    @admin.display(description="outcome")
+    @admin.display(description=_("outcome"))
     def outcome_label(self, entry: AuditEntry) -> SafeString:
         return display.label(entry.outcome, "good" if entry.outcome == AuditEntry.Outcome.SUCCESS else "discarded")

@@ -13,6 +13,8 @@ from django.db.models import Case, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThan
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin.display import shorten
 from django_ojs.models.fields import JSONTextField
@@ -79,7 +81,7 @@ class IdSearchAdmin(ViewAdmin):
     """A `ViewAdmin` whose search is for one job's id: nothing else could be found without reading all rows."""
 
     search_fields = ("id",)
-    search_help_text = "The id of a job."
+    search_help_text = _("The id of a job.")
     id_column = "pk"
 
     def get_search_results(
@@ -90,8 +92,8 @@ class IdSearchAdmin(ViewAdmin):
         try:
             job_id = uuid.UUID(search_term.strip())
         except ValueError:
-            text = f"'{shorten(search_term, 40)}' is not the id of a job. Use the filters to look for anything else."
-            self.message_user(request, text, messages.WARNING)
+            text = gettext("“%(text)s” is not the id of a job. Use the filters to look for anything else.")
+            self.message_user(request, text % {"text": shorten(search_term, 40)}, messages.WARNING)
             return queryset.none(), False
         return queryset.filter(**{self.id_column: job_id}), False
 

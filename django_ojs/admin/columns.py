@@ -1,4 +1,7 @@
-"""Columns of lists and pages that show one attribute in one way: `created = time("created_at", "created")`."""
+"""Columns of lists and pages that show one attribute in one way: `created = time("created_at", "created")`.
+
+Their heads are translated here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy
 
 from django_ojs.admin import display
 from django_ojs.policies import redaction
@@ -18,7 +22,9 @@ def shown_by(render: Callable[[Any], SafeString | str]) -> Callable[[str, str], 
     """A maker of columns that render their attribute with `render`."""
 
     def column(attribute: str, description: str) -> Column:
-        return admin.display(description=description)(lambda model_admin, obj: render(getattr(obj, attribute)))
+        return admin.display(description=gettext_lazy(description))(
+            lambda model_admin, obj: render(getattr(obj, attribute))
+        )
 
     return column
 
@@ -30,7 +36,7 @@ def part(name: str) -> Callable[[str, str], Column]:
         def shown(model_admin: Any, job: Any) -> SafeString | str:
             return display.json(redaction.part(name, getattr(job, attribute), job.type, job.meta))
 
-        return admin.display(description=description)(shown)
+        return admin.display(description=gettext_lazy(description))(shown)
 
     return column
 

@@ -10,6 +10,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from django_ojs import clock, jsontext
 from django_ojs.states import State
@@ -44,7 +45,8 @@ def ago(instant: dt.datetime | None) -> SafeString | str:
     if instant is None:
         return NOTHING
     seconds = int((clock.now() - instant).total_seconds())
-    text = " ".join([*duration(seconds * 1000).split()[:2], "ago"]) if seconds > 0 else "just now"
+    passed = " ".join(duration(seconds * 1000).split()[:2])
+    text = _("%(time)s ago") % {"time": passed} if seconds > 0 else _("just now")
     exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     return format_html('<time datetime="{0}" title="{0}">{1}</time>', exact, text)
 
@@ -91,7 +93,7 @@ def json(value: Any) -> SafeString | str:
         return NOTHING
     text = pretty(value)
     hidden = len(text) - MAX_CHARACTERS
-    note = f"\n… and {hidden:,} more characters" if hidden > 0 else ""
+    note = "\n" + _("… and %(number)s more characters") % {"number": f"{hidden:,}"} if hidden > 0 else ""
     return format_html('<pre class="ojs-json" tabindex="0">{}{}</pre>', text[:MAX_CHARACTERS], note)
 
 

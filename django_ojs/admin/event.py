@@ -1,4 +1,4 @@
-"""The event log, newest first, as far back as it is kept."""
+"""The event log, newest first, as far back as it is kept. `tail` is the page that follows it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import columns, display
-from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, TextFilter, unless_large
+from django_ojs.admin.base import EndlessChangeList, TextFilter, unless_large
+from django_ojs.admin.tail import TailAdmin
 from django_ojs.admin.timeline import note
 from django_ojs.models import Event
 from django_ojs.policies import redaction
 
 
 class EventTypeFilter(TextFilter):
-    title, parameter_name, field, placeholder = "event type", "type", "type", "job.failed or worker.*"
+    title, parameter_name, field, placeholder = _("event type"), "type", "type", _("job.failed or worker.*")
 
 
 class JobTypeFilter(TextFilter):
-    title, parameter_name, field, placeholder = "job type", "job_type", "job_type", "mail.send or mail.*"
+    title, parameter_name, field, placeholder = _("job type"), "job_type", "job_type", _("mail.send or mail.*")
 
 
 class QueueNameFilter(TextFilter):
-    title, parameter_name, field = "queue", "queue", "queue"
+    title, parameter_name, field = _("queue"), "queue", "queue"
 
 
 class EventChangeList(EndlessChangeList):
@@ -39,7 +41,7 @@ class EventChangeList(EndlessChangeList):
 
 
 @admin.register(Event)
-class EventAdmin(IdSearchAdmin):
+class EventAdmin(TailAdmin):
     list_display = ("shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "who", "glance")
     list_display_links = ("shown_type",)
     list_filter = (EventTypeFilter, JobTypeFilter, QueueNameFilter)
@@ -58,7 +60,7 @@ class EventAdmin(IdSearchAdmin):
     at = columns.time("time", "time")
     shown_type = columns.code("type", "event")
 
-    @admin.display(description="about")
+    @admin.display(description=_("about"))
     def about(self, event: Event) -> SafeString | str:
         if event.job_id is None:
             return display.code(event.subject)
@@ -66,18 +68,18 @@ class EventAdmin(IdSearchAdmin):
         text = str(event.job_id)
         return format_html('<a class="ojs-id" title="{}" href="{}">{}…{}</a>', text, url, text[:8], text[-6:])
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state_label(self, event: Event) -> SafeString | str:
         return display.label(event.state) if event.state else display.NOTHING
 
-    @admin.display(description="by")
+    @admin.display(description=_("by"))
     def who(self, event: Event) -> str:
         return display.shorten(event.worker_id or event.component, 40)
 
-    @admin.display(description="data")
+    @admin.display(description=_("data"))
     def glance(self, event: Any) -> str:
         return note(event.short_data, event.job_type) or display.NOTHING
 
-    @admin.display(description="data")
+    @admin.display(description=_("data"))
     def shown_data(self, event: Event) -> SafeString | str:
         return display.json(redaction.event(event.job_type, event.data) if event.data else event.data)

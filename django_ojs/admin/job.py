@@ -97,13 +97,13 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
             "id", ("type", "queue"), ("state_label", "dead"), ("attempts", "priority"), "holder", "progress",
             ("flow", "trace"), "tags",
         )}),
-        ("Errors", {"fields": ("shown_errors",)}),
-        ("Data", {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
-        ("Times", {"fields": (
+        (_("Errors"), {"fields": ("shown_errors",)}),
+        (_("Data"), {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
+        (_("Times"), {"fields": (
             ("created", "enqueued"), ("due", "activated"), ("started", "finished"), ("visible", "timeout_end"),
             "expires",
         )}),
-        ("Engine", {"classes": ("collapse",), "fields": (
+        (_("Engine"), {"classes": ("collapse",), "fields": (
             "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("lease", "losses"), "wake",
             "unique_key",
         )}),
@@ -123,7 +123,7 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No heading for errors where there are none."""
-        return [(name, options) for name, options in self.fieldsets if name != "Errors" or (obj and obj.errors)]
+        return [one for one in self.fieldsets if one[1]["fields"] != ("shown_errors",) or (obj and obj.errors)]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.fieldsets)
@@ -156,13 +156,13 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
     visibility = columns.duration("visibility_ms", "own reservation length")
     lease = columns.duration("lease_ms", "reservation granted")
 
-    @admin.display(description="id")
+    @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
         """Both ends: the beginning of an id is time, and the same for jobs of one minute."""
         text = str(job.pk)
         return format_html('<code class="ojs-id" title="{}">{}…{}</code>', text, text[:8], text[-6:])
 
-    @admin.display(description="workflow")
+    @admin.display(description=_("workflow"))
     def flow(self, job: Job) -> SafeString | str:
         """The way to the workflow, where this site has its page."""
         if job.workflow_id is None or not self.admin_site.is_registered(Workflow):
@@ -171,17 +171,17 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
         address = reverse(name, args=[job.workflow_id], current_app=self.admin_site.name)
         return format_html('<a class="ojs-id" href="{}">{}</a>', address, str(job.workflow_id))
 
-    @admin.display(description="tags")
+    @admin.display(description=_("tags"))
     def tags(self, job: Job) -> SafeString | str:
         """Each leads to the list of the jobs that have it."""
         links = ((self._url("changelist"), urlencode({"tag": tag}), display.shorten(tag)) for tag in tags(job.extra))
         return format_html_join(" ", '<a href="{}?{}">{}</a>', links) or display.NOTHING
 
-    @admin.display(description="attempt")
+    @admin.display(description=_("attempt"))
     def attempts(self, job: Job) -> str:
-        return f"{job.attempt} of {job.max_attempts}"
+        return _("%(number)s of %(most)s") % {"number": job.attempt, "most": job.max_attempts}
 
-    @admin.display(description="progress")
+    @admin.display(description=_("progress"))
     def progress(self, job: Job) -> SafeString | str:
         """What the handler reported last in this attempt, as it shows in the API."""
         row = {"id": job.pk, "attempt": job.attempt, "started_at": job.started_at, "state": job.state}
@@ -193,14 +193,14 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
         message = redaction.part("progress", found.message, job.type, job.meta) if found.message else ""
         words = ", ".join(filter(None, (percent, display.shorten(message))))
         bar = format_html('<progress max="1" value="{}" aria-hidden="true"></progress> ', shown["progress"] or 0)
-        said = format_html("{} <small>({})</small>", words or "data only", display.when(found.updated_at))
+        said = format_html("{} <small>({})</small>", words or _("data only"), display.when(found.updated_at))
         return format_html("{}{}", bar if percent else "", said)
 
-    @admin.display(description="dead letter")
+    @admin.display(description=_("dead letter"))
     def dead(self, job: Job) -> str:
-        return "yes" if job.dead_letter else "no"
+        return str(_("yes") if job.dead_letter else _("no"))
 
-    @admin.display(description="last error")
+    @admin.display(description=_("last error"))
     def last_error(self, job: Any) -> SafeString | str:
         """What failed last, in short. For the list, which loads the history."""
         if not job.history:
@@ -211,10 +211,10 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
         kind, message = display.shorten(error.get("type") or "error", 40), display.shorten(error.get("message") or "")
         return format_html('<span class="ojs-error"><b>{}</b> {}</span>', kind, message)
 
-    @admin.display(description="newest first")
+    @admin.display(description=_("newest first"))
     def shown_errors(self, job: Job) -> SafeString | str:
         return display.errors(redaction.part("errors", job.errors, job.type, job.meta))
 
-    @admin.display(description="retry policy")
+    @admin.display(description=_("retry policy"))
     def shown_retry(self, job: Job) -> SafeString | str:
-        return display.json(jsontext.loads(job.retry)) if job.retry else "the default"
+        return display.json(jsontext.loads(job.retry)) if job.retry else str(_("the default"))

@@ -19,7 +19,10 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import lazy
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_ojs.admin import auditing, shared
 from django_ojs.admin.base import ViewAdmin
@@ -32,11 +35,13 @@ CHUNK = 500
 MAX_ROWS = 10_000
 #: Refusals and objects that a page spells out.
 SPELLED_OUT = 5
+#: Characters of a reason.
+MAX_REASON = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """One thing an operator can do.
+    """One thing an operator can do. Its texts are given in English and translated when they are shown.
 
     Attributes:
         name: the word in the URL and the name of the action.
@@ -48,35 +53,51 @@ class Verb:
         right: the permission on the model that it takes, `add`, `change` or `delete`.
         flag: what Django's admin log files it under.
         alone: it talks to others, so no transaction waits for it; its entry is written when it is done.
+        reason: the question has a field for a reason, which `run` takes as its third argument.
     """
 
     name: str
-    label: str
-    done: str
-    run: Callable[[Sequence[Any], str], Sequence[Any]]
+    label: Any
+    done: Any
+    run: Callable[..., Sequence[Any]]
     fits: Callable[[Any], bool] = lambda _: True
-    question: str = ""
+    question: Any = ""
     right: str = "change"
     flag: int = CHANGE
     alone: bool = False
+    reason: bool = False
+
+    def __post_init__(self) -> None:
+        """`done` has a context, since in many languages it is another word than the state of that name."""
+        object.__setattr__(self, "label", gettext_lazy(self.label))
+        object.__setattr__(self, "done", pgettext_lazy("done", self.done))
+        if self.question:
+            object.__setattr__(self, "question", gettext_lazy(self.question))
 
 
-def one_by_one(operation: Callable[[Any, str], Any]) -> Callable[[Sequence[Any], str], list[Any]]:
+def one_by_one(operation: Callable[..., Any]) -> Callable[..., list[Any]]:
     """An operation on a single object as a verb's `run`."""
 
-    def attempt(pk: Any, by: str) -> Any:
+    def attempt(pk: Any, *how: str) -> Any:
         try:
-            return operation(pk, by)
+            return operation(pk, *how)
         except OJSError as error:
             return error
 
-    return lambda pks, by: [attempt(pk, by) for pk in pks]
+    return lambda pks, *how: [attempt(pk, *how) for pk in pks]
+
+
+def _action_label(verb: Verb) -> str:
+    return _("%(verb)s selected %%(verbose_name_plural)s") % {"verb": verb.label}
+
+
+_selected = lazy(_action_label, str)
 
 
 def as_action(verb: Verb) -> Callable[..., HttpResponse | None]:
     """`verb` as an action of the list."""
 
-    @admin.action(description=f"{verb.label} selected %(verbose_name_plural)s", permissions=[f"verb_{verb.right}"])
+    @admin.action(description=_selected(verb), permissions=[f"verb_{verb.right}"])
     def action(model_admin: OperatingAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         return model_admin.act_on_list(request, verb, queryset)
 
@@ -120,6 +141,20 @@ class OperatingAdmin(ViewAdmin):
     def page_context(self, obj: Any) -> dict[str, Any]:
         """What a subclass's page shows besides the fields."""
         return {}
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """What an operation refuses although the form was good (somebody else was first, say) is told, not raised."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except OJSError as error:
+            self.message_user(request, shorten(error.message, 300), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
 
     def _buttons(self, request: HttpRequest, obj: Any) -> list[dict[str, Any]]:
         verbs = [verb for verb in self.verbs if verb.fits(obj) and self._has_right(request, verb.right)]
@@ -169,17 +204,22 @@ class OperatingAdmin(ViewAdmin):
             outcomes += self._perform(request, verb, list(chunk))
         self._report(request, verb, outcomes)
         if more:
-            self.message_user(request, f"These were the first {MAX_ROWS:,}: repeat it for the rest.", messages.WARNING)
+            text = _("These were the first %(number)s: repeat it for the rest.") % {"number": f"{MAX_ROWS:,}"}
+            self.message_user(request, text, messages.WARNING)
 
     def _perform(self, request: HttpRequest, verb: Verb, objects: list[Any]) -> Sequence[Any]:
         """The operation on these objects, and what it changed in the audit log and in the admin's own."""
         entry = auditing.entry(request, auditing.action(self.model, verb.name))
         pks = [obj.pk for obj in objects]
+        reason = request.POST.get("reason", "").replace("\0", "").strip()[:MAX_REASON] if verb.reason else ""
+        how = (entry.actor, reason) if verb.reason else (entry.actor,)
 
         def act() -> Sequence[Any]:
-            outcomes = verb.run(pks, entry.actor)
+            outcomes = verb.run(pks, *how)
             done = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
             audit.name_targets(entry, [auditing.name(obj) for obj in done], len(pks))
+            if reason:
+                entry.detail["reason"] = reason
             return outcomes
 
         if verb.alone:
@@ -190,17 +230,20 @@ class OperatingAdmin(ViewAdmin):
             outcomes = audit.perform(act, entry)
         shared.forget()
         changed = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
-        user, message = request.user.pk, f"{verb.done.capitalize()}."
+        user, message = request.user.pk, f"{str(verb.done).capitalize()}."
         LogEntry.objects.log_actions(user, changed, verb.flag, message)  # type: ignore[arg-type]
         return outcomes
 
     def _report(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Any]) -> None:
         refusals = [shorten(outcome, 300) for outcome in outcomes if isinstance(outcome, OJSError)]
         if done := len(outcomes) - len(refusals):
-            self.message_user(request, f"{self._counted(done)} {verb.done}.", messages.SUCCESS)
+            told = _("%(objects)s %(done)s.") % {"objects": self._counted(done), "done": verb.done}
+            self.message_user(request, told, messages.SUCCESS)
         if refusals:
-            more = [f"And {len(refusals) - SPELLED_OUT} more."] if len(refusals) > SPELLED_OUT else []
-            text = " ".join([f"{self._counted(len(refusals))} not {verb.done}:", *refusals[:SPELLED_OUT], *more])
+            left = len(refusals) - SPELLED_OUT
+            more = [_("And %(number)s more.") % {"number": left}] if left > 0 else []
+            head = _("%(objects)s not %(done)s:") % {"objects": self._counted(len(refusals)), "done": verb.done}
+            text = " ".join([head, *refusals[:SPELLED_OUT], *more])
             self.message_user(request, text, messages.WARNING if done else messages.ERROR)
 
     def _counted(self, number: int) -> str:
@@ -212,13 +255,15 @@ class OperatingAdmin(ViewAdmin):
         """The page that asks whether the operator is sure; its form posts the same request with `sure`."""
         across = "1" in fields.get("select_across", ())
         number = max(len(fields.get(ACTION_CHECKBOX_NAME, ())), len(sample))
+        everything = _("all %(objects)s in the list") % {"objects": self.opts.verbose_name_plural}
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{verb.label}: are you sure?",
+            "title": _("%(verb)s: are you sure?") % {"verb": verb.label},
             "opts": self.opts,
             "media": self.media,
             "verb": verb,
-            "subject": f"all {self.opts.verbose_name_plural} in the list" if across else self._counted(number),
+            "subject": everything if across else self._counted(number),
+            "max_reason": MAX_REASON,
             "sample": [printable(obj) for obj in sample[:SPELLED_OUT]],
             "more": across or number > SPELLED_OUT,
             "fields": [(name, value) for name, values in fields.items() for value in values],

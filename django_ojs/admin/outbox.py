@@ -10,6 +10,7 @@ from django.contrib.admin.models import DELETION
 from django.contrib.admin.utils import flatten_fieldsets
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
@@ -42,18 +43,18 @@ class OutboxAdmin(OperatingAdmin):
     actions = [as_action(verb) for verb in VERBS]
     fieldsets = (
         (None, {"fields": ("target_id", "kind", "type", ("aside", "attempts"), "shown_error")}),
-        ("Envelope", {"fields": ("envelope",)}),
-        ("Times", {"fields": (("created", "again"),)}),
+        (_("Envelope"), {"fields": ("envelope",)}),
+        (_("Times"), {"fields": (("created", "again"),)}),
     )
 
     created = columns.time("created_at", "enqueued")
     again = columns.time("retry_at", "tried again")
 
-    @admin.display(description="error")
+    @admin.display(description=_("error"))
     def shown_error(self, entry: OutboxEntry) -> str:
         return redaction.refusal(entry.error, entry.type) or display.NOTHING
 
-    @admin.display(description="document")
+    @admin.display(description=_("document"))
     def envelope(self, entry: OutboxEntry) -> SafeString | str:
         return display.json(redaction.job({"type": entry.type, "meta": {}, **entry.document}))
 

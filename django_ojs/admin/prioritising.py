@@ -38,7 +38,9 @@ class Prioritising(OperatingAdmin):
         given = request.POST.get("priority", "").strip()
         if given:
             change = one_by_one(lambda pk, by: prioritise(pk, _number(given), by=by))
-            verb = Verb("prioritise", "Change priority", f"given the priority {given}", change)
+            verb = Verb(
+                "prioritise", "Change priority", _("given the priority %(priority)s") % {"priority": given}, change
+            )
             self._report(request, verb, self._perform(request, verb, [job]))
         else:
             self.message_user(request, _("Say which priority, a number such as 5."), messages.ERROR)

@@ -1,4 +1,4 @@
-"""Queues: pause, resume, and the defaults they give to their jobs."""
+"""Queues: what is in them, what they are configured to, pause and resume."""
 
 from __future__ import annotations
 
@@ -6,87 +6,41 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from django import forms
 from django.contrib import admin
-from django.core.exceptions import ValidationError
-from django.core.validators import MinValueValidator
-from django.db import transaction
-from django.db.models import Model
-from django.http import HttpRequest
+from django.contrib.admin.utils import unquote
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
 from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
-from django_ojs.errors import OJSError
+from django_ojs.admin.queueform import QueueForm
 from django_ojs.models import Queue
-from django_ojs.operations import counts, queues
-from django_ojs.operations.pause import pause, resume
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations import configure, counts
+from django_ojs.operations.common import database
+from django_ojs.operations.pause import pause, resume, why_paused
 from django_ojs.operations.stats import stats
-from django_ojs.policies import names
-from django_ojs.policies import retry as retry_policy
 from django_ojs.states import TERMINAL, WAITING, State
 
 VERBS = (
     Verb(
-        "pause_queues", "Pause", "paused", one_by_one(lambda pk, by: pause(pk, by=by)),
-        lambda queue: not queue.paused,
+        "pause_queues", "Pause", "paused",
+        one_by_one(lambda pk, by, reason: pause(configure.names_only(pk), by=by, reason=reason)),
+        lambda queue: not queue.paused and queue.name != TEMPLATE, reason=True,
         question="Workers get no jobs from a paused queue; jobs are still accepted. Running jobs go on.",
     ),
     Verb(
-        "resume_queues", "Resume", "resumed", one_by_one(lambda pk, by: resume(pk, by=by)), lambda queue: queue.paused
+        "resume_queues", "Resume", "resumed",
+        one_by_one(lambda pk, by: resume(configure.names_only(pk), by=by)), lambda queue: queue.paused,
     ),
 )  # fmt: skip
-
-
-class PolicyField(forms.JSONField):
-    """JSON to type in; empty where there is none."""
-
-    def prepare_value(self, value: Any) -> Any:
-        return "" if value is None else super().prepare_value(value)
-
-
-class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A queue's defaults. Pausing is no field: it is an operation with an event."""
-
-    retry = PolicyField(
-        required=False,
-        label="Retry policy",
-        widget=forms.Textarea(attrs={"rows": 4, "class": "vLargeTextField"}),
-        help_text='As jobs write it, such as {"max_attempts": 5, "initial_interval": "PT2S"}. Empty: the site\'s.',
-    )
-
-    class Meta:
-        labels = {"visibility_ms": "Reservation length", "timeout_ms": "Execution timeout"}
-        help_texts = {
-            "visibility_ms": "Milliseconds. Empty: the site's.",
-            "timeout_ms": "Milliseconds. Empty: the site's.",
-        }
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for name in {"visibility_ms", "timeout_ms"} & self.fields.keys():
-            self.fields[name].validators.append(MinValueValidator(1))
-
-    def clean_name(self) -> str:
-        name: str = self.cleaned_data["name"]
-        try:
-            return names.check_queue(name)
-        except ValueError as error:
-            raise ValidationError(f"The name {error}.") from error
-
-    def clean_retry(self) -> Any:
-        policy = self.cleaned_data["retry"]
-        if policy is None:
-            return None
-        try:
-            retry_policy.parse(policy)
-        except OJSError as error:
-            raise ValidationError(error.message) from error
-        return policy
 
 
 @admin.register(Queue)
@@ -110,22 +64,49 @@ class QueueAdmin(OperatingAdmin):
     verbs: ClassVar[Sequence[Verb]] = VERBS
     actions = [as_action(verb) for verb in VERBS]
     fieldsets = (
-        (None, {"fields": ("name", "status_label", ("paused_since", "resumed"), "its_jobs")}),
-        ("Jobs", {"fields": ("state_counts", "last_hour")}),
-        ("Defaults of its jobs", {"fields": ("visibility_ms", "timeout_ms", "retry")}),
-        ("Row", {"fields": (("created", "updated"),)}),
+        (None, {"fields": ("name", "status_label", ("paused_since", "paused_by", "pause_reason"), "its_jobs")}),
+        (_("Jobs"), {"fields": ("state_counts", "last_hour")}),
     )
-    add_fieldsets = ((None, {"fields": ("name", "visibility_ms", "timeout_ms", "retry")}),)
+    configuration = (
+        (_("Limits"), {"fields": (("concurrency", "rate_limit"), ("max_depth", "strategy", "warning_threshold"))}),
+        (_("What it takes"), {"fields": ("allowed_job_types", "draining")}),
+        (_("Defaults of its jobs"), {"fields": (("visibility_timeout", "default_timeout"), "default_retry")}),
+        (
+            _("How long jobs are kept"),
+            {"fields": (("keep_completed", "keep_cancelled", "keep_discarded"), ("keep_dead", "most_dead"))},
+        ),
+        (_("More"), {"fields": ("others",)}),
+    )
+    shown_configuration = ((_("Configuration"), {"fields": ("own",)}),)
+    what_holds = (
+        (_("What holds"), {"fields": ("effective",)}),
+        (_("Row"), {"fields": (("created", "updated", "resumed"),)}),
+    )
     computed = (
         "state_counts",
         "last_hour",
         "status_label",
         "paused_since",
+        "paused_by",
+        "pause_reason",
         "resumed",
         "its_jobs",
+        "own",
+        "effective",
         "created",
         "updated",
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
+        """The template below all queues has a page but is none of them."""
+        found: QuerySet[Queue] = super().get_queryset(request)
+        return found.exclude(pk=TEMPLATE)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
+        if unquote(object_id) != TEMPLATE:
+            found: Queue | None = super().get_object(request, object_id, from_field)
+            return found
+        return _template() or Queue(name=TEMPLATE, created_at=clock.now(), updated_at=clock.now())
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self._has_right(request, "add")
@@ -134,25 +115,29 @@ class QueueAdmin(OperatingAdmin):
         return self._has_right(request, "change")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        return self.fieldsets if obj else self.add_fieldsets
+        if obj is None:
+            return ((None, {"fields": ("name",)}), *self.configuration)
+        if not self.has_change_permission(request, obj):
+            return (*self.fieldsets, *self.shown_configuration, *self.what_holds)
+        if obj.name == TEMPLATE:
+            return ((None, {"fields": ("name",)}), *self.configuration)
+        return (*self.fieldsets, *self.configuration, *self.what_holds)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("name", *self.computed) if obj else ()
 
-    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        """Write only what the form has: the queue may have been paused meanwhile."""
-        save = partial(self._save, obj, change)
-        auditing.saved(request, form, obj, "queue.configure" if change else "queue.create", save)
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        template = self._url("change", TEMPLATE) if self.has_change_permission(request) else ""
+        response: HttpResponse = super().changelist_view(request, {**(extra_context or {}), "template": template})
+        return response
 
-    def _save(self, obj: Queue, change: bool) -> None:
-        now = clock.now()
-        obj.updated_at = now
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        by = f"user:{request.user.get_username()}"
         if change:
-            obj.save(update_fields=["visibility_ms", "timeout_ms", "retry", "updated_at"])
+            save = partial(configure.configure, obj.name, form.change(), by=by)
         else:
-            obj.created_at = now
-            obj.save(force_insert=True)
-        transaction.on_commit(queues.forget)
+            save = partial(configure.create, obj.name, form.document(), by=by)
+        auditing.saved(request, form, obj, "queue.configure" if change else "queue.create", save)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The counts of all queues on the page, read at once."""
@@ -162,32 +147,35 @@ class QueueAdmin(OperatingAdmin):
             queue.counted = found.get(queue.pk)
         return changelist
 
-    @admin.display(description="waiting")
+    @admin.display(description=_("waiting"))
     def waiting(self, queue: Queue) -> int:
         states = _counted(queue)
         return sum(states.get(state, 0) for state in WAITING)
 
-    @admin.display(description="active")
+    @admin.display(description=_("active"))
     def running(self, queue: Queue) -> int:
         return _counted(queue).get(State.ACTIVE, 0)
 
-    @admin.display(description="ended")
+    @admin.display(description=_("ended"))
     def ended(self, queue: Queue) -> int:
         states = _counted(queue)
         return sum(states.get(state, 0) for state in TERMINAL)
 
-    @admin.display(description="by state")
+    @admin.display(description=_("by state"))
     def state_counts(self, queue: Queue) -> str:
         found = counts.count(queue.pk)
         return " · ".join(f"{number} {state}" for state, number in found.states.items() if number) or display.NOTHING
 
-    @admin.display(description="last hour")
+    @admin.display(description=_("last hour"))
     def last_hour(self, queue: Queue) -> str:
         done = stats(queue.pk).throughput
-        told = f"{done.completed_last_hour} completed, {done.failed_last_hour} failed for good"
+        numbers = {"completed": done.completed_last_hour, "failed": done.failed_last_hour}
+        told = [gettext("%(completed)s completed, %(failed)s failed for good") % numbers]
         if done.completed_last_hour:
-            told += f"; a job took {done.avg_duration_ms / 1000:.2f} s"
-        return f"{told}; a start waited {done.avg_wait_ms / 1000:.2f} s" if done.avg_wait_ms else told
+            told.append(gettext("a job took %(seconds)s s") % {"seconds": f"{done.avg_duration_ms / 1000:.2f}"})
+        if done.avg_wait_ms:
+            told.append(gettext("a start waited %(seconds)s s") % {"seconds": f"{done.avg_wait_ms / 1000:.2f}"})
+        return "; ".join(told)
 
     visibility = columns.duration("visibility_ms", "reservation")
     timeout = columns.duration("timeout_ms", "execution timeout")
@@ -195,24 +183,42 @@ class QueueAdmin(OperatingAdmin):
     updated = columns.time("updated_at", "changed")
     resumed = columns.time("resumed_at", "resumed")
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def status_label(self, queue: Queue) -> SafeString:
-        return display.label(queue.status, "" if queue.paused else "good")
+        return display.label(queue.status, "" if queue.status != "active" else "good")
 
-    @admin.display(description="paused since")
+    @admin.display(description=_("paused since"))
     def paused_since(self, queue: Queue) -> SafeString | str:
         return display.when(queue.paused_at) if queue.paused else display.NOTHING
 
-    @admin.display(description="jobs")
+    @admin.display(description=_("paused by"))
+    def paused_by(self, queue: Queue) -> str:
+        return display.shorten(why_paused(queue).by, 100) or display.NOTHING
+
+    @admin.display(description=_("reason"))
+    def pause_reason(self, queue: Queue) -> str:
+        return display.printable(why_paused(queue).reason) or display.NOTHING
+
+    @admin.display(description=_("its own"))
+    def own(self, queue: Queue) -> SafeString | str:
+        return display.json(configure.document(queue) or None)
+
+    @admin.display(description=_("with what all queues have"))
+    def effective(self, queue: Queue) -> SafeString | str:
+        return display.json(configure.effective(queue, _template()) or None)
+
+    @admin.display(description=_("jobs"))
     def its_jobs(self, queue: Queue) -> SafeString:
         url = reverse("admin:django_ojs_job_changelist", current_app=self.admin_site.name)
         waiting = urlencode({"queue": queue.name, "state": "available"})
         return format_html(
-            '<span class="ojs-line"><a href="{0}?{1}">all</a> · <a href="{0}?{2}">waiting</a></span>',
-            url,
-            urlencode({"queue": queue.name}),
-            waiting,
-        )
+            '<span class="ojs-line"><a href="{0}?{1}">{3}</a> · <a href="{0}?{2}">{4}</a></span>',
+            url, urlencode({"queue": queue.name}), waiting, gettext("all"), gettext("waiting"),
+        )  # fmt: skip
+
+
+def _template() -> Queue | None:
+    return Queue.objects.using(database(None)).filter(pk=TEMPLATE).first()
 
 
 def _counted(queue: Queue) -> dict[str, int]:

@@ -17,11 +17,13 @@ from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import auditing, columns, display
+from django_ojs.admin.forms import LinesField
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
 from django_ojs.errors import Conflict, OJSError
-from django_ojs.keys import distinct
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.operations import webhookdeliveries, webhooks
 from django_ojs.webhooks import definition
@@ -66,30 +68,13 @@ REPLAY = Verb(
 )  # fmt: skip
 
 
-def _lines(text: str) -> list[str]:
-    return distinct(text.replace(",", "\n").splitlines())
-
-
-class LinesField(forms.CharField):
-    """Texts, one a line."""
-
-    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField"})
-
-    def clean(self, value: Any) -> list[str]:
-        return _lines(super().clean(value))
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return (initial or []) != _lines(data or "")
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(map(str, value)) if isinstance(value, list) else value
-
-
 class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
     url = forms.CharField(max_length=2048, widget=forms.TextInput(attrs={"class": "vLargeTextField"}))
-    events = LinesField(help_text="One a line: job.completed, job.* or *.")
-    queues = LinesField(required=False, help_text="One a line. Empty: all queues.")
-    job_types = LinesField(required=False, help_text="One a line, such as mail.send or mail.*. Empty: all types.")
+    events = LinesField(label=_("Events"), help_text=_("One a line: job.completed, job.* or *."))
+    queues = LinesField(required=False, label=_("Queues"), help_text=_("One a line. Empty: all queues."))
+    job_types = LinesField(
+        required=False, label=_("Job types"), help_text=_("One a line, such as mail.send or mail.*. Empty: all types.")
+    )
 
     class Meta:
         model = WebhookSubscription
@@ -142,7 +127,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         return self._has_right(request, "change")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        return [(None, {"fields": WebhookForm.Meta.fields}), *([("State", {"fields": self.shown})] if obj else [])]
+        return [(None, {"fields": WebhookForm.Meta.fields}), *([(_("State"), {"fields": self.shown})] if obj else [])]
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -164,7 +149,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         auditing.saved(request, form, obj, "webhook.create", create)
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
-        return self._show_secret(request, webhooks.get(obj.pk), obj.shown_secret, "Webhook made")
+        return self._show_secret(request, webhooks.get(obj.pk), obj.shown_secret, gettext("Webhook made"))
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
         """The new secret is the answer itself, not a page to be redirected to: nothing else ever holds it."""
@@ -179,7 +164,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
             self._report(request, ROTATE, outcomes)
             return HttpResponseRedirect(self._url("change", subscription.pk))
         rotated, secret = outcomes[0]
-        return self._show_secret(request, rotated, secret, "New secret")
+        return self._show_secret(request, rotated, secret, gettext("New secret"))
 
     def page_context(self, obj: Any) -> dict[str, Any]:
         latest = WebhookDelivery.objects.filter(subscription_id=obj.pk).order_by("-id").defer("body", "response_body")
@@ -219,12 +204,12 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     updated = columns.time("updated_at", "changed")
     last = columns.ago("last_delivery_at", "last attempt")
 
-    @admin.display(description="host")
+    @admin.display(description=_("host"))
     def host(self, subscription: WebhookSubscription) -> SafeString | str:
         """Without the path, which may be a receiver's only secret."""
         return display.code(subscription.url.partition("://")[2].partition("/")[0].partition("?")[0])
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def status(self, subscription: WebhookSubscription) -> SafeString:
         if subscription.active:
             return (
@@ -232,11 +217,11 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
             )
         return display.label("switched off", "discarded") if subscription.disabled_reason else display.label("paused")
 
-    @admin.display(description="delivered")
+    @admin.display(description=_("delivered"))
     def delivered(self, subscription: WebhookSubscription) -> str:
         return f"{subscription.success_count:,}"
 
-    @admin.display(description="failed attempts")
+    @admin.display(description=_("failed attempts"))
     def failures(self, subscription: WebhookSubscription) -> str:
         return f"{subscription.failure_count:,}"
 
@@ -251,9 +236,9 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     large_columns = ("body", "response_body", "attempts")
     fieldsets = (
         (None, {"fields": ("identity", "shown_type", "status_label", "subscribed", "event_id", "subject")}),
-        ("Attempts", {"fields": ("attempts_made", "next", "made", "arrived", "its_error", "shown_attempts")}),
-        ("Last answer", {"fields": ("response_status", "took", "answer")}),
-        ("Body", {"fields": ("shown_body",)}),
+        (_("Attempts"), {"fields": ("attempts_made", "next", "made", "arrived", "its_error", "shown_attempts")}),
+        (_("Last answer"), {"fields": ("response_status", "took", "answer")}),
+        (_("Body"), {"fields": ("shown_body",)}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -268,24 +253,24 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     next = columns.time("next_attempt_at", "next attempt")
     took = columns.duration("response_time_ms", "took")
 
-    @admin.display(description="status", ordering="status")
+    @admin.display(description=_("status"), ordering="status")
     def status_label(self, delivery: WebhookDelivery) -> SafeString:
         return _label(delivery)
 
-    @admin.display(description="attempts")
+    @admin.display(description=_("attempts"))
     def attempts_made(self, delivery: WebhookDelivery) -> str:
-        return f"{delivery.attempt_count} of {delivery.max_attempts}"
+        return gettext("%(number)s of %(most)s") % {"number": delivery.attempt_count, "most": delivery.max_attempts}
 
-    @admin.display(description="subscription")
+    @admin.display(description=_("subscription"))
     def subscribed(self, delivery: WebhookDelivery) -> SafeString:
         url = reverse("admin:django_ojs_webhooksubscription_change", args=[delivery.subscription_id])
         return format_html('<a class="ojs-code" href="{}">sub_{}</a>', url, delivery.subscription_id)
 
-    @admin.display(description="error")
+    @admin.display(description=_("error"))
     def its_error(self, delivery: WebhookDelivery) -> str:
         return display.shorten(delivery.error, 500) or display.NOTHING
 
-    @admin.display(description="answer")
+    @admin.display(description=_("answer"))
     def answer(self, delivery: WebhookDelivery) -> SafeString | str:
         text = display.printable(delivery.response_body)
         return format_html('<pre class="ojs-json" tabindex="0">{}</pre>', text) if text else display.NOTHING

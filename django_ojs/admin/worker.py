@@ -10,6 +10,8 @@ from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
 from django_ojs.admin import columns, display
@@ -61,9 +63,9 @@ class WorkerAdmin(OperatingAdmin):
             None,
             {"fields": ("id", ("state_label", "directive_label"), ("active_jobs", "concurrency"), "jobs_completed")},
         ),
-        ("Serves", {"fields": ("its_queues", "its_types", "its_labels")}),
-        ("Process", {"fields": (("hostname", "pid"), "version", ("memory_mb", "cpu_percent"))}),
-        ("Times", {"fields": ("started", ("heartbeat", "seen"))}),
+        (_("Serves"), {"fields": ("its_queues", "its_types", "its_labels")}),
+        (_("Process"), {"fields": (("hostname", "pid"), "version", ("memory_mb", "cpu_percent"))}),
+        (_("Times"), {"fields": ("started", ("heartbeat", "seen"))}),
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -85,17 +87,17 @@ class WorkerAdmin(OperatingAdmin):
     seen = columns.time("last_seen_at", "last call")
     last_seen = columns.ago("last_seen_at", "last call")
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state_label(self, worker: Worker) -> SafeString:
         """As it reported, unless it has been silent for so long that it counts as dead."""
         limit = dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
         heard = worker.last_heartbeat_at
         return display.label("silent" if heard is not None and clock.now() - heard > limit else worker.state)
 
-    @admin.display(description="told to be")
+    @admin.display(description=_("told to be"))
     def directive_label(self, worker: Worker) -> SafeString | str:
         return display.label(worker.directive) if worker.directive else display.NOTHING
 
-    @admin.display(description="job types")
+    @admin.display(description=_("job types"))
     def its_types(self, worker: Worker) -> SafeString | str:
-        return display.codes(worker.job_types, otherwise="any")
+        return display.codes(worker.job_types, otherwise=gettext("any"))

@@ -17,6 +17,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import workflowview
 from django_ojs.admin import columns, display, live
@@ -49,16 +50,16 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
     list_display = ("label", "type", "state_label", "members_done", "created_ago", "finished")
     list_filter = ("state", "type")
     ordering = ("-created_at", "-id")
-    search_help_text = "The id of a workflow."
+    search_help_text = _("The id of a workflow.")
     verbs: ClassVar[Sequence[Verb]] = VERBS
     actions = [as_action(verb) for verb in VERBS]
     large_columns = ("facts",)
     change_form_template = "django_ojs/admin/workflow.html"
     fieldsets = (
         (None, {"fields": ("id", ("name", "own_id"), ("type", "state_label"), "members_done")}),
-        ("Members", {"fields": ("members",)}),
-        ("Error", {"fields": ("shown_error",)}),
-        ("Times", {"fields": (("created", "started", "finished"),)}),
+        (_("Members"), {"fields": ("members",)}),
+        (_("Error"), {"fields": ("shown_error",)}),
+        (_("Times"), {"fields": (("created", "started", "finished"),)}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
@@ -67,7 +68,7 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No heading for an error where there is none."""
-        return [(name, options) for name, options in self.fieldsets if name != "Error" or (obj and obj.error)]
+        return [one for one in self.fieldsets if one[1]["fields"] != ("shown_error",) or (obj and obj.error)]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.fieldsets)
@@ -106,38 +107,38 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
     started = columns.time("started_at", "started")
     finished = columns.time("finished_at", "finished")
 
-    @admin.display(description="error")
+    @admin.display(description=_("error"))
     def shown_error(self, flow: Workflow) -> SafeString | str:
         return display.json(redaction.event("", {"error": flow.error})["error"])
 
-    @admin.display(description="workflow")
+    @admin.display(description=_("workflow"))
     def label(self, flow: Workflow) -> str:
         return display.shorten(flow.name or flow.public_id, 60)
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state_label(self, flow: Workflow) -> SafeString:
         return display.label(flow.state, _COLOURS.get(flow.state, ""))
 
-    @admin.display(description="steps")
+    @admin.display(description=_("steps"))
     def members_done(self, flow: Workflow) -> str:
         counted = workflowview.summary(flow)
-        return f"{counted['steps_completed']} of {counted['steps_total']} completed"
+        return _("%(steps_completed)s of %(steps_total)s completed") % counted
 
-    @admin.display(description="in their order")
+    @admin.display(description=_("in their order"))
     def members(self, flow: Workflow) -> SafeString | str:
         """A line for each job: what it is, its state, and a link to it once it exists."""
         view = operations.info(flow.pk)
         rows = [self._member(step, view.jobs) for step in view.steps[:MAX_MEMBERS] if step.job_id]
         table = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
         more = len(view.steps) - MAX_MEMBERS
-        note = f"and {more:,} more" if more > 0 else ""
-        head = format_html_join("", "<th>{}</th>", ((word,) for word in ("step", "type", "state", "job")))
+        note = _("and %(number)s more") % {"number": f"{more:,}"} if more > 0 else ""
+        head = format_html_join("", "<th>{}</th>", ((word,) for word in (_("step"), _("type"), _("state"), _("job"))))
         return format_html("<table><tr>{}</tr>{}</table>{}", head, table, note)
 
     def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
         job = jobs.get(step.job_id)
         if job is None:
-            return (display.shorten(step.step_id), step.type, display.NOTHING, "not enqueued")
+            return (display.shorten(step.step_id), step.type, display.NOTHING, _("not enqueued"))
         url = self._job_url(step.job_id)
         link = format_html('<a class="ojs-id" href="{}">{}…{}</a>', url, str(step.job_id)[:8], str(step.job_id)[-6:])
         return (display.shorten(step.step_id), step.type, display.label(job["state"]), link)

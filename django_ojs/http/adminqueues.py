@@ -18,7 +18,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import counts, overview
 from django_ojs.operations.common import database
 from django_ojs.operations.configure import check_name, configure, document, effective
-from django_ojs.operations.pause import pause, resume
+from django_ojs.operations.pause import MAX_REASON, pause, resume
 from django_ojs.policies import names
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.faults import shorten
@@ -98,9 +98,9 @@ class AdminQueuePause(AdminView):
 
     @audited("queue.pause")
     def post(self, request: Request, name: str) -> Response:
-        self.payload(required=False)
+        reason = fields.text(self.payload(required=False), "reason", maximum=MAX_REASON) or ""
         check_queue(request, fields.queue_name(name))
-        queue = pause(name, by=principal(request))
+        queue = pause(name, by=principal(request), reason=reason)
         return Response({"name": name, "paused": True, "state": queue.status, "paused_at": _time(queue.paused_at)})
 
 
@@ -112,9 +112,9 @@ class AdminQueueResume(AdminView):
 
     @audited("queue.resume")
     def post(self, request: Request, name: str) -> Response:
-        self.payload(required=False)
+        reason = fields.text(self.payload(required=False), "reason", maximum=MAX_REASON) or ""
         check_queue(request, fields.queue_name(name))
-        queue = resume(name, by=principal(request))
+        queue = resume(name, by=principal(request), reason=reason)
         at = queue.resumed_at or queue.updated_at
         return Response({"name": name, "paused": False, "state": queue.status, "resumed_at": _time(at)})
 

@@ -22,7 +22,7 @@ from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import counts, queues
 from django_ojs.operations.configure import check_name, configure, create, document, effective
-from django_ojs.operations.pause import pause, resume
+from django_ojs.operations.pause import MAX_REASON, pause, resume
 from django_ojs.operations.remove import remove
 from django_ojs.operations.stats import stats
 from django_ojs.policies import names
@@ -137,7 +137,7 @@ class QueuePause(OJSView):
 
     @audited("queue.pause")
     def post(self, request: Request, name: str) -> Response:
-        queue = pause(self.named(name), by=principal(request))
+        queue = pause(self.named(name), by=principal(request), reason=self.reason())
         return Response(_switched(queue, "paused_at", queue.paused_at or queue.updated_at))
 
     def named(self, name: str) -> str:
@@ -145,13 +145,17 @@ class QueuePause(OJSView):
         check_queue(self.request, fields.queue_name(name))
         return name
 
+    def reason(self) -> str:
+        """Why, if the body says it; for the event and the audit log."""
+        return fields.text(dict(self.body), "reason", maximum=MAX_REASON) or ""
+
 
 class QueueResume(QueuePause):
     """`POST /queues/{name}/resume`"""
 
     @audited("queue.resume")
     def post(self, request: Request, name: str) -> Response:
-        queue = resume(self.named(name), by=principal(request))
+        queue = resume(self.named(name), by=principal(request), reason=self.reason())
         return Response(_switched(queue, "resumed_at", queue.resumed_at or queue.updated_at))
 
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError
 
 from django_ojs import clock, cronspec
 from django_ojs.cronspec import CronSpec
-from django_ojs.errors import NotFound
+from django_ojs.errors import Conflict, NotFound
 from django_ojs.models import CronRun, CronSchedule
 from django_ojs.operations import cronruns
 from django_ojs.operations.common import atomic, database
@@ -61,6 +61,27 @@ def update(name: str, changes: Mapping[str, Any], *, using: str | None = None) -
         schedule = lock(name, using)
         now = clock.now(using)
         _apply(schedule, cronspec.parse(changes, now=now, base=schedule), now, using)
+    return schedule
+
+
+def create(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
+    """Make a new schedule. Raises `Conflict` where there is one of this name already."""
+    using = database(using)
+    with atomic(using=using):  # so that a race that is lost changes nothing of the other's
+        if not CronSchedule.objects.using(using).filter(pk=spec.name).exists():
+            schedule, new = register(spec, using=using)
+            if new:
+                return schedule
+        details = {"resource_type": "cron", "resource_id": spec.name}
+        raise Conflict(f"The schedule '{spec.name}' exists already.", details=details, hint="Change that one.")
+
+
+def redefine(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
+    """Give a schedule another definition; whether it is enabled and whose it is stays. Raises `NotFound`."""
+    using = database(using)
+    with atomic(using=using):
+        schedule = lock(spec.name, using)
+        _apply(schedule, dataclasses.replace(spec, enabled=schedule.enabled), clock.now(using), using)
     return schedule
 
 

@@ -58,6 +58,22 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The partial configuration that makes `after` of `before`: `merge(before, difference(before, after)) == after`.
+
+    As long as `after` has no empty objects and no nulls, which mean nothing in a configuration.
+    """
+    change: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        known = before.get(name)
+        if isinstance(value, dict) and isinstance(known, dict):
+            if below := difference(known, value):
+                change[name] = below
+        elif name not in before or value != known or type(value) is not type(known):
+            change[name] = value
+    return change
+
+
 def rate_policy(config: Mapping[str, Any]) -> ratelimit.RatePolicy:
     """The limits of the queue itself: its `rate_limit`, and its `concurrency` over the one in there."""
     given = config.get("rate_limit")

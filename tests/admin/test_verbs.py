@@ -240,7 +240,7 @@ def test_pause_and_resume_queues(admin_client: Client) -> None:
 
 def test_a_queues_defaults_are_edited_without_touching_its_pause(admin_client: Client) -> None:
     pause("mail")
-    data = {"visibility_ms": "60000", "timeout_ms": "", "retry": '{"max_attempts": 5}'}
+    data = {"visibility_timeout": "60", "default_timeout": "", "default_retry": '{"max_attempts": 5}'}
     assert admin_client.post(url("queue", "change", "mail"), data).status_code == 302
     queue = Queue.objects.get(pk="mail")
     assert (queue.visibility_ms, queue.timeout_ms, queue.retry, queue.paused) == (
@@ -257,22 +257,27 @@ def test_a_queues_defaults_are_edited_without_touching_its_pause(admin_client: C
     "field, value",
     [
         ("name", "Mail!"),
-        ("visibility_ms", "0"),
-        ("timeout_ms", "-5"),
-        ("retry", "{"),
-        ("retry", "[]"),
-        ("retry", '{"max_attempts": -1}'),
+        ("visibility_timeout", "0"),
+        ("default_timeout", "-5"),
+        ("default_retry", "{"),
+        ("default_retry", "[]"),
+        ("default_retry", '{"max_attempts": -1}'),
+        ("rate_limit", '{"limit": 0, "period": "PT1M"}'),
+        ("warning_threshold", "2"),
+        ("strategy", "pray"),
+        ("keep_completed", "a while"),
+        ("others", '{"dead_letter_queue": "Mail!"}'),
     ],
 )
 def test_a_queue_that_cannot_be_is_refused(admin_client: Client, field: str, value: str) -> None:
-    data = {"name": "mail", "visibility_ms": "", "timeout_ms": "", "retry": "", field: value}
+    data = {"name": "mail", field: value}
     response = admin_client.post(url("queue", "add"), data)
     assert list(response.context["adminform"].form.errors) == [field]
     assert not Queue.objects.exists()
 
 
 def test_a_queue_is_added(admin_client: Client) -> None:
-    data = {"name": "mail", "visibility_ms": "", "timeout_ms": "", "retry": ""}
+    data = {"name": "mail"}
     assert admin_client.post(url("queue", "add"), data).status_code == 302
     assert Queue.objects.get().retry is None
 

@@ -358,6 +358,9 @@ def test_pausing_stops_delivery_and_resuming_starts_it(transactional_db: None) -
     assert Event.objects.get(type="queue.paused").data == {"paused_by": audit.by_command()}
     assert run("ojs_queues", "resume", "default") == "default: active"
     assert len(fetch(["default"])) == 1
+    run("ojs_queues", "pause", "default", "--reason", "a new server")
+    assert Event.objects.filter(type="queue.paused").latest("id").data["reason"] == "a new server"
+    assert AuditEntry.objects.latest("id").detail == {"reason": "a new server"}
 
 
 def test_a_mistyped_queue_is_not_made(transactional_db: None) -> None:

@@ -15,7 +15,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import audit, configure
 from django_ojs.operations.common import database
 from django_ojs.operations.counts import Counts, count_all
-from django_ojs.operations.pause import pause, resume
+from django_ojs.operations.pause import MAX_REASON, pause, resume
 from django_ojs.policies import queueconfig
 from django_ojs.states import State
 
@@ -30,7 +30,9 @@ class Command(ShellCommand):
         actions = parser.add_subparsers(dest="action", metavar="list|pause|resume|config", required=True)
         actions.add_parser("list", help="all queues").add_argument("--json", action="store_true", help="as JSON")
         for verb, text in (("pause", "deliver nothing more; jobs can still be enqueued"), ("resume", "deliver again")):
-            actions.add_parser(verb, help=text).add_argument("names", nargs="+", metavar="NAME")
+            switch = actions.add_parser(verb, help=text)
+            switch.add_argument("names", nargs="+", metavar="NAME")
+            switch.add_argument("--reason", default="", help="for the event and the audit log")
         config = actions.add_parser("config", help="what a queue is set up for, as JSON; `_default` holds for all")
         config.add_argument("name", metavar="NAME")
         config.add_argument("--set", action="append", default=[], type=member, dest="changes", metavar="KEY=JSON",
@@ -44,7 +46,7 @@ class Command(ShellCommand):
             elif action == "config":
                 self._config(options["name"], dict(options["changes"]))
             else:
-                self._switch(action, options["names"])
+                self._switch(action, options["names"], options["reason"][:MAX_REASON])
         except OJSError as error:
             raise CommandError(error.message) from error
 
@@ -60,13 +62,13 @@ class Command(ShellCommand):
         lines = table([[name.upper() for name in names], *([str(fact[name]) for name in names] for fact in facts)])
         self.stdout.write("\n".join(lines) if facts else "There are no queues: they appear with their first job.")
 
-    def _switch(self, action: str, names: list[str]) -> None:
+    def _switch(self, action: str, names: list[str], reason: str) -> None:
         for name in names:
             _known(name)
         switch, actor = pause if action == "pause" else resume, audit.by_command()
         for name in names:
-            entry = audit.Act(actor, f"queue.{action}", name, door="command")
-            queue = audit.perform(partial(switch, name, by=actor), entry)
+            entry = audit.Act(actor, f"queue.{action}", name, {"reason": reason} if reason else {}, "command")
+            queue = audit.perform(partial(switch, name, by=actor, reason=reason), entry)
             self.stdout.write(f"{name}: {queue.status}")
 
     def _config(self, name: str, changes: dict[str, Any]) -> None:

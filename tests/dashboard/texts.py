@@ -1,0 +1,130 @@
+"""Every text of the package that is meant to be translated, and which of them French lacks.
+
+    python -m tests.dashboard.texts        # prints what is missing in the French catalogue, ready to be filled in
+
+Read from the sources themselves, so that it needs no gettext tools.
+"""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import django
+from django.utils.translation.template import templatize
+
+PACKAGE = Path(__file__).resolve().parents[2] / "django_ojs"
+FRENCH = PACKAGE / "locale/fr/LC_MESSAGES"
+#: What of Django speaks beside us.
+APPS = ("conf", "contrib/admin", "contrib/auth")
+
+
+class Text(NamedTuple):
+    text: str
+    context: str = ""
+    plural: str = ""
+
+    @property
+    def key(self) -> str:
+        """As catalogues have it."""
+        return f"{self.context}\x04{self.text}" if self.context else self.text
+
+
+#: Which arguments of a call are the text, its plural and its context.
+_CALLS = {
+    "_": (0, None, None), "gettext": (0, None, None), "gettext_lazy": (0, None, None), "gettext_noop": (0, None, None),
+    "ngettext": (0, 1, None), "ngettext_lazy": (0, 1, None), "pgettext": (1, None, 0), "pgettext_lazy": (1, None, 0),
+    "npgettext": (1, 2, 0), "npgettext_lazy": (1, 2, 0),
+}  # fmt: skip
+
+
+def texts() -> set[Text]:
+    """All of them: in calls of gettext, in what `Verb` and `columns` translate, in templates."""
+    found: set[Text] = set()
+    for file in PACKAGE.rglob("*.py"):
+        found.update(_in_code(file.read_text()))
+    for file in (PACKAGE / "templates").rglob("*.html"):
+        found.update(_in_code(_as_code(templatize(file.read_text(), origin=str(file)))))
+    return found
+
+
+def _as_code(templatized: str) -> str:
+    """The calls that Django makes of a template's tags; the rest of its text is masked there."""
+    calls = re.findall(r"(?<![A-Za-z_])(?:n?p?gettext|_)\(.*?\)(?= |$|\n)", templatized, re.DOTALL)
+    return "\n".join(call for call in calls if _is_code(call))
+
+
+def _is_code(call: str) -> bool:
+    try:
+        ast.parse(call)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _in_code(source: str) -> Iterator[Text]:
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        words = [_word(each) for each in node.args]
+        if name in _CALLS:
+            text, plural, context = _CALLS[name]
+            if len(words) > text and words[text]:
+                yield Text(words[text], words[context] if context is not None else "",
+                           words[plural] if plural is not None else "")  # fmt: skip
+        elif name == "Verb" and len(words) > 2:
+            yield from [Text(words[1])] if words[1] else []
+            yield from [Text(words[2], "done")] if words[2] else []
+            yield from (Text(_word(each.value)) for each in node.keywords if each.arg == "question")
+        elif _is_column(node.func) and len(words) == 2 and words[1]:
+            yield Text(words[1])
+
+
+def _is_column(function: ast.expr) -> bool:
+    """Whether it is `columns.time`, or `columns.part("args")`."""
+    if isinstance(function, ast.Call):
+        function = function.func
+    return isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "columns"
+
+
+def _word(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def missing() -> list[Text]:
+    """What neither our French catalogue nor Django's has."""
+    ours = catalogue(FRENCH / "django.mo")
+    django_files = (Path(django.__file__).parent / app / "locale/fr/LC_MESSAGES/django.mo" for app in APPS)
+    known = {name(key) for found in (ours, *map(catalogue, django_files)) for key in found}
+    return sorted(text for text in texts() if text.key not in known)
+
+
+def unused() -> list[str]:
+    """What our catalogue has and nothing shows."""
+    wanted = {text.key for text in texts()}
+    return sorted(name(key) for key in catalogue(FRENCH / "django.mo") if name(key) not in wanted)
+
+
+def catalogue(file: Path) -> dict[Any, str]:
+    with file.open("rb") as stream:
+        found: dict[Any, str] = gettext.GNUTranslations(stream)._catalog  # type: ignore[attr-defined]
+    return {key: text for key, text in found.items() if key}
+
+
+def name(key: Any) -> str:
+    """A key of a catalogue without the number of its plural."""
+    return str(key[0] if isinstance(key, tuple) else key)
+
+
+if __name__ == "__main__":
+    for one in missing():
+        print(f'msgctxt "{one.context}"' if one.context else "", end="\n" if one.context else "")
+        print('msgid "' + one.text.replace('"', '\\"').replace("\n", "\\n") + '"')
+        if one.plural:
+            print('msgid_plural "' + one.plural.replace('"', '\\"').replace("\n", "\\n") + '"')
+        print('msgstr ""\n')
