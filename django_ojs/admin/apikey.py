@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import keys
 from django_ojs.admin import auditing, columns, display
@@ -50,6 +52,15 @@ class EntriesField(forms.CharField):
         return keys.distinct(super().clean(value).replace(",", "\n").splitlines()) or None
 
 
+class MomentInput(AdminSplitDateTime):
+    """Django's two inputs for a date and a time, with a label each: the field's own is that of the pair."""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__(attrs)
+        for widget, label in zip(self.widgets, (_("Date:"), _("Time:")), strict=True):
+            widget.attrs["aria-label"] = label
+
+
 class APIKeyForm(forms.ModelForm):  # type: ignore[type-arg]
     scopes = forms.MultipleChoiceField(choices=APIKey.Scope.choices, widget=forms.CheckboxSelectMultiple)
     queues = EntriesField(help_text="One a line: the key is limited to these queues. Empty: all queues.")
@@ -58,6 +69,7 @@ class APIKeyForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = APIKey
         fields = ("name", "scopes", "queues", "job_types", "expires_at")
+        widgets = {"expires_at": MomentInput}
         help_texts = {"name": "What the key is for; shown in lists and logs.", "expires_at": "Empty: never."}
 
     def clean(self) -> dict[str, Any]:
