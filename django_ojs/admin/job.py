@@ -187,9 +187,7 @@ class JobAdmin(Prioritising, Board, IdSearchAdmin):
 
     @admin.display(description="id")
     def short_id(self, job: Job) -> SafeString:
-        """Both ends: the beginning of an id is time, and the same for jobs of one minute."""
-        text = str(job.pk)
-        return format_html('<code class="ojs-id" title="{}">{}…{}</code>', text, text[:8], text[-6:])
+        return display.ends(str(job.pk))
 
     @admin.display(description="attempt")
     def attempts(self, job: Job) -> str:

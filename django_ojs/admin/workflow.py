@@ -121,8 +121,10 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
         table = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
         more = len(view.steps) - MAX_MEMBERS
         note = f"and {more:,} more" if more > 0 else ""
-        head = format_html_join("", "<th>{}</th>", ((word,) for word in ("step", "type", "state", "job")))
-        return format_html("<table><tr>{}</tr>{}</table>{}", head, table, note)
+        head = format_html_join("", '<th scope="col">{}</th>', ((word,) for word in ("step", "type", "state", "job")))
+        return format_html(
+            '<table class="ojs-table"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}', head, table, note
+        )
 
     def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
         job = jobs.get(step.job_id)
