@@ -3,8 +3,9 @@
     python docs/screenshots.py [directory] [page ...]
 
 That is all: it runs the demo on a database of its own for a while, does what operators do, takes the pictures and
-stops it again; two to three minutes. With names of pages it takes only these. Needs the extras `demo` and `test`,
-and Chromium (CHROMIUM names it; default /usr/bin/chromium). The files are called `page-theme-width.png`.
+stops it again; two to three minutes on an idle machine. With names of pages it takes only these. WARM_UP=600 lets the
+demo work for ten minutes first, for fuller charts. Needs the extras `demo` and `test`, and Chromium (CHROMIUM names
+it; default /usr/bin/chromium). The files are called `page-theme-width.png`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs" / "screenshots"
-WARM_UP = 45  #: seconds that the demo works before the first picture
+WARM_UP = float(os.environ.get("WARM_UP", "45"))  #: seconds that the demo works before the first picture
 THEMES, WIDTHS = ("light", "dark"), (1440, 390)
 #: A page is taken as far as it goes, but not further than this.
-HEIGHTS = {1440: 1000, 390: 1100}
+HEIGHTS = {1440: 960, 390: 960}
 
 WORKFLOW = {
     "name": "publish the report",
@@ -65,17 +66,22 @@ SETTINGS = """
 from example_project.settings import *
 OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
 """
-#: Where this machine keeps Python and the checkout is nobody's business.
+#: Where this machine keeps Python and the checkout is nobody's business, in what live parts bring later neither.
 ANONYMOUS = """host => {
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const text = walker.currentNode;
-    text.data = text.data.replace(/(?:\\/[\\w.#-]+)+\\/(?=lib\\/python|example_project\\/)/g, "/srv/")
-      .replaceAll(host, "web-1");
-  }
+  const clean = () => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const text = walker.currentNode;
+      const said = text.data.replace(/(?:\\/[\\w.#-]+)+\\/(?=lib\\/python|example_project\\/)/g, "/srv/")
+        .replaceAll(`${host}:`, "web-1:").replace(new RegExp(`^${host}$`), "web-1");
+      if (said !== text.data) text.data = said;
+    }
+  };
+  clean();
+  new MutationObserver(clean).observe(document.body, {childList: true, subtree: true, characterData: true});
 }"""
-#: A picture as a palette of at most 256 colours and a byte for each pixel. The colours that stand for something are
-#: on few pixels, so a colour gets its place by being unlike the others, and only then by its number.
+#: A picture as a palette of at most 128 colours and a byte for each pixel: those of most pixels, and of the others
+#: those that are unlike the ones before, since the colours that stand for something are on few pixels.
 PALETTE = """async source => {
   const image = await createImageBitmap(await (await fetch(source)).blob());
   const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
@@ -86,8 +92,8 @@ PALETTE = """async source => {
   const far = (a, b) => [0, 8, 16].reduce((sum, bit) => sum + ((a >> bit & 255) - (b >> bit & 255)) ** 2, 0);
   const common = [...counts].sort((a, b) => b[1] - a[1]).map(([colour]) => colour);
   let palette = [];
-  for (let unlike = 6; !palette.length || palette.length > 256; unlike *= 1.5) {
-    palette = [];
+  for (let unlike = 8; !palette.length || palette.length > 128; unlike *= 1.5) {
+    palette = common.slice(0, 48);
     for (const colour of common) if (palette.every(one => far(one, colour) > unlike)) palette.push(colour);
   }
   const nearest = new Map(common.map(colour => [colour,
@@ -114,8 +120,9 @@ def main(directory: Path, wanted: list[str]) -> None:
         pages = addresses(page, base)
         if unknown := set(wanted) - set(pages):
             sys.exit(f"No such page: {', '.join(sorted(unknown))}. There are {', '.join(pages)}.")
+        blank = browser.new_page()
         for name in wanted or pages:
-            take(page, browser, pages[name], directory / name)
+            take(page, blank, pages[name], directory / name)
         browser.close()
 
 
@@ -158,6 +165,7 @@ def prepare(process: subprocess.Popen[bytes], base: str) -> None:
     post(base, "/ojs/v1/workflows", LARGE)
     time.sleep(WARM_UP)
     post(base, "/ojs/v1/workflows", WORKFLOW)
+    post(base, "/ojs/v1/jobs", {"type": "demo.tidy", "args": [], "scheduled_at": "2099-01-01T00:00:00Z"})
     time.sleep(5)
 
 
@@ -224,7 +232,7 @@ def addresses(page: Page, base: str) -> dict[str, str]:
         "overview": f"{jobs}/overview/",
         "jobs": f"{jobs}/",
         "job": letter,
-        "job-cancel": first("job/?state=scheduled").replace("change/", "do/cancel_jobs/"),
+        "job-cancel": first("job/?state=scheduled&type=demo.tidy").replace("change/", "do/cancel_jobs/"),
         "dead-letters": f"{jobs}/dead-letters/",
         "dead-letters-filtered": f"{jobs}/dead-letters/?type=files.hash",
         "dead-letters-retry-all": f"{jobs}/dead-letters/all/retry_dead_letters/",
@@ -250,7 +258,7 @@ def addresses(page: Page, base: str) -> dict[str, str]:
     }
 
 
-def take(page: Page, browser: Browser, address: str, stem: Path) -> None:
+def take(page: Page, blank: Page, address: str, stem: Path) -> None:
     """The pictures of one page, which is loaded once for each width."""
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
@@ -260,12 +268,11 @@ def take(page: Page, browser: Browser, address: str, stem: Path) -> None:
         page.set_viewport_size({"width": width, "height": height})
         for theme in THEMES:
             page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
-            save(browser, page.screenshot(animations="disabled"), stem.with_name(f"{stem.name}-{theme}-{width}.png"))
+            save(blank, page.screenshot(animations="disabled"), stem.with_name(f"{stem.name}-{theme}-{width}.png"))
 
 
-def save(browser: Browser, shot: bytes, file: Path) -> None:
-    """Write a PNG with a palette, which is a third as large; the browser counts the colours."""
-    blank = browser.contexts[-1].pages[0] if len(browser.contexts) > 1 else browser.new_page()
+def save(blank: Page, shot: bytes, file: Path) -> None:
+    """Write a PNG with a palette, which is a third as large; a page of the browser counts the colours."""
     found = blank.evaluate(PALETTE, f"data:image/png;base64,{base64.b64encode(shot).decode()}")
     width, height, pixels = found["width"], found["height"], base64.b64decode(found["pixels"])
     rows = b"".join(b"\0" + pixels[start : start + width] for start in range(0, width * height, width))
