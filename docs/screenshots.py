@@ -1,35 +1,43 @@
-"""Take the pictures of docs/screenshots/ from a running demo.
+"""Take the pictures of docs/screenshots/: every page, light and dark, on a wide screen and on a phone.
 
-    python manage.py ojs_demo --port 8100          # let it run for a minute or two
-    python docs/screenshots.py http://127.0.0.1:8100 PASSWORD [directory]
+    python docs/screenshots.py [directory] [page ...]
 
-Needs `pip install playwright pillow` and Chromium (CHROMIUM names it; default /usr/bin/chromium). Every page is
-taken in light and dark at 1440 pixels, and in light at 390; those that the documentation shows are kept small.
+That is all: it runs the demo on a database of its own for a while, does what operators do, takes the pictures and
+stops it again; two to three minutes on an idle machine. With names of pages it takes only these. WARM_UP=600 lets the
+demo work for ten minutes first, for fuller charts. Needs the extras `demo` and `test`, and Chromium (CHROMIUM names
+it; default /usr/bin/chromium). The files are called `page-theme-width.png`.
 """
 
 from __future__ import annotations
 
-import io
+import base64
+import contextlib
+import http.server
 import json
 import os
+import signal
+import socket
+import struct
+import subprocess
 import sys
+import tempfile
+import threading
+import time
+import urllib.error
 import urllib.request
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-HERE = Path(__file__).parent / "screenshots"
-SIZES = {"light": (1440, "light"), "dark": (1440, "dark"), "phone": (390, "light")}
-#: What the documentation shows; everything else is for looking at, and taken only into another directory.
-SHOWN = {
-    ("overview", "light"),
-    ("overview", "dark"),
-    ("job", "light"),
-    ("workflow", "light"),
-    ("dead-letters", "light"),
-}
+ROOT = Path(__file__).resolve().parent.parent
+HERE = ROOT / "docs" / "screenshots"
+WARM_UP = float(os.environ.get("WARM_UP", "45"))  #: seconds that the demo works before the first picture
+THEMES, WIDTHS = ("light", "dark"), (1440, 390)
+#: A page is taken as far as it goes, but not further than this.
+HEIGHTS = {1440: 960, 390: 960}
 
 WORKFLOW = {
     "name": "publish the report",
@@ -47,38 +55,141 @@ LARGE = {
     "type": "batch", "name": "a thousand", "jobs": [{"type": "demo.tidy", "args": []} for _ in range(1000)],
     "callbacks": {"on_complete": {"type": "demo.tidy", "args": []}},
 }  # fmt: skip
-SCHEDULE = {
-    "name": "tidy-up", "cron": "30 2 * * mon-fri", "timezone": "Europe/Paris", "type": "demo.tidy", "args": [],
-}  # fmt: skip
-#: Where this machine keeps Python and the checkout is nobody's business.
-ANONYMOUS = """() => {
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const text = walker.currentNode;
-    text.data = text.data.replace(/(?:\\/[\\w.#-]+)+\\/(?=lib\\/python|example_project\\/)/g, "/srv/");
+SCHEDULES = [
+    {"name": "tidy-up", "cron": "30 2 * * mon-fri", "timezone": "Europe/Paris", "type": "demo.tidy", "args": [],
+     "description": "Deletes old mails and reports."},
+    {"name": "every-ten-seconds", "cron": "@every 10s", "type": "demo.tidy", "args": []},
+    {"name": "monthly-report", "cron": "0 6 1 * *", "timezone": "America/New_York", "type": "files.names", "args": []},
+]  # fmt: skip
+#: The demo's settings, and leave to send webhooks to this machine.
+SETTINGS = """
+from example_project.settings import *
+OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
+"""
+#: Where this machine keeps Python and the checkout is nobody's business, in what live parts bring later neither.
+ANONYMOUS = """host => {
+  const clean = () => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const text = walker.currentNode;
+      const said = text.data.replace(/(?:\\/[\\w.#-]+)+\\/(?=lib\\/python|example_project\\/)/g, "/srv/")
+        .replaceAll(`${host}:`, "web-1:").replace(new RegExp(`^${host}$`), "web-1");
+      if (said !== text.data) text.data = said;
+    }
+  };
+  clean();
+  new MutationObserver(clean).observe(document.body, {childList: true, subtree: true, characterData: true});
+}"""
+#: A picture as a palette of at most 128 colours and a byte for each pixel: those of most pixels, and of the others
+#: those that are unlike the ones before, since the colours that stand for something are on few pixels.
+PALETTE = """async source => {
+  const image = await createImageBitmap(await (await fetch(source)).blob());
+  const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+  context.drawImage(image, 0, 0);
+  const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
+  const counts = new Map();
+  for (const pixel of pixels) counts.set(pixel, (counts.get(pixel) ?? 0) + 1);
+  const far = (a, b) => [0, 8, 16].reduce((sum, bit) => sum + ((a >> bit & 255) - (b >> bit & 255)) ** 2, 0);
+  const common = [...counts].sort((a, b) => b[1] - a[1]).map(([colour]) => colour);
+  let palette = [];
+  for (let unlike = 8; !palette.length || palette.length > 128; unlike *= 1.5) {
+    palette = common.slice(0, 48);
+    for (const colour of common) if (palette.every(one => far(one, colour) > unlike)) palette.push(colour);
   }
+  const nearest = new Map(common.map(colour => [colour,
+    palette.reduce((best, one, index) => far(one, colour) < far(palette[best], colour) ? index : best, 0)]));
+  const found = Uint8Array.from(pixels, pixel => nearest.get(pixel));
+  const reader = new FileReader();
+  await new Promise(done => { reader.onload = done; reader.readAsDataURL(new Blob([found])); });
+  return {width: image.width, height: image.height, pixels: reader.result.split(",")[1],
+          palette: palette.flatMap(colour => [colour & 255, colour >> 8 & 255, colour >> 16 & 255])};
 }"""
 
 
-def main(base: str, password: str, directory: Path) -> None:
-    """Log in, and take every page in every size."""
+def main(directory: Path, wanted: list[str]) -> None:
+    """Run the demo, log in, and take every page in every size and theme."""
     directory.mkdir(parents=True, exist_ok=True)
-    post(base, "/ojs/v1/workflows", WORKFLOW)
-    post(base, "/ojs/v1/workflows", LARGE)
-    post(base, "/ojs/v1/cron", SCHEDULE)
-    with sync_playwright() as playwright:
+    with demo() as (base, password, receiver), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-        for size, (width, scheme) in SIZES.items():
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-            page.goto(f"{base}/admin/")
-            page.fill("#id_username", "demo")
-            page.fill("#id_password", password)
-            page.click("[type=submit]")
-            for name, address in addresses(page, base).items():
-                if directory != HERE or (name, size) in SHOWN:
-                    take(page, address, directory / f"{name}-{size}.png")
-            page.close()
+        page = browser.new_page()
+        page.goto(f"{base}/admin/")
+        page.fill("#id_username", "demo")
+        page.fill("#id_password", password)
+        page.click("[type=submit]")
+        operate(page, base, receiver)
+        pages = addresses(page, base)
+        if unknown := set(wanted) - set(pages):
+            sys.exit(f"No such page: {', '.join(sorted(unknown))}. There are {', '.join(pages)}.")
+        blank = browser.new_page()
+        for name in wanted or pages:
+            take(page, blank, pages[name], directory / name)
         browser.close()
+
+
+@contextlib.contextmanager
+def demo() -> Iterator[tuple[str, str, str]]:
+    """The demo with a fresh database: its address, the password of its user, and an address for webhooks."""
+    receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "screenshots_settings.py").write_text(SETTINGS)
+        environment = {
+            **os.environ, "DJANGO_DATA_DIR": folder, "PYTHONPATH": folder,
+            "DJANGO_SETTINGS_MODULE": "screenshots_settings",
+        }  # fmt: skip
+        command = [sys.executable, "manage.py", "ojs_demo", "--port", str(port)]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603
+        try:
+            base = f"http://127.0.0.1:{port}"
+            prepare(process, base)
+            address = f"http://127.0.0.1:{receiver.server_port}/hooks/jobs"
+            yield base, Path(folder, "admin-password").read_text().strip(), address
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            receiver.shutdown()
+
+
+def prepare(process: subprocess.Popen[bytes], base: str) -> None:
+    """Wait for the demo, give it workflows and schedules, and let it work for a while."""
+    late = time.monotonic() + 120
+    while not answers(f"{base}/ojs/v1/health"):
+        if process.poll() is not None or time.monotonic() > late:
+            sys.exit("The demo does not start.")
+        time.sleep(0.5)
+    for schedule in SCHEDULES:
+        post(base, "/ojs/v1/cron", schedule)
+    post(base, "/ojs/v1/workflows", LARGE)
+    time.sleep(WARM_UP)
+    post(base, "/ojs/v1/workflows", WORKFLOW)
+    post(base, "/ojs/v1/jobs", {"type": "demo.tidy", "args": [], "scheduled_at": "2099-01-01T00:00:00Z"})
+    time.sleep(5)
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Takes webhooks, but for every seventh."""
+
+    number = 0
+
+    def do_POST(self) -> None:
+        Receiver.number += 1
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(503 if Receiver.number % 7 == 3 else 204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(address, timeout=5).close()  # noqa: S310
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
 
 
 def post(base: str, path: str, document: dict[str, Any]) -> None:
@@ -87,41 +198,91 @@ def post(base: str, path: str, document: dict[str, Any]) -> None:
     urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
 
 
+def operate(page: Page, base: str, receiver: str) -> None:
+    """What leaves entries in the audit log, and rows on the pages of keys and webhooks."""
+    admin = f"{base}/admin/django_ojs"
+    page.goto(f"{admin}/webhooksubscription/add/")
+    page.fill("#id_url", receiver)
+    page.fill("#id_events", "job.failed\nqueue.*")
+    page.click("[name=_save]")
+    for name, scopes in (("billing service", ("push", "read")), ("dashboard on the wall", ("read",))):
+        page.goto(f"{admin}/apikey/add/")
+        page.fill("#id_name", name)
+        for scope in scopes:
+            page.check(f"#id_scopes input[value={scope}]")
+        page.click("[name=_save]")
+    for queue in ("probes", "slow"):
+        page.goto(f"{admin}/queue/{queue}/do/pause_queues/")
+        page.click("#content [type=submit]")
+    page.goto(f"{admin}/queue/probes/do/resume_queues/")
+    page.click("#content [type=submit]")
+
+
 def addresses(page: Page, base: str) -> dict[str, str]:
-    """The pages by their names; those of a job, a workflow and a schedule are the first that their lists have."""
-    jobs, admin = f"{base}/admin/django_ojs/job", f"{base}/admin/django_ojs"
-    found = {
+    """The pages by their names; a page about one object is that of the first in its list."""
+    admin = f"{base}/admin/django_ojs"
+    jobs = f"{admin}/job"
+
+    def first(address: str, link: str = "#result_list tbody th a") -> str:
+        page.goto(f"{admin}/{address}")
+        return str(page.locator(link).first.evaluate("link => link.href"))
+
+    letter = first("job/?state=dead_letter")
+    return {
         "overview": f"{jobs}/overview/",
-        "dead-letters": f"{jobs}/dead-letters/",
-        "app": f"{admin}/",
         "jobs": f"{jobs}/",
+        "job": letter,
+        "job-cancel": first("job/?state=scheduled&type=demo.tidy").replace("change/", "do/cancel_jobs/"),
+        "dead-letters": f"{jobs}/dead-letters/",
+        "dead-letters-filtered": f"{jobs}/dead-letters/?type=files.hash",
+        "dead-letters-retry-all": f"{jobs}/dead-letters/all/retry_dead_letters/",
+        "workflows": f"{admin}/workflow/",
+        "workflow": first("workflow/", "#result_list a:text('publish')"),
+        "workflow-large": first("workflow/", "#result_list a:text('thousand')"),
+        "schedules": f"{admin}/cronschedule/",
+        "schedule": f"{admin}/cronschedule/tidy-up/change/",
+        "queues": f"{admin}/queue/",
+        "queue": f"{admin}/queue/files/change/",
+        "workers": f"{admin}/worker/",
+        "worker": first("worker/"),
+        "events": f"{admin}/event/",
+        "event": first("event/?type=job.failed"),
+        "webhooks": f"{admin}/webhooksubscription/",
+        "webhook": first("webhooksubscription/"),
+        "deliveries": f"{admin}/webhookdelivery/",
+        "keys": f"{admin}/apikey/",
+        "key-new": f"{admin}/apikey/add/",
+        "audit": f"{admin}/auditentry/",
+        "audit-entry": first("auditentry/"),
+        "app": f"{admin}/",
     }
-    found["filtered"] = f"{jobs}/dead-letters/?type=files.hash"
-    found["retry-all"] = f"{jobs}/dead-letters/all/retry_dead_letters/"
-    found["job"] = first(page, f"{jobs}/?state=dead_letter", "th.field-short_id a")
-    found["workflow"] = first(page, f"{admin}/workflow/", "th.field-label a:text('publish')")
-    found["large"] = first(page, f"{admin}/workflow/", "th.field-label a:text('thousand')")
-    found["schedule"] = first(page, f"{admin}/cronschedule/", "th.field-name a")
-    return found
 
 
-def first(page: Page, address: str, link: str) -> str:
-    page.goto(address)
-    return str(page.locator(link).first.evaluate("link => link.href"))
+def take(page: Page, blank: Page, address: str, stem: Path) -> None:
+    """The pictures of one page, which is loaded once for each width."""
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(address)
+        page.evaluate(ANONYMOUS, socket.gethostname())
+        height = min(int(page.evaluate("document.documentElement.scrollHeight")), HEIGHTS[width])
+        page.set_viewport_size({"width": width, "height": height})
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+            save(blank, page.screenshot(animations="disabled"), stem.with_name(f"{stem.name}-{theme}-{width}.png"))
 
 
-def take(page: Page, address: str, file: Path) -> None:
-    """One picture, of the page as far as it goes but not more than 1300 pixels, in few colours."""
-    page.goto(address)
-    page.evaluate(ANONYMOUS)
-    height = min(int(page.evaluate("document.documentElement.scrollHeight")), 1300)
-    width = page.viewport_size["width"] if page.viewport_size else 1440
-    page.set_viewport_size({"width": width, "height": height})
-    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    page.set_viewport_size({"width": width, "height": 900})
-    # The colours that stand for something are on few pixels: a palette by coverage keeps them apart.
-    shot.quantize(192, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
+def save(blank: Page, shot: bytes, file: Path) -> None:
+    """Write a PNG with a palette, which is a third as large; a page of the browser counts the colours."""
+    found = blank.evaluate(PALETTE, f"data:image/png;base64,{base64.b64encode(shot).decode()}")
+    width, height, pixels = found["width"], found["height"], base64.b64decode(found["pixels"])
+    rows = b"".join(b"\0" + pixels[start : start + width] for start in range(0, width * height, width))
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"PLTE", bytes(found["palette"])), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].rstrip("/"), sys.argv[2], Path(sys.argv[3]) if len(sys.argv) > 3 else HERE)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE, sys.argv[2:])

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
@@ -52,6 +53,15 @@ class EntriesField(forms.CharField):
         return keys.distinct(super().clean(value).replace(",", "\n").splitlines()) or None
 
 
+class MomentInput(AdminSplitDateTime):
+    """Django's two inputs for a date and a time, with a label each: the field's own is that of the pair."""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__(attrs)
+        for widget, label in zip(self.widgets, (_("Date:"), _("Time:")), strict=True):
+            widget.attrs["aria-label"] = label
+
+
 class APIKeyForm(forms.ModelForm):  # type: ignore[type-arg]
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"), choices=APIKey.Scope.choices, widget=forms.CheckboxSelectMultiple
@@ -66,6 +76,7 @@ class APIKeyForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = APIKey
         fields = ("name", "scopes", "queues", "job_types", "expires_at")
+        widgets = {"expires_at": MomentInput}
         help_texts = {"name": _("What the key is for; shown in lists and logs."), "expires_at": _("Empty: never.")}
 
     def clean(self) -> dict[str, Any]:

@@ -87,6 +87,12 @@ def codes(items: Iterable[object] | None, otherwise: str = NOTHING) -> SafeStrin
     )
 
 
+def ends(text: str) -> SafeString:
+    """A long id by both its ends, whole in the tooltip: the beginning is time, and the same for rows of one minute."""
+    head = text.find("_") + 9
+    return format_html('<code class="ojs-id" title="{0}">{1}…{2}</code>', text, text[:head], text[-6:])
+
+
 def json(value: Any) -> SafeString | str:
     """A JSON value as the indented text of a scrolling box."""
     if value is None:

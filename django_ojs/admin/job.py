@@ -158,9 +158,7 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
 
     @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
-        """Both ends: the beginning of an id is time, and the same for jobs of one minute."""
-        text = str(job.pk)
-        return format_html('<code class="ojs-id" title="{}">{}…{}</code>', text, text[:8], text[-6:])
+        return display.ends(str(job.pk))
 
     @admin.display(description=_("workflow"))
     def flow(self, job: Job) -> SafeString | str:

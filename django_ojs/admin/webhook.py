@@ -100,7 +100,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(WebhookSubscription)
 class WebhookSubscriptionAdmin(OperatingAdmin):
     form = WebhookForm
-    list_display = ("identity", "host", "status", "its_events", "delivered", "failures", "last", "created_by")
+    list_display = ("short_id", "host", "status", "its_events", "delivered", "failures", "last", "created_by")
     list_filter = ("active",)
     search_fields = ("url",)
     ordering = ("-created_at",)
@@ -198,6 +198,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         add_never_cache_headers(response)
         return response
 
+    short_id = columns.ends("public_id", "id")
     identity = columns.code("public_id", "id")
     its_events = columns.codes("events", "events")
     created = columns.time("created_at", "created")
@@ -228,7 +229,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
 
 @admin.register(WebhookDelivery)
 class WebhookDeliveryAdmin(OperatingAdmin):
-    list_display = ("identity", "shown_type", "status_label", "attempts_made", "response_status", "subscribed", "made")
+    list_display = ("short_id", "shown_type", "status_label", "attempts_made", "response_status", "subscribed", "made")
     list_filter = ("status",)
     ordering = ("-id",)
     verbs: ClassVar[Sequence[Verb]] = (REPLAY,)
@@ -244,6 +245,7 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).defer(*self.large_columns)
 
+    short_id = columns.ends("public_id", "id")
     identity = columns.code("public_id", "id")
     shown_type = columns.code("event_type", "event")
     shown_attempts = columns.json("attempts", "attempts")
@@ -264,7 +266,7 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     @admin.display(description=_("subscription"))
     def subscribed(self, delivery: WebhookDelivery) -> SafeString:
         url = reverse("admin:django_ojs_webhooksubscription_change", args=[delivery.subscription_id])
-        return format_html('<a class="ojs-code" href="{}">sub_{}</a>', url, delivery.subscription_id)
+        return format_html('<a href="{}">{}</a>', url, display.ends(f"sub_{delivery.subscription_id}"))
 
     @admin.display(description=_("error"))
     def its_error(self, delivery: WebhookDelivery) -> str:

@@ -132,8 +132,11 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
         table = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
         more = len(view.steps) - MAX_MEMBERS
         note = _("and %(number)s more") % {"number": f"{more:,}"} if more > 0 else ""
-        head = format_html_join("", "<th>{}</th>", ((word,) for word in (_("step"), _("type"), _("state"), _("job"))))
-        return format_html("<table><tr>{}</tr>{}</table>{}", head, table, note)
+        words = ((word,) for word in (_("step"), _("type"), _("state"), _("job")))
+        head = format_html_join("", '<th scope="col">{}</th>', words)
+        return format_html(
+            '<table class="ojs-table"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}', head, table, note
+        )
 
     def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
         job = jobs.get(step.job_id)

@@ -9,6 +9,7 @@ from django.contrib.admin.sites import site
 from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
+from django.utils.http import urlencode
 
 from django_ojs import clock
 from django_ojs.models import (
@@ -59,7 +60,7 @@ def hostile(client: Client, admin_user: Any, settings: Any) -> Client:
 
     register_cron(cronspec.parse({"name": "n", "cron": "@daily", "type": "a.b", "args": [EVIL],
                                   "description": EVIL}, now=now))  # fmt: skip
-    CronSchedule.objects.update(type=EVIL[:255], queue=EVIL[:128])
+    CronSchedule.objects.update(name=EVIL[:100], type=EVIL[:255], queue=EVIL[:128])
     from django_ojs.operations import workflow
     from django_ojs.policies import workflows
 
@@ -84,7 +85,13 @@ def hostile(client: Client, admin_user: Any, settings: Any) -> Client:
 
 
 def pages() -> list[str]:
-    found = []
+    board = [reverse(f"admin:django_ojs_{name}") for name in ("overview", "overview_live")]
+    letters = [reverse(f"admin:django_ojs_{name}") for name in ("dead_letters", "dead_letters_live")]
+    letters.append(reverse("admin:django_ojs_dead_letters_all", args=["retry_dead_letters"]))
+    query = urlencode({"type": EVIL, "queue": EVIL, "error": EVIL})
+    found = [*board, *letters, *(f"{page}?{query}" for page in letters)]
+    found += [reverse("admin:django_ojs_workflow_graph", args=[flow.pk]) for flow in Workflow.objects.all()]
+    found += [url("cronschedule", "verb", quote(EVIL[:100]), "disable_schedules"), url("queue", "history", quote(EVIL))]
     for model in OURS:
         name = model._meta.model_name
         found.append(url(str(name)))

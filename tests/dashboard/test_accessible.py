@@ -1,0 +1,146 @@
+"""Every page of the admin as axe sees it: light and dark, on a wide screen and on a phone, under a strict policy."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.sites import site
+from django.contrib.admin.utils import quote
+from django.test import Client
+
+from django_ojs import clock, cronspec, keys
+from django_ojs.models import Event, Job, OutboxEntry, WebhookDelivery
+from django_ojs.operations import audit, webhooks, workflow
+from django_ojs.operations.cron import register as register_cron
+from django_ojs.operations.pause import pause
+from django_ojs.operations.register import register
+from django_ojs.webhooks import definition
+from tests.admin.conftest import dead, one_in_each_state, pushed, url
+from tests.dashboard.test_browser import CHROMIUM, LETTERS, OVERVIEW, PATIENCE, strict, sync_api
+
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="needs axe: pip install axe-playwright-python"
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),
+    pytest.mark.timeout(600),
+]
+
+OURS = [model for model in site._registry if model._meta.app_label == "django_ojs"]
+WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+#: Runs in the page: what axe found that is grave, a line each. `runOnly` empty: every rule that axe has.
+RUN = """async ([runOnly, where]) => {
+  document.getAnimations().forEach(one => one.cancel());  // colours that fade over from theme to theme
+  const options = {resultTypes: ["violations"], ...(runOnly.length ? {runOnly} : {})};
+  const found = (await axe.run(document, options)).violations;
+  return found.filter(one => ["serious", "critical"].includes(one.impact)).flatMap(one => one.nodes.map(
+    node => `${where}: ${one.impact}, ${one.id}, ${node.target}: ${node.html.slice(0, 200)} ${node.failureSummary}`));
+}"""
+#: What the theme decides; everything else is the same in light and dark.
+COLOURS = ["color-contrast", "link-in-text-block"]
+#: What a narrow screen may change beside them.
+NARROW = ["scrollable-region-focusable", "link-name", "button-name", "label", "aria-hidden-focus", *COLOURS]
+LOOKS = ((WIDE, "light", []), (WIDE, "dark", COLOURS), (PHONE, "light", NARROW), (PHONE, "dark", COLOURS))
+
+
+@pytest.fixture
+def full(settings: Any) -> None:
+    """Something on every page: an object of each kind, and of jobs one in each state."""
+    settings.OJS = {"OUTBOX": "default", "ALLOW_ANONYMOUS": True}
+    one_in_each_state()
+    dead(2, error={"type": "TimeoutError", "message": "no answer from mail.example within 30 seconds"})
+    pushed(5, queue="mail", tags=["nightly"], meta={"tenant": "acme"})
+    pause("mail", by="ann")
+    register("w-1", {"queues": ["claims"], "hostname": "box", "labels": {"zone": "eu"}, "job_types": ["mail.send"]})
+    keys.create("limited", ["push"], queues=["mail"], job_types=["mail.*"])
+    steps: list[dict[str, Any]] = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
+    workflow.create({"type": "chain", "name": "nightly", "steps": steps})
+    now = clock.now()
+    register_cron(cronspec.parse({"name": "tidy-up", "cron": "@daily", "type": "tidy.up", "args": []}, now=now))
+    audit.append([audit.Act("user:ann", "queue.pause", "mail", {"reason": "the printer is on fire"})], "default")
+    OutboxEntry.objects.create(
+        target_id=Job.objects.all()[0].pk, type="mail.send", document={"type": "mail.send", "args": ["a@example.com"]},
+        created_at=now, aside=True, error="This queue is full.",
+    )  # fmt: skip
+    hook, _secret = webhooks.create(
+        definition.parse({"url": "https://example.com/hook", "events": ["job.*"], "secret": "a-secret-for-tests"})
+    )
+    Event.objects.filter(pk__lt=Event.objects.order_by("-pk")[8].pk).delete()  # a list looks the same with few rows
+    WebhookDelivery.objects.create(
+        subscription=hook, event_id="evt_1", event_type="job.failed", subject="job:1", body="{}", max_attempts=5,
+        attempt_count=1, attempts=[{"at": "2026-01-01T00:00:00Z"}], status="dead", response_status=500,
+        response_body="Sorry", error="The receiver answered 500.", created_at=now - dt.timedelta(minutes=1),
+    )  # fmt: skip
+
+
+def pages(client: Client) -> list[str]:
+    """Everything that the admin has of ours. A list that is registered tomorrow is among it."""
+    everything = f"{LETTERS}all/retry_dead_letters/"
+    found = [OVERVIEW, LETTERS, everything, "/admin/django_ojs/"]
+    for model in OURS:
+        name = str(model._meta.model_name)
+        found.append(url(name))
+        if client.get(url(name, "add")).status_code == 200:
+            found.append(url(name, "add"))
+        if (first := model._default_manager.first()) is not None:
+            found.append(url(name, "change", quote(first.pk)))
+    letter = Job.objects.filter(state="discarded")[0]
+    found += [url("job", "change", letter.pk), url("job", "verb", letter.pk, "delete_dead_letters")]
+    return [*found, f"{url('job')}?q=nonsense", url("queue", "history", "mail"), url("apikey", "delete", 1)]
+
+
+@pytest.fixture
+def open_page(
+    live_server: Any, admin_client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Any]]:
+    """Opens an address in the one tab of one browser, which is logged in."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright runs a loop of its own in this thread
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{strict.__module__}.strict"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM)
+        context = browser.new_context()
+        context.set_default_timeout(PATIENCE)
+        # The live parts rest as they do in a hidden tab: what axe looks at stays.
+        context.add_init_script(axe.Axe().axe_script)
+        context.add_init_script("Object.defineProperty(document, 'hidden', {value: true})")
+        cookie = admin_client.cookies[settings.SESSION_COOKIE_NAME]
+        context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": live_server.url}])
+        page = context.new_page()
+
+        def go(path: str) -> Any:
+            answer = page.goto(f"{live_server.url}{path}")
+            assert answer.status == 200, path
+            return page
+
+        yield go
+        browser.close()
+
+
+def looked_at(page: Any, name: str) -> list[str]:
+    """What is wrong with the page on either screen and in either theme: for axe, or because it has to be panned."""
+    found = []
+    for viewport, scheme, rules in LOOKS:
+        page.set_viewport_size(viewport)
+        page.emulate_media(color_scheme=scheme)
+        found += page.evaluate(RUN, [rules, f"{name} at {viewport['width']} in {scheme}"])
+        if (width := page.evaluate("document.documentElement.scrollWidth")) > viewport["width"]:
+            found.append(f"{name} is {width} wide at {viewport['width']}")
+    return found
+
+
+def test_axe_finds_nothing_serious_on_any_page(full: None, admin_client: Client, open_page: Any) -> None:
+    found: list[str] = []
+    for path in pages(admin_client):
+        found += looked_at(open_page(path), path)
+    page = open_page(url("apikey", "add"))
+    page.fill("#id_name", "new")
+    page.check("#id_scopes input[value=read]")
+    page.click("[name=_save]")
+    page.locator(".ojs-secret").wait_for()
+    found += looked_at(page, "the page that shows a new key")
+    assert not found, "\n".join(found)
