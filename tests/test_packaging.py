@@ -74,7 +74,10 @@ def test_nothing_is_left_to_do(files: list[Path]) -> None:
     marker = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     found = []
     for file in files:
-        for number, line in enumerate((ROOT / file).read_bytes().decode("utf-8", "replace").splitlines(), 1):
+        content = (ROOT / file).read_bytes()
+        if b"\0" in content:  # a picture, in which any three letters may stand
+            continue
+        for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
             if marker.search(line):
                 found.append(f"{file}:{number}")
     assert found == []
