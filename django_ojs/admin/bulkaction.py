@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_ojs import clock
 from django_ojs.admin import columns, display
@@ -62,16 +63,16 @@ class BulkActionAdmin(OperatingAdmin):
             "led": Lease.objects.filter(name="scheduler", expires_at__gt=clock.now()).exists(),
         }
 
-    @admin.display(description="bulk action")
+    @admin.display(description=gettext_lazy("bulk action"))
     def name(self, action: BulkAction) -> str:
         verb = {"retry": _("Retry dead letters"), "delete": _("Delete dead letters")}.get(action.verb, action.verb)
         return f"{verb} #{action.pk}"
 
-    @admin.display(description="state")
+    @admin.display(description=gettext_lazy("state"))
     def state_label(self, action: BulkAction) -> SafeString:
         return display.label(action.state, _COLOURS.get(action.state, ""))
 
-    @admin.display(description="progress")
+    @admin.display(description=gettext_lazy("progress"))
     def shown_progress(self, action: BulkAction) -> SafeString:
         done, of = action.matched, max(action.expected, action.matched)
         text = _("%(done)s of %(of)s") % {"done": f"{done:,}", "of": f"{of:,}"}
@@ -79,7 +80,7 @@ class BulkActionAdmin(OperatingAdmin):
             '<progress value="{}" max="{}" aria-label="{}"></progress> {}', done, of or 1, _("Progress"), text
         )
 
-    @admin.display(description="changes")
+    @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, action: BulkAction) -> str:
         changes = action.override or {}
         return ", ".join(f"{name}: {display.shorten(value)}" for name, value in changes.items()) or display.NOTHING

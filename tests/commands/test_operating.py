@@ -319,10 +319,10 @@ def test_dead_letters_are_retried_with_changes() -> None:
 
 def test_jobs_that_wait_for_time_are_run_now() -> None:
     later, waiting = enqueue("mail.send", delay=3600), enqueue("mail.send")
-    assert run("ojs_jobs", "run", "--all", "--yes") == "1 jobs made available."
+    assert run("ojs_jobs", "run", "--all", "--yes") == "1 job made available."
     assert states(later, waiting) == ["available", "available"]
     assert AuditEntry.objects.get().action == "job.run"
-    assert "left as they are" in partly("ojs_jobs", "run", str(waiting.id), "--yes")
+    assert "1 job was left as it is" in partly("ojs_jobs", "run", str(waiting.id), "--yes")
 
 
 def test_deleting_dead_letters_asks(answer: Callable[[str], list[str]]) -> None:
