@@ -26,6 +26,7 @@ axe = pytest.importorskip(
 )
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.sqlite,  # pages look the same on every database
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),
     pytest.mark.timeout(600),

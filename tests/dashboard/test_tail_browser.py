@@ -41,7 +41,7 @@ def test_events_come_wait_while_it_is_paused_and_stay_text(
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # Playwright runs a loop of its own in this thread
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.strict"]
     expect, cookie = sync_api.expect, admin_client.cookies[settings.SESSION_COOKIE_NAME]
-    expect.set_options(timeout=30_000)  # what is awaited comes, however slow the machine, or the test fails
+    expect.set_options(timeout=60_000)  # what is awaited comes, however slow the machine, or the test fails
     complaints: list[str] = []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
