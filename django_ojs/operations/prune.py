@@ -22,6 +22,7 @@ from django_ojs.models import (
     IdempotencyKey,
     Job,
     Queue,
+    Worker,
     Workflow,
     WorkflowStart,
     WorkflowStep,
@@ -48,6 +49,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "results": _prune_results(now, batch, using),
         "events": _prune_events(now, event_batch or batch, using),
         "idempotency_keys": _prune_keys(now, using),
+        "workers": _prune_workers(now, using),
         "cron_runs": cronruns.prune(batch, using),
         "rate_limits": limits.prune(now, batch, using),
         "audit": audit.prune(_audit_edge(now), batch, using),
@@ -227,6 +229,16 @@ def _forget_commits(txids: set[int], using: str) -> None:
 def _prune_keys(now: dt.datetime, using: str) -> int:
     edge = now - dt.timedelta(seconds=ojs_settings.IDEMPOTENCY_TTL)
     return IdempotencyKey.objects.using(using).filter(created_at__lt=edge).delete()[0]
+
+
+#: How long a worker that never beats is remembered after its latest FETCH: nothing else tells when it has gone.
+_FORGOTTEN = dt.timedelta(days=1)
+
+
+def _prune_workers(now: dt.datetime, using: str) -> int:
+    """Those that beat are declared dead instead (`rescue`). Who comes back is met anew."""
+    silent = Worker.objects.using(using).filter(last_heartbeat_at=None, last_seen_at__lt=now - _FORGOTTEN)
+    return silent.delete()[0]
 
 
 def _delete(query: QuerySet[Job], batch: int, using: str) -> int:

@@ -554,6 +554,17 @@ class TestPrune:
         assert [event["data"]["job_id"] for event in page.events] == [str(row["id"])]
         assert page.gap is not None
 
+    def test_workers_that_never_beat_are_forgotten_when_they_are_silent(self, frozen_clock: Any) -> None:
+        fetch(["default"], worker_id="gone")
+        fetch(["default"], worker_id="there")
+        beat(Beat("beating"))
+        frozen_clock.advance(hours=20)
+        fetch(["default"], worker_id="there")
+        assert prune()["workers"] == 0
+        frozen_clock.advance(hours=20)
+        assert prune()["workers"] == 1
+        assert set(Worker.objects.values_list("pk", flat=True)) == {"there", "beating"}
+
     def test_the_dead_letter_queue_keeps_the_newest(self, settings: Any, frozen_clock: Any) -> None:
         settings.OJS = {"DEAD_LETTER_MAX_COUNT": 2}
         rows = []
