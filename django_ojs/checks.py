@@ -3,7 +3,7 @@
 E001 unknown setting            W001 anonymous callers allowed       W101 SQLite journal is not WAL
 E002 mistyped setting           W002 URLs are not included           W102 SQLite locks too late
 E003 bad middleware             W003 channels is not installed       W103 SQLite gives up early
-E004 bad handler                W004 django_filters is not installed W104 PostgreSQL isolation level
+E004 bad handler                                                     W104 PostgreSQL isolation level
 E005 rest_framework missing     W005 heartbeats too rare             W105 MariaDB isolation level
 E006 USE_TZ is off              W006 a connection per request        W106 database without SKIP LOCKED
 E007 no users and permissions   W008 webhooks over plain http
@@ -77,7 +77,7 @@ def check_handlers(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.compatibility)
 def check_apps(**kwargs: Any) -> _CheckResult:
-    """E005, E006, W003, W004: what else belongs into the settings."""
+    """E005, E006, W003: what else belongs into the settings."""
     problems: _CheckResult = []
     if not apps.is_installed("rest_framework"):
         hint = "Add 'rest_framework' to INSTALLED_APPS."
@@ -85,10 +85,9 @@ def check_apps(**kwargs: Any) -> _CheckResult:
     if not settings.USE_TZ:
         hint = "Set USE_TZ = True: an instant without a time zone is not the same instant on every worker."
         problems.append(Error("django-ojs needs time zone support.", hint=hint, id="ojs.E006"))
-    for app, number, lost in (("channels", "W003", "WebSocket"), ("django_filters", "W004", "filters in the REST API")):
-        if not apps.is_installed(app):
-            hint = f"Add '{app}' to INSTALLED_APPS, or silence ojs.{number} if you do without."
-            problems.append(Caution(f"Without {app} there is no {lost}.", hint=hint, id=f"ojs.{number}"))
+    if not apps.is_installed("channels"):
+        hint = "Add 'channels' to INSTALLED_APPS, or silence ojs.W003 if you do without."
+        problems.append(Caution("Without channels there is no WebSocket.", hint=hint, id="ojs.W003"))
     return problems
 
 

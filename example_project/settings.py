@@ -68,7 +68,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "channels",
-    "django_filters",
     *_installed("drf_spectacular", "drf_spectacular_sidecar"),
     "django_ojs",
     "example_project",

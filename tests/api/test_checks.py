@@ -140,7 +140,7 @@ def test_w006_a_connection_for_each_request(
 
 @pytest.mark.parametrize(
     "app,number",
-    [("rest_framework", "ojs.E005"), ("channels", "ojs.W003"), ("django_filters", "ojs.W004")],
+    [("rest_framework", "ojs.E005"), ("channels", "ojs.W003")],
 )
 def test_apps_that_are_missing(monkeypatch: pytest.MonkeyPatch, app: str, number: str) -> None:
     monkeypatch.setattr(checks.apps, "is_installed", lambda name: name != app)

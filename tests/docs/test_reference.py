@@ -97,7 +97,7 @@ def test_every_check_is_there_with_its_advice() -> None:
     assert {one.number for one in found} == listed
     assert [one.number for one in found if not (one.title and one.message and one.hint.strip("…. "))] == []
     advice = {one.number: one for one in found}
-    assert advice["W004"].message.startswith("Without django_filters")
+    assert advice["W003"].message.startswith("Without channels")
     assert advice["W001"].when == "with `check --deploy`"
     assert advice["W110"].when == advice["W102"].when == "with `check --database` and `migrate`"
 

@@ -13,7 +13,7 @@ from django.core import checks
 from django.core.management import call_command
 
 CONTRIB = [f"django.contrib.{name}" for name in ("admin", "auth", "contenttypes", "sessions", "messages")]
-OURS = ["rest_framework", "channels", "django_filters", "django_ojs"]
+OURS = ["rest_framework", "channels", "django_ojs"]
 BARE = ["django.contrib.auth", "django.contrib.contenttypes"]
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",

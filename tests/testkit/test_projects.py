@@ -15,7 +15,7 @@ from tests.testkit.test_docs import run
 
 SETTINGS = """
 SECRET_KEY = "of a project"
-INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "channels", "django_filters"]
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "channels"]
 INSTALLED_APPS += ["django_ojs"]
 DATABASES = {"default": {
     "ENGINE": "django.db.backends.sqlite3", "NAME": "data.sqlite3", "TEST": {"NAME": "test.sqlite3"},

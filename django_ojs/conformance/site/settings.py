@@ -13,7 +13,6 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "rest_framework",
     "channels",
-    "django_filters",
     "django_ojs",
     "django_ojs.conformance.site",
 ]
