@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, TypedDict
 
 from django_ojs.client import arguments
-from django_ojs.policies import durations, names, retry
+from django_ojs.policies import durations, names, ratelimit, retry
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
 Duration: TypeAlias = str | int | float | dt.timedelta
@@ -27,6 +27,7 @@ class HandlerOptions(TypedDict, total=False):
     unique: bool | Mapping[str, Any]  #: True: the same type and arguments only once at a time
     tags: Iterable[str]
     meta: Mapping[str, Any]
+    rate_limit: Mapping[str, Any]  #: what jobs share, as on the wire: `{"key": "partner", "concurrency": 1}`
     result_ttl: Duration  #: how long the result is kept; 0: not at all, -1: for ever
 
 
@@ -73,7 +74,7 @@ def attributes(options: Mapping[str, Any]) -> dict[str, Any]:
     """The members of an envelope that say the same as `options`.
 
     Raises TypeError or ValueError, naming the option, for a value that cannot be meant, and
-    InvalidRetryPolicy for an impossible retry policy.
+    InvalidRetryPolicy or InvalidRequest for an impossible retry policy or rate limit.
     """
     if "at" in options and "delay" in options:
         raise TypeError("Give either at= or delay=, not both.")
@@ -115,6 +116,14 @@ def _retry(name: str, value: Any) -> dict[str, Any]:
         raise TypeError(f'retry={value!r}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
     arguments.check(dict(value), name)
     retry.parse(dict(value), name)
+    return {name: dict(value)}
+
+
+def _rate_limit(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f'rate_limit={value!r}: give a dict such as {{"key": "partner", "concurrency": 1}}.')
+    arguments.check(dict(value), name)
+    ratelimit.parse(dict(value), name)
     return {name: dict(value)}
 
 
@@ -176,7 +185,7 @@ def _text(name: str, value: Any) -> dict[str, Any]:
 _READERS = {
     "queue": _queue, "priority": _plain, "retry": _retry, "timeout": _limit, "visibility_timeout": _limit,
     "unique": _unique, "tags": _tags, "meta": _meta, "delay": _delay, "at": _instant, "expires_at": _instant,
-    "pending": _plain, "id": _text, "result_ttl": _result_ttl,
+    "pending": _plain, "id": _text, "result_ttl": _result_ttl, "rate_limit": _rate_limit,
 }  # fmt: skip
 
 

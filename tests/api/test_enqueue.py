@@ -61,6 +61,17 @@ def test_options_apply_to_one_job_only(send: Any, frozen_clock: Any) -> None:
     assert send.enqueue("a", "b").state == "available"
 
 
+def test_jobs_of_different_types_share_a_limit_by_its_key(handlers: Registry) -> None:
+    @job("api.call", rate_limit={"key": "partner", "concurrency": 1})
+    def call(number: int) -> None: ...
+
+    first = call.enqueue(1)
+    second = enqueue("api.fetch", 2, rate_limit={"key": "partner", "concurrency": 1})
+    assert [row["id"] for row in fetch(["default"], count=2)] == [first.id]
+    ack_one(Ack(first.id))
+    assert [row["id"] for row in fetch(["default"], count=2)] == [second.id]
+
+
 def test_pending_id_and_expiry(send: Any, frozen_clock: Any) -> None:
     wanted = "01941234-1234-7234-8234-123456789abc"
     expires_at = frozen_clock.now + dt.timedelta(hours=1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_ojs.client.options import HANDLER_NAMES, attributes, checked, merged, milliseconds
-from django_ojs.errors import InvalidRetryPolicy
+from django_ojs.errors import InvalidRetryPolicy, OJSError
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,7 @@ def test_what_is_no_duration_is_refused(value: Any) -> None:
         ({"tags": ("a", "b")}, {"tags": ["a", "b"]}),
         ({"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, {"scheduled_at": "2026-01-01T00:00:00.000Z"}),
         ({"expires_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}, {"expires_at": "2026-01-01T00:00:00.000Z"}),
+        ({"rate_limit": {"key": "k", "concurrency": 2}}, {"rate_limit": {"key": "k", "concurrency": 2}}),
         ({"priority": "HIGH", "pending": True}, {"priority": "HIGH", "pending": True}),
     ],
 )
@@ -72,6 +73,8 @@ def test_options_become_attributes(options: dict[str, Any], expected: dict[str, 
         ({"retry": {"max_attempts": -1}}, InvalidRetryPolicy, "retry.max_attempts"),
         ({"meta": {"when": dt.date(2026, 1, 1)}}, TypeError, r'meta\["when"\]'),
         ({"meta": []}, TypeError, "give a dict"),
+        ({"rate_limit": 5}, TypeError, "concurrency"),
+        ({"rate_limit": {"key": "k", "concurrency": -1}}, OJSError, "rate_limit.concurrency"),
         ({"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "delay": 5}, TypeError, "not both"),
     ],
 )
