@@ -22,7 +22,7 @@ from django_ojs.models import Job
 from django_ojs.operations import audit
 from django_ojs.operations.bulk import Filter, matching
 from django_ojs.operations.common import database
-from django_ojs.operations.deadletters import mentions
+from django_ojs.operations.deadletters import telling
 from django_ojs.policies import durations
 from django_ojs.states import State, ordered
 
@@ -117,7 +117,7 @@ def chosen(options: dict[str, Any], default: Sequence[State]) -> tuple[Filter, Q
     )  # fmt: skip
     more = Q(type__startswith=named[:-1]) if begins else Q()
     if options["error"]:
-        more &= DEAD_LETTER & mentions(options["error"])
+        more &= DEAD_LETTER & telling(options["error"])
     return found, more
 
 

@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 
 from django_ojs import jsontext
 from django_ojs.models import Job
+from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant, parse_instant
 
 _TEXTS = ("type", "queue", "error")
@@ -42,7 +43,7 @@ class Filter:
     def jobs(self, using: str | None = None) -> QuerySet[Job]:
         found = Job.objects.using(using).dead_letters().filter(named("type", self.type) & named("queue", self.queue))
         if self.error:
-            found = found.filter(mentions(self.error))
+            found = found.filter(telling(self.error))
         return found.filter(finished_at__lte=self.until) if self.until else found
 
 
@@ -51,6 +52,14 @@ def named(field: str, value: str) -> Q:
     if value.endswith("*"):
         return Q(**{f"{field}__startswith": value[:-1]})
     return Q(**{field: value}) if value else Q()
+
+
+def telling(text: str) -> Q:
+    """`mentions`, for whoever acts on what fits. Where the site hides anything, a text is looked for at the beginning
+    of an error's type only, which is never hidden: else one could find out the rest by asking what fits."""
+    if redaction.active() is None:
+        return mentions(text)
+    return Q(errors__contains=f'"type":"{jsontext.dumps(text)[1:-1]}')
 
 
 def mentions(text: str) -> Q:

@@ -216,3 +216,19 @@ def test_what_a_job_carries_is_text_in_the_form(admin_client: Client) -> None:
     body = admin_client.get(edit(job)).content.decode()
     assert "<script>alert" not in body
     assert body.count("</textarea>") == 2
+
+
+def test_a_filter_does_not_tell_what_is_hidden(admin_client: Client, settings: Any) -> None:
+    (job,) = dead(error={"type": "CardRefused", "message": "number 4711", "retryable": False})
+
+    def found(text: str) -> bool:
+        shared.forget()
+        return (
+            str(job.pk)[-12:]
+            in admin_client.get(reverse("admin:django_ojs_dead_letters"), {"error": text}).content.decode()
+        )
+
+    assert found("4711")
+    settings.OJS = {"REDACT": {"types": {"*": ["errors"]}}}
+    assert not found("4711")
+    assert found("CardRef")
