@@ -15,8 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from django.db.models import BooleanField, Q, QuerySet
-from django.db.models.expressions import RawSQL
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -25,7 +24,7 @@ from django.utils.translation import gettext as _
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, WorkflowStep
-from django_ojs.models.job import STAGED
+from django_ojs.models.job import STAGED, is_staged
 from django_ojs.operations import counts
 from django_ojs.operations.deadletters import mentions, named
 from django_ojs.policies import redaction
@@ -36,12 +35,6 @@ DEAD_LETTER = "dead_letter"
 #: Jobs of the first slice; jobs of a state that are few.
 FIRST, FEW = 1000, 20_000
 _TEXTS = ("q", "state", "queue", "type", "tag", "worker", "workflow", "error")
-#: What the index of staged jobs says of itself, in the same words: SQLite does not compare an IN with parameters.
-_STAGED = RawSQL(  # noqa: S611 - nothing in it comes from outside
-    f"{Job._meta.db_table}.state IN ({', '.join(repr(state.value) for state in STAGED)})",
-    [],
-    output_field=BooleanField(),
-)
 #: Whether a job that the database found is one in truth, from its row.
 Check = Callable[[dict[str, Any]], bool]
 
@@ -147,7 +140,7 @@ class Search:
         if self.state in TERMINAL:
             return Q(state=self.state, finished_at__isnull=False)
         if self.state in STAGED:
-            return Q(state=self.state) & Q(_STAGED)
+            return Q(state=self.state) & is_staged()
         return Q(state=self.state) if self.state in LIVE else Q()
 
     def _times(self) -> Q:

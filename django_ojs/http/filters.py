@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from django_ojs import jsontext, states
 from django_ojs.http import access, fields, query
 from django_ojs.models import Job
-from django_ojs.models.job import STAGED, JobQuerySet
+from django_ojs.models.job import STAGED, JobQuerySet, is_staged
 from django_ojs.policies import durations, names
 from django_ojs.states import State
 
@@ -109,7 +109,7 @@ def in_states(jobs: QuerySet[Job], wanted: list[State]) -> QuerySet[Job]:
     found = jobs.filter(state__in=wanted)
     if states.TERMINAL.issuperset(wanted):
         found = found.filter(finished_at__isnull=False)
-    return found.filter(state__in=STAGED) if set(STAGED) == set(wanted) else found
+    return found.filter(is_staged()) if set(STAGED).issuperset(wanted) else found
 
 
 def of_query(request: Request, jobs: JobQuerySet | None = None) -> QuerySet[Job]:
