@@ -1,7 +1,7 @@
 """The one clock. Everything that asks for the time asks here, so that tests own it.
 
-Across hosts the database's clock decides what is due and whose lease is over: on a server database
-`now(using)` is this host's clock corrected by the offset measured against the database, once a minute.
+Hosts disagree about the time, and what is due or whose lease is over must not depend on who looks. So on a server
+database `now(using)` is this host's clock plus how far the database's is ahead of it, which is looked up each minute.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.models import APIKey
 from django_ojs.policies import names
+from django_ojs.policies.durations import LATEST
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +156,17 @@ def validate(
         "scopes": list(_scope_faults(scopes)),
         "queues": list(_faults("queue name", names.check_queue, queues)),
         "job_types": list(_faults("job type", _check_pattern, job_types)),
-        "expires_at": [_PAST] if expires_at is not None and expires_at <= clock.now() else [],
+        "expires_at": [] if expires_at is None else list(_time_faults(expires_at)),
     }
     if any(faults.values()):
         raise ValidationError({field: messages for field, messages in faults.items() if messages})
+
+
+def _time_faults(expires_at: dt.datetime) -> Iterator[str]:
+    if expires_at <= clock.now():
+        yield _PAST
+    elif expires_at > LATEST:
+        yield "That is too late: choose a year before 9999, or none."
 
 
 def _scope_faults(scopes: Sequence[str]) -> Iterator[str]:

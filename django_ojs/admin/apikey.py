@@ -22,6 +22,7 @@ from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.models import APIKey
+from django_ojs.operations import audit
 
 
 def _revoke(pks: Sequence[int], by: str) -> list[Any]:
@@ -121,6 +122,14 @@ class APIKeyAdmin(OperatingAdmin):
             obj.text = keys.issue(obj)
 
         auditing.saved(request, form, obj, "apikey.create", issue)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        found = APIKey.objects.filter(pk=obj.pk)
+        audit.perform(found.delete, auditing.entry(request, "apikey.delete", obj.name))
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        for key in queryset:
+            self.delete_model(request, key)
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

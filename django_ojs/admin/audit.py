@@ -30,7 +30,7 @@ class TargetFilter(TextFilter):
 class DoorFilter(admin.SimpleListFilter):
     """The doors there are: asking the rows which they came through would read them all."""
 
-    title, parameter_name = "door", "door"
+    title, parameter_name = _("door"), "door"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(door, door) for door in ("http", "admin", "command")]

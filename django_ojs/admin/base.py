@@ -8,20 +8,26 @@ from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.db.models import Case, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThan
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin.display import shorten
+from django_ojs.models import Job
 from django_ojs.models.fields import JSONTextField
 from django_ojs.operations.deadletters import named
 
 #: An offset reads all rows before it: who needs to go further has filters.
 MAX_PAGE = 10_000
+
+
+#: How Django's own filters compare.
+_COMPARISONS = frozenset({"", "exact", "isnull", "in", "gte", "lt"})
 
 
 class EndlessChangeList(ChangeList):
@@ -51,6 +57,11 @@ class EndlessChangeList(ChangeList):
         more = self.result_count > self.page_num * self.list_per_page
         return self.get_query_string({"p": self.page_num + 1}) if more else ""
 
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        """The list's own order, whatever the address says: any other would have to sort the table."""
+        self.params.pop(ORDER_VAR, None)
+        return super().get_ordering(request, queryset)
+
 
 class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rows that may be looked at. Who may act on them needs the model's change or delete permission."""
@@ -66,6 +77,25 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return EndlessChangeList
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """What the list's filters ask for. Django would take any column in the address: whoever may see the list could
+        spell out what is hidden or secret with `__startswith`, and have the table scanned."""
+        filters = [one[0] if isinstance(one, tuple) else one for one in self.list_filter]
+        column, _, comparison = lookup.partition("__")
+        if column in [one for one in filters if isinstance(one, str)]:
+            return comparison in _COMPARISONS
+        if lookup in {getattr(one, "parameter_name", "") for one in filters}:
+            return True
+        fields = self.opts.get_fields()
+        columns = {"pk", *(field.name for field in fields), *(getattr(field, "attname", "") for field in fields)}
+        return not comparison and column not in columns
+
+    def job_url(self, job_id: object) -> str:
+        """The page of a job, '' where this site has none."""
+        if not self.admin_site.is_registered(Job):
+            return ""
+        return reverse("admin:django_ojs_job_change", args=[job_id], current_app=self.admin_site.name)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -14,7 +14,6 @@ from django.contrib import admin
 from django.contrib.admin.models import DELETION
 from django.db.models import Model
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils import dateformat, timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -155,7 +154,7 @@ class CronScheduleAdmin(OperatingAdmin):
         took = None
         if job["started_at"] and job["finished_at"]:
             took = round((job["finished_at"] - job["started_at"]) / dt.timedelta(milliseconds=1))
-        url = reverse("admin:django_ojs_job_change", args=[run.job_id], current_app=self.admin_site.name)
+        url = self.job_url(run.job_id)
         state = display.label(job["state"])
         return line | {"id": str(run.job_id), "url": url, "state": state, "took": display.duration(took)}
 

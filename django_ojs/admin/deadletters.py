@@ -41,11 +41,12 @@ class Group:
     first: dt.datetime
     last: dt.datetime
     example: Any
+    kind: str  #: the error's type as it is stored
 
     @property
     def query(self) -> str:
         """The filter that finds these, and others with this kind of error."""
-        return urlencode({"type": self.type, "error": self.error} if self.error else {"type": self.type})
+        return urlencode({"type": self.type, "error": self.kind} if self.kind else {"type": self.type})
 
 
 @lru_cache(maxsize=64)
@@ -68,9 +69,12 @@ def compute(using: str) -> list[Group]:
     found: dict[tuple[str, str, str], Group] = {}
     rows: Iterable[Any] = read.values_list("pk", "type", "finished_at", "history")[:SAMPLE]
     for pk, job_type, ended, history in rows:
-        kind, message = display.brief(redaction.error(job_type, history[-1]) if history else None)
-        message = shape(message)
-        group = found.setdefault((job_type, kind, message), Group(job_type, kind, message, 0, ended, ended, pk))
+        error = redaction.error(job_type, history[-1]) if history else {}
+        kind, message = display.brief(error)
+        key = job_type, kind, shape(message)
+        if key not in found:
+            found[key] = Group(*key, 0, ended, ended, pk, str(error.get("type") or ""))
+        group = found[key]
         group.count += 1
         group.first = ended
     return sorted(found.values(), key=lambda group: (-group.count, group.type, group.error))[:GROUPS]

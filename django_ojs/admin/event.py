@@ -7,7 +7,6 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -64,7 +63,8 @@ class EventAdmin(TailAdmin):
     def about(self, event: Event) -> SafeString | str:
         if event.job_id is None:
             return display.code(event.subject)
-        url = reverse("admin:django_ojs_job_change", args=[event.job_id], current_app=self.admin_site.name)
+        if not (url := self.job_url(event.job_id)):
+            return display.code(event.job_id)
         text = str(event.job_id)
         return format_html('<a class="ojs-id" title="{}" href="{}">{}…{}</a>', text, url, text[:8], text[-6:])
 

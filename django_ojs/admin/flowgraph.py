@@ -109,7 +109,8 @@ def _box(box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str]) ->
         (8, 32, "ojs-node-state", _fit(" · ".join(told), box.width)),
     ]
     drawn = _group(box, "ojs-node", node.colour, tip, texts)
-    return format_html('<a href="{}">{}</a>', link(node.job), drawn) if node.job else drawn
+    address = link(node.job) if node.job else ""
+    return format_html('<a href="{}">{}</a>', address, drawn) if address else drawn
 
 
 def _gathered(box: Box, nodes: dict[int, _Node]) -> SafeString:

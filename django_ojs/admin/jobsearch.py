@@ -26,7 +26,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, WorkflowStep
 from django_ojs.models.job import STAGED, is_staged
 from django_ojs.operations import counts
-from django_ojs.operations.deadletters import mentions, named
+from django_ojs.operations.deadletters import LONGEST, mentions, named
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import EARLIEST, LATEST, format_instant, parse_duration_ms, parse_instant
 from django_ojs.states import LIVE, TERMINAL, State
@@ -58,7 +58,7 @@ class Search:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Search:
         """From the parameters of a request."""
-        texts = {name: given.get(name, "").replace("\0", "").strip() for name in _TEXTS}
+        texts = {name: given.get(name, "").replace("\0", "").strip()[:LONGEST] for name in _TEXTS}
         times: dict[str, dt.datetime | None] = {}
         faults: list[str] = []
         for name in ("since", "until"):

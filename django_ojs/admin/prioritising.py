@@ -37,7 +37,7 @@ class Prioritising(OperatingAdmin):
             raise PermissionDenied
         given = request.POST.get("priority", "").strip()
         if given:
-            change = one_by_one(lambda pk, by: prioritise(pk, _number(given), by=by))
+            change = one_by_one(lambda pk, by: prioritise(pk, number(given), by=by))
             verb = Verb(
                 "prioritise", "Change priority", _("given the priority %(priority)s") % {"priority": given}, change
             )
@@ -47,7 +47,7 @@ class Prioritising(OperatingAdmin):
         return HttpResponseRedirect(self._url("change", job.pk))
 
 
-def _number(text: str) -> int | str:
+def number(text: str) -> int | str:
     """The text itself where it is no number: it may be a name, and the operation knows."""
     try:
         return int(text)

@@ -21,7 +21,7 @@ from django_ojs import clock
 from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
 from django_ojs.admin.queueform import QueueForm
-from django_ojs.models import Queue
+from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import configure, counts
 from django_ojs.operations.common import database
@@ -208,7 +208,9 @@ class QueueAdmin(OperatingAdmin):
         return display.json(configure.effective(queue, _template()) or None)
 
     @admin.display(description=_("jobs"))
-    def its_jobs(self, queue: Queue) -> SafeString:
+    def its_jobs(self, queue: Queue) -> SafeString | str:
+        if not self.admin_site.is_registered(Job):
+            return display.NOTHING
         url = reverse("admin:django_ojs_job_changelist", current_app=self.admin_site.name)
         waiting = urlencode({"queue": queue.name, "state": "available"})
         return format_html(

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy
 from django_ojs import jsontext
 from django_ojs.admin import auditing, display, shared
 from django_ojs.admin.operate import OperatingAdmin
+from django_ojs.admin.prioritising import number
 from django_ojs.errors import OJSError
 from django_ojs.models import Job
 from django_ojs.operations import audit
@@ -66,8 +67,8 @@ class RetryForm(forms.Form):
     def override(self) -> dict[str, Any]:
         """What differs from the job."""
         given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
-        if given.get("priority", "").lstrip("+-").isdecimal():
-            given["priority"] = int(given["priority"])
+        if "priority" in given:
+            given["priority"] = number(given["priority"])
         return {name: value for name, value in given.items() if value != getattr(self.job, name)}
 
 

@@ -6,11 +6,10 @@ import dataclasses
 import uuid
 from typing import Any
 
-from django.apps import apps
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, get_script_prefix, path, reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.dateparse import parse_datetime
 from django.utils.http import urlencode
@@ -23,6 +22,7 @@ from django_ojs.admin.timeline import note
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
+from django_ojs.http import sockets
 from django_ojs.models import Job
 from django_ojs.policies import names
 
@@ -31,8 +31,6 @@ FIRST, MOST, CHARACTERS = 50, 200, 4000
 #: How many rows the page may keep.
 ROWS = (100, 200, 500)
 _VALUES = 20
-#: Where `realtime.routing` puts it. Where no server answers there, the script goes on asking.
-SOCKET = "ojs/v1/events/ws"
 _NOWHERE = uuid.UUID(int=0)
 
 
@@ -119,7 +117,7 @@ class TailAdmin(IdSearchAdmin):
             "events": [_line(event) for event in found],
             "cursor": end or "",
             "more": f"{place}?{wanted.query}",
-            "socket": f"{get_script_prefix()}{SOCKET}" if apps.is_installed("channels") else "",
+            "socket": sockets.address(request),
             "filter": jsontext.dumps(wanted.on_the_wire),
             "job_url": self._job_url(request),
         }

@@ -166,12 +166,24 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         rotated, secret = outcomes[0]
         return self._show_secret(request, rotated, secret, gettext("New secret"))
 
+    def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Deliveries are for those who may see them, on a site that has their pages."""
+        response = super().change_view(request, *args, **kwargs)
+        may = request.user.has_perm(f"{self.opts.app_label}.view_webhookdelivery")
+        if isinstance(response, TemplateResponse) and response.context_data is not None and not may:
+            response.context_data["deliveries"] = None
+        return response
+
     def page_context(self, obj: Any) -> dict[str, Any]:
+        if not self.admin_site.is_registered(WebhookDelivery):
+            return {"deliveries": None}
         latest = WebhookDelivery.objects.filter(subscription_id=obj.pk).order_by("-id").defer("body", "response_body")
         return {
             "deliveries": [
                 {
-                    "url": reverse("admin:django_ojs_webhookdelivery_change", args=[row.pk]),
+                    "url": reverse(
+                        "admin:django_ojs_webhookdelivery_change", args=[row.pk], current_app=self.admin_site.name
+                    ),
                     "type": row.event_type,
                     "status": _label(row),
                     "attempts": row.attempt_count,
@@ -265,8 +277,11 @@ class WebhookDeliveryAdmin(OperatingAdmin):
 
     @admin.display(description=_("subscription"))
     def subscribed(self, delivery: WebhookDelivery) -> SafeString:
-        url = reverse("admin:django_ojs_webhooksubscription_change", args=[delivery.subscription_id])
-        return format_html('<a href="{}">{}</a>', url, display.ends(f"sub_{delivery.subscription_id}"))
+        name = display.ends(f"sub_{delivery.subscription_id}")
+        if not self.admin_site.is_registered(WebhookSubscription):
+            return name
+        page, pk = "admin:django_ojs_webhooksubscription_change", delivery.subscription_id
+        return format_html('<a href="{}">{}</a>', reverse(page, args=[pk], current_app=self.admin_site.name), name)
 
     @admin.display(description=_("error"))
     def its_error(self, delivery: WebhookDelivery) -> str:

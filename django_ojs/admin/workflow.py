@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -78,7 +78,7 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
         return [path("<uuid:flow_id>/graph/", view, name="django_ojs_workflow_graph"), *super().get_urls()]
 
     def page_context(self, obj: Workflow) -> dict[str, Any]:
-        return {"graph": draw(obj, self._job_url), "state": self.state_label(obj), "progress": self.members_done(obj)}
+        return {"graph": draw(obj, self.job_url), "state": self.state_label(obj), "progress": self.members_done(obj)}
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -98,9 +98,6 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
         response = TemplateResponse(request, "django_ojs/admin/workflow_live.html", self.page_context(flow))
         add_never_cache_headers(response)
         return response
-
-    def _job_url(self, job_id: uuid.UUID) -> str:
-        return reverse("admin:django_ojs_job_change", args=[job_id], current_app=self.admin_site.name)
 
     created = columns.time("created_at", "created")
     created_ago = columns.ago("created_at", "created")
@@ -142,6 +139,6 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
         job = jobs.get(step.job_id)
         if job is None:
             return (display.shorten(step.step_id), step.type, display.NOTHING, _("not enqueued"))
-        url = self._job_url(step.job_id)
+        url = self.job_url(step.job_id)
         link = format_html('<a class="ojs-id" href="{}">{}…{}</a>', url, str(step.job_id)[:8], str(step.job_id)[-6:])
         return (display.shorten(step.step_id), step.type, display.label(job["state"]), link)

@@ -1,8 +1,8 @@
 """A total order for the log, assigned after commit, so that no reader ever passes an event unseen.
 
-Rows become visible in commit order, not in the order of their ids: after id 11 was read, a late
-transaction may commit id 10. And waiting for the oldest open transaction would let one long transaction
-freeze every reader. So the order is given to what has *become visible*:
+An id is given out when a row is written, but others see the row when its transaction commits, when rows with higher
+ids may have been read already. And a reader that waits for whoever is still writing hangs on the longest transaction.
+So the order is given to what has *become visible*:
 
 - SQLite has one writer at a time: ids are commit order already.
 - PostgreSQL: every event knows its transaction. One pass compares the current snapshot with that of the

@@ -16,10 +16,11 @@ from django.db.models import QuerySet
 from django_filters import Filter, FilterSet
 from rest_framework.request import Request
 
-from django_ojs import jsontext, states
+from django_ojs import states
 from django_ojs.http import access, fields, query
 from django_ojs.models import Job
 from django_ojs.models.job import STAGED, JobQuerySet, is_staged
+from django_ojs.operations.deadletters import typed
 from django_ojs.policies import durations, names
 from django_ojs.states import State
 
@@ -98,7 +99,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return jobs.filter(created_at__lt=value)
 
     def by_error(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
-        return jobs.filter(errors__contains=f'"type":{jsontext.dumps(value)}')
+        return jobs.filter(typed(value))
 
 
 NAMES = tuple(JobFilter.base_filters)

@@ -95,6 +95,8 @@ def add_choice(parser: CommandParser, *, states: bool = True, ids: bool = True) 
         "--type", default="", metavar="TYPE", help="only this job type; `email.*` for all that begin so"
     )
     parser.add_argument("--queue", default="", metavar="NAME", help="only this queue")
+    parser.add_argument("--worker", default="", metavar="NAME", help="only jobs that this worker has, or had last")
+    parser.add_argument("--workflow", type=_id, metavar="ID", help="only members of this workflow")
     when = "an instant such as 2026-01-31T12:00:00Z, or so long ago: 90m, 2h, 7d"
     parser.add_argument("--before", type=_time, metavar="WHEN", help=f"only jobs enqueued before: {when}")
     parser.add_argument("--after", type=_time, metavar="WHEN", help="only jobs enqueued after")
@@ -116,6 +118,10 @@ def chosen(options: dict[str, Any], default: Sequence[State]) -> tuple[Filter, Q
         enqueued_before=options["before"], enqueued_after=options["after"],
     )  # fmt: skip
     more = Q(type__startswith=named[:-1]) if begins else Q()
+    if options["worker"]:
+        more &= Q(worker_id=options["worker"])
+    if options["workflow"]:
+        more &= Q(workflow_id=options["workflow"])
     if options["error"]:
         more &= DEAD_LETTER & telling(options["error"])
     return found, more
@@ -176,7 +182,7 @@ class Operator(ShellCommand):
         return refused, seen
 
     def _ids(self, options: dict[str, Any], default: Sequence[State]) -> list[uuid.UUID]:
-        filters = [options.get(name) for name in ("state", "type", "queue", "before", "after", "error")]
+        filters = [options.get(name) for name in _FILTERS]
         if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
             raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
         if options["ids"]:
@@ -193,6 +199,10 @@ class Operator(ShellCommand):
             raise CommandError("\nNothing was changed.") from None
         if answer.strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was changed.")
+
+
+#: The options of `add_choice` that narrow down.
+_FILTERS = ("state", "type", "queue", "worker", "workflow", "before", "after", "error")
 
 
 def _audited(run: Run, ids: Sequence[uuid.UUID], action: str, detail: dict[str, Any]) -> Sequence[Any]:
@@ -217,7 +227,7 @@ def _id(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a job") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is no id such as 01a201d1-1122-710b-befd-b4272ad0d41e") from None
 
 
 def _states(text: str) -> list[State]:

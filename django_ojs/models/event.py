@@ -1,6 +1,6 @@
 """The event log: what happened, in the transaction in which it happened.
 
-Rows become visible in commit order, not in the order of their ids, so ids alone are no cursor. How each
+A transaction that commits late brings ids that readers have passed, so ids alone are no cursor. How each
 database gives the log its total order is the business of `django_ojs.events.order`.
 """
 

@@ -13,6 +13,8 @@ from django_ojs.models import Job
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant, parse_instant
 
+#: Characters of a text that is looked for: databases have a limit for patterns.
+LONGEST = 1000
 _TEXTS = ("type", "queue", "error")
 
 
@@ -28,7 +30,7 @@ class Filter:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Filter:
         """From the parameters of a request; an unreadable time counts as none."""
-        texts = {name: given.get(name, "").replace("\0", "").strip() for name in _TEXTS}
+        texts = {name: given.get(name, "").replace("\0", "").strip()[:LONGEST] for name in _TEXTS}
         try:
             until = parse_instant(given["until"]) if given.get("until") else None
         except ValueError:
@@ -55,11 +57,14 @@ def named(field: str, value: str) -> Q:
 
 
 def telling(text: str) -> Q:
-    """`mentions`, for whoever acts on what fits. Where the site hides anything, a text is looked for at the beginning
-    of an error's type only, which is never hidden: else one could find out the rest by asking what fits."""
-    if redaction.active() is None:
-        return mentions(text)
-    return Q(errors__contains=f'"type":"{jsontext.dumps(text)[1:-1]}')
+    """`mentions`, for whoever acts on what fits. Where the site hides anything, the text has to be an error's type,
+    which is never hidden: else one could find out the rest by asking what fits."""
+    return mentions(text) if redaction.active() is None else typed(text)
+
+
+def typed(name: str) -> Q:
+    """Jobs with an error of this type. Errors are stored with their type and code first (`policies.errorobjects`)."""
+    return Q(errors__contains=f'{{"type":{jsontext.dumps(name)},"code":')
 
 
 def mentions(text: str) -> Q:

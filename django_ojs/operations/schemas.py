@@ -21,7 +21,7 @@ from django_ojs.models import JobSchema
 from django_ojs.models.fields import RawJSON
 from django_ojs.operations.candidates import Candidate
 from django_ojs.operations.common import atomic, database
-from django_ojs.policies import schemas
+from django_ojs.policies import redaction, schemas
 
 _TTL_SECONDS = 5.0
 
@@ -169,6 +169,8 @@ def _by_type(spec: JobSpec, registry: _Registry) -> Known | None:
 
 
 def _misfit(spec: JobSpec, known: Known, found: list[dict[str, str]]) -> SchemaValidation:
+    if redaction.quotes("args", spec.type, spec.meta):
+        found = [{**one, "message": "does not fit"} for one in found]
     details = {
         "field": found[0]["path"], "schema": known.uri, "job_type": spec.type, "version": known.version,
         "errors": found, "validation_errors": found,

@@ -54,6 +54,11 @@ class Rules:
         self._types = [(_matcher([pattern]), _parts(parts)) for pattern, parts in types.items()]
         self.classified = bool(setting.get("classified"))
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether members are hidden by their names."""
+        return self._keys is not None
+
     def hidden(self, job_type: str, meta: Any = None) -> frozenset[str]:
         """The parts of a job of this type that nobody may see."""
         if self.classified and isinstance(meta, dict) and meta.get("data_classification") in CLASSIFIED:
@@ -189,6 +194,12 @@ def hides(name: str, job_type: str, meta: Any = None) -> bool:
     if rules is None:
         return False
     return name in (rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta))
+
+
+def quotes(name: str, job_type: str, meta: Any = None) -> bool:
+    """Whether a sentence that quotes a value of this part may give away what is hidden, by its member's name too."""
+    rules = active()
+    return rules is not None and (rules.has_keys or hides(name, job_type, meta))
 
 
 def refusal(text: str, job_type: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.test import Client
 from django.urls import reverse
 
@@ -151,9 +150,11 @@ def test_what_is_hostile_stays_text_and_what_is_hidden_hidden(admin_client: Clie
         assert "REDACTED" in json.dumps(told, default=str)
 
 
-def test_the_socket_is_only_tried_where_there_is_one(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tail(admin_client).context["socket"] == "/ojs/v1/events/ws"
-    monkeypatch.setattr(apps, "is_installed", lambda name: name != "channels")
+def test_the_socket_is_where_the_site_says(admin_client: Client, settings: Any) -> None:
+    assert tail(admin_client).context["socket"] == "", "this client speaks WSGI"
+    settings.OJS = {"REALTIME_URL": "wss://events.example/ws"}
+    assert tail(admin_client).context["socket"] == "wss://events.example/ws"
+    settings.OJS = {"REALTIME_URL": ""}
     assert tail(admin_client).context["socket"] == ""
 
 

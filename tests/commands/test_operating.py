@@ -21,8 +21,8 @@ from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
 from django_ojs.management import operating
 from django_ojs.management.commands import ojs_status
-from django_ojs.models import AuditEntry, Event, Job, Queue
-from django_ojs.operations import audit
+from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
+from django_ojs.operations import audit, workflow
 from django_ojs.operations.fail import Failure, fail_one
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.register import register
@@ -112,6 +112,23 @@ def test_filters_narrow_the_list(frozen_clock: FrozenClock) -> None:
     assert run("ojs_jobs", "list", "--queue", "nowhere") == "There are no such jobs."
 
 
+def test_jobs_are_chosen_by_their_worker_and_their_workflow() -> None:
+    step = {"type": "mail.send", "args": []}
+    workflow.create({"type": "chain", "steps": [step, step]})
+    flow = Workflow.objects.get()
+    alone = enqueue("mail.send")
+    fetch(["default"], count=1, worker_id="w-1")
+
+    def ids(*arguments: str) -> set[str]:
+        return {job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", *arguments))}
+
+    (member,) = Job.objects.filter(workflow_id=flow.id).values_list("pk", flat=True)
+    assert ids("--workflow", str(flow.id)) == ids("--worker", "w-1") == {str(member)}
+    assert ids("--worker", "w-2") == set()
+    assert run("ojs_jobs", "cancel", "--worker", "w-1", "--state", "active", "--yes") == "1 job cancelled."
+    assert states(alone) == ["available"]
+
+
 def test_dead_letters_are_found_by_their_error_as_in_the_admin() -> None:
     dead = discarded()
     waiting = enqueue("mail.send")
@@ -130,7 +147,7 @@ def test_dead_letters_are_found_by_their_error_as_in_the_admin() -> None:
         (("list", "--state", "broken"), "is not made of"),
         (("list", "--before", "tomorrow"), "neither so long ago nor an instant"),
         (("list", "--limit", "0"), "not a number above zero"),
-        (("cancel", "5"), "is not the id of a job"),
+        (("cancel", "5"), "is no id such as"),
         (("cancel",), "Say which jobs"),
         (("cancel", "--all", "--queue", "mail"), "Say which jobs"),
         (("show", "5"), "Job '5' not found"),

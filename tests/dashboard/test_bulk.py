@@ -231,4 +231,4 @@ def test_a_filter_does_not_tell_what_is_hidden(admin_client: Client, settings: A
     assert found("4711")
     settings.OJS = {"REDACT": {"types": {"*": ["errors"]}}}
     assert not found("4711")
-    assert found("CardRef")
+    assert found("CardRefused")
