@@ -83,6 +83,7 @@ def test_a_name_is_taken_only_once_even_by_a_revoked_key() -> None:
         ("job_types", {"job_types": ["mail.*.x"]}),
         ("job_types", {"job_types": ["mail-x.*"]}),
         ("expires_at", {"expires_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}),
+        ("expires_at", {"expires_at": dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(dt.timedelta(hours=-8)))}),
     ],
 )
 def test_an_impossible_key_is_refused_and_the_field_named(field: str, given: dict[str, Any]) -> None:

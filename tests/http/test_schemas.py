@@ -188,6 +188,14 @@ class TestPush:
         assert error["details"]["field"] == "args[0].id"
         error_of(push(api, [{"id": 1}, 2]), 422, "schema_validation")
 
+    def test_what_the_site_hides_is_not_repeated(self, api: Api, settings: Any) -> None:
+        register(api, USER)
+        for redact in ({"types": {"*": ["args"]}}, {"keys": ["*id*"]}):
+            settings.OJS = {**settings.OJS, "SCHEMA_VALIDATION": "strict", "REDACT": redact}
+            answer = push(api, [{"id": "4711"}])
+            assert error_of(answer, 422, "schema_validation")["details"]["field"] == "args[0].id"
+            assert "4711" not in answer.content.decode()
+
     def test_one_misfit_refuses_a_batch(self, api: Api, settings: Any) -> None:
         settings.OJS = {**settings.OJS, "SCHEMA_VALIDATION": "strict"}
         register(api)
