@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.sites import site
+from django.contrib.admin.utils import quote
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -13,9 +14,10 @@ from django.urls import reverse
 
 from django_ojs.admin import shared
 from django_ojs.models import APIKey, AuditEntry, Job, WebhookSubscription
-from django_ojs.operations import webhooks
+from django_ojs.operations import cron, webhooks, workflow
+from django_ojs.operations.register import register
 from django_ojs.webhooks import definition
-from tests.admin.conftest import dead, pushed, url
+from tests.admin.conftest import dead, one_in_each_state, pushed, url
 
 pytestmark = pytest.mark.django_db
 
@@ -83,3 +85,23 @@ def test_a_group_with_a_long_type_is_found_by_its_link(admin_client: Client) -> 
     (group,) = page.context["groups"]
     found = admin_client.get(reverse("admin:django_ojs_dead_letters") + "?" + group["query"])
     assert len(found.context["newest"]) == 1
+
+
+@pytest.mark.urls("tests.admin.urls_without_jobs")
+def test_pages_of_an_admin_without_jobs(admin_client: Client) -> None:
+    jobs = one_in_each_state()
+    workflow.create({"type": "chain", "steps": [{"type": "a.b", "args": []}]})
+    cron.register({"name": "tick", "cron": "@every 10s", "type": "a.b", "args": []})
+    register("w-1", {"queues": ["claims"]})
+    seen = 0
+    for model in OURS:
+        if model is Job:
+            continue
+        listed = f"/partial/django_ojs/{model._meta.model_name}/"
+        assert admin_client.get(listed).status_code in (200, 403), listed
+        for pk in model.objects.values_list("pk", flat=True)[:2]:
+            answer = admin_client.get(f"{listed}{quote(pk)}/change/")
+            assert answer.status_code in (200, 403), (listed, pk)
+            seen += 1
+    assert seen > 6
+    assert jobs
