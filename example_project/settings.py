@@ -142,11 +142,12 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 
-_FILES = "django.core.mail.backends.filebased.EmailBackend"
+# Mail: files for the demo, a server on this machine in production.
+_BACKEND = f"django.core.mail.backends.{'filebased' if DEBUG else 'smtp'}.EmailBackend"
 if django.VERSION >= (6, 1):
-    MAILERS = {"default": {"BACKEND": _FILES, "OPTIONS": {"file_path": DATA_DIR / "mail"}}}
+    MAILERS = {"default": {"BACKEND": _BACKEND, "OPTIONS": {"file_path": DATA_DIR / "mail"} if DEBUG else {}}}
 else:
-    EMAIL_BACKEND = _FILES
+    EMAIL_BACKEND = _BACKEND
     EMAIL_FILE_PATH = DATA_DIR / "mail"
 DEFAULT_FROM_EMAIL = "jobs@example.com"
 
