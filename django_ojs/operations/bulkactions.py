@@ -25,7 +25,6 @@ from django_ojs.operations.deadletters import Filter
 from django_ojs.operations.delete import delete
 from django_ojs.operations.retry import check_override, retry
 from django_ojs.operations.sweep import BATCH
-from django_ojs.policies.durations import format_instant
 
 #: The verbs, and what an event calls the jobs that were done.
 VERBS = {"retry": "retried", "delete": "deleted"}
@@ -140,14 +139,3 @@ def _end(action: BulkAction, using: str) -> None:
     action.state, action.finished_at = BulkAction.State.COMPLETED, clock.now(using)
     facts = {"total": action.matched, VERBS[action.verb]: action.succeeded, "skipped": action.failed}
     log.append([bulk.completed(action.verb, action.finished_at, **facts)], using)
-
-
-def describe(action: BulkAction) -> dict[str, Any]:
-    """The action as the operator's API shows it."""
-    ended = format_instant(action.finished_at) if action.finished_at else None
-    return {
-        "id": str(action.pk), "action": action.verb, "state": action.state, "filter": action.filter,
-        "expected": action.expected, "matched": action.matched, "succeeded": action.succeeded,
-        "failed": action.failed, "errors": action.errors or [], "started_by": action.actor,
-        "created_at": format_instant(action.created_at), "finished_at": ended,
-    }  # fmt: skip

@@ -115,7 +115,7 @@ def _changed(
     given = {name: value for name, value in override.items() if value is not None}
     extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     document = {"type": row["type"], "queue": row["queue"], "priority": row["priority"], "id": str(row["id"])}
-    document |= {name: extra[name] for name in ("schema",) if name in extra}
+    document |= {name: extra[name] for name in ("schema", "version") if name in extra}
     document |= {"args": jsontext.loads(row["args"]), "meta": jsontext.loads(row["meta"])} | given
     try:
         candidate = Candidate(None, envelope.parse(document, now=now))

@@ -12,6 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs.models import Job, JobSchema
 from django_ojs.operations import schemas
+from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.retry import retry_one
 from django_ojs.policies import schemas as policy
 from tests.http.conftest import Api, error_of
 
@@ -179,6 +182,15 @@ class TestPush:
         error_of(push(api, ["a", 1]), 422, "schema_validation")
         for version in (1, "1.0"):
             assert push(api, ["a", 1], version=version).status_code == 201
+
+    def test_a_retry_with_other_arguments_keeps_to_the_jobs_version(self, api: Api, settings: Any) -> None:
+        settings.OJS = {**settings.OJS, "SCHEMA_VALIDATION": "strict"}
+        register(api)
+        register(api, {"maxItems": 0}, version=2)
+        push(api, ["a", 1], version=1, retry={"max_attempts": 1})
+        (row,) = fetch(["default"])
+        fail_one(Failure(row["id"], {"message": "no"}))
+        assert retry_one(row["id"], override={"args": ["b", 2]})["state"] == "available"
 
     def test_a_schema_for_an_object_gets_the_only_argument(self, api: Api, settings: Any) -> None:
         settings.OJS = {**settings.OJS, "SCHEMA_VALIDATION": "strict"}
