@@ -61,10 +61,20 @@ SCHEDULES = [
     {"name": "every-ten-seconds", "cron": "@every 10s", "type": "demo.tidy", "args": []},
     {"name": "monthly-report", "cron": "0 6 1 * *", "timezone": "America/New_York", "type": "files.names", "args": []},
 ]  # fmt: skip
+SWITCH = "/ojs/v1/admin/system/maintenance"
 #: The demo's settings, and leave to send webhooks to this machine.
 SETTINGS = """
 from example_project.settings import *
 OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
+"""
+#: Two bulk actions: one that the demo's scheduler carries out, and one that was stopped.
+BULK = """
+from django_ojs.operations import bulkactions
+from django_ojs.operations.audit import Act
+from django_ojs.operations.deadletters import Filter
+by = Act("user:demo", "job.bulk_retry", door="admin")
+bulkactions.cancel(bulkactions.start("retry", Filter(type="mail.*"), by).pk)
+bulkactions.start("retry", Filter(type="files.hash"), by, override={"queue": "slow"})
 """
 #: Where this machine keeps Python and the checkout is nobody's business, in what live parts bring later neither.
 ANONYMOUS = """host => {
@@ -122,7 +132,11 @@ def main(directory: Path, wanted: list[str]) -> None:
             sys.exit(f"No such page: {', '.join(sorted(unknown))}. There are {', '.join(pages)}.")
         blank = browser.new_page()
         for name in wanted or pages:
+            if name == "maintenance":
+                post(base, SWITCH, {"enabled": True, "reason": "New disks for the database", "duration": "45m"})
             take(page, blank, pages[name], directory / name)
+            if name == "maintenance":
+                post(base, SWITCH, {"enabled": False})
         browser.close()
 
 
@@ -145,6 +159,7 @@ def demo() -> Iterator[tuple[str, str, str]]:
         try:
             base = f"http://127.0.0.1:{port}"
             prepare(process, base)
+            subprocess.run([sys.executable, "manage.py", "shell", "-c", BULK], cwd=ROOT, env=environment, check=True)  # noqa: S603
             address = f"http://127.0.0.1:{receiver.server_port}/hooks/jobs"
             yield base, Path(folder, "admin-password").read_text().strip(), address
         finally:
@@ -216,6 +231,10 @@ def operate(page: Page, base: str, receiver: str) -> None:
         page.click("#content [type=submit]")
     page.goto(f"{admin}/queue/probes/do/resume_queues/")
     page.click("#content [type=submit]")
+    page.goto(f"{admin}/job/overview/")
+    page.fill("#ojs-reason", "the mail host is being moved")
+    page.click("#ojs-queue-mail")
+    page.locator("[data-ojs-said] li").wait_for()
 
 
 def addresses(page: Page, base: str) -> dict[str, str]:
@@ -245,6 +264,8 @@ def addresses(page: Page, base: str) -> dict[str, str]:
         "schedule-new": f"{admin}/cronschedule/add/",
         "queues": f"{admin}/queue/",
         "queue": f"{admin}/queue/files/change/",
+        "queue-pause": f"{admin}/queue/files/do/pause_queues/",
+        "queue-defaults": f"{admin}/queue/_5Fdefault/change/",
         "workers": f"{admin}/worker/",
         "worker": first("worker/"),
         "events": f"{admin}/event/",
@@ -252,12 +273,17 @@ def addresses(page: Page, base: str) -> dict[str, str]:
         "event": first("event/?type=job.failed"),
         "webhooks": f"{admin}/webhooksubscription/",
         "webhook": first("webhooksubscription/"),
+        "webhook-new": f"{admin}/webhooksubscription/add/",
         "deliveries": f"{admin}/webhookdelivery/",
+        "delivery": first("webhookdelivery/?status__exact=failed"),
         "keys": f"{admin}/apikey/",
         "key-new": f"{admin}/apikey/add/",
         "audit": f"{admin}/auditentry/",
         "audit-entry": first("auditentry/"),
+        "bulk-actions": f"{admin}/bulkaction/",
+        "bulk-action": first("bulkaction/"),
         "app": f"{admin}/",
+        "maintenance": f"{jobs}/maintenance/",
     }
 
 
