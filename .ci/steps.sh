@@ -13,6 +13,7 @@ step_environments() { # what the later steps need, side by side: installing meas
   local jobs=() job
   bash .ci/services.sh headers # mysqlclient is compiled
   bash .ci/services.sh chromium
+  bash .ci/services.sh node
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
   "$venv/bin/pip" install -e '.[test,postgres,mysql,redis,dev]' && "$venv/bin/pip" check & jobs+=($!)
   newer_environment 3.12 'Django~=6.0.0' & jobs+=($!)
@@ -66,6 +67,33 @@ step_wheel() { # what a user installs, used where nothing of this checkout can b
 assert here.parent.name == "site-packages" and (here / "py.typed").exists()'
 }
 
+step_readme() { # its first command in a fresh clone: the demo starts, works, and ends with Ctrl-C
+  local fresh=$CI_WORK/fresh log=$CI_WORK/demo.log command page port pid attempt
+  bash .ci/services.sh curl
+  if ! git clone --quiet . "$fresh"; then # no clone, or another user's: its files, then, but for what was made here
+    mkdir -p "$fresh"
+    tar --exclude=./.git --exclude='./.venv*' --exclude='./*.sqlite3*' -cf - . | tar -xf - -C "$fresh"
+  fi
+  command=$(awk '/^```sh/ { inside = 1; next } /^```/ { if (inside) exit } inside' README.md)
+  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  echo "$command --port $port"
+  set -m # a terminal of its own, which Ctrl-C is for
+  (cd "$fresh" && exec bash -c "$command --port $port") >"$log" 2>&1 &
+  pid=$!
+  for attempt in {1..600}; do
+    grep -qE 'completed [1-9]' "$log" && break
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 1
+  done
+  cat "$log"
+  grep -E 'completed [1-9]' "$log" | tail -n 1
+  page=$(curl -fsSL "$(grep -oE 'http://[^ ]+/overview/' "$log")")
+  [[ $page == *'name="password"'* ]]
+  curl -fsS "http://127.0.0.1:$port/ojs/manifest" >/dev/null
+  kill -INT -- "-$pid"
+  wait "$pid"
+}
+
 step_docs() { # the documentation, with warnings as errors
   "$venv/bin/pip" install -e '.[docs]'
   "$venv/bin/python" -m sphinx -W --keep-going -b html docs "$CI_WORK/docs"
@@ -73,6 +101,23 @@ step_docs() { # the documentation, with warnings as errors
 
 step_python312() { newer_suite 3.12 -m "not slow"; } # between two versions on which the slow ones run
 step_python313() { OJS_TEST_FULL=1 newer_suite 3.13; } # 20,000 jobs on SQLite
+
+step_djangotasks() { # Django's own tests of its Tasks framework on our backend; ours with the backport beside Django 6
+  local version python none=1 code=0 told
+  for version in 3.12 3.13; do
+    find_python "$version" >/dev/null || continue
+    none=0
+    python=$CI_WORK/python$version/bin/python
+    told=0
+    "$python" .ci/django_tasks.py || told=$?
+    [[ $told -eq 0 || $code -eq 1 ]] || code=$told # a failure counts for more than an archive that is not to be had
+  done
+  [[ $none -eq 0 ]] || skip "neither Python 3.12 nor 3.13 is on this machine"
+  # Not into the environment, which the steps for the newer versions have without it.
+  "$python" -m pip install --no-deps --target "$CI_WORK/backport" 'django-tasks>=0.9' django-stubs-ext typing_extensions
+  PYTHONPATH=$CI_WORK/backport suite "${python%/*}/pytest" tests/tasks
+  return "$code"
+}
 
 newer_environment() { # Python's version, Django
   local python
@@ -97,16 +142,19 @@ tutorial() { # interpreter, Django's version or '': docs/tutorial.md word by wor
   "$1" .ci/tutorial.py --package "${package[0]}" --django "$2" --folder "$CI_WORK/tutorial$2"
 }
 
-# The machine may be busy with others' work: tests that failed, three at most, run once more with the machine to
-# themselves. Both runs stay in the log and the summary says so, for a test that needs it is a defect to look for.
+# The machine may be busy with others' work: tests that failed, three at most, run once more, each in a process of its
+# own with the machine to itself. All runs stay in the log and the summary says so, for a test that needs it is a
+# defect to look for.
 suite() { # pytest and its arguments
-  local code=0 failed
+  local code=0 test failed
   "$@" || code=$?
   [[ $code -eq 1 ]] || return "$code"
-  failed=$("$1" --last-failed --last-failed-no-failures none --collect-only -q -n 0 | grep -c '::' || true)
-  echo "-----> $failed failed"
-  [[ $failed -ge 1 && $failed -le 3 ]] || return "$code"
-  "$1" --last-failed --last-failed-no-failures none -n 0 || return "$code"
+  mapfile -t failed < <("$1" --last-failed --last-failed-no-failures none --collect-only -q -n 0 | grep '::')
+  echo "-----> ${#failed[@]} failed"
+  [[ ${#failed[@]} -ge 1 && ${#failed[@]} -le 3 ]] || return "$code"
+  for test in "${failed[@]}"; do
+    "$1" -n 0 -p no:cacheprovider "$test" || return "$code"
+  done
   echo "-----> SECOND RUN: what failed above passed alone"
 }
 
@@ -128,6 +176,6 @@ skip() {
 }
 
 case ${1-} in
-  list) printf '%s\n' tests environments lint django postgres mariadb conformance wheel docs python312 python313 ;;
+  list) printf '%s\n' tests environments lint django postgres mariadb conformance wheel readme docs python312 python313 djangotasks ;;
   *) "step_$1" ;;
 esac
