@@ -7,6 +7,7 @@ E004 bad handler                                                     W104 Postgr
 E005 rest_framework missing     W005 heartbeats too rare             W105 MariaDB isolation level
 E006 USE_TZ is off              W006 a connection per request        W106 database without SKIP LOCKED
 E007 no users and permissions   W008 webhooks over plain http
+                                W009 webhooks cannot be sent
 I001 no packages for webhooks
 
 In `tasks/checks.py`, about the backend of Django's Tasks:
@@ -112,15 +113,34 @@ def check_heartbeats(**kwargs: Any) -> _CheckResult:
     ]
 
 
-@register(Tags.compatibility)
+@register(Tags.compatibility, deploy=True)
 def check_webhooks(**kwargs: Any) -> _CheckResult:
-    """I001: webhooks can be sent, and their secrets kept. Who wants none has nothing to mend."""
+    """I001: webhooks can be sent, and their secrets kept. Who wants none has nothing to mend, and is not told so by
+    each command."""
     from django_ojs import webhooks
 
     if not (missing := webhooks.missing()):
         return []
     message = f"Without {' and '.join(missing)} there are no webhooks."
     return [Info(message, hint=f"{webhooks.HINT} Silence ojs.I001 if you do without.", id="ojs.I001")]
+
+
+@register(Tags.database)
+def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
+    """W009: somebody waits for webhooks that this installation cannot send."""
+    from django_ojs import webhooks
+    from django_ojs.operations.common import database
+
+    alias = database(None)
+    if alias not in (databases or ()) or not (missing := webhooks.missing()):
+        return []
+    model = apps.get_model("django_ojs", "WebhookSubscription")
+    if model._meta.db_table not in connections[alias].introspection.table_names():  # before the first migrate
+        return []
+    if not model._default_manager.using(alias).filter(active=True).exists():
+        return []
+    message = f"There are webhooks, and without {' and '.join(missing)} none is sent."
+    return [Caution(message, hint=f"{webhooks.HINT} Or delete the subscriptions.", id="ojs.W009")]
 
 
 @register(Tags.security, deploy=True)

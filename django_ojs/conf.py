@@ -65,6 +65,9 @@ class Settings:
     HEARTBEAT_TIMEOUT: Seconds = 45.0
     #: How long a stopping worker lets its jobs finish.
     SHUTDOWN_GRACE_PERIOD: Seconds = 25.0
+    # Maintenance
+    #: Whether maintenance mode with an estimated end ends by itself then, where whoever switched it on did not say.
+    MAINTENANCE_AUTO_END: bool = False
     # Limits
     #: Largest serialised envelope.
     MAX_ENVELOPE_BYTES: Bytes = 1_048_576
@@ -178,7 +181,7 @@ class Settings:
     #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
     #: `policies.redaction`.
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    #: The admin's list of jobs: a filter that no index helps looks at so many jobs, the newest.
+    #: Lists of jobs: a filter that no index helps looks at so many jobs, the newest; over HTTP at five times as many.
     SEARCH_DEPTH: int = 20_000
     #: Time after which such a filter begins no further slice of them.
     SEARCH_SECONDS: Seconds = 1.0

@@ -21,6 +21,7 @@ from django_ojs.policies.durations import format_instant
 from django_ojs.policies.faults import shorten
 from django_ojs.policies.overlap import OverlapPolicy
 from django_ojs.policies.source import SYSTEM, TOP_LEVEL
+from django_ojs.told import reason, told
 
 if TYPE_CHECKING:
     from django_ojs.models import CronSchedule
@@ -64,12 +65,12 @@ def parse(body: Mapping[str, Any], *, now: dt.datetime, base: CronSchedule | Non
     """
     name = check_name(body.get("name") if base is None else body.get("name", base.name))
     if base is not None and name != base.name:
-        raise fault("name", f"must be {base.name}, or absent: a schedule keeps its name", name)
+        raise fault("name", told("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
     timezone = _timezone(body, base.timezone if base else zones.UTC_NAME)
     template, spec = _job(body, base.document if base else {}, now)
     policy = _policy(body, base.overlap_policy if base else OverlapPolicy.SKIP)
     if policy is OverlapPolicy.ENQUEUE and _DELAYS & {*template, *(template.get("options") or {})}:
-        raise fault("overlap_policy", "cannot be enqueue for jobs that are delayed or pending", policy.value)
+        raise fault("overlap_policy", told("cannot be enqueue for jobs that are delayed or pending"), policy.value)
     return CronSpec(
         name=name,
         expression=_expression(body, base.expression if base else None, timezone),
@@ -87,9 +88,10 @@ def check_name(value: object) -> str:
     """`value` if it can name a schedule. Raises InvalidRequest."""
     if isinstance(value, str) and len(value) <= MAX_NAME and _NAME.fullmatch(value):
         return value
-    message = (
-        f"must be 1 to {MAX_NAME} lowercase letters, digits, hyphens and dots, starting with a letter or digit, "
-        "such as nightly-report"
+    message = told(
+        "must be 1 to %(most)s lowercase letters, digits, hyphens and dots, starting with a letter or digit, "
+        "such as nightly-report",
+        most=MAX_NAME,
     )
     raise fault("name", message, value)
 
@@ -134,7 +136,9 @@ def fault(field: str, message: str, received: Any = None, *, canonical: str = ""
         "received": shorten(received),
         "validation_errors": [{"path": field, "message": f"{field}: {message}."}],
     }
-    return InvalidRequest(f"{field}: {message}.", details=details, canonical=canonical, hint=hint)
+    return InvalidRequest(
+        told("%(field)s: %(problem)s.", field=field, problem=message), details=details, canonical=canonical, hint=hint
+    )
 
 
 def _expression(body: Mapping[str, Any], kept: str | None, timezone: str) -> str:
@@ -147,7 +151,7 @@ def _expression(body: Mapping[str, Any], kept: str | None, timezone: str) -> str
         cron.parse(value, timezone)
     except InvalidExpression as error:
         hint = "minute hour day-of-month month day-of-week, as in `0 9 * * 1-5`; seconds may come first."
-        raise fault(field, str(error), value, canonical="INVALID_CRON_EXPRESSION", hint=hint) from error
+        raise fault(field, reason(error), value, canonical="INVALID_CRON_EXPRESSION", hint=hint) from error
     assert isinstance(value, str)
     return value
 
@@ -157,7 +161,7 @@ def _timezone(body: Mapping[str, Any], kept: str) -> str:
     try:
         return str(zones.load(kept if value is None else value))
     except ValueError as error:
-        raise fault("timezone", str(error), value) from error
+        raise fault("timezone", reason(error), value) from error
 
 
 def _job(body: Mapping[str, Any], kept: Mapping[str, Any], now: dt.datetime) -> tuple[dict[str, Any], envelope.JobSpec]:
@@ -165,10 +169,12 @@ def _job(body: Mapping[str, Any], kept: Mapping[str, Any], now: dt.datetime) -> 
     flat = {name: value for name, value in body.items() if name in _JOB and value is not None}
     nested = body.get("job_template")
     if nested is not None and not isinstance(nested, dict):
-        raise fault("job_template", "must be an object with at least a type", nested)
+        raise fault("job_template", told("must be an object with at least a type"), nested)
     inner = {name: value for name, value in (nested or {}).items() if value is not None}
     if "id" in inner:
-        raise fault("job_template.id", "must be absent: every job of a schedule gets an id of its own", inner["id"])
+        raise fault(
+            "job_template.id", told("must be absent: every job of a schedule gets an id of its own"), inner["id"]
+        )
     for name in flat.keys() & inner.keys():
         if flat[name] != inner[name]:
             raise _contradiction(name, f"job_template.{name}", inner[name])
@@ -193,7 +199,9 @@ def _of_job(error: InvalidPayload, prefix: str) -> InvalidRequest:
     details["validation_errors"] = [
         {**entry, "path": f"{prefix}{entry['path']}"} for entry in error.details.get("validation_errors", ())
     ]
-    return InvalidRequest(f"{prefix}{error.message}", details=details, canonical=error.canonical)
+    return InvalidRequest(
+        told("%(prefix)s%(problem)s", prefix=prefix, problem=reason(error)), details=details, canonical=error.canonical
+    )
 
 
 def _policy(body: Mapping[str, Any], kept: str) -> OverlapPolicy:
@@ -201,14 +209,14 @@ def _policy(body: Mapping[str, Any], kept: str) -> OverlapPolicy:
     if value is None:
         return OverlapPolicy(kept)
     if not isinstance(value, str) or value not in _POLICIES:
-        raise fault("overlap_policy", f"must be one of {', '.join(_POLICIES)}", value)
+        raise fault("overlap_policy", told("must be one of %(words)s", words=", ".join(_POLICIES)), value)
     return _POLICIES[value]
 
 
 def _flag(body: Mapping[str, Any], field: str, kept: bool) -> bool:
     value = body.get(field)
     if value is not None and not isinstance(value, bool):
-        raise fault(field, "must be true or false", value)
+        raise fault(field, told("must be true or false"), value)
     return kept if value is None else value
 
 
@@ -217,7 +225,11 @@ def _text(body: Mapping[str, Any], field: str, kept: str) -> str:
     if value is None:
         return kept
     if not isinstance(value, str) or len(value) > MAX_DESCRIPTION or "\0" in value or not _is_utf8(value):
-        raise fault(field, f"must be a text of at most {MAX_DESCRIPTION} characters", value)
+        raise fault(
+            field,
+            told("must be a text of at most %(most)s characters", most=MAX_DESCRIPTION),
+            value,
+        )
     return value
 
 
@@ -226,7 +238,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _contradiction(field: str, other: str, received: Any) -> InvalidRequest:
-    return fault(other, f"must not say anything else than {field}; give one of them", received)
+    return fault(other, told("must not say anything else than %(field)s; give one of them", field=field), received)
 
 
 def _time(instant: dt.datetime | None) -> str | None:

@@ -28,6 +28,7 @@ from django_ojs.policies.ratelimit import RatePolicy
 from django_ojs.policies.source import Source
 from django_ojs.policies.unique import UniquePolicy
 from django_ojs.states import State
+from django_ojs.told import told
 
 __all__ = ["SPECVERSION", "JobSpec", "Problem", "new_id", "parse", "render", "trace_id_in", "trace_id_of", "validate"]
 
@@ -79,7 +80,7 @@ def parse(
     """
     try:
         if not isinstance(document, dict):
-            raise fault("job", "must be a JSON object with at least type and args", document)
+            raise fault("job", told("must be a JSON object with at least type and args"), document)
         return _parse(document, now, settings)
     except OJSError as error:
         if index is not None:

@@ -1,12 +1,14 @@
 """One exception per error code of the HTTP binding: code, status, whether a retry can help, details.
 
 Operations raise these; every binding renders them with `OJSError.as_dict()`. A message says what is
-wrong and what to do about it, and holds no secret.
+wrong and what to do about it, and holds no secret. One that an operator may meet in the admin is `told`.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+from django_ojs.told import told
 
 DOCS_URL = "https://openjobspec.org/errors/"
 
@@ -47,7 +49,7 @@ class OJSError(Exception):
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(message)
         self.details = details or {}
         self.extra = extra or {}
         self.headers = headers or {}
@@ -106,7 +108,7 @@ class InvalidPayload(OJSError):
             "expected": expected,
             "received": received,
             "validation": validation,
-            "validation_errors": [{"path": path, "message": message}],
+            "validation_errors": [{"path": path, "message": str(message)}],
         }
         if index is not None:
             details["index"] = index
@@ -172,7 +174,8 @@ class NotFound(OJSError):
         """`resource_type` is `job`, `dead_letter_job`, `worker`, `queue`, ..."""
         label = resource_type.replace("_", " ").capitalize()
         details = {"resource_type": resource_type, "resource_id": resource_id}
-        return cls(f"{label} '{resource_id}' not found.", details=details, hint=f"Check the {label.lower()} id.")
+        message = told("%(kind)s '%(id)s' not found.", kind=told(label), id=resource_id)
+        return cls(message, details=details, hint=f"Check the {label.lower()} id.")
 
 
 class Duplicate(OJSError):
@@ -209,9 +212,12 @@ class InvalidStateTransition(Conflict):
         """`current` None means that the change was tried around the state machine (save, update)."""
         canonical = {"completed": "JOB_ALREADY_COMPLETED", "cancelled": "JOB_ALREADY_CANCELLED"}.get(current or "", "")
         details = {"job_id": job_id, "current_state": current, "attempted": verb, "attempted_state": target} | facts
-        message = f"Cannot {verb} job '{job_id}': it is {current}, and {verb} leads to {target} from other states only."
+        message = told(
+            "Cannot %(verb)s job '%(job)s': it is %(state)s, and %(verb)s leads to %(target)s from other states only.",
+            verb=verb, job=job_id, state=current, target=target,
+        )  # fmt: skip
         if facts.get("reason") == "not_claimant":
-            message = f"Cannot {verb} job '{job_id}': another worker holds it."
+            message = told("Cannot %(verb)s job '%(job)s': another worker holds it.", verb=verb, job=job_id)
         return cls(message, details=details, canonical=canonical)
 
 
@@ -308,7 +314,7 @@ class QueueFull(OJSError):
     def of(cls, queue: str, depth: int, bound: int, strategy: str) -> QueueFull:
         facts = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
         headers = {"X-OJS-Queue-Depth": str(depth), "X-OJS-Queue-Bound": str(bound)}
-        message = f"The queue '{queue}' is full: {depth} of {bound}."
+        message = told("The queue '%(queue)s' is full: %(depth)s of %(bound)s.", queue=queue, depth=depth, bound=bound)
         return cls(message, details=dict(facts), extra=facts, headers=headers)
 
 

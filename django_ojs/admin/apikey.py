@@ -23,6 +23,7 @@ from django_ojs.admin.operate import OperatingAdmin, Verb, as_action
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.models import APIKey
 from django_ojs.operations import audit
+from django_ojs.told import told
 
 
 def _revoke(pks: Sequence[int], by: str) -> list[Any]:
@@ -31,7 +32,7 @@ def _revoke(pks: Sequence[int], by: str) -> list[Any]:
 
 
 def _revoke_one(key: APIKey) -> Any:
-    return key if keys.revoke(key) else Conflict(f"'{key.name}' was revoked before.")
+    return key if keys.revoke(key) else Conflict(told("'%(name)s' was revoked before.", name=key.name))
 
 
 VERBS = (

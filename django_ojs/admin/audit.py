@@ -33,7 +33,7 @@ class DoorFilter(admin.SimpleListFilter):
     title, parameter_name = _("door"), "door"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(door, door) for door in ("http", "admin", "command")]
+        return [(door, door) for door in ("http", "admin", "command", "scheduler")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         return queryset.filter(door=self.value()) if self.value() else queryset
@@ -45,6 +45,7 @@ class AuditEntryAdmin(ViewAdmin):
     list_display_links = ("at",)
     list_filter = (ActorFilter, ActionFilter, TargetFilter, "outcome", DoorFilter)
     list_per_page = 100
+    many = _("audit entries")  # the list is called the audit log
     ordering = ("-id",)
     fields = (
         "at", "shown_action", "shown_target", "shown_actor", "outcome_label", "door", "source_ip", "request_id",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -145,11 +145,16 @@ class TextFilter(admin.SimpleListFilter):
         return queryset.filter(named(self.field, (self.value() or "").replace("\0", "").strip()))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """One entry: what the form shows, and the other parameters it has to keep."""
+        return self.entry(self, changelist)
+
+    @staticmethod
+    def entry(one: admin.SimpleListFilter, changelist: ChangeList, names: Sequence[str] = ()) -> Iterator[Any]:
+        """One entry: what the form shows and suggests, and the other parameters it has to keep."""
         yield {
-            "value": self.value() or "",
-            "kept": [item for item in changelist.params.items() if item[0] != self.parameter_name],
-            "cleared": changelist.get_query_string(remove=[str(self.parameter_name)]),
+            "value": one.value() or "",
+            "names": names,
+            "kept": [item for item in changelist.params.items() if item[0] != one.parameter_name],
+            "cleared": changelist.get_query_string(remove=[str(one.parameter_name)]),
         }
 
 

@@ -18,9 +18,11 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 
 from django_ojs import clock
-from django_ojs.admin import auditing, deadletters, display, figures, live, shared
+from django_ojs.admin import auditing, deadletters, display, figures, live, maintenance, shared
+from django_ojs.admin.bulkaction import label
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb
 from django_ojs.admin.overview import overview
+from django_ojs.admin.refusals import local
 from django_ojs.models import BulkAction, CronSchedule, Queue, Worker
 from django_ojs.operations import bulkactions
 from django_ojs.operations.deadletters import Filter
@@ -57,6 +59,7 @@ class Board(OperatingAdmin):
         url = self._board_url("overview_live")
         context = overview(figures.current.get(), self._may(request))
         context["follow"] = live.follow(request, url, live.OVERVIEW, age=figures.FRESH)
+        context["maintenance"] = maintenance.address(request)
         return self._page(request, "overview", _("Overview"), context)
 
     def overview_live(self, request: HttpRequest) -> HttpResponse:
@@ -120,7 +123,7 @@ class Board(OperatingAdmin):
         try:
             names.check_queue(queue or "default")
         except ValueError as error:
-            self.message_user(request, _("The queue %(problem)s.") % {"problem": error}, messages.ERROR)
+            self.message_user(request, _("The queue %(problem)s.") % {"problem": local(error)}, messages.ERROR)
             return HttpResponseRedirect(back)
         if wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
             if override:
@@ -170,7 +173,8 @@ class Board(OperatingAdmin):
         """The part of the page that changes; never from a cache."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        response = TemplateResponse(request, f"django_ojs/admin/{name}_live.html", context)
+        context = {**context, "part": f"django_ojs/admin/{name}_live.html"}
+        response = TemplateResponse(request, "django_ojs/admin/live.html", context)
         add_never_cache_headers(response)
         return response
 
@@ -180,7 +184,7 @@ class Board(OperatingAdmin):
 
 def _progress(action: BulkAction) -> dict[str, Any]:
     """A bulk action that runs, as the template shows it."""
-    return {"pk": action.pk, "verb": action.verb, "done": action.matched, "of": max(action.expected, action.matched)}
+    return {"pk": action.pk, "name": label(action), "done": action.matched, "of": max(action.expected, action.matched)}
 
 
 def _shown(group: deadletters.Group) -> dict[str, Any]:

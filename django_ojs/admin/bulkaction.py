@@ -13,8 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_ojs import clock
-from django_ojs.admin import columns, display
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin import columns, display, live
+from django_ojs.admin.livepage import LivePage
+from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.models import BulkAction, Lease
 from django_ojs.operations import bulkactions
 
@@ -27,25 +28,36 @@ VERBS = (
 )  # fmt: skip
 
 
+def label(action: BulkAction) -> str:
+    """What it does, for a reader."""
+    if action.filter.get("dead_letters"):
+        return {"retry": _("Retry dead letters"), "delete": _("Delete dead letters")}.get(action.verb, action.verb)
+    words = {
+        "retry": _("Retry jobs"), "delete": _("Delete jobs"), "cancel": _("Cancel jobs"), "run": _("Run jobs now"),
+    }  # fmt: skip
+    return words.get(action.verb, action.verb)
+
+
 @admin.register(BulkAction)
-class BulkActionAdmin(OperatingAdmin):
+class BulkActionAdmin(LivePage):
     """Whoever may see jobs sees these; who may change or delete jobs may stop one."""
 
-    list_display = ("name", "state_label", "shown_progress", "succeeded", "failed", "actor", "created_ago")
+    list_display = ("name", "state_label", "shown_progress", "succeeded", "refused", "actor", "created_ago")
     ordering = ("-pk",)
     verbs: ClassVar[Sequence[Verb]] = VERBS
     actions = [as_action(verb) for verb in VERBS]
     change_form_template = "django_ojs/admin/bulk_action.html"
+    live_types = live.DEAD_LETTERS
     fields = (
-        "name", "state_label", "shown_progress", "succeeded", "failed", "shown_filter", "shown_changes", "shown_errors",
-        "actor", "created", "finished",
+        "name", "state_label", "shown_progress", "succeeded", "refused", "shown_filter", "shown_changes",
+        "shown_errors", "actor", "created", "finished",
     )  # fmt: skip
     readonly_fields = fields
 
     created = columns.time("created_at", "asked for")
     created_ago = columns.ago("created_at", "asked for")
     finished = columns.time("finished_at", "ended")
-    shown_filter = columns.json("filter", "dead letters that fit")
+    shown_filter = columns.json("filter", "jobs that fit")
     shown_errors = columns.json("errors", "first refusals")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -57,6 +69,10 @@ class BulkActionAdmin(OperatingAdmin):
     def _has_right(self, request: HttpRequest, right: str) -> bool:
         return any(request.user.has_perm(f"django_ojs.{name}_job") for name in ("change", "delete"))
 
+    def live_age(self, obj: BulkAction) -> float:
+        """Each of its jobs is an event; there is nothing to see between two batches."""
+        return live.POLLING
+
     def page_context(self, obj: BulkAction) -> dict[str, Any]:
         return {
             "running": obj.state == BulkAction.State.RUNNING,
@@ -65,8 +81,7 @@ class BulkActionAdmin(OperatingAdmin):
 
     @admin.display(description=gettext_lazy("bulk action"))
     def name(self, action: BulkAction) -> str:
-        verb = {"retry": _("Retry dead letters"), "delete": _("Delete dead letters")}.get(action.verb, action.verb)
-        return f"{verb} #{action.pk}"
+        return f"{label(action)} #{action.pk}"
 
     @admin.display(description=gettext_lazy("state"))
     def state_label(self, action: BulkAction) -> SafeString:
@@ -79,6 +94,10 @@ class BulkActionAdmin(OperatingAdmin):
         return format_html(
             '<progress value="{}" max="{}" aria-label="{}"></progress> {}', done, of or 1, _("Progress"), text
         )
+
+    @admin.display(description=gettext_lazy("refused"))
+    def refused(self, action: BulkAction) -> int:
+        return action.failed
 
     @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, action: BulkAction) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _
 
 WIDTH, HEIGHT = 480, 170
 LEFT, RIGHT, TOP, BOTTOM = 56, 6, 10, 22
@@ -109,7 +110,14 @@ def describe(chart: Chart) -> str:
         known = [(value, at) for value, at in zip(series.values, chart.at, strict=True) if value is not None]
         if known:
             highest, at = max(known, key=lambda one: one[0])
-            told.append(f"{series.label}: max {chart.unit(highest)} ({at}), {known[-1][1]} {chart.unit(known[-1][0])}")
+            facts = {
+                "series": series.label,
+                "highest": chart.unit(highest),
+                "at": at,
+                "latest": chart.unit(known[-1][0]),
+            }
+            text = _("%(series)s: at most %(highest)s (%(at)s), %(latest)s at %(end)s")
+            told.append(text % (facts | {"end": known[-1][1]}))
     return "; ".join(told)
 
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
 from django_ojs.admin.display import pretty, printable
+from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
 
@@ -58,7 +59,7 @@ class WireField(forms.CharField):
         try:
             found = jsontext.loads(value)
         except jsontext.JSONTextError as error:
-            raise ValidationError(str(error)) from error
+            raise ValidationError(_("This is no JSON: %(fault)s"), params={"fault": str(error)}) from error
         if not isinstance(found, self.kind):
             word = "kind" if self.kind is dict else "list"
             raise ValidationError(self.error_messages[word], params={"example": self.example})
@@ -89,6 +90,6 @@ def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], othe
     for length in range(len(parts), 0, -1):
         name = fields.get(".".join(parts[:length]))
         if name in form.fields:
-            form.add_error(name, ValidationError(error.message))
+            form.add_error(name, ValidationError(local(error)))
             return
-    form.add_error(otherwise, ValidationError(error.message))
+    form.add_error(otherwise, ValidationError(local(error)))

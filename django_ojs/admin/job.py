@@ -18,12 +18,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
-from django_ojs.admin import columns, display
+from django_ojs.admin import columns, display, live
 from django_ojs.admin.base import EndlessChangeList, ViewAdmin
 from django_ojs.admin.board import Board
 from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList
-from django_ojs.admin.joblive import JobLive
 from django_ojs.admin.jobsearch import Search, tags
+from django_ojs.admin.livepage import LivePage
+from django_ojs.admin.maintenance import Switching
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.prioritising import Prioritising
 from django_ojs.admin.retrying import Retrying
@@ -39,12 +40,14 @@ from django_ojs.operations.hurry import hurry
 from django_ojs.operations.retry import retry
 from django_ojs.policies import redaction
 from django_ojs.states import LIVE, State
+from django_ojs.told import told
 
 
 def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
-    already = "Job '{}' was cancelled before."
     return [
-        Conflict(already.format(pk)) if getattr(outcome, "changed", True) is False else outcome
+        Conflict(told("Job '%(job)s' was cancelled before.", job=pk))
+        if getattr(outcome, "changed", True) is False
+        else outcome
         for pk, outcome in zip(pks, cancel(pks, cancelled_by=by), strict=True)
     ]
 
@@ -80,7 +83,7 @@ VERBS = (
 
 
 @admin.register(Job)
-class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
+class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
     list_display = (
         "short_id", "type", "queue", "state_label", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
     )  # fmt: skip
@@ -92,6 +95,7 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
     actions = [as_action(verb) for verb in VERBS]
     large_columns = LARGE
     change_form_template = "django_ojs/admin/job.html"
+    live_types, live_filter = live.JOB, "job_ids"
     fieldsets = (
         (None, {"fields": (
             "id", ("type", "queue"), ("state_label", "dead"), ("attempts", "priority"), "holder", "progress",
@@ -113,8 +117,11 @@ class JobAdmin(JobLive, Prioritising, Retrying, Board, ViewAdmin):
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Ended jobs are listed by their end."""
-        if Search.of(request.GET).along == "id":
+        """Ended jobs are listed by their end; of those that wait for their time it is told."""
+        search = Search.of(request.GET)
+        if search.state in (State.SCHEDULED, State.RETRYABLE):
+            return tuple("due" if name == "enqueued_ago" else name for name in self.list_display)
+        if search.along == "id":
             return self.list_display
         return (*(name for name in self.list_display if name not in ("created_ago", "enqueued_ago")), "finished_ago")
 

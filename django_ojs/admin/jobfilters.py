@@ -16,10 +16,14 @@ from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, unles
 from django_ojs.admin.jobsearch import DEAD_LETTER, Look, Search
 from django_ojs.admin.operate import MAX_ROWS
 from django_ojs.models import Job, Queue
+from django_ojs.models.queue import TEMPLATE as QUEUE_TEMPLATE
 from django_ojs.states import State
 
 #: Columns that the list does not load.
 LARGE = ("args", "meta", "extra", "result", "errors", "retry")
+
+#: Queues that are links of their own, and names that a field suggests.
+MOST_LINKS, SUGGESTED = 30, 1000
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -32,19 +36,31 @@ class StateFilter(admin.SimpleListFilter):
         return queryset
 
 
+class _TextFilter(TextFilter):
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
 class QueueFilter(admin.SimpleListFilter):
-    title, parameter_name = _("queue"), "queue"
+    """Links while there are few queues, else a field to type into, with the first names to choose from."""
+
+    title, parameter_name, placeholder = _("queue"), "queue", _("its name")
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in Queue.objects.values_list("name", flat=True)[:100]]
+        names = Queue.objects.exclude(pk=QUEUE_TEMPLATE).order_by("name").values_list("name", flat=True)
+        self.names = list(names[: MOST_LINKS + 1])
+        if len(self.names) > MOST_LINKS:
+            self.names = list(names[:SUGGESTED])
+            self.template = TextFilter.template
+        return [(name, name) for name in self.names]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return queryset
 
-
-class _TextFilter(TextFilter):
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        if len(self.names) <= MOST_LINKS:
+            return super().choices(changelist)
+        return TextFilter.entry(self, changelist, self.names)
 
 
 class TypeFilter(_TextFilter):

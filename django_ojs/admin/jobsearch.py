@@ -10,33 +10,26 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
-from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, WorkflowStep
-from django_ojs.models.job import STAGED, is_staged
-from django_ojs.operations import counts
+from django_ojs.operations import counts, slices
 from django_ojs.operations.deadletters import LONGEST, mentions, named
-from django_ojs.policies import redaction
-from django_ojs.policies.durations import EARLIEST, LATEST, format_instant, parse_duration_ms, parse_instant
+from django_ojs.operations.selection import in_states
+from django_ojs.operations.slices import Check, Look, fitting, moment, tags
+from django_ojs.operations.walking import FEW, FIRST, id_at
 from django_ojs.states import LIVE, TERMINAL, State
 
+__all__ = ["DEAD_LETTER", "FEW", "FIRST", "Look", "Search", "jobs", "moment", "tags"]
+
 DEAD_LETTER = "dead_letter"
-#: Jobs of the first slice; jobs of a state that are few.
-FIRST, FEW = 1000, 20_000
 _TEXTS = ("q", "state", "queue", "type", "tag", "worker", "workflow", "error")
-#: Whether a job that the database found is one in truth, from its row.
-Check = Callable[[dict[str, Any]], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,30 +96,16 @@ class Search:
         if self.type:
             found["type"] = named("type", self.type)
         if self.tag:
-            found["tag"] = Q(extra__contains=jsontext.dumps(self.tag))
+            found["tag"] = slices.tagged(self.tag)
         if self.error:
             found["error"] = mentions(self.error) & ~Q(state=State.COMPLETED)
         if self.q and as_uuid(self.q) is None:
-            needle = jsontext.dumps(self.q)[1:-1]
-            found["text"] = Q(args__contains=needle) | Q(meta__contains=needle)
+            found["text"] = slices.holding(self.q)
         return found
 
     def checks(self) -> tuple[list[Check], list[str]]:
-        """What the database cannot decide, and the columns it takes: tags are inside a JSON text, and nobody may find
-        out by searching what the site hides."""
-        found: list[Check] = []
-        columns: list[str] = []
-        hides = redaction.active() is not None
-        if self.tag:
-            found.append(lambda row: self.tag in tags(row["extra"]))
-            columns += ["extra"]
-        if hides and self.error:
-            found.append(lambda row: _shows(self.error, row, "errors"))
-            columns += ["type", "meta", "errors"]
-        if hides and self.q and as_uuid(self.q) is None:
-            found.append(lambda row: _shows(self.q, row, "args", "meta"))
-            columns += ["type", "meta", "args"]
-        return found, columns
+        """What the database cannot decide, and the columns it takes."""
+        return slices.checks(self.tag, self.q if as_uuid(self.q) is None else "", self.error)
 
     @property
     def narrow(self) -> bool:
@@ -136,37 +115,16 @@ class Search:
 
     def _state(self) -> Q:
         if self.state == DEAD_LETTER:
-            return Q(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
-        if self.state in TERMINAL:
-            return Q(state=self.state, finished_at__isnull=False)
-        if self.state in STAGED:
-            return Q(state=self.state) & is_staged()
-        return Q(state=self.state) if self.state in LIVE else Q()
+            return in_states((State.DISCARDED,)) & Q(dead_letter=True)
+        return in_states((State(self.state),)) if self.state in LIVE | TERMINAL else Q()
 
     def _times(self) -> Q:
         found = Q()
         for lookup, instant in (("gte", self.since), ("lt", self.until)):
             if instant is not None:
-                edge = instant if self.along == "finished_at" else _id_at(instant)
+                edge = instant if self.along == "finished_at" else id_at(instant)
                 found &= Q(**{f"{self.along}__{lookup}": edge})
         return found
-
-
-@dataclasses.dataclass(slots=True)
-class Look:
-    """How far a search looked.
-
-    Attributes:
-        looked: jobs, the newest; None: all that there are.
-        back_to: the time of the last of them.
-        ended: by what it ended: `found`, `all`, `depth` or `time`.
-        further: the parameter `until` of a search that goes on from there.
-    """
-
-    looked: int | None = None
-    back_to: dt.datetime | None = None
-    ended: str = "all"
-    further: str = ""
 
 
 def jobs(search: Search, base: QuerySet[Job], enough: int) -> tuple[QuerySet[Job], Look | None]:
@@ -182,12 +140,12 @@ def jobs(search: Search, base: QuerySet[Job], enough: int) -> tuple[QuerySet[Job
     rest, (checks, columns) = search.rest(), search.checks()
     if not rest:
         return found, None
-    fitting = found.filter(*rest.values())
+    all_fitting = found.filter(*rest.values())
     if few and checks:
-        return base.filter(pk__in=list(_fitting(fitting, checks, columns))).order_by(*search.order), None
+        return base.filter(pk__in=list(fitting(all_fitting, checks, columns))).order_by(*search.order), None
     if few or not (checks or rest.keys().isdisjoint(ojs_settings.INDEXED_FILTERS)):
-        return fitting, None
-    ids, look = _walk(search, found, Q(*rest.values()), checks, columns, enough)
+        return all_fitting, None
+    ids, look = slices.search(found, search.along, Q(*rest.values()), checks, columns, enough, FIRST)
     return base.filter(pk__in=ids).order_by(*search.order), look
 
 
@@ -203,91 +161,8 @@ def _few(search: Search, using: str) -> bool:
     return sum(one.states[State(search.state)] for one in counted.values()) <= FEW
 
 
-def _walk(
-    search: Search, base: QuerySet[Job], rest: Q, checks: list[Check], columns: list[str], enough: int
-) -> tuple[list[uuid.UUID], Look]:  # fmt: skip
-    """The ids that fit among the newest jobs of `base`, slice by slice."""
-    along, size, look = search.along, FIRST, Look(0)
-    found: list[uuid.UUID] = []
-    until = time.monotonic() + ojs_settings.SEARCH_SECONDS
-    last: Any = None
-    while True:
-        size = min(size, ojs_settings.SEARCH_DEPTH - (look.looked or 0))
-        part = base if last is None else base.filter(**{f"{along}__lt": last})
-        edge = next(iter(part.order_by(f"-{along}").values_list(along, flat=True)[size - 1 : size]), None)
-        if edge is not None:
-            part = part.filter(**{f"{along}__gte": edge})
-        found += _fitting(part.filter(rest), checks, columns)
-        if edge is None:
-            return found, Look()
-        look.looked, last, size = (look.looked or 0) + size, edge, size * 2
-        if len(found) >= enough:
-            look.ended = "found"
-        elif look.looked >= ojs_settings.SEARCH_DEPTH:
-            look.ended = "depth"
-        elif time.monotonic() >= until:
-            look.ended = "time"
-        else:
-            continue
-        look.back_to = edge if isinstance(edge, dt.datetime) else _time_of(edge)
-        # The next search may see a job of the same instant again, and misses none.
-        look.further = format_instant(look.back_to + dt.timedelta(milliseconds=1))
-        return found, look
-
-
-def _fitting(part: QuerySet[Job], checks: list[Check], columns: list[str]) -> Iterable[uuid.UUID]:
-    if not checks:
-        return part.values_list("pk", flat=True)
-    rows = part.values("pk", *dict.fromkeys(columns)).iterator(chunk_size=200)
-    return [row["pk"] for row in rows if all(check(row) for check in checks)]
-
-
-def moment(text: str) -> dt.datetime | None:
-    """`2h` ago, an instant with its zone, or a time in the site's own; ValueError for anything else."""
-    text = text.strip()
-    if not text:
-        return None
-    try:
-        return clock.now() - dt.timedelta(milliseconds=parse_duration_ms(text))
-    except (ValueError, OverflowError):
-        pass
-    try:
-        return parse_instant(text.replace(" ", "+") if text.count(":") > 2 else text)
-    except ValueError:
-        naive = parse_datetime(text if ":" in text else f"{text} 00:00")
-    if naive is None or not EARLIEST.year < naive.year < LATEST.year:
-        raise ValueError(text)
-    return naive if timezone.is_aware(naive) else timezone.make_aware(naive)
-
-
 def as_uuid(text: str) -> uuid.UUID | None:
     try:
         return uuid.UUID(text)
     except ValueError:
         return None
-
-
-def _id_at(instant: dt.datetime) -> uuid.UUID:
-    """The lowest id of this millisecond: ids are UUIDv7."""
-    milliseconds = (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
-    return uuid.UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)
-
-
-def _time_of(job_id: uuid.UUID) -> dt.datetime:
-    try:
-        return dt.datetime.fromtimestamp((job_id.int >> 80) / 1000, dt.UTC)
-    except (OverflowError, ValueError):  # not a UUIDv7
-        return dt.datetime.max.replace(tzinfo=dt.UTC) - dt.timedelta(days=1)
-
-
-def tags(extra: Any) -> Any:
-    """The tags among the other attributes of a job."""
-    found = extra.get("tags") if isinstance(extra, dict) else None
-    return found if isinstance(found, list) else ()
-
-
-def _shows(text: str, row: Mapping[str, Any], *parts: str) -> bool:
-    """Whether this text is in what operators see of these parts. Databases differ about case: none counts here."""
-    shown = (redaction.part(name, row[name], row["type"], row["meta"]) for name in parts)
-    needle = jsontext.dumps(text)[1:-1].casefold()
-    return any(needle in jsontext.dumps(value).casefold() for value in shown)

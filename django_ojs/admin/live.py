@@ -28,6 +28,10 @@ OVERVIEW = (
     "worker.stopped", "worker.terminated", "cron.*",
 )  # fmt: skip
 DEAD_LETTERS = ("job.discarded", "dead_letter.retried", "dead_letter.deleted", "dead_letter.pruned")
+#: Of one worker, for what it holds. They cannot be filtered by worker.
+WORKER = (
+    "job.state_changed", "worker.registered", "worker.started", "worker.quiet", "worker.stopped", "worker.terminated",
+)  # fmt: skip
 WORKFLOW = ("job.state_changed", "workflow.*", "workflow.cancelled")
 JOB = (
     "job.*", "job.state_changed", "job.timeout", "job.stalled", "dead_letter.retried", "priority.changed",

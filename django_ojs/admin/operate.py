@@ -27,6 +27,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from django_ojs.admin import auditing, shared
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.admin.display import printable, shorten
+from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.operations import audit
 
@@ -153,7 +154,7 @@ class OperatingAdmin(ViewAdmin):
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except OJSError as error:
-            self.message_user(request, shorten(error.message, 300), messages.ERROR)
+            self.message_user(request, shorten(local(error), 300), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
 
     def _buttons(self, request: HttpRequest, obj: Any) -> list[dict[str, Any]]:
@@ -235,7 +236,7 @@ class OperatingAdmin(ViewAdmin):
         return outcomes
 
     def _report(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Any]) -> None:
-        refusals = [shorten(outcome, 300) for outcome in outcomes if isinstance(outcome, OJSError)]
+        refusals = [shorten(local(outcome), 300) for outcome in outcomes if isinstance(outcome, OJSError)]
         if done := len(outcomes) - len(refusals):
             told = _("%(objects)s %(done)s.") % {"objects": self._counted(done), "done": verb.done}
             self.message_user(request, told, messages.SUCCESS)

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django_ojs.admin import charts, display
 from django_ojs.admin.charts import Chart, Series
 from django_ojs.admin.figures import PERCENTILES, Figures
+from django_ojs.admin.operate import MAX_REASON
 from django_ojs.models import CronSchedule, Worker
 from django_ojs.operations import roster
 from django_ojs.operations.series import Work
@@ -35,6 +36,7 @@ def overview(figures: Figures, may: dict[str, bool]) -> dict[str, Any]:
             for line in figures.queues
         ] if may["view_queue"] else None,
         "more_queues": figures.more_queues,
+        "max_reason": MAX_REASON,
         "workers": [_worker(worker, figures.at) for worker in figures.workers] if may["view_worker"] else None,
         "failing": [(one, *display.brief(one.error)) for one in figures.failing],
         "unserved": figures.unserved,

@@ -10,6 +10,7 @@ from django.db.models import BLANK_CHOICE_DASH
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin.forms import LinesField, WireField, blame
+from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.models import Queue
 from django_ojs.operations import configure
@@ -112,7 +113,7 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
         try:
             return names.check_queue(name)
         except ValueError as error:
-            raise ValidationError(_("The name %(fault)s."), params={"fault": str(error)}) from error
+            raise ValidationError(_("The name %(fault)s."), params={"fault": local(error)}) from error
 
     def clean(self) -> dict[str, Any]:
         super().clean()

@@ -19,6 +19,7 @@ from django_ojs import jsontext
 from django_ojs.admin import auditing, display, shared
 from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.admin.prioritising import number
+from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.models import Job
 from django_ojs.operations import audit
@@ -40,7 +41,7 @@ class JSONText(forms.CharField):
         try:
             return jsontext.loads(text) if text else None
         except jsontext.JSONTextError as error:
-            raise ValidationError(str(error)) from error
+            raise ValidationError(_("This is no JSON: %(fault)s"), params={"fault": str(error)}) from error
 
 
 class RetryForm(forms.Form):
@@ -108,10 +109,12 @@ class Retrying(OperatingAdmin):
             audit.perform(lambda: retry_one(job.pk, override=override or None), entry)
         except OJSError as error:
             field = str(error.details.get("field", "")).partition(".")[0].partition("[")[0]
-            form.add_error(field if field in form.fields else None, display.shorten(error, 500))
+            form.add_error(field if field in form.fields else None, display.shorten(local(error), 500))
             return False
         shared.forget()
-        text = f"Made available again{' with other ' + ', '.join(sorted(override)) if override else ''}."
+        text = _("Made available again.")
+        if override:
+            text = _("Made available again with other %(parts)s.") % {"parts": ", ".join(sorted(override))}
         LogEntry.objects.log_actions(request.user.pk, [job], CHANGE, text)  # type: ignore[arg-type]
         self.message_user(request, _("1 job made available again."), messages.SUCCESS)
         return True

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django_ojs import jsontext
 from django_ojs.admin import display
 from django_ojs.admin.base import IdSearchAdmin
-from django_ojs.admin.timeline import note
+from django_ojs.admin.timeline import WORTH, note
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
@@ -119,6 +119,7 @@ class TailAdmin(IdSearchAdmin):
             "more": f"{place}?{wanted.query}",
             "socket": sockets.address(request),
             "filter": jsontext.dumps(wanted.on_the_wire),
+            "worth": jsontext.dumps({name: str(word) for name, word in WORTH.items()}),
             "job_url": self._job_url(request),
         }
         return TemplateResponse(request, "django_ojs/admin/tail.html", context)

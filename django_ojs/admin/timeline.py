@@ -7,6 +7,8 @@ import uuid
 from itertools import pairwise
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
+
 from django_ojs import clock
 from django_ojs.admin import display
 from django_ojs.admin.attempts import attempts, rows
@@ -52,9 +54,14 @@ def note(data: Any, job_type: str) -> str:
     data = redaction.event(job_type, data)
     if line := display.error_line(data.get("error")):
         return line
-    words = (f"{name.replace('_', ' ')}: {data[name]}" for name in _WORTH if data.get(name) is not None)
-    return display.shorten(", ".join(words), 160)
+    told = (f"{word}: {data[name]}" for name, word in WORTH.items() if data.get(name) is not None)
+    return display.shorten(", ".join(told), 160)
 
 
-_WORTH = ("reason", "cancelled_by", "paused_by", "resumed_by", "duration_ms", "scheduled_at", "delay_ms",
-          "progress_percent", "progress_message", "hostname")  # fmt: skip
+#: Members of an event's data that are worth a glance, and what they are called. `events.js` gets them from the page.
+WORTH: dict[str, Any] = {
+    "reason": _("reason"), "cancelled_by": _("cancelled by"), "paused_by": _("paused by"),
+    "resumed_by": _("resumed by"), "duration_ms": _("duration, ms"), "scheduled_at": _("scheduled for"),
+    "delay_ms": _("delay, ms"), "progress_percent": _("progress, percent"), "progress_message": _("progress message"),
+    "hostname": _("host name"),
+}  # fmt: skip

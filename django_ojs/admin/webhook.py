@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import DELETION
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -21,12 +20,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import auditing, columns, display
-from django_ojs.admin.forms import LinesField
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin.webhookform import WebhookForm
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.operations import webhookdeliveries, webhooks
-from django_ojs.webhooks import definition
+from django_ojs.told import told
 from django_ojs.webhooks.outcome import Verdict
 
 #: Deliveries that a subscription's page shows.
@@ -38,7 +37,8 @@ def _try_out(pk: Any, by: str) -> Any:
     _, reply = webhookdeliveries.send_test(pk)
     if reply.verdict is Verdict.SUCCESS:
         return reply
-    return Conflict(f"{reply.error} {display.shorten(reply.body, 200)}".strip())
+    said = display.shorten(reply.body, 200)
+    return Conflict(told("%(problem)s It said: %(said)s", problem=reply.error, said=said) if said else reply.error)
 
 
 VERBS = (
@@ -68,35 +68,6 @@ REPLAY = Verb(
 )  # fmt: skip
 
 
-class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
-    url = forms.CharField(max_length=2048, widget=forms.TextInput(attrs={"class": "vLargeTextField"}))
-    events = LinesField(label=_("Events"), help_text=_("One a line: job.completed, job.* or *."))
-    queues = LinesField(required=False, label=_("Queues"), help_text=_("One a line. Empty: all queues."))
-    job_types = LinesField(
-        required=False, label=_("Job types"), help_text=_("One a line, such as mail.send or mail.*. Empty: all types.")
-    )
-
-    class Meta:
-        model = WebhookSubscription
-        fields = ("url", "events", "queues", "job_types", "timeout_seconds", "signature_format")
-
-    def clean(self) -> dict[str, Any]:
-        super().clean()
-        given = dict(self.cleaned_data)
-        if self.errors:
-            return given
-        filters = {name: given.pop(name) or None for name in ("queues", "job_types")}
-        try:
-            self.definition = definition.parse({**given, "filter": filters}, partial=bool(self.instance.created_at))
-        except OJSError as error:
-            field = str(error.details.get("field", "")).removeprefix("filter.")
-            self.add_error(field if field in self.fields else None, ValidationError(error.message))
-        return self.cleaned_data
-
-    def _post_clean(self) -> None:
-        """The operations check and write; the row itself is not touched here."""
-
-
 @admin.register(WebhookSubscription)
 class WebhookSubscriptionAdmin(OperatingAdmin):
     form = WebhookForm
@@ -120,6 +91,19 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     )
     readonly_fields = shown
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Only in what the viewer is shown: without the right to change it, of the address just the host."""
+        if self.has_change_permission(request):
+            return super().get_search_results(request, queryset, search_term)
+        words = search_term.replace("\0", "").casefold().split()
+        if not words:
+            return queryset, False
+        urls = queryset.order_by().values_list("pk", "url")
+        found = [pk for pk, url in urls if all(word in _host(url).casefold() for word in words)]
+        return queryset.filter(pk__in=found), False
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self._has_right(request, "add")
 
@@ -127,7 +111,10 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         return self._has_right(request, "change")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        return [(None, {"fields": WebhookForm.Meta.fields}), *([(_("State"), {"fields": self.shown})] if obj else [])]
+        fields: Sequence[str] = WebhookForm.Meta.fields
+        if obj is not None and not self.has_change_permission(request, obj):
+            fields = ["host", *(name for name in fields if name != "url")]
+        return [(None, {"fields": fields}), *([(_("State"), {"fields": self.shown})] if obj else [])]
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -198,14 +185,9 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         self, request: HttpRequest, subscription: WebhookSubscription, secret: str, title: str
     ) -> HttpResponse:
         context = {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "opts": self.opts,
-            "media": self.media,
-            "subscription": subscription,
-            "secret": secret,
-            "back": self._url("change", subscription.pk),
-        }
+            **self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media,
+            "subscription": subscription, "secret": secret, "back": self._url("change", subscription.pk),
+        }  # fmt: skip
         response = TemplateResponse(request, "django_ojs/admin/webhook_secret.html", context)
         add_never_cache_headers(response)
         return response
@@ -220,14 +202,12 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     @admin.display(description=_("host"))
     def host(self, subscription: WebhookSubscription) -> SafeString | str:
         """Without the path, which may be a receiver's only secret."""
-        return display.code(subscription.url.partition("://")[2].partition("/")[0].partition("?")[0])
+        return display.code(_host(subscription.url))
 
     @admin.display(description=_("status"))
     def status(self, subscription: WebhookSubscription) -> SafeString:
         if subscription.active:
-            return (
-                display.label("failing", "retryable") if subscription.failing_since else display.label("active", "good")
-            )
+            return display.label(*(("failing", "retryable") if subscription.failing_since else ("active", "good")))
         return display.label("switched off", "discarded") if subscription.disabled_reason else display.label("paused")
 
     @admin.display(description=_("delivered"))
@@ -241,7 +221,9 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
 
 @admin.register(WebhookDelivery)
 class WebhookDeliveryAdmin(OperatingAdmin):
-    list_display = ("short_id", "shown_type", "status_label", "attempts_made", "response_status", "subscribed", "made")
+    list_display = (
+        "short_id", "shown_type", "status_label", "attempts_made", "response_status", "subscribed", "made_ago",
+    )  # fmt: skip
     list_filter = ("status",)
     ordering = ("-id",)
     verbs: ClassVar[Sequence[Verb]] = (REPLAY,)
@@ -263,6 +245,7 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     shown_attempts = columns.json("attempts", "attempts")
     shown_body = columns.code("body", "as it is sent")
     made = columns.time("created_at", "created")
+    made_ago = columns.ago("created_at", "created")
     arrived = columns.time("delivered_at", "delivered")
     next = columns.time("next_attempt_at", "next attempt")
     took = columns.duration("response_time_ms", "took")
@@ -287,10 +270,14 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     def its_error(self, delivery: WebhookDelivery) -> str:
         return display.shorten(delivery.error, 500) or display.NOTHING
 
-    @admin.display(description=_("answer"))
+    @admin.display(description=_("what it said"))
     def answer(self, delivery: WebhookDelivery) -> SafeString | str:
         text = display.printable(delivery.response_body)
         return format_html('<pre class="ojs-json" tabindex="0">{}</pre>', text) if text else display.NOTHING
+
+
+def _host(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].partition("?")[0]
 
 
 def _label(delivery: WebhookDelivery) -> SafeString:

@@ -14,8 +14,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
-from django_ojs.admin import columns, display
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin import columns, display, live
+from django_ojs.admin.livepage import LivePage
+from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, Worker
 from django_ojs.operations.register import direct
@@ -47,7 +48,7 @@ VERBS = (
 
 
 @admin.register(Worker)
-class WorkerAdmin(OperatingAdmin):
+class WorkerAdmin(LivePage):
     list_display = (
         "id", "state_label", "directive_label", "active_jobs", "concurrency", "its_queues", "hostname", "pid",
         "version", "last_seen",
@@ -58,6 +59,7 @@ class WorkerAdmin(OperatingAdmin):
     verbs: ClassVar[Sequence[Verb]] = VERBS
     actions = [as_action(verb) for verb in VERBS]
     change_form_template = "django_ojs/admin/worker.html"
+    live_types = live.WORKER
     fieldsets = (
         (
             None,
@@ -70,6 +72,10 @@ class WorkerAdmin(OperatingAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.fieldsets)
+
+    def live_age(self, obj: Worker) -> float:
+        """Its events are those of all workers and jobs."""
+        return live.POLLING
 
     def page_context(self, obj: Worker) -> dict[str, Any]:
         """The jobs it holds: those the index on holders has."""

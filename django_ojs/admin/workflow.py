@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
-from django.utils.cache import add_never_cache_headers
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -23,13 +17,16 @@ from django_ojs import workflowview
 from django_ojs.admin import columns, display, live
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.flowgraph import draw
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin.livepage import LivePage
+from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.models import Workflow
 from django_ojs.operations import workflow as operations
 from django_ojs.policies import redaction
 
 #: Members that a page lists.
 MAX_MEMBERS = 1000
+#: From so many on a page is looked at every so many seconds at most.
+LARGE, LARGE_AGE = 200, 5.0
 _COLOURS = {"completed": "good", "failed": "discarded", "running": "active"}
 
 VERBS = (
@@ -46,7 +43,7 @@ VERBS = (
 
 
 @admin.register(Workflow)
-class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
+class WorkflowAdmin(LivePage, IdSearchAdmin):
     list_display = ("label", "type", "state_label", "members_done", "created_ago", "finished")
     list_filter = ("state", "type")
     ordering = ("-created_at", "-id")
@@ -55,6 +52,7 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
     actions = [as_action(verb) for verb in VERBS]
     large_columns = ("facts",)
     change_form_template = "django_ojs/admin/workflow.html"
+    live_types, live_filter = live.WORKFLOW, "workflow_ids"
     fieldsets = (
         (None, {"fields": ("id", ("name", "own_id"), ("type", "state_label"), "members_done")}),
         (_("Members"), {"fields": ("members",)}),
@@ -73,31 +71,12 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.fieldsets)
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.graph_view)
-        return [path("<uuid:flow_id>/graph/", view, name="django_ojs_workflow_graph"), *super().get_urls()]
-
     def page_context(self, obj: Workflow) -> dict[str, Any]:
         return {"graph": draw(obj, self.job_url), "state": self.state_label(obj), "progress": self.members_done(obj)}
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        response = super().change_view(request, object_id, form_url, extra_context)
-        if isinstance(response, TemplateResponse) and response.context_data is not None:
-            flow = response.context_data["original"]
-            url = self._url("graph", flow.pk)
-            response.context_data["follow"] = live.follow(request, url, live.WORKFLOW, workflow_ids=flow.pk)
-        return response
-
-    def graph_view(self, request: HttpRequest, flow_id: uuid.UUID) -> HttpResponse:
-        """The picture alone, for the page to keep it as it is."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        flow = get_object_or_404(Workflow, pk=flow_id)
-        response = TemplateResponse(request, "django_ojs/admin/workflow_live.html", self.page_context(flow))
-        add_never_cache_headers(response)
-        return response
+    def live_age(self, obj: Workflow) -> float:
+        """A thousand members take a while to draw and to list."""
+        return LARGE_AGE if workflowview.summary(obj)["steps_total"] > LARGE else 0.0
 
     created = columns.time("created_at", "created")
     created_ago = columns.ago("created_at", "created")
@@ -131,9 +110,11 @@ class WorkflowAdmin(OperatingAdmin, IdSearchAdmin):
         note = _("and %(number)s more") % {"number": f"{more:,}"} if more > 0 else ""
         words = ((word,) for word in (_("step"), _("type"), _("state"), _("job")))
         head = format_html_join("", '<th scope="col">{}</th>', words)
-        return format_html(
-            '<table class="ojs-table"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}', head, table, note
+        text = (
+            '<div class="ojs-wide" tabindex="0" role="region" aria-label="{}">'
+            '<table class="ojs-table"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}'
         )
+        return format_html(text, _("Members"), head, table, note)
 
     def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
         job = jobs.get(step.job_id)

@@ -6,6 +6,7 @@ ten thousand events as for ten. Times are those that the events carry as the fir
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -26,7 +27,7 @@ class Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """`number` events that are alike. `ms` is the time that each of them measured, None for those without one."""
+    """`number` events that are alike and of one minute. `ms` is what each of them measured, None for those without."""
 
     event: str
     job_type: str
@@ -34,6 +35,7 @@ class Group(NamedTuple):
     label: str
     ms: int | None
     number: int
+    minute: dt.datetime
 
 
 class Stretch(NamedTuple):
@@ -51,19 +53,20 @@ def read(after: Place, limit: int, using: str) -> Stretch:
     ms = _ms(_FIRST_NUMBER.get(vendor, _FIRST_NUMBER["sqlite"]))
     with connections[using].cursor() as cursor:
         cursor.execute(
-            f"SELECT type, job_type, queue, label, ms, count(*), {last} FROM (SELECT e.id, {source[0]} AS seq, "
-            f"e.type, e.job_type, e.queue, {_LABEL} AS label, {ms} AS ms {source[1]} LIMIT {int(limit)}) AS stretch "
-            f"GROUP BY type, job_type, queue, label, ms",
+            f"SELECT type, job_type, queue, label, ms, minute, count(*), {last} FROM (SELECT e.id, {source[0]} AS seq, "
+            f"e.type, e.job_type, e.queue, {_LABEL} AS label, {ms} AS ms, {_MINUTES.get(vendor, _MINUTES['sqlite'])} "
+            f"AS minute {source[1]} LIMIT {int(limit)}) AS stretch "
+            f"GROUP BY type, job_type, queue, label, ms, minute",
             params,
         )
         rows = cursor.fetchall()
     groups = [
-        Group(event, job_type, queue, label, None if ms is None else int(ms), int(number))
-        for event, job_type, queue, label, ms, number, _, _ in rows
+        Group(event, job_type, queue, label, None if ms is None else int(ms), int(number), _minute(minute))
+        for event, job_type, queue, label, ms, minute, number, _, _ in rows
         if event.startswith("job.")
     ]
     ends = [Place(int(seq or 0), int(event)) for *_, seq, event in rows]
-    return Stretch(groups, sum(int(row[5]) for row in rows), max(ends, default=after))
+    return Stretch(groups, sum(int(row[6]) for row in rows), max(ends, default=after))
 
 
 _LABEL = (
@@ -76,6 +79,16 @@ _FIRST_NUMBER = {
     "postgresql": "CAST(split_part(split_part({}, ',', 1), '}}', 1) AS bigint)",
     "mysql": "CAST(substring_index(substring_index({}, ',', 1), '}}', 1) AS SIGNED)",
 }
+#: The minute of an event as a text: columns hold UTC on every database.
+_MINUTES = {
+    "sqlite": "substr(e.time, 1, 16)",
+    "postgresql": "to_char(e.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
+    "mysql": "date_format(e.time, '%%Y-%%m-%%d %%H:%%i')",
+}
+
+
+def _minute(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
 
 def _ms(number: str) -> str:

@@ -18,6 +18,7 @@ from django_ojs import states
 from django_ojs.errors import InvalidPayload
 from django_ojs.http.permissions import check_queue, check_type, queue_limit, type_limit
 from django_ojs.models import Job
+from django_ojs.operations.selection import allowed
 from django_ojs.policies import attributes, names
 from django_ojs.policies.source import Source
 from django_ojs.states import State
@@ -64,15 +65,7 @@ def check_row(request: Request, row: Mapping[str, Any]) -> None:
 
 def visible(request: Request) -> Q:
     """The jobs that a list may show to the caller."""
-    queues, types = queue_limit(request), type_limit(request)
-    condition = Q() if queues is None else Q(queue__in=queues)
-    if types is not None:
-        allowed = Q(type__in=[entry for entry in types if not entry.endswith(".*")])
-        for entry in types:
-            if entry.endswith(".*"):
-                allowed |= Q(type__startswith=entry[:-1])
-        condition &= allowed
-    return condition
+    return allowed(queue_limit(request), type_limit(request))
 
 
 def queues_to_read(request: Request, wanted: Sequence[str]) -> Sequence[str]:

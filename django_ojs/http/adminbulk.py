@@ -18,13 +18,13 @@ from rest_framework.response import Response
 from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
-from django_ojs.http import access, fields, filters
+from django_ojs.http import access, adminbackground, fields, filters
 from django_ojs.http.adminjobs import AdminView, path_ids, using
 from django_ojs.http.auditing import audited
 from django_ojs.http.jobs import check_size
 from django_ojs.http.permissions import check_queue, principal
 from django_ojs.models import Job
-from django_ojs.operations import bulk
+from django_ojs.operations import bulk, bulkactions
 from django_ojs.operations.retry import check_override, retry
 from django_ojs.operations.sweep import Report, Verb, batches, split, sweep
 from django_ojs.policies import durations
@@ -47,7 +47,9 @@ class BulkAct(AdminView):
     #: Whether a body without `filter` and `job_ids` means all.
     all_if_silent = False
     #: Members of the body.
-    members: Sequence[str] = ("filter", "job_ids", "reason")
+    members: Sequence[str] = ("filter", "job_ids", "reason", "background")
+    #: Whether only dead letters are meant.
+    dead_letters = False
 
     def verb(self, spare_active: bool) -> Verb:
         raise NotImplementedError
@@ -56,21 +58,46 @@ class BulkAct(AdminView):
         """The jobs that the body's filter means."""
         given = dict(fields.member(body, "filter") or {})
         found = filters.of_body(self.request, given, self.base())
+        return filters.in_states(found, self.states(given))
+
+    def states(self, given: dict[str, Any]) -> list[State]:
+        """Those that a valid filter names, or the act's own."""
         if not given.get("state"):
             if not self.default_states:
                 raise fields.fault("filter.state", f"must be some of {', '.join(self.eligible)}")
-            return filters.in_states(found, list(self.default_states))
-        wanted = filters.StatesField().clean(given["state"])
+            return list(self.default_states)
+        wanted: list[State] = filters.StatesField().clean(given["state"])
         if wrong := [state.value for state in wanted if state not in self.eligible]:
             raise fields.fault("filter.state", f"must be some of {', '.join(self.eligible)}", ", ".join(wrong))
-        return found
+        return wanted
 
     def base(self) -> Any:
         return Job.objects.using(using())
 
     @audited("job.bulk", together=False)
     def post(self, request: Request) -> Response:
-        return self.run(request, known(self.payload(limit=ojs_settings.MAX_BATCH_BYTES), *self.members))
+        body = known(self.payload(limit=ojs_settings.MAX_BATCH_BYTES), *self.members)
+        if adminbackground.is_wanted(request, body) and not fields.flag(body, "dry_run"):
+            return self.later(request, body)
+        return self.run(request, body)
+
+    def later(self, request: Request, body: dict[str, Any]) -> Response:
+        """Leave it to the scheduler."""
+        given = fields.member(body, "filter")
+        if given is None:
+            raise InvalidRequest("Say by filter which jobs are meant.", details={"field": "filter"})
+        filters.of_body(request, given)  # what is wrong with it comes first, as when it is done at once
+        wanted = filters.selected(request, given, self.states(given), dead_letters=self.dead_letters)
+        confirm(body)
+        override = self.override(body)
+        self.act.action = f"job.bulk_{self.name}"
+        self.act.detail = {"reason": body["reason"]} if body.get("reason") else {}
+        action = bulkactions.start(self.name, wanted, self.act, override=override, using=using())
+        return adminbackground.accepted(request, action)
+
+    def override(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """What the act changes in the jobs."""
+        return None
 
     def run(self, request: Request, body: dict[str, Any]) -> Response:
         by_ids = body.get("job_ids") is not None
@@ -145,17 +172,22 @@ class DeadLetterBulkRetry(AdminBulkRetry):
     changes them, and what it makes of one is refused where a push of that would be."""
 
     eligible = (State.DISCARDED,)
-    members = ("filter", "job_ids", "reason", "override")
+    members = ("filter", "job_ids", "reason", "background", "override")
+    dead_letters = True
 
     def verb(self, spare_active: bool) -> Verb:
-        override = fields.member(dict(self.body), "override")
+        override = self.override(dict(self.body))
         if not override:
             return super().verb(spare_active)
-        check_override(override)
-        if isinstance(override.get("queue"), str):
-            check_queue(self.request, override["queue"])
         self.act.detail["override"] = sorted(override)
         return lambda ids, alias: retry(ids, override=override, using=alias)
+
+    def override(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        override = fields.member(body, "override")
+        check_override(override)
+        if override and isinstance(override.get("queue"), str):
+            check_queue(self.request, override["queue"])
+        return override
 
     def base(self) -> Any:
         return super().base().dead_letters()

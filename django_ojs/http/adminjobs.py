@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import router
@@ -10,11 +11,13 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs.conf import ojs_settings
 from django_ojs.http import access, fields, filters, priority, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.pagination import Key, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import principal, type_limit
+from django_ojs.http.searching import searched
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations import counts
@@ -25,6 +28,7 @@ from django_ojs.operations.duplicate import duplicate
 from django_ojs.operations.hurry import hurry
 from django_ojs.operations.info import info
 from django_ojs.operations.retry import retry
+from django_ojs.operations.walking import FEW
 from django_ojs.policies import retry as retry_policy
 from django_ojs.policies.durations import format_instant, format_iso
 from django_ojs.states import State
@@ -36,6 +40,10 @@ COLUMNS = ("id", "type", "queue", "state", "priority", "attempt", "max_attempts"
 #: Ids are UUIDv7 and begin with the time at which they were made: the order of `created_at`, with an index.
 _SORTS = {"created_at": "id", "scheduled_at": "due_at", "priority": "priority", "finished_at": "finished_at"}
 _PARSERS: dict[str, Any] = {"id": parse_uuid, "due_at": parse_time, "priority": int, "finished_at": parse_time}
+#: The filters that no index finds, as the site's setting calls them.
+_OWN_INDEX = {"type": "type", "error_type": "error"}
+#: By the column along which jobs can be gone through: all of them, and those that are asked for.
+Base = dict[str, tuple[QuerySet[Job], QuerySet[Job]]]
 _ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.CANCELLED: "cancelled_at"}
 
 
@@ -52,7 +60,7 @@ class AdminJobs(AdminView):
     rights = {"GET": "view_job"}
 
     def get(self, request: Request) -> Response:
-        return listing(request, filters.of_query(request), _known_total(request))
+        return listing(request, filters.of_query(request, by_id=True), _known_total(request), _base(request))
 
 
 class AdminJobDetail(AdminView):
@@ -139,8 +147,17 @@ class AdminJobDuplicate(AdminView):
         return Response(detail(made) | {"copy_of": job_id}, status=201)
 
 
-def listing(request: Request, jobs: QuerySet[Job], total: int | None = None, default: str = "created_at") -> Response:
-    """A page of jobs in the order that the query asks for; `total` where it is known without counting."""
+def listing(
+    request: Request, jobs: QuerySet[Job], total: int | None = None, base: Base | None = None,
+    default: str = "created_at",
+) -> Response:  # fmt: skip
+    """A page of jobs in the order that the query asks for.
+
+    Args:
+        total: how many there are, where it is known without counting.
+        base: by the column of an order that an index has, the jobs to look through for what no index finds, and the
+            filter that they have to pass.
+    """
     key = _sort(request, default)
     if key.column in ("due_at", "finished_at"):
         jobs = jobs.filter(**{f"{key.column}__isnull": False})
@@ -149,9 +166,40 @@ def listing(request: Request, jobs: QuerySet[Job], total: int | None = None, def
     def rows(found: QuerySet[Any]) -> list[JobRow]:
         return found.rows(COLUMNS)  # type: ignore[attr-defined, no-any-return]
 
-    count = capped if total is None else lambda _: (total, False)
-    page = paginate(jobs, request, order, rows=rows, maximum=MAX_PAGE, default=PAGE, count=count)
+    if base is not None and key.column in base and _unindexed(request):
+        page = searched(request, *base[key.column], order, rows, maximum=MAX_PAGE, default=PAGE)
+    else:
+        count = capped if total is None else lambda _: (total, False)
+        page = paginate(jobs, request, order, rows=rows, maximum=MAX_PAGE, default=PAGE, count=count)
     return Response({"items": [item(row) for row in page.rows], "pagination": page.pagination})
+
+
+def _unindexed(request: Request) -> bool:
+    """Whether the query asks for something that no index finds, and the site has made none of its own for it."""
+    given = {own for name, own in _OWN_INDEX.items() if request.query_params.get(name)}
+    if type_limit(request) is not None:
+        given.add("type")
+    return bool(given) and given.isdisjoint(ojs_settings.INDEXED_FILTERS)
+
+
+def _base(request: Request) -> Base | None:
+    """What a search of the list goes through; None where the states and the queue leave few enough to read them all."""
+    given = request.query_params
+    wanted = filters.StatesField(required=False).clean(given.get("state"))
+    queues = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    if given.get("worker_id") or (wanted and _counted(queues, wanted) <= FEW):
+        return None
+    every = Job.objects.using(using())
+    made = filters.made_between(every, query.instant(request, "since"), query.instant(request, "until"))
+    base: Base = {"id": (made, filters.of_query(request, walked=True))}
+    if len(wanted) == 1 and wanted[0] in _ENDS:
+        base["finished_at"] = (filters.in_states(every, wanted), filters.of_query(request))
+    return base
+
+
+def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
+    found = counts.count_all(list(queues) or None, using=using()).values()
+    return sum(counted.states[state] for counted in found for state in wanted)
 
 
 def item(row: JobRow) -> dict[str, Any]:
@@ -242,5 +290,4 @@ def _known_total(request: Request) -> int | None:
         return None
     wanted = filters.StatesField(required=False).clean(given.get("state")) or list(State)
     limit = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
-    found = counts.count_all(list(limit) or None, using=using()).values()
-    return sum(counted.states[state] for counted in found for state in wanted)
+    return _counted(limit, wanted)

@@ -10,15 +10,17 @@ from django_ojs import states
 from django_ojs.errors import InvalidStateTransition, NotFound
 from django_ojs.http import access, fields, filters, query
 from django_ojs.http.adminbulk import DeadLetterPurge
-from django_ojs.http.adminjobs import AdminView, detail, listing, using
+from django_ojs.http.adminjobs import AdminView, Base, detail, listing, using
 from django_ojs.http.auditing import audited
+from django_ojs.http.deadletter import dead_by_queue
 from django_ojs.http.permissions import check_queue, type_limit
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
-from django_ojs.operations import counts, overview
+from django_ojs.operations import overview
 from django_ojs.operations.delete import delete_one
 from django_ojs.operations.info import info
 from django_ojs.operations.retry import retry_one
+from django_ojs.operations.walking import FEW
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State, Verb
 
@@ -35,8 +37,10 @@ class DeadLetterRoot(DeadLetterPurge):
     def get(self, request: Request) -> Response:
         queue = query.text(request, "queue")
         narrowed = type_limit(request) or any(request.query_params.get(n) for n in set(filters.NAMES) - {"queue"})
-        total = None if narrowed else sum(_by_queue(request, queue).values())
-        return listing(request, filters.of_query(request, _letters()), total, default="finished_at")
+        letters = sum(dead_by_queue(request, queue).values())
+        found = filters.of_query(request, _letters())
+        base: Base | None = {"finished_at": (_letters(), found)} if letters > FEW else None
+        return listing(request, found, None if narrowed else letters, base, default="finished_at")
 
 
 class AdminDeadLetterStats(AdminView):
@@ -48,7 +52,7 @@ class AdminDeadLetterStats(AdminView):
     def get(self, request: Request) -> Response:
         jobs: QuerySet[Job] = _letters().filter(access.visible(request))
         found = overview.dead_letters(jobs)
-        by_queue = _by_queue(request, "")
+        by_queue = dead_by_queue(request, "")
         if type_limit(request) is not None:  # the counts know no types
             by_queue = {}
             found["total"] = found["looked_at"]
@@ -101,9 +105,3 @@ def _find(request: Request, text: str) -> JobRow:
     if request.method == "POST" and row["state"] in states.LIVE:
         raise InvalidStateTransition.of(str(row["id"]), row["state"], Verb.RETRY, State.AVAILABLE)
     raise NotFound.resource(RESOURCE, text)
-
-
-def _by_queue(request: Request, queue: str) -> dict[str, int]:
-    limit = access.queues_to_read(request, [queue] if queue else [])
-    found = counts.count_all(list(limit) or None, using=using())
-    return {name: counted.dead for name, counted in sorted(found.items()) if counted.dead}

@@ -21,7 +21,8 @@ from django_ojs.http.compat import whole
 from django_ojs.http.pagination import Key, capped, paginate
 from django_ojs.models import AuditEntry, Queue, Worker
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import counts, overview
+from django_ojs.operations import counts, history, overview
+from django_ojs.operations.history import Point
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State
 
@@ -42,8 +43,13 @@ class AdminStats(AdminView):
         done = overview.total(overview.rates(chosen).values())
         named = Queue.objects.using(using()).exclude(name=TEMPLATE)
         jobs = {state.value: sum(item.states[state] for item in counted) for state in State}
-        # For the published command line; how many were enqueued is not counted by the minute, and left out.
-        more = {"completed_per_min": done.completed_per_minute, "failed_per_min": done.failed_per_minute}
+        # For the published command line.
+        more = {
+            "enqueued_per_min": overview.enqueued_per_minute(chosen, using=using()),
+            "completed_per_min": done.completed_per_minute,
+            "failed_per_min": done.failed_per_minute,
+            "avg_latency_ms": whole(round(done.mean_wait_ms or 0, 3)),
+        }
         return Response({
             "queues": (named if chosen is None else named.filter(name__in=chosen)).count(),
             "workers": _workers(),
@@ -54,7 +60,7 @@ class AdminStats(AdminView):
 
 
 class AdminHistory(AdminView):
-    """`GET /admin/stats/history?period=1m|5m|1h|1d&since=&until=&queue=`: minutes are kept for two days."""
+    """`GET /admin/stats/history?period=1m|5m|1h|1d&since=&until=&queue=`: minutes for two days, hours for thirty."""
 
     scopes = {"GET": "admin.read"}
     rights = {"GET": "view_queue"}
@@ -73,8 +79,9 @@ class AdminHistory(AdminView):
         if chosen and not queue:
             raise query.fault("queue", "must be given, since the key is limited to several", "")
         period = dt.timedelta(seconds=PERIODS[name])
-        points = [_point(point) for point in overview.history(period, since, until, queue, using=using())]
-        return Response({"period": name, "data": points, "data_points": points})
+        points = [_point(point) for point in history.history(period, since, until, queue, using=using())]
+        kept = format_instant(history.kept_since(period, now))
+        return Response({"period": name, "kept_since": kept, "data": points, "data_points": points})
 
 
 class AdminConfig(AdminView):
@@ -116,18 +123,23 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
     return {"id": entry.pk, "timestamp": format_instant(entry.time), **told, "detail": entry.detail or {}}
 
 
-def _point(point: dict[str, Any]) -> dict[str, Any]:
-    done = point["completed"] + point["failed"]
-    mean = point["run_ms"] / point["completed"] if point["completed"] else 0
-    waited = point["wait_ms"] / point["started"] if point["started"] else 0
-    counted = {
-        "processed": done,
-        "completed": point["completed"],
-        "failed": point["failed"],
-        "started": point["started"],
+def _point(point: Point) -> dict[str, Any]:
+    """What is made of the event log is null where nobody counts it, percentiles also where nothing was started."""
+    mean = point.run_ms / point.completed if point.completed else 0
+    waited = point.wait_ms / point.started if point.started else 0
+    p50, p99 = point.percentiles(0.5, 0.99)
+    return {
+        "timestamp": format_instant(point.time),
+        "processed": point.completed + point.failed,
+        "completed": point.completed,
+        "failed": point.failed,
+        "started": point.started,
+        "enqueued": point.enqueued if ojs_settings.METRICS else None,
+        "latency_p50_ms": p50 if p50 is None else whole(p50),
+        "latency_p99_ms": p99 if p99 is None else whole(p99),
+        "avg_latency_ms": whole(round(waited, 3)),
+        "avg_duration_ms": whole(round(mean, 3)),
     }
-    averages = {"avg_latency_ms": whole(round(waited, 3)), "avg_duration_ms": whole(round(mean, 3))}
-    return {"timestamp": format_instant(point["time"]), **counted, **averages}
 
 
 def _chosen(request: Request) -> list[str] | None:

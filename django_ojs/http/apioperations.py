@@ -41,6 +41,7 @@ _JOBS = "queue state type since until worker_id error_type sort order" + PAGES
 _DONE: dict[int, Schema | None] = {200: OBJECT}
 _JOB, _FLAT = {200: ref("JobAnswer")}, {200: ref("JobDetail")}
 _REASON = obj(reason=TEXT)
+_MANY = {200: ref("AdminBulkAnswer"), 202: ref("BulkAction")}
 _QUEUE_STATE = {200: obj("queue name paused", queue=OBJECT, name=TEXT, paused=FLAG)}
 _ADMIN_STATE = {200: obj("name paused", name=TEXT, paused=FLAG)}
 _BULK = {200: ref("BulkAnswer"), 207: ref("BulkAnswer"), 422: {"anyOf": [ref("BulkAnswer"), ref("Error")]}}
@@ -129,7 +130,10 @@ DOCS: dict[str, Doc] = {
     "AdminLatest.get": Doc({200: obj("type version schema versions", type=TEXT)}),
     "AdminStats.get": Doc({200: ref("Stats")}, "queue"),
     "AdminHistory.get": Doc({200: ref("History")}, "period since until queue"),
+    "AdminScheduling.get": Doc({200: ref("Scheduling")}, PAGES.strip()),
     "AdminConfig.get": Doc({200: obj("settings", settings=OBJECT)}),
+    "AdminMaintenance.get": Doc({200: ref("Maintenance")}),
+    "AdminMaintenance.post": Doc({200: ref("Maintenance")}, body=ref("MaintenanceSwitch")),
     "AdminAudit.get": Doc({200: page("items", item=ref("AuditEntry"))},
                           "actor action target outcome since until" + PAGES),
     "AdminQueues.get": Doc({200: page("items", item=ref("AdminQueue"))}, PAGES),
@@ -148,8 +152,11 @@ DOCS: dict[str, Doc] = {
     "AdminJobRun.post": plain(_FLAT),
     "AdminJobActivate.post": plain(_FLAT),
     "AdminJobDuplicate.post": plain({201: ref("JobDetail")}),
-    "DeadLetterBulkRetry.post": Doc({200: ref("AdminBulkAnswer")}, body=ref("LetterRetry")),
-    "BulkAct.post": Doc({200: ref("AdminBulkAnswer")}, body=ref("AdminBulk")),
+    "DeadLetterBulkRetry.post": Doc(_MANY, body=ref("LetterRetry")),
+    "BulkAct.post": Doc(_MANY, body=ref("AdminBulk")),
+    "BulkActions.get": Doc({200: page("items", item=ref("BulkAction"))}, "state" + PAGES),
+    "BulkActionDetail.get": Doc({200: ref("BulkAction")}),
+    "BulkActionCancel.post": plain({200: ref("BulkAction")}),
     "DeadLetterRoot.get": Doc({200: page("items", item=ref("JobLine"))}, _JOBS),
     "DeadLetterPurge.delete": Doc({200: obj("purged_count matched")},
                                   "queue type error_type older_than confirm dry_run",

@@ -111,17 +111,44 @@ SCHEMAS: dict[str, Schema] = {
         "id state queues active_jobs", id=TEXT, state=TEXT, directive=maybe(TEXT), hostname=TEXT, queues=array(TEXT),
         concurrency=maybe(INTEGER), active_jobs=INTEGER, started_at=TIME, last_heartbeat_at=maybe(TIME),
     ),
+    "Maintenance": obj(
+        "maintenance enabled reason enabled_at started_at estimated_end ends_at", maintenance=FLAG, enabled=FLAG,
+        reason=maybe(TEXT), enabled_at=maybe(TIME), started_at=maybe(TIME), enabled_by=maybe(TEXT),
+        estimated_end=maybe(TIME), ends_at=maybe(TIME), auto_end=maybe(FLAG),
+    ),
+    "MaintenanceSwitch": obj("enabled", enabled=FLAG, reason=maybe(TEXT), estimated_duration=maybe(TEXT),
+                             duration=maybe(TEXT), auto_end=maybe(FLAG)),
     "Queue": obj("name status paused", name=TEXT, status=TEXT, paused=FLAG, created_at=TIME),
     "AdminQueue": obj(
         "name state paused counts throughput latency_ms", name=TEXT, state=TEXT, paused=FLAG, counts=_COUNTS,
         throughput=_THROUGHPUT, latency_ms=obj("p50 p95 p99", p50=NUMBER, p95=NUMBER, p99=NUMBER), created_at=TIME,
     ),
     "Stats": obj("queues workers jobs throughput uptime_seconds", queues=INTEGER, workers=INTEGER, jobs=_COUNTS,
-                 throughput=_THROUGHPUT, uptime_seconds=INTEGER),
-    "History": obj("period data data_points", period=TEXT, data_points=array(OBJECT), data=array(obj(
-        "timestamp processed failed", timestamp=TIME, processed=INTEGER, completed=INTEGER, failed=INTEGER,
-        started=INTEGER, avg_latency_ms=NUMBER, avg_duration_ms=NUMBER,
-    ))),
+                 throughput={"allOf": [_THROUGHPUT, obj(
+                     "enqueued_per_min completed_per_min failed_per_min avg_latency_ms", enqueued_per_min=maybe(NUMBER),
+                     completed_per_min=NUMBER, failed_per_min=NUMBER, avg_latency_ms=NUMBER,
+                 )]}, uptime_seconds=INTEGER),
+    "HistoryPoint": obj(
+        "timestamp processed completed failed started enqueued latency_p50_ms latency_p99_ms avg_latency_ms "
+        "avg_duration_ms",
+        timestamp=TIME, processed=INTEGER, completed=INTEGER, failed=INTEGER, started=INTEGER, enqueued=maybe(INTEGER),
+        latency_p50_ms=maybe(NUMBER), latency_p99_ms=maybe(NUMBER), avg_latency_ms=NUMBER, avg_duration_ms=NUMBER,
+    ),
+    "History": obj("period kept_since data data_points", period={"enum": ["1m", "5m", "1h", "1d"]}, kept_since=TIME,
+                   data=array(ref("HistoryPoint")), data_points=array(ref("HistoryPoint"))),
+    "QueueShare": obj(
+        "name paused dispatched dispatch_count_1m dispatch_ratio_1m avg_wait_ms active_jobs available_jobs "
+        "waiting_since starved",
+        name=TEXT, paused=FLAG, dispatched=INTEGER, dispatch_count_1m=INTEGER, dispatch_ratio_1m=NUMBER,
+        avg_wait_ms=maybe(NUMBER), active_jobs=INTEGER, available_jobs=INTEGER, waiting_since=maybe(TIME),
+        starved=FLAG,
+    ),
+    "Scheduling": obj(
+        "strategy window window_start window_end stats queues pagination", strategy={"enum": ["strict"]}, window=TEXT,
+        window_start=TIME, window_end=TIME, queues=array(ref("QueueShare")), pagination=ref("Pagination"),
+        stats=obj("strategy dispatched active_jobs starved_queues queues", strategy=TEXT, dispatched=INTEGER,
+                  active_jobs=INTEGER, starved_queues=INTEGER, queues=array(ref("QueueShare"))),
+    ),
     "JobLine": obj(
         "id type queue state priority attempt created_at completed_at scheduled_at", id=TEXT, type=TEXT, queue=TEXT,
         state=_STATES, priority=INTEGER, attempt=INTEGER, created_at=TIME, completed_at=maybe(TIME),
@@ -130,10 +157,18 @@ SCHEMAS: dict[str, Schema] = {
     "JobDetail": {"allOf": [ref("Job"), obj(
         "errors retry_policy metadata result", errors=array(OBJECT), retry_policy=OBJECT, metadata=OBJECT,
     )]},
-    "AdminBulk": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, reason=TEXT)
+    "AdminBulk": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, background=FLAG, reason=TEXT)
     | {"additionalProperties": False},
-    "LetterRetry": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, reason=TEXT, override=OBJECT)
-    | {"additionalProperties": False},
+    "LetterRetry": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, background=FLAG, reason=TEXT,
+                       override=OBJECT) | {"additionalProperties": False},
+    "BulkAction": obj(
+        "id action state expected matched succeeded failed filter override errors actor created_at finished_at",
+        id=INTEGER, action={"enum": ["retry", "cancel", "delete", "run"]},
+        state={"enum": ["running", "completed", "cancelled"]}, expected=INTEGER, matched=INTEGER, succeeded=INTEGER,
+        failed=INTEGER, filter=OBJECT, override=maybe(OBJECT),
+        errors=array(obj("job_id error", job_id=TEXT, error=TEXT)), actor=TEXT, door=TEXT, created_at=TIME,
+        finished_at=maybe(TIME),
+    ),
     "AdminBulkAnswer": obj(
         "action dry_run matched succeeded failed errors", action=TEXT, dry_run=FLAG, matched=INTEGER,
         succeeded=INTEGER, failed=INTEGER, errors=array(obj("job_id error", job_id=TEXT, error=OBJECT)),

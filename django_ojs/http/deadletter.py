@@ -9,16 +9,20 @@ from django.db import router
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.http import access, compat, fields, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, paginate, parse_time, parse_uuid
-from django_ojs.http.permissions import check_queue, check_type
+from django_ojs.http.pagination import DEFAULT_LIMIT, Key, capped, paginate, parse_time, parse_uuid
+from django_ojs.http.permissions import check_queue, check_type, type_limit
+from django_ojs.http.searching import searched
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
+from django_ojs.operations import counts
 from django_ojs.operations.delete import delete_one
 from django_ojs.operations.retry import retry_one
+from django_ojs.operations.walking import FEW
 
 MAX_LIMIT = 1000
 RESOURCE = "dead_letter_job"
@@ -32,13 +36,20 @@ class DeadLetters(OJSView):
     scopes = {"GET": "read"}
 
     def get(self, request: Request) -> Response:
+        queue, job_type = query.text(request, "queue"), query.text(request, "type")
         found = _dead_letters().filter(access.visible(request))
-        if queue := query.text(request, "queue"):
+        if queue:
             found = found.filter(queue=queue)
-        if job_type := query.text(request, "type"):
+        if job_type:
             pattern = {"type__startswith": job_type[:-1]} if job_type.endswith("*") else {"type": job_type}
             found = found.filter(**pattern)
-        page = paginate(found, request, _ORDER, rows=lambda jobs: jobs.rows(), maximum=MAX_LIMIT)  # type: ignore[attr-defined]
+        by_type = bool(job_type) or type_limit(request) is not None
+        letters = sum(dead_by_queue(request, queue).values())
+        if by_type and letters > FEW and "type" not in ojs_settings.INDEXED_FILTERS:
+            page = searched(request, _dead_letters(), found, _ORDER, _rows, maximum=MAX_LIMIT, default=DEFAULT_LIMIT)
+        else:
+            count = capped if by_type else lambda _: (letters, False)
+            page = paginate(found, request, _ORDER, rows=_rows, maximum=MAX_LIMIT, count=count, bounded=False)
         return Response({"jobs": [_render(row) for row in page.rows], "pagination": page.pagination})
 
 
@@ -73,6 +84,17 @@ class DeadLetterRetry(OJSView):
             check_queue(request, override["queue"])
         job = shown.job(retry_one(row["id"], override=override))
         return Response({"job": job | {"re_enqueued_at": job["enqueued_at"]}})
+
+
+def dead_by_queue(request: Request, queue: str) -> dict[str, int]:
+    """The number of dead letters in each queue that has any: in this one, or in those that the caller may see."""
+    limit = access.queues_to_read(request, [queue] if queue else [])
+    found = counts.count_all(list(limit) or None, using=router.db_for_write(Job))
+    return {name: counted.dead for name, counted in sorted(found.items()) if counted.dead}
+
+
+def _rows(jobs: Any) -> list[JobRow]:
+    return jobs.rows()  # type: ignore[no-any-return]
 
 
 def _dead_letters() -> JobQuerySet:

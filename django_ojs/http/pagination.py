@@ -10,7 +10,7 @@ import binascii
 import datetime as dt
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db.models import Model, Q, QuerySet
@@ -58,21 +58,22 @@ def paginate(
     maximum: int = MAX_LIMIT,
     default: int = DEFAULT_LIMIT,
     count: Callable[[QuerySet[Any]], tuple[int, bool]] | None = None,
+    bounded: bool = True,
 ) -> Page:
     """The page of `queryset`, sorted by `order`, that the request's query asks for. InvalidRequest for a bad one.
 
     `count` gives the number of rows, and whether there may be more than that; without it they are all counted.
+    With it a page must not begin beyond `MAX_OFFSET`, unless the list is not `bounded`.
     """
     window = read(request, order, maximum, default)
-    if count is not None and window.after is None and window.offset > MAX_OFFSET:
-        message = f"must not begin beyond the first {MAX_OFFSET} rows: follow next_cursor, or narrow the filter"
-        raise query.fault("page", message, str(window.offset))
+    if bounded and count is not None:
+        check_offset(window)
     total, more = count(queryset) if count is not None else (queryset.count(), False)
     found: list[Any] = []
     if window.after is not None or more or window.offset < total:
         ordered = queryset.order_by(*(f"-{key.column}" if key.descending else key.column for key in order))
         if window.after is not None:
-            ordered = ordered.filter(_beyond(order, window.after))
+            ordered = ordered.filter(beyond(order, window.after))
             found = rows(ordered[: window.limit + 1])
         else:
             found = rows(ordered[window.offset : window.offset + window.limit + 1])
@@ -80,6 +81,13 @@ def paginate(
     if more:
         page.pagination["total_is_minimum"] = True
     return page
+
+
+def check_offset(window: Window) -> None:
+    """Raise InvalidRequest for a page that begins too far behind the first row of a large table."""
+    if window.after is None and window.offset > MAX_OFFSET:
+        message = f"must not begin beyond the first {MAX_OFFSET} rows: follow next_cursor, or narrow the filter"
+        raise query.fault("page", message, str(window.offset))
 
 
 def capped(queryset: QuerySet[Any]) -> tuple[int, bool]:
@@ -114,26 +122,28 @@ def _page(found: list[Any], window: Window, total: int, order: Sequence[Key]) ->
         "has_more": len(found) > window.limit,
     }
     if pagination["has_more"]:
-        pagination["next_cursor"] = _encode(window.offset + window.limit, [_value(shown[-1], k.column) for k in order])
+        pagination["next_cursor"] = encode(window.offset + window.limit, [_value(shown[-1], k.column) for k in order])
     return Page(shown, pagination)
 
 
-def _beyond(order: Sequence[Key], after: list[Any]) -> Q:
+def beyond(order: Sequence[Key], after: list[Any]) -> Q:
     """Rows behind `after`: beyond it in the first column, or equal there and beyond it in the next."""
     condition, equal = Q(), Q()
     for key, value in zip(order, after, strict=True):
         condition |= equal & Q(**{f"{key.column}__{'lt' if key.descending else 'gt'}": value})
         equal &= Q(**{key.column: value})
-    return condition
+    # Said again for the first column alone: an index is entered by that, and not by the alternatives.
+    return Q(**{f"{order[0].column}__{'lte' if order[0].descending else 'gte'}": after[0]}) & condition
 
 
-def _value(row: Any, column: str) -> str:
-    value = getattr(row, column) if isinstance(row, Model) else row[column]
-    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
+def _value(row: Any, column: str) -> Any:
+    return getattr(row, column) if isinstance(row, Model) else row[column]
 
 
-def _encode(place: int, values: list[str]) -> str:
-    return base64.urlsafe_b64encode(json.dumps([place, *values]).encode()).decode().rstrip("=")
+def encode(place: int, values: Iterable[Any]) -> str:
+    """The cursor behind the row with these values of the order's columns, which is the `place`th of the list."""
+    texts = [value.isoformat() if isinstance(value, dt.datetime) else str(value) for value in values]
+    return base64.urlsafe_b64encode(json.dumps([place, *texts]).encode()).decode().rstrip("=")
 
 
 def _decode(cursor: str, order: Sequence[Key]) -> tuple[int, list[Any]]:

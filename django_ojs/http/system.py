@@ -27,6 +27,7 @@ from django_ojs.http.permissions import require_scope
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations import maintenance
 from django_ojs.operations.counts import count_all
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State
@@ -47,7 +48,10 @@ class Manifest(PublicView):
 
 
 class Health(PublicView):
-    """`GET /health`: whether the store answers and, for callers with the scope `read`, what waits in front of it."""
+    """`GET /health`: whether the store answers and, for callers with the scope `read`, what waits in front of it.
+
+    Maintenance mode is told there, too; the server serves while it is on, so the status is as ever.
+    """
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         return OJSView.get_authenticators(self)
@@ -167,6 +171,7 @@ def _counts() -> dict[str, Any]:
     )
     connected = workers["total"] - workers["stale"]
     return {
+        "maintenance": maintenance.is_on(using=using),
         "queues": {"active": queues["total"] - queues["paused"], **queues},
         "jobs": _jobs(using),
         "workers": {"connected": connected, "active": connected, **workers},

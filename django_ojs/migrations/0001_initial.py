@@ -287,6 +287,33 @@ class Migration(migrations.Migration):
             options={"constraints": [models.UniqueConstraint(fields=["queue", "minute"], name="ojs_minute_once")]},
         ),
         migrations.CreateModel(
+            "QueueTraffic",
+            columns(
+                id=auto_id(),
+                queue=models.CharField(max_length=128),
+                minute=models.DateTimeField(db_index=True),
+                enqueued=number(),
+                waits=models.TextField(default="", help_text="Starts by how long the jobs had waited: a sketch."),
+            ),
+            options={"constraints": [models.UniqueConstraint(fields=["queue", "minute"], name="ojs_traffic_once")]},
+        ),
+        migrations.CreateModel(
+            "QueueHour",
+            columns(
+                id=auto_id(),
+                queue=models.CharField(max_length=128),
+                hour=models.DateTimeField(db_index=True),
+                started=number(),
+                completed=number(),
+                failed=number(),
+                run_ms=number(),
+                wait_ms=number(),
+                enqueued=number(),
+                waits=models.TextField(default="", help_text="Starts by how long the jobs had waited: a sketch."),
+            ),
+            options={"constraints": [models.UniqueConstraint(fields=["queue", "hour"], name="ojs_hour_once")]},
+        ),
+        migrations.CreateModel(
             "RateLimit",
             columns(
                 key=models.CharField(max_length=255, primary_key=True, serialize=False),
@@ -364,6 +391,23 @@ class Migration(migrations.Migration):
                 holder=models.CharField(max_length=255),
                 expires_at=models.DateTimeField(),
             ),
+        ),
+        migrations.CreateModel(
+            "Maintenance",
+            columns(
+                id=models.PositiveSmallIntegerField(default=1, editable=False, primary_key=True, serialize=False),
+                reason=models.CharField(max_length=500, default="", blank=True),
+                enabled_at=models.DateTimeField(),
+                enabled_by=models.CharField(max_length=255, default="", blank=True, help_text="As in the audit log."),
+                estimated_end=models.DateTimeField(null=True, blank=True),
+                auto_end=models.BooleanField(default=False, help_text="The scheduler ends it at its estimated end."),
+            ),
+            options={
+                "verbose_name": "maintenance mode",
+                "verbose_name_plural": "maintenance mode",
+                "default_permissions": ("view", "change"),
+                "constraints": [models.CheckConstraint(condition=Q(id=1), name="ojs_maintenance_only")],
+            },
         ),
         migrations.CreateModel(
             "CronSchedule",
@@ -786,7 +830,7 @@ class Migration(migrations.Migration):
                 outcome=models.CharField(
                     max_length=8, choices=[("success", "done"), ("denied", "denied")], default="success"
                 ),
-                door=models.CharField(max_length=16, default="", help_text="http, admin or command."),
+                door=models.CharField(max_length=16, default="", help_text="http, admin, command or scheduler."),
                 source_ip=models.CharField(max_length=64, default=""),
                 request_id=models.CharField(max_length=128, default=""),
                 detail=JSONTextField(default=None),

@@ -3,12 +3,13 @@
 from django_ojs.models.apikey import APIKey
 from django_ojs.models.audit import AuditEntry
 from django_ojs.models.bulkaction import BulkAction
-from django_ojs.models.count import CountDelta, QueueCount, QueueMinute
+from django_ojs.models.count import CountDelta, QueueCount, QueueHour, QueueMinute, QueueTraffic
 from django_ojs.models.cron import CronRun, CronSchedule
 from django_ojs.models.event import Event, EventCommit, EventLog
 from django_ojs.models.idempotency import IdempotencyKey
 from django_ojs.models.job import Job, JobRow
 from django_ojs.models.lease import Lease
+from django_ojs.models.maintenance import Maintenance
 from django_ojs.models.metric import MetricPlace, MetricSeries
 from django_ojs.models.outbox import OutboxEntry
 from django_ojs.models.progress import JobProgress
@@ -37,12 +38,15 @@ __all__ = [
     "JobRow",
     "JobSchema",
     "Lease",
+    "Maintenance",
     "MetricPlace",
     "MetricSeries",
     "OutboxEntry",
     "Queue",
     "QueueCount",
+    "QueueHour",
     "QueueMinute",
+    "QueueTraffic",
     "RateLimit",
     "RateStart",
     "Ticket",

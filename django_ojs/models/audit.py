@@ -46,7 +46,7 @@ class AuditEntry(models.Model):
     target_type = models.CharField(max_length=32, default="")
     target = models.CharField(max_length=512, default="")
     outcome = models.CharField(max_length=8, choices=Outcome.choices, default=Outcome.SUCCESS)
-    door = models.CharField(max_length=16, default="", help_text="http, admin or command.")
+    door = models.CharField(max_length=16, default="", help_text="http, admin, command or scheduler.")
     source_ip = models.CharField(max_length=64, default="")
     request_id = models.CharField(max_length=128, default="")
     detail = JSONTextField(default=None)

@@ -3,6 +3,9 @@
 Every statement that changes states adds one row with the differences (`CountDelta`), in its own
 transaction; the scheduler folds these rows into one row a queue (`QueueCount`) and one a queue and minute
 (`QueueMinute`). A reader adds what is folded and what is not: exact at any time (`operations.counts`).
+
+What these rows cannot tell, how many jobs came in and how the waits were spread, is counted from the event log
+(`QueueTraffic`). After two days the minutes of both are added up by the hour (`QueueHour`).
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class QueueCount(StateCounts):
 
 
 class QueueMinute(models.Model):
-    """What one queue got done in one minute; kept for two days."""
+    """What one queue got done in one minute; kept for two days, then part of its hour."""
 
     queue = models.CharField(max_length=128)
     minute = models.DateTimeField(db_index=True)
@@ -74,6 +77,44 @@ class QueueMinute(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue} at {self.minute}"
+
+
+class QueueTraffic(models.Model):
+    """What came into one queue in one minute, and how long what was started had waited; kept as long as the minutes.
+
+    The row without a name is all queues together. Counted from the event log, a second or so behind it.
+    """
+
+    queue = models.CharField(max_length=128)
+    minute = models.DateTimeField(db_index=True)
+    enqueued = _number()
+    waits = models.TextField(default="", help_text="Starts by how long the jobs had waited: a sketch.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["queue", "minute"], name="ojs_traffic_once")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.minute}"
+
+
+class QueueHour(models.Model):
+    """`QueueMinute` and `QueueTraffic` of one hour; kept for thirty days. Without a name: all queues together."""
+
+    queue = models.CharField(max_length=128)
+    hour = models.DateTimeField(db_index=True)
+    started = _number()
+    completed = _number()
+    failed = _number()
+    run_ms = _number()
+    wait_ms = _number()
+    enqueued = _number()
+    waits = models.TextField(default="", help_text="Starts by how long the jobs had waited: a sketch.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["queue", "hour"], name="ojs_hour_once")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.hour}"
 
 
 #: The columns of `StateCounts`, in the order of the states.

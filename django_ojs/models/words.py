@@ -15,9 +15,12 @@ from django.utils.translation import gettext_lazy as _
 MODELS: dict[str, tuple[Any, Any]] = {
     "APIKey": (_("API key"), _("API keys")),
     "AuditEntry": (_("audit entry"), _("audit log")),
+    "BulkAction": (_("bulk action"), _("bulk actions")),
     "CronSchedule": (_("schedule"), _("schedules")),
     "Event": (_("event"), _("events")),
     "Job": (_("job"), _("jobs")),
+    "JobSchema": (_("schema of a job type"), _("schemas of job types")),
+    "Maintenance": (_("maintenance mode"), _("maintenance mode")),
     "OutboxEntry": (_("outbox entry"), _("outbox entries")),
     "Queue": (_("queue"), _("queues")),
     "WebhookDelivery": (_("webhook delivery"), _("webhook deliveries")),
@@ -27,7 +30,8 @@ MODELS: dict[str, tuple[Any, Any]] = {
 }
 #: Names of columns that pages show as they are.
 COLUMNS: dict[str, Any] = {
-    "active": _("active"), "active jobs": _("active jobs"), "aside": _("aside"), "attempt": _("attempt"),
+    "active": _("active"), "active jobs": _("active jobs"), "actor": _("actor"), "aside": _("aside"),
+    "attempt": _("attempt"),
     "attempts": _("attempts"), "component": _("component"), "concurrency": _("concurrency"),
     "cpu percent": _("CPU, percent"), "created by": _("created by"), "description": _("description"),
     "directive": _("directive"), "disabled reason": _("disabled because"), "door": _("door"),
@@ -36,11 +40,13 @@ COLUMNS: dict[str, Any] = {
     "max attempts": _("attempts at most"), "memory mb": _("memory, MB"), "name": _("name"),
     "outcome": _("outcome"), "overlap policy": _("overlap policy"), "own id": _("own id"), "pid": _("process id"),
     "priority": _("priority"), "queue": _("queue"), "request id": _("request id"),
-    "response status": _("status of the answer"), "run count": _("runs so far"), "scopes": _("scopes"),
+    "response status": _("answer"), "run count": _("runs so far"), "scopes": _("scopes"),
     "signature format": _("form of the signature"), "source": _("source"), "source ip": _("source address"),
-    "state": _("state"), "status": _("status"), "subject": _("subject"), "target id": _("id of the job"),
+    "state": _("state"), "status": _("status"), "subject": _("subject"), "succeeded": _("succeeded"),
+    "target id": _("id of the job"),
     "timeout seconds": _("timeout, seconds"), "timezone": _("time zone"), "trace id": _("trace id"),
-    "type": _("type"), "unique key": _("unique key"), "version": _("version"), "worker id": _("worker id"),
+    "type": _("type"), "unique key": _("unique key"), "url": _("URL"),
+    "version": _("version"), "worker id": _("worker id"),
     "workflow id": _("workflow id"), "paused": _("paused"),
 }  # fmt: skip
 

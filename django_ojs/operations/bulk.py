@@ -121,17 +121,18 @@ def cancel_many(
 
 def retry_many(job_ids: Sequence[uuid.UUID], *, partial: bool, using: str | None = None) -> list[Any]:
     """Make discarded and retryable jobs available; return a row or an error for each."""
+    return _bulk("retry", "retried", lambda alias: retry_failed(job_ids, alias), partial, using)
 
-    def act(alias: str) -> list[Any]:
-        rows = {row["id"]: row for row in sql.store(alias).lock(set(job_ids))}
-        by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in RETRY_STATES}
-        revived, hurried = by_state[State.DISCARDED], by_state[State.RETRYABLE]
-        done: dict[uuid.UUID, Any] = dict(zip(revived, retry(revived, any_discarded=True, using=alias), strict=True))
-        done |= zip(hurried, hurry(hurried, using=alias), strict=True)
-        done |= {i: refuse(row, Verb.RETRY, State.AVAILABLE) for i, row in rows.items() if i not in done}
-        return [done[job_id] if job_id in done else _not_found(job_id) for job_id in job_ids]
 
-    return _bulk("retry", "retried", act, partial, using)
+def retry_failed(job_ids: Sequence[uuid.UUID], using: str) -> list[Any]:
+    """`retry_many` without its event, in the caller's transaction."""
+    rows = {row["id"]: row for row in sql.store(using).lock(set(job_ids))}
+    by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in RETRY_STATES}
+    revived, hurried = by_state[State.DISCARDED], by_state[State.RETRYABLE]
+    done: dict[uuid.UUID, Any] = dict(zip(revived, retry(revived, any_discarded=True, using=using), strict=True))
+    done |= zip(hurried, hurry(hurried, using=using), strict=True)
+    done |= {i: refuse(row, Verb.RETRY, State.AVAILABLE) for i, row in rows.items() if i not in done}
+    return [done[job_id] if job_id in done else _not_found(job_id) for job_id in job_ids]
 
 
 def delete_many(job_ids: Sequence[uuid.UUID], *, partial: bool, using: str | None = None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Retry or delete all dead letters that fit a filter, in the background: asked for once, done by the scheduler.
+"""Acts on all jobs that fit, in the background: asked for once, done by the scheduler.
 
 Each pass is one transaction with one batch of jobs, the place behind it, the numbers and the entry in the audit log.
 So whoever leads goes on where the last one stopped, and no job is done twice or left out.
@@ -8,55 +8,76 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from django_ojs import clock, sql
 from django_ojs.contention import retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import log
-from django_ojs.models import BulkAction
+from django_ojs.models import BulkAction, Job
 from django_ojs.operations import audit, bulk
 from django_ojs.operations.audit import Act
+from django_ojs.operations.cancel import cancel as cancel_jobs
 from django_ojs.operations.common import atomic, database
 from django_ojs.operations.deadletters import Filter
-from django_ojs.operations.delete import delete
+from django_ojs.operations.delete import delete, delete_ended
+from django_ojs.operations.hurry import hurry
 from django_ojs.operations.retry import check_override, retry
+from django_ojs.operations.selection import Selection, readable
 from django_ojs.operations.sweep import BATCH
+from django_ojs.policies.durations import format_instant
+from django_ojs.states import State
+from django_ojs.told import told
 
-#: The verbs, and what an event calls the jobs that were done.
-VERBS = {"retry": "retried", "delete": "deleted"}
+#: The verbs, and what an event calls the jobs that were done. `run` has none: what it does is no verb of the binding.
+VERBS = {"retry": "retried", "delete": "deleted", "cancel": "cancelled", "run": ""}
+#: What may be done to dead letters.
+LETTER_VERBS = ("retry", "delete")
 #: Refusals that are kept, and how long an action that has ended is.
 MAX_ERRORS, KEPT = 20, dt.timedelta(days=30)
+#: More than anybody looks for.
+MANY = 2**62
 
 
 def start(
-    verb: str, wanted: Filter, entry: Act, *, override: Mapping[str, Any] | None = None, using: str | None = None
-) -> BulkAction:
-    """Note down that this is to be done to all dead letters that fit now; none that comes later is meant.
+    verb: str, wanted: Filter | Selection, entry: Act, *, override: Mapping[str, Any] | None = None,
+    using: str | None = None,
+) -> BulkAction:  # fmt: skip
+    """Note down that this is to be done to all jobs that fit now; none that comes later is meant.
 
-    `entry` says who wants it. Raises `InvalidRequest` for a verb there is not, or a malformed `override`.
+    A text or a tag is looked for here, as far as searches go, and no further later on. `entry` says who wants it.
+    Raises `InvalidRequest` for a verb there is not, or a malformed `override`.
     """
     using = database(using)
-    if verb not in VERBS or (override and verb != "retry"):
+    if isinstance(wanted, Filter):
+        until = wanted.until + dt.timedelta(microseconds=1) if wanted.until else None
+        wanted = Selection(
+            (State.DISCARDED,), True, type=wanted.type, queue=wanted.queue, error=wanted.error, until=until
+        )
+    letters = wanted.dead_letters
+    if verb not in (LETTER_VERBS if letters else VERBS) or (override and not (letters and verb == "retry")):
         raise InvalidRequest(f"There is no bulk action '{verb}'{' with changes' if override else ''}.")
     check_override(override)
-    now = clock.now(using)
-    limit = now + dt.timedelta(milliseconds=1)  # filters are kept to the millisecond, rounded down
-    wanted = Filter(wanted.type, wanted.queue, wanted.error, min(wanted.until or limit, limit))
     action = BulkAction(
-        verb=verb, created_at=now, actor=entry.actor[:255], door=entry.door, source_ip=entry.source_ip[:64],
-        expected=wanted.jobs(using).order_by().count(),
+        verb=verb, created_at=clock.now(using), actor=entry.actor[:255], door=entry.door,
+        source_ip=entry.source_ip[:64],
     )  # fmt: skip
+    if wanted.searches:
+        found, look = wanted.searched(using, MANY)
+        wanted, action.expected = wanted.bounded(look), len(found)
+    else:
+        action.expected = _meant(action, wanted, using).order_by().count()
 
     action.filter, action.override = wanted.fields(), dict(override) if override else None
 
     def act() -> BulkAction:
         action.pk, action._state.adding = None, True  # where a lost race makes it begin anew
         action.save(using=using, force_insert=True)
-        entry.detail |= {"bulk_action": action.pk, "filter": action.filter, "expected": action.expected}
+        shown = action.filter | ({"text": "…"} if wanted.text else {})  # which may be part of arguments
+        entry.detail |= {"bulk_action": action.pk, "filter": shown, "expected": action.expected}
         entry.detail |= {"override": sorted(override)} if override else {}
         return action
 
@@ -72,7 +93,7 @@ def cancel(action_id: int, *, using: str | None = None) -> BulkAction:
     if found is None:
         raise NotFound.resource("bulk_action", str(action_id))
     if not changed:
-        raise Conflict(f"Bulk action {action_id} is {found.state}.")
+        raise Conflict(told("Bulk action %(action_id)s is %(state)s.", action_id=action_id, state=found.state))
     return found
 
 
@@ -94,10 +115,10 @@ def advance(*, using: str | None = None) -> bool:
         action = actions.select_for_update().first()
         if action is None:
             return False
-        batch = _next(action, using)
+        batch, more = _next(action, using)
         if batch:
             _do(action, batch, using)
-        if len(batch) < BATCH:
+        if not more:
             _end(action, using)
         action.save(using=using)
     return True
@@ -109,27 +130,59 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     return BulkAction.objects.using(using).filter(pk__in=list(old.values_list("pk", flat=True)[:batch])).delete()[0]
 
 
-def _next(action: BulkAction, using: str) -> list[tuple[uuid.UUID, dt.datetime | None]]:
-    jobs = Filter.of(action.filter).jobs(using).order_by("finished_at", "pk")
-    if action.after is not None:
+def _meant(action: BulkAction, wanted: Selection, using: str) -> QuerySet[Job]:
+    """The jobs that were there when it was asked for; a clock may be a millisecond ahead."""
+    then = action.created_at + dt.timedelta(milliseconds=1)
+    column = "finished_at" if wanted.along == "finished_at" else "created_at"
+    return wanted.jobs(using).filter(**{f"{column}__lte": then})
+
+
+def _next(action: BulkAction, using: str) -> tuple[list[uuid.UUID], bool]:
+    """The jobs whose turn it is, and whether there may be more; the action's place is behind them.
+
+    Along their end if they are of one ended state, which has an index for that, else along their ids.
+    """
+    wanted = Selection.of(action.filter)
+    by_end = wanted.along == "finished_at" and len(wanted.states) == 1
+    jobs = _meant(action, wanted, using).filter(wanted.rest()).order_by(*(["finished_at", "pk"] if by_end else ["pk"]))
+    if action.after_id is not None and by_end:
         behind = Q(finished_at__gt=action.after) | Q(finished_at=action.after, pk__gt=action.after_id)
         jobs = jobs.filter(behind, finished_at__gte=action.after)
-    return list(jobs.values_list("pk", "finished_at")[:BATCH])
+    elif action.after_id is not None:
+        jobs = jobs.filter(pk__gt=action.after_id)
+    checks, columns = wanted.checks()
+    rows: list[dict[str, Any]] = list(jobs.values("pk", "finished_at", *dict.fromkeys(columns))[:BATCH])
+    if rows:
+        action.after_id, action.after = rows[-1]["pk"], rows[-1]["finished_at"]
+    return [row["pk"] for row in rows if all(check(row) for check in checks)], len(rows) == BATCH
 
 
-def _do(action: BulkAction, batch: Sequence[tuple[uuid.UUID, dt.datetime | None]], using: str) -> None:
-    ids = [job_id for job_id, _ in batch]
-    outcomes: list[Any] = (
-        delete(ids, using=using) if action.verb == "delete" else retry(ids, override=action.override, using=using)
-    )
+def _act(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> list[Any]:
+    wanted = Selection.of(action.filter)
+    if wanted.dead_letters:
+        return (
+            delete(ids, using=using) if action.verb == "delete" else retry(ids, override=action.override, using=using)
+        )
+    acts: dict[str, Callable[[], list[Any]]] = {
+        "retry": lambda: bulk.retry_failed(ids, using),
+        "delete": lambda: delete_ended(ids, using=using),
+        "run": lambda: hurry(ids, using=using),
+        "cancel": lambda: cancel_jobs(
+            ids, cancelled_by=action.actor, spare_active=State.ACTIVE not in wanted.states, using=using
+        ),
+    }
+    return acts[action.verb]()
+
+
+def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
+    outcomes = _act(action, ids, using)
     refused = [(job_id, out) for job_id, out in zip(ids, outcomes, strict=True) if isinstance(out, OJSError)]
     done = [str(job_id) for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)]
-    action.after_id, action.after = batch[-1]
     action.matched += len(ids)
     action.succeeded += len(done)
     known = action.errors or []
-    told = [{"job_id": str(job_id), "error": str(error)[:500]} for job_id, error in refused]
-    action.errors = [*known, *told[: MAX_ERRORS - len(known)]] or None
+    refusals = [{"job_id": str(job_id), "error": str(error)[:500]} for job_id, error in refused]
+    action.errors = [*known, *refusals[: MAX_ERRORS - len(known)]] or None
     detail = {"bulk_action": action.pk, "matched": len(ids), "succeeded": len(done), "job_ids": done}
     entry = Act(action.actor, f"job.bulk_{action.verb}", "", detail, action.door, action.source_ip)
     audit.append([entry], using)
@@ -138,4 +191,16 @@ def _do(action: BulkAction, batch: Sequence[tuple[uuid.UUID, dt.datetime | None]
 def _end(action: BulkAction, using: str) -> None:
     action.state, action.finished_at = BulkAction.State.COMPLETED, clock.now(using)
     facts = {"total": action.matched, VERBS[action.verb]: action.succeeded, "skipped": action.failed}
-    log.append([bulk.completed(action.verb, action.finished_at, **facts)], using)
+    if VERBS[action.verb]:
+        log.append([bulk.completed(action.verb, action.finished_at, **facts)], using)
+
+
+def facts(action: BulkAction) -> dict[str, Any]:
+    """An action as programs see it."""
+    return {
+        "id": action.pk, "action": action.verb, "state": action.state, "expected": action.expected,
+        "matched": action.matched, "succeeded": action.succeeded, "failed": action.failed,
+        "filter": readable(action.filter), "override": action.override, "errors": action.errors or [],
+        "actor": action.actor, "door": action.door, "created_at": format_instant(action.created_at),
+        "finished_at": format_instant(action.finished_at) if action.finished_at else None,
+    }  # fmt: skip

@@ -12,6 +12,7 @@ from django_ojs import envelope, middleware
 from django_ojs.envelope import JobSpec
 from django_ojs.errors import BatchAborted, Duplicate, OJSError
 from django_ojs.models.job import JobRow
+from django_ojs.told import told
 
 
 class Pressure(NamedTuple):
@@ -102,4 +103,4 @@ def duplicate(job_id: uuid.UUID, state: str | None) -> Duplicate:
     details = {"job_id": str(job_id), "existing_job_id": str(job_id)}
     if state:
         details |= {"existing_job_state": state, "existing_state": state}
-    return Duplicate(f"A job with the id '{job_id}' exists already.", details=details)
+    return Duplicate(told("A job with the id '%(job_id)s' exists already.", job_id=job_id), details=details)

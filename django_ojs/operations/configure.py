@@ -22,6 +22,7 @@ from django_ojs.operations import queues
 from django_ojs.operations.common import atomic, database
 from django_ojs.policies import names, queueconfig, ratelimit
 from django_ojs.policies.queueconfig import fault
+from django_ojs.told import reason, told
 
 #: Milliseconds in a column, seconds in the document.
 _SECONDS = {"visibility_timeout": "visibility_ms", "default_timeout": "timeout_ms"}
@@ -53,7 +54,7 @@ def create(name: str, config: Mapping[str, Any], *, by: str = "", using: str | N
         queue, records = _locked(name, using)
         if not records:
             raise Conflict(
-                f"The queue '{name}' exists already.",
+                told("The queue '%(name)s' exists already.", name=name),
                 details={"resource_type": "queue", "resource_id": name},
                 hint="Change it with PUT /queues/{name}/config.",
             )
@@ -89,7 +90,7 @@ def names_only(name: Any) -> str:
     try:
         return names.check_queue(name)
     except ValueError as error:
-        raise fault("name", str(error), name) from error
+        raise fault("name", reason(error), name) from error
 
 
 def flag_limited(queue_names: Iterable[str], using: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import F
 
-from django_ojs import clock, sql
+from django_ojs import sql
 from django_ojs.models import CountDelta, QueueCount, QueueMinute
 from django_ojs.models.count import NUMBERS
 from django_ojs.operations.common import atomic, database
@@ -23,7 +23,7 @@ from django_ojs.states import LIVE, State
 
 #: Differences folded in one go, and the number beyond which whoever reads them folds them first.
 FOLD_BATCH, TOO_MANY = 5_000, 20_000
-#: How long the minutes are kept: long enough for "today" in any zone.
+#: How long the minutes are kept before they become part of their hour: long enough for "today" in any zone.
 KEEP_MINUTES = dt.timedelta(days=2)
 
 _DELTA, _COUNT = CountDelta._meta.db_table, QueueCount._meta.db_table
@@ -168,10 +168,3 @@ def work(delta: dict[str, Any]) -> dict[str, int]:
 
 def minute_of(instant: dt.datetime) -> dt.datetime:
     return instant.replace(second=0, microsecond=0)
-
-
-def prune_minutes(*, using: str | None = None) -> int:
-    """Forget minutes older than two days."""
-    using = database(using)
-    old = QueueMinute.objects.using(using).filter(minute__lt=clock.now(using) - KEEP_MINUTES)
-    return int(old._raw_delete(using))

@@ -16,6 +16,7 @@ from django_ojs.models import CronRun, CronSchedule
 from django_ojs.operations import cronruns
 from django_ojs.operations.common import atomic, database
 from django_ojs.policies import cron
+from django_ojs.told import told
 
 _DEFINITION = ("expression", "timezone", "type", "queue", "template", "overlap_policy", "enabled", "description")
 
@@ -73,7 +74,9 @@ def create(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
             if new:
                 return schedule
         details = {"resource_type": "cron", "resource_id": spec.name}
-        raise Conflict(f"The schedule '{spec.name}' exists already.", details=details, hint="Change that one.")
+        raise Conflict(
+            told("The schedule '%(name)s' exists already.", name=spec.name), details=details, hint="Change that one."
+        )
 
 
 def redefine(spec: CronSpec, *, using: str | None = None) -> CronSchedule:

@@ -17,6 +17,7 @@ from django.db.models import Exists, Min, OuterRef, Q, QuerySet
 from django_ojs import sql, states
 from django_ojs.models import CronRun, Job
 from django_ojs.models.job import JobRow
+from django_ojs.operations import maintenance
 from django_ojs.operations.common import atomic, database
 from django_ojs.states import State
 
@@ -56,6 +57,8 @@ def release(queues: Sequence[str] | None = None, *, using: str | None = None) ->
     held = runs.filter(held=True)
     if not held.exists():
         _nothing_held[using] = time.monotonic()
+        return 0
+    if maintenance.is_on(using=using):
         return 0
     held = held if queues is None else held.filter(queue__in=list(queues))
     with atomic(using=using):

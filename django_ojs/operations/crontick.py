@@ -23,7 +23,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
 from django_ojs.operations import cron as schedules
-from django_ojs.operations import cronruns
+from django_ojs.operations import cronruns, maintenance
 from django_ojs.operations.cancel import cancel
 from django_ojs.operations.common import atomic, database
 from django_ojs.operations.push import push
@@ -31,6 +31,7 @@ from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.policies import cron
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.overlap import OverlapPolicy
+from django_ojs.told import told
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +52,14 @@ OVERLAP = "overlap_prevention"
 
 
 def tick(*, limit: int = 100, using: str | None = None) -> int:
-    """Fire what is due, at most `limit` schedules; return how many this call had. Those of others are left alone."""
+    """Fire what is due, at most `limit` schedules; return how many this call had. Those of others are left alone.
+
+    None fires in maintenance mode (orchestration 2.4); when that ends each fires once for all that it missed.
+    """
     using = database(using)
     due = CronSchedule.objects.using(using).filter(wake_at__lte=clock.now(using)).order_by("wake_at", "name")
-    return sum(_tick(schedule, using) for schedule in list(due[:limit]))
+    found = list(due[:limit])
+    return sum(_tick(schedule, using) for schedule in found) if found and not maintenance.is_on(using=using) else 0
 
 
 @rehearsed("trigger")
@@ -209,9 +214,11 @@ def _refusal(schedule: CronSchedule, why: Skipped) -> OJSError:
     if why.job_id is not None:
         details["existing_job_id"] = str(why.job_id)
     if why.reason == OVERLAP:
-        message = f"The schedule '{schedule.name}' has a run that has not ended, and its overlap policy is skip."
+        message = told(
+            "The schedule '%(name)s' has a run that has not ended, and its overlap policy is skip.", name=schedule.name
+        )
         return Conflict(message, details=details, hint="Wait for that job or cancel it, or change the overlap policy.")
-    message = f"The schedule '{schedule.name}' made no job: {why.code}."
+    message = told("The schedule '%(name)s' made no job: %(code)s.", name=schedule.name, code=why.code)
     return Conflict(message, details=details, hint="The site's enqueue middleware or the job's unique policy did this.")
 
 

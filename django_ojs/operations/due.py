@@ -3,6 +3,9 @@
 Every job that time will change carries the instant in `wake_at`, behind one index. Whoever looks, the
 scheduler continuously or a FETCH in passing, takes the jobs whose instant has come, and one `match` over
 their state says what becomes of them.
+
+In maintenance mode nothing is promoted. What has to happen all the same so that nobody waits in vain goes on: lost
+reservations and timeouts of what runs, and the end of jobs whose time has run out.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance
+from django_ojs.operations import advance, maintenance
 from django_ojs.operations.common import RELEASE_COLUMNS, add_error, atomic, database, make_available, wake_at
 from django_ojs.operations.fail import FAIL_COLUMNS, settle_error
 from django_ojs.policies import errorobjects
@@ -44,6 +47,8 @@ def settle(
     """
     using = database(using)
     condition = ~Q(state=State.ACTIVE) if spare_active else Q()
+    if maintenance.is_on(using=using):
+        condition &= ~Q(state__in=[State.SCHEDULED, State.RETRYABLE]) | Q(expires_at__lte=clock.now(using))
     return _settle(condition if ids is None else condition & Q(pk__in=ids), using, limit)
 
 

@@ -11,6 +11,7 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations.common import database
 from django_ojs.operations.push import push_each
+from django_ojs.told import told
 
 #: What belonged to the old job's time, and to its history.
 _LEFT_OUT = frozenset({"scheduled_at", "expires_at", "x_previous_errors"})
@@ -30,8 +31,15 @@ def duplicate(job_id: uuid.UUID, *, using: str | None = None) -> JobRow:
     if isinstance(outcome, OJSError):
         raise outcome
     if outcome.status != "created" or outcome.row is None:
-        there = f": '{outcome.row['id']}' is there already" if outcome.row else ""
-        raise Conflict(f"No copy of job '{job_id}' was enqueued{there} ({outcome.status}).")
+        facts = {"job_id": job_id, "status": outcome.status}
+        if outcome.row is None:
+            raise Conflict(told("No copy of job '%(job_id)s' was enqueued (%(status)s).", **facts))
+        raise Conflict(
+            told(
+                "No copy of job '%(job_id)s' was enqueued: '%(other)s' is there already (%(status)s).",
+                other=outcome.row["id"], **facts,
+            )
+        )  # fmt: skip
     return outcome.row
 
 

@@ -2,7 +2,8 @@
 
 Queues are served in the order given, each until it is empty or the worker has enough; inside a queue
 priority descending, then first in, first out. Due jobs of these queues are promoted first, in the same
-transaction, so that a job is never late because the scheduler is (decision 14).
+transaction, so that a job is never late because the scheduler is (decision 14). In maintenance mode nothing is claimed,
+nor promoted: the look that every FETCH begins with sees it, at no statement of its own.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ def fetch(
         types: claim only these job types; None: any.
         ids: claim only these jobs, whatever the limits say; None: any.
         gate: give nothing to a worker that is quiet or terminating, and note an unknown one.
-        columns: what to return of each job; a worker needs less than an envelope does.
-        raw: times may come as ISO text, for a worker that hardly ever looks at them.
+        columns, raw: what to return of each job, and whether times may come as ISO text; a worker needs less of both.
     """
     using = database(using)
     count = min(max(count, 0), ojs_settings.MAX_FETCH_COUNT)
     with atomic(using=using):
         if gate and worker_id and not register.may_fetch(worker_id, names, using):
             return []
-        now = clock.now(using)
-        store = sql.store(using)
+        now, store = clock.now(using), sql.store(using)
         outlook = store.outlook(names, now)
+        if outlook.closed:
+            return []
         if outlook.due:
             due.settle_waiting(names, using)
         cronruns.release_waiting(names, using)
@@ -65,9 +66,9 @@ def fetch(
         def take(name: str, limit: int, ids: Sequence[uuid.UUID] | None, at: dt.datetime) -> list[JobRow]:
             base = queues.defaults(name, using).visibility_ms or fallback_visibility_ms
             claim = Claim(
-                queue=name, limit=limit, now=at, worker_id=worker_id, visibility_ms=visibility_ms,
+                queue=name, limit=limit, now=at, worker_id=worker_id, visibility_ms=visibility_ms, types=types, ids=ids,
                 base_visibility_ms=base or ojs_settings.VISIBILITY_TIMEOUT * 1000,
-                base_timeout_ms=ojs_settings.DEFAULT_TIMEOUT * 1000, types=types, ids=ids,
+                base_timeout_ms=ojs_settings.DEFAULT_TIMEOUT * 1000,
             )  # fmt: skip
             return store.claim(claim, columns, raw=raw)
 

@@ -3,6 +3,7 @@
 A pass reads the log behind its place, adds to the series and moves the place, in one transaction: a process that
 dies in the middle has done nothing, and of two that count at once the second finds nothing left. So the numbers
 are those of the whole installation, whoever did the work and whoever is asked, and they survive every restart.
+The same pass counts what came into the queues by the minute (`operations.traffic`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from django_ojs.contention import retried
 from django_ojs.events import tally
 from django_ojs.events.tally import MEASURED, Group, Place
 from django_ojs.models import MetricPlace, MetricSeries
+from django_ojs.operations import traffic
 from django_ojs.operations.common import atomic, database
 
 #: Events counted in one transaction.
@@ -54,6 +56,7 @@ def count(*, limit: int = BATCH, using: str | None = None) -> int:
         if stretch.events:
             groups = _named([group for group in stretch.groups if group.event in COUNTED], using)
             _add(groups, using)
+            traffic.count(stretch.groups, using)
             MetricPlace.objects.using(using).filter(pk=1).update(seq=stretch.place.seq, event=stretch.place.event)
             transaction.on_commit(lambda: _tell(groups), using=using)
     return stretch.events

@@ -29,6 +29,7 @@ from django_ojs.operations.common import atomic, database
 from django_ojs.operations.push import Outcome, push_read
 from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.policies import redaction, workflows
+from django_ojs.told import told
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,9 @@ def discard(key: int) -> None:
 
 
 def _not_aside(key: int) -> Conflict:
-    return Conflict(f"The outbox entry {key} is not set aside: the relay has it.", details={"entry": key})
+    return Conflict(
+        told("The outbox entry %(key)s is not set aside: the relay has it.", key=key), details={"entry": key}
+    )
 
 
 def relay(*, limit: int = BATCH, using: str | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The figures that operators watch: rates, waits, history, and what is in the dead letter queue (admin 1.2, 1.6, 1.7).
+"""The figures that operators watch: rates, waits, and what is in the dead letter queue (admin 1.2, 1.6, 1.7).
 
 Made of counts and of bounded samples: nothing here reads a table to its end.
 """
@@ -14,41 +14,51 @@ from typing import Any
 from django.db.models import QuerySet
 
 from django_ojs import clock
+from django_ojs.conf import ojs_settings
 from django_ojs.models import CountDelta, Job, QueueMinute
+from django_ojs.operations import traffic
 from django_ojs.operations.common import database
-from django_ojs.operations.counts import minute_of, work
+from django_ojs.operations.counts import work
+from django_ojs.policies.sketch import percentiles
 from django_ojs.states import State
 
-#: How far back rates and waits look, and how many jobs the waits are taken from.
-RECENT, SAMPLE = dt.timedelta(minutes=5), 1000
+#: Jobs that waits are taken from where nobody counts the log.
+SAMPLE = 1000
 #: Dead letters that are looked at one by one.
 LETTERS = 10_000
-#: Points that a history has at most.
-MAX_POINTS = 3000
 _WORK = ("started", "completed", "failed", "run_ms", "wait_ms")
 
 
 @dataclasses.dataclass(slots=True)
 class Rate:
-    """What was done per minute, over the last five minutes."""
+    """What was done per minute, over the last five minutes; `wait_ms` is what the started jobs had waited together."""
 
     processed_per_minute: float = 0.0
     failed_per_minute: float = 0.0
     completed_per_minute: float = 0.0
     started_per_minute: float = 0.0
+    wait_ms_per_minute: float = 0.0
+
+    @property
+    def mean_wait_ms(self) -> float | None:
+        return self.wait_ms_per_minute / self.started_per_minute if self.started_per_minute else None
 
 
 def rates(queues: Sequence[str] | None = None, *, using: str | None = None) -> dict[str, Rate]:
     """By queue, for these or for all that did anything lately."""
     using = database(using)
-    now = clock.now(using)
-    since = minute_of(now - RECENT)
-    minutes = max((now - since).total_seconds() / 60, 1.0)
-    done = _work_since(since, None, queues, using)
-    sums: dict[str, Counter[str]] = defaultdict(Counter)
-    for (queue, _), figures in done.items():
-        sums[queue].update(figures)
-    return {queue: _rate(figures, minutes) for queue, figures in sums.items()}
+    since = traffic.since(using)
+    minutes = _minutes_since(since, using)
+    return {queue: _rate(done, minutes) for queue, done in _work_since(since, queues, using).items()}
+
+
+def enqueued_per_minute(queues: Sequence[str] | None = None, *, using: str | None = None) -> float | None:
+    """Jobs of these queues, or of all, that could be fetched from then on; None where nobody counts the log."""
+    if not ojs_settings.METRICS:
+        return None
+    using = database(using)
+    came = sum(one.enqueued for one in traffic.lately(queues, using=using).values())
+    return round(came / _minutes_since(traffic.since(using), using), 2)
 
 
 def total(found: Iterable[Rate]) -> Rate:
@@ -60,18 +70,29 @@ def total(found: Iterable[Rate]) -> Rate:
     return Rate(**{name: round(sums[name], 2) for name in names})
 
 
-def waits(queues: Sequence[str] | None = None, *, using: str | None = None) -> dict[str, dict[str, float]]:
-    """By queue the percentiles, in ms, of the time that recently completed jobs had waited; a sample of the latest."""
+def waits(queues: Sequence[str] | None = None, *, using: str | None = None) -> dict[str, dict[str, float | None]]:
+    """By queue the percentiles, in ms, of how long the jobs had waited that were started in the last five minutes."""
     using = database(using)
+    if not ojs_settings.METRICS:
+        return _sampled_waits(queues, using)
+    found = traffic.lately(queues, using=using)
+    return {
+        queue: dict(zip(("p50", "p95", "p99"), percentiles(one.waits, (0.5, 0.95, 0.99)), strict=True))
+        for queue, one in found.items()
+        if one.waits
+    }
+
+
+def _sampled_waits(queues: Sequence[str] | None, using: str) -> dict[str, dict[str, float | None]]:
+    """Where nobody counts the log: of the latest jobs that were completed in that time."""
     recent = Job.objects.using(using).filter(
-        state=State.COMPLETED, finished_at__isnull=False, finished_at__gte=clock.now(using) - RECENT
+        state=State.COMPLETED, finished_at__isnull=False, finished_at__gte=traffic.since(using)
     )
     if queues is not None:
         recent = recent.filter(queue__in=queues)
     waited: dict[str, list[float]] = defaultdict(list)
-    for queue, enqueued, started in recent.order_by("-finished_at").values_list("queue", "enqueued_at", "started_at")[
-        :SAMPLE
-    ]:
+    times = recent.order_by("-finished_at").values_list("queue", "enqueued_at", "started_at")[:SAMPLE]
+    for queue, enqueued, started in times:
         if enqueued is not None and started is not None:
             waited[queue].append(max((started - enqueued) / dt.timedelta(milliseconds=1), 0.0))
     return {queue: _percentiles(sorted(values)) for queue, values in waited.items()}
@@ -87,21 +108,6 @@ def oldest_available(queue: str, *, using: str | None = None) -> dt.datetime | N
         oldest = head[1] if oldest is None or head[1] is None else min(oldest, head[1])
         head = order.filter(priority__lt=head[0]).first()
     return oldest
-
-
-def history(
-    period: dt.timedelta, since: dt.datetime, until: dt.datetime, queue: str = "", *, using: str | None = None
-) -> list[dict[str, Any]]:
-    """What was done in each period from `since` to `until`, zeros included; `time` is the period's begin."""
-    using = database(using)
-    seconds = int(period.total_seconds())
-    first = int(since.timestamp()) // seconds * seconds
-    found: dict[int, Counter[str]] = defaultdict(Counter)
-    begin = dt.datetime.fromtimestamp(first, dt.UTC)
-    for (_, minute), figures in _work_since(begin, until, [queue] if queue else None, using).items():
-        found[int(minute.timestamp()) // seconds * seconds].update(figures)
-    points = range(first, int(until.timestamp()), seconds)[:MAX_POINTS]
-    return [{"time": dt.datetime.fromtimestamp(at, dt.UTC), **{n: found[at][n] for n in _WORK}} for at in points]
 
 
 def dead_letters(jobs: QuerySet[Job]) -> dict[str, Any]:
@@ -121,31 +127,31 @@ def dead_letters(jobs: QuerySet[Job]) -> dict[str, Any]:
             "newest_at": ends[0] if ends else None, "oldest_at": oldest}  # fmt: skip
 
 
-def _work_since(
-    since: dt.datetime, until: dt.datetime | None, queues: Sequence[str] | None, using: str
-) -> dict[tuple[str, dt.datetime], Counter[str]]:
-    """What each queue got done in each minute, folded or not."""
+def _work_since(since: dt.datetime, queues: Sequence[str] | None, using: str) -> dict[str, Counter[str]]:
+    """What each queue got done since this minute, folded or not."""
     minutes = QueueMinute.objects.using(using).filter(minute__gte=since)
     deltas = CountDelta.objects.using(using).filter(at__gte=since)
-    if until is not None:
-        minutes, deltas = minutes.filter(minute__lt=until), deltas.filter(at__lt=until)
     if queues is not None:
         minutes, deltas = minutes.filter(queue__in=queues), deltas.filter(queue__in=queues)
-    found: dict[tuple[str, dt.datetime], Counter[str]] = defaultdict(Counter)
+    found: dict[str, Counter[str]] = defaultdict(Counter)
     names = ("active", "completed", "failed", "run_ms", "wait_ms")
-    for row in deltas.values("queue", "at", *names):
-        found[row["queue"], minute_of(row["at"])].update(work(row))
+    for row in deltas.values("queue", *names):
+        found[row["queue"]].update(work(row))
     for minute in minutes:
-        found[minute.queue, minute.minute].update({name: getattr(minute, name) for name in _WORK})
+        found[minute.queue].update({name: getattr(minute, name) for name in _WORK})
     return found
 
 
+def _minutes_since(since: dt.datetime, using: str) -> float:
+    return max((clock.now(using) - since).total_seconds() / 60, 1.0)
+
+
 def _rate(done: Counter[str], minutes: float) -> Rate:
-    completed, failed, started = (done[name] / minutes for name in ("completed", "failed", "started"))
-    return Rate(*(round(value, 2) for value in (completed + failed, failed, completed, started)))
+    completed, failed, started, wait = (done[name] / minutes for name in ("completed", "failed", "started", "wait_ms"))
+    return Rate(*(round(value, 2) for value in (completed + failed, failed, completed, started, wait)))
 
 
-def _percentiles(values: list[float]) -> dict[str, float]:
+def _percentiles(values: list[float]) -> dict[str, float | None]:
     def at(share: float) -> float:
         return round(values[min(int(share * len(values)), len(values) - 1)], 3)
 

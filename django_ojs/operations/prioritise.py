@@ -15,6 +15,7 @@ from django_ojs.operations.common import atomic, database
 from django_ojs.policies import priority as priorities
 from django_ojs.policies.faults import fault
 from django_ojs.states import State
+from django_ojs.told import reason, told
 
 #: Where a priority still decides something.
 WAITING = (State.AVAILABLE, State.SCHEDULED)
@@ -36,7 +37,7 @@ def prioritise(job_id: uuid.UUID, value: Any, *, by: str = "", using: str | None
     try:
         number = priorities.parse(value, ojs_settings.PRIORITY_LEVELS)
     except ValueError as error:
-        raise fault("priority", str(error), value) from error
+        raise fault("priority", reason(error), value) from error
     with atomic(using=using):
         store = sql.store(using)
         rows = store.lock([job_id])
@@ -56,5 +57,8 @@ def prioritise(job_id: uuid.UUID, value: Any, *, by: str = "", using: str | None
 def _refusal(row: JobRow) -> Conflict:
     details = {"job_id": str(row["id"]), "current_state": row["state"], "attempted": "prioritise"}
     details |= {"expected_state": [state.value for state in WAITING]}
-    message = f"The priority of job '{row['id']}' cannot be changed: it is {row['state']}, not available or scheduled."
+    message = told(
+        "The priority of job '%(job)s' cannot be changed: it is %(state)s, not available or scheduled.",
+        job=row["id"], state=str(row["state"]),
+    )  # fmt: skip
     return Conflict(message, details=details)

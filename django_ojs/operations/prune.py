@@ -28,7 +28,7 @@ from django_ojs.models import (
     WorkflowStep,
 )
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import audit, bulkactions, counts, cronruns, limits, metrics, webhookdeliveries
+from django_ojs.operations import audit, bulkactions, cronruns, history, limits, metrics, webhookdeliveries
 from django_ojs.operations.common import atomic, database
 from django_ojs.policies import queueconfig
 from django_ojs.states import State
@@ -54,7 +54,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "rate_limits": limits.prune(now, batch, using),
         "audit": audit.prune(_audit_edge(now), batch, using),
         "bulk_actions": bulkactions.prune(now, batch, using),
-        "minutes": counts.prune_minutes(using=using),
+        "minutes": history.roll_up(using=using),
         "webhook_deliveries": webhookdeliveries.prune(now, batch, using),
     }
 

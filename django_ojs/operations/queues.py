@@ -17,6 +17,7 @@ from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.policies import queueconfig
 from django_ojs.policies.backpressure import Bound, bound_of
+from django_ojs.told import told
 
 _TTL_SECONDS = 5.0
 
@@ -57,10 +58,16 @@ def ensure(names: Iterable[str], now: dt.datetime, using: str) -> dict[str, Queu
 def admit(defaults: QueueDefaults, queue: str, job_type: str, index: int | None) -> None:
     """Raise where a queue takes no new jobs, or none of this type."""
     if defaults.draining:
-        raise QueuePaused(f"The queue '{queue}' is draining: it takes no new jobs.", details=_at(index, queue=queue))
+        raise QueuePaused(
+            told("The queue '%(queue)s' is draining: it takes no new jobs.", queue=queue),
+            details=_at(index, queue=queue),
+        )
     if not queueconfig.allows(defaults.allowed_types, job_type):
         details = _at(index, queue=queue, job_type=job_type, allowed_job_types=list(defaults.allowed_types or ()))
-        raise JobTypeNotAllowed(f"The queue '{queue}' takes no jobs of type '{job_type}'.", details=details)
+        raise JobTypeNotAllowed(
+            told("The queue '%(queue)s' takes no jobs of type '%(job_type)s'.", queue=queue, job_type=job_type),
+            details=details,
+        )
 
 
 def _at(index: int | None, **facts: Any) -> dict[str, Any]:

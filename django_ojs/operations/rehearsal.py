@@ -50,3 +50,9 @@ def rehearsed(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return wrapper
 
     return decorate
+
+
+@rehearsed("together")
+def together(act: Callable[[], T]) -> T:
+    """`act()`. A rehearsal that runs jobs as soon as they are enqueued does so after all of it."""
+    return act()

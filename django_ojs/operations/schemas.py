@@ -22,6 +22,7 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.operations.candidates import Candidate
 from django_ojs.operations.common import atomic, database
 from django_ojs.policies import redaction, schemas
+from django_ojs.told import told
 
 _TTL_SECONDS = 5.0
 
@@ -175,7 +176,12 @@ def _misfit(spec: JobSpec, known: Known, found: list[dict[str, str]]) -> SchemaV
         "field": found[0]["path"], "schema": known.uri, "job_type": spec.type, "version": known.version,
         "errors": found, "validation_errors": found,
     }  # fmt: skip
-    return SchemaValidation(f"{found[0]['path']}: {found[0]['message']} (schema {known.uri}).", details=details)
+    return SchemaValidation(
+        told(
+            "%(path)s: %(message)s (schema %(uri)s).", path=found[0]["path"], message=found[0]["message"], uri=known.uri
+        ),
+        details=details,
+    )
 
 
 def _refuse_breaks(version: str, schema: Any, others: Sequence[JobSchema]) -> None:

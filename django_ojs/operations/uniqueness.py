@@ -19,6 +19,7 @@ from django_ojs.models import UniqueLock
 from django_ojs.models.job import JobRow
 from django_ojs.policies.unique import Strategy
 from django_ojs.states import State
+from django_ojs.told import told
 
 #: Who cancelled a job that a newer one replaced.
 REPLACER = "system:unique"
@@ -103,5 +104,8 @@ def _duplicate(spec: JobSpec, row: JobRow, state: str) -> Duplicate:
         "existing_job_id": job_id, "existing_job_state": str(state), "existing_state": str(state),
         "unique_key": spec.unique_key, "uniqueness_key": spec.unique_key,
     }  # fmt: skip
-    message = f"A unique job of type '{spec.type}' exists already: '{job_id}' is {state}."
+    message = told(
+        "A unique job of type '%(type)s' exists already: '%(job)s' is %(state)s.",
+        type=spec.type, job=job_id, state=str(state),
+    )  # fmt: skip
     return Duplicate(message, details=details, hint="Wait for the existing job, or choose another on_conflict.")

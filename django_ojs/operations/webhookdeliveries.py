@@ -20,6 +20,7 @@ from django_ojs.operations.common import atomic, database
 from django_ojs.operations.webhooksending import Sending, attempt, record_attempt
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.ids import new_id
+from django_ojs.told import told
 from django_ojs.webhooks.outcome import Reply
 
 #: Tests of receivers that one process makes at a time, and seconds that each may take: they hold up a request.
@@ -55,12 +56,12 @@ def replay(pk: int, *, using: str | None = None) -> WebhookDelivery:
             webhooks.lock(subscription_id, using)
         except NotFound as error:
             raise Conflict(
-                "The subscription of this delivery was deleted.", hint="Subscribe again; it gets new events."
+                told("The subscription of this delivery was deleted."), hint="Subscribe again; it gets new events."
             ) from error
         delivery = rows.select_for_update().get(pk=pk)
         if delivery.is_open:
             hint = "It is sent when it is due."
-            raise Conflict("This delivery has not ended yet.", details={"status": delivery.status}, hint=hint)
+            raise Conflict(told("This delivery has not ended yet."), details={"status": delivery.status}, hint=hint)
         open_ones = rows.filter(subscription_id=subscription_id, status__in=WebhookDelivery.OPEN)
         delivery.held = open_ones.filter(subject=delivery.subject).exists()
         delivery.status, delivery.attempt_count = WebhookDelivery.Status.PENDING, 0
@@ -86,7 +87,7 @@ def send_test(pk: uuid.UUID, *, entry: Act | None = None, using: str | None = No
     )  # fmt: skip
     subscription.timeout_seconds = min(subscription.timeout_seconds or TEST_TIMEOUT, TEST_TIMEOUT)
     if not _tests.acquire(blocking=False):
-        raise RateLimited("Too many webhooks are being tested at this moment.")
+        raise RateLimited(told("Too many webhooks are being tested at this moment."))
     try:
         reply = attempt(Sending(delivery, subscription))
     finally:

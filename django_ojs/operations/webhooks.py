@@ -13,6 +13,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.models.webhook import HIDDEN
 from django_ojs.operations.common import atomic, database
+from django_ojs.told import told
 from django_ojs.webhooks import sealing
 from django_ojs.webhooks.definition import Definition
 
@@ -42,7 +43,10 @@ def create(
     with atomic(using=using):
         if WebhookSubscription.objects.using(using).count() >= ojs_settings.WEBHOOK_MAX_SUBSCRIPTIONS:
             raise Conflict(
-                f"There are {ojs_settings.WEBHOOK_MAX_SUBSCRIPTIONS} webhook subscriptions, as many as there may be.",
+                told(
+                    "There are %(most)s webhook subscriptions, as many as there may be.",
+                    most=ojs_settings.WEBHOOK_MAX_SUBSCRIPTIONS,
+                ),
                 hint="Delete one that is no longer needed, or raise OJS['WEBHOOK_MAX_SUBSCRIPTIONS'].",
             )
         subscription.save(using=using, force_insert=True)

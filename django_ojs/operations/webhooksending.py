@@ -122,10 +122,10 @@ def record_attempt(delivery: WebhookDelivery, reply: Reply, now: dt.datetime) ->
     elif reply.verdict is Verdict.SUCCESS:
         delivery.delivered_at = now
     delivery.response_status, delivery.response_time_ms = reply.status, reply.duration_ms
-    delivery.response_body, delivery.error = reply.body, reply.error
+    delivery.response_body, delivery.error = reply.body, str(reply.error)
     entry: dict[str, Any] = {"at": format_instant(now), "status": reply.status, "response_time_ms": reply.duration_ms}
     if reply.error:
-        entry["error"] = reply.error
+        entry["error"] = str(reply.error)
     delivery.attempts = [*(delivery.attempts or []), entry][-KEPT_ATTEMPTS:]
 
 

@@ -28,6 +28,7 @@ from django_ojs.policies.ids import new_id
 from django_ojs.policies.workflows import Plan
 from django_ojs.states import State, Verb
 from django_ojs.telemetry import tracing
+from django_ojs.told import told
 
 T = TypeVar("T")
 
@@ -69,9 +70,8 @@ def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> F
                 flow.row.save(using=using, force_insert=True)
         except IntegrityError as error:
             details = {"workflow_id": flow.shape.public_id, "field": "id"}
-            raise Duplicate(
-                f"A workflow with the id '{flow.shape.public_id}' exists already.", details=details
-            ) from error
+            text = told("A workflow with the id '%(id)s' exists already.", id=flow.shape.public_id)
+            raise Duplicate(text, details=details) from error
         WorkflowStep.objects.using(using).bulk_create(steps)
         log.append(flowevents.created(flow, now), using)
         _start(flow, plan, now, using)
@@ -255,7 +255,15 @@ def _locked(workflow_id: uuid.UUID, verb: str, expected: Sequence[str], using: s
     if row.state not in expected:
         details = {"workflow_id": row.public_id, "current_state": row.word, "attempted": verb,
                    "expected_state": list(map(str, expected))}  # fmt: skip
-        raise Conflict(f"Cannot {verb} workflow '{row.public_id}': it is {row.word}.", details=details)
+        raise Conflict(
+            told(
+                "Cannot %(verb)s workflow '%(public_id)s': it is %(word)s.",
+                verb=verb,
+                public_id=row.public_id,
+                word=str(row.word),
+            ),
+            details=details,
+        )
     return Flow(row, shapes.of(row), list(row.progress))
 
 
@@ -284,7 +292,7 @@ def _persist(attempt: Callable[[], T | None], using: str) -> T:
             if (result := attempt()) is not None:
                 return result
             raise _Again
-    raise Conflict("The workflow changes faster than it can be locked; try again.")
+    raise Conflict(told("The workflow changes faster than it can be locked; try again."))
 
 
 class _Again(Exception):

@@ -19,6 +19,7 @@ from croniter.croniter import CroniterBadDateError, CroniterError
 
 from django_ojs.policies import cronfields, durations, zones
 from django_ojs.policies.cronfields import InvalidExpression
+from django_ojs.told import told
 
 UTC = dt.UTC
 #: Nothing fires more often, whatever `@every` says.
@@ -32,7 +33,6 @@ SHORTCUTS = {
 
 _SECOND = dt.timedelta(seconds=1)
 _EPOCH = dt.datetime(2024, 1, 1)  # noqa: DTZ001 - a wall time
-_EXAMPLE = "such as */5 * * * *, @daily or @every 90m"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ def parse(expression: object, timezone: str = zones.UTC_NAME) -> Schedule:
     zone that `zones.check` refuses.
     """
     if not isinstance(expression, str) or not expression.strip():
-        raise InvalidExpression(f"must be a cron expression, {_EXAMPLE}")
+        raise InvalidExpression(told("must be a cron expression such as */5 * * * *, @daily or @every 90m"))
     if len(expression) > MAX_LENGTH or not expression.isascii():
-        raise InvalidExpression(f"must have at most {MAX_LENGTH} characters, all of them ASCII")
+        raise InvalidExpression(told("must have at most %(most)s characters, all of them ASCII", most=MAX_LENGTH))
     return _parse(expression, timezone)
 
 
@@ -132,8 +132,11 @@ def _parse(expression: str, timezone: str) -> Schedule:
         return _shortcut(expression, words, zone)
     if len(words) not in (5, 6):
         raise InvalidExpression(
-            f"must have 5 fields (minute, hour, day of month, month, day of week), or 6 with seconds first, "
-            f"not {len(words)}; {_EXAMPLE}"
+            told(
+                "must have 5 fields (minute, hour, day of month, month, day of week), or 6 with seconds first, "
+                "not %(number)s; such as */5 * * * *, @daily or @every 90m",
+                number=len(words),
+            )
         )
     return Schedule(expression, zone, _possible(cronfields.normalise(words), expression))
 
@@ -144,7 +147,9 @@ def _shortcut(expression: str, words: list[str], zone: zoneinfo.ZoneInfo) -> Sch
         return Schedule(expression, zone, period=_period(words[1:]))
     if word not in SHORTCUTS or len(words) > 1:
         known = ", ".join(SHORTCUTS)
-        raise InvalidExpression(f"has no such shortcut; there are {known} and @every with a duration, as in @every 30m")
+        raise InvalidExpression(
+            told("has no such shortcut; there are %(known)s and @every with a duration, as in @every 30m", known=known)
+        )
     return Schedule(expression, zone, tuple(cronfields.normalise(SHORTCUTS[word].split())))
 
 
@@ -153,9 +158,9 @@ def _period(words: list[str]) -> dt.timedelta:
         (text,) = words
         milliseconds = durations.parse_duration_ms(text)
     except ValueError:
-        raise InvalidExpression("needs one duration after @every, as in @every 30m or @every 1h30m") from None
+        raise InvalidExpression(told("needs one duration after @every, as in @every 30m or @every 1h30m")) from None
     if milliseconds == 0:
-        raise InvalidExpression("needs a duration above zero after @every, as in @every 30m")
+        raise InvalidExpression(told("needs a duration above zero after @every, as in @every 30m"))
     return max(dt.timedelta(milliseconds=milliseconds), SHORTEST)
 
 
@@ -168,10 +173,10 @@ def _possible(alternatives: Sequence[str], expression: str) -> tuple[str, ...]:
         except CroniterBadDateError:
             continue
         except (CroniterError, ValueError, KeyError) as error:  # what croniter knows better than our grammar
-            raise InvalidExpression(f"is no cron expression: {error}") from error
+            raise InvalidExpression(told("is no cron expression: %(error)s", error=error)) from error
         found.append(fields)
     if not found:
-        raise InvalidExpression(f"never comes: no date fits {expression!r}")
+        raise InvalidExpression(told("never comes: no date fits %(expression)s", expression=repr(expression)))
     return tuple(found)
 
 

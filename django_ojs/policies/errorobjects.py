@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import traceback
 from typing import Any
 
@@ -13,7 +14,14 @@ from django_ojs.policies.faults import shorten
 
 MAX_FRAMES = 50
 MAX_CHARACTERS = 10_000
+MAX_SOURCE = 500  #: characters of source below one frame
 MAX_DEPTH = 32  #: of nested arrays and objects; history and events wrap an error in more of them
+
+#: What Python says between the exception that came first and the one that came of it.
+LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 
 _FINAL = frozenset({"expired"})  #: the errors of the server that no retry helps
 
@@ -49,14 +57,18 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
 
 
 def from_exception(exc: BaseException) -> dict[str, Any]:
-    """The error object that a worker reports for an exception; of the backtrace, the innermost frames last."""
+    """The error object that a worker reports for an exception.
+
+    Its backtrace has the innermost frames last, each with its line of source where there is one, after those of the
+    exceptions that led to it.
+    """
     kind = type(exc)
     dotted = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return {
         "type": kind.__name__,
         "message": _text_of(exc) or kind.__name__,
         "details": {"error_class": dotted},
-        "backtrace": _frames(exc),
+        "backtrace": _truncated(_story(exc)[::-1])[::-1],
     }
 
 
@@ -133,13 +145,42 @@ def _truncated(frames: list[str]) -> list[str]:
     return kept
 
 
+def _story(exc: BaseException) -> list[str]:
+    """The frames of the exception, and before them those of what led to it, each such part ended by an entry that
+    says what it was and one of `LINKS`."""
+    parts, link, seen = [], "", {id(exc)}
+    while True:
+        frames = _frames(exc)
+        parts.append([*frames, f"{_last_line(exc)}\n\n{link}\n"] if link else frames)
+        if exc.__cause__ is not None:
+            link, earlier = LINKS[0], exc.__cause__
+        elif exc.__context__ is not None and not exc.__suppress_context__:
+            link, earlier = LINKS[1], exc.__context__
+        else:
+            break
+        if id(earlier) in seen or sum(map(len, parts)) >= MAX_FRAMES:
+            break
+        seen.add(id(earlier))
+        exc = earlier
+    return list(itertools.chain.from_iterable(reversed(parts)))
+
+
 def _frames(exc: BaseException) -> list[str]:
-    """The innermost frames of the traceback, outermost first, within the limits."""
-    frames = [
-        f"at {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
-        for frame, line in traceback.walk_tb(exc.__traceback__)
-    ]
-    return _truncated(frames[::-1])[::-1]
+    """The innermost frames of the traceback, outermost first: a line, and below it the source as Python shows it."""
+    whole = exc.__traceback__
+    names = [frame.f_code.co_qualname for frame, _ in traceback.walk_tb(whole)][-MAX_FRAMES:]
+    stack = traceback.extract_tb(whole, limit=-MAX_FRAMES)
+    found = []
+    for name, summary in zip(names, stack, strict=True):
+        source = stack.format_frame_summary(summary).rstrip().partition("\n")[2]
+        place = f"at {name} ({summary.filename}:{summary.lineno})"
+        found.append(f"{place}\n{source}" if 0 < len(source) <= MAX_SOURCE else place)
+    return found
+
+
+def _last_line(exc: BaseException) -> str:
+    """What Python prints below the frames of an exception."""
+    return "".join(traceback.format_exception_only(exc)).rstrip()
 
 
 def _text_of(exc: BaseException) -> str:

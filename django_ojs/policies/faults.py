@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from django_ojs.errors import InvalidPayload, InvalidRetryPolicy, InvalidWorkflow
+from django_ojs.told import told
 
 _MAX_RECEIVED = 100
 
@@ -17,7 +18,7 @@ def fault(
     """InvalidPayload for the field at `path`; `message` begins after the field's name, without a full stop."""
     return InvalidPayload.field(
         path,
-        f"{path}: {message}.",
+        told("%(field)s: %(problem)s.", field=path, problem=message),
         expected=message.removeprefix("must be "),
         received=shorten(received),
         validation=validation,
@@ -29,12 +30,12 @@ def retry_fault(path: str, message: str, received: Any) -> InvalidPayload:
     """The 422 of a retry value; `details` also in the words of jobs 1.9 (`value`, `constraint`, `error_type`)."""
     error = InvalidRetryPolicy.field(
         path,
-        f"{path}: {message}.",
+        told("%(field)s: %(problem)s.", field=path, problem=message),
         expected=message.removeprefix("must be "),
         received=shorten(received),
         validation="retry_policy",
     )
-    facts = {"value": shorten(received), "constraint": message, "error_type": "validation.retry_policy_invalid"}
+    facts = {"value": shorten(received), "constraint": str(message), "error_type": "validation.retry_policy_invalid"}
     error.details.update(facts)
     return error
 
@@ -44,7 +45,8 @@ def workflow_fault(path: str, message: str, **details: Any) -> InvalidWorkflow:
     errors = [{"path": path, "message": f"{message}."}]
     found = re.search(r"\[(\d+)\]", path)
     facts = {"field": path, "validation_errors": errors} | ({"index": int(found[1])} if found else {})
-    return InvalidWorkflow(f"{path}: {message}.", details=facts | details)
+    problem = told("%(field)s: %(problem)s.", field=path, problem=message)
+    return InvalidWorkflow(problem, details=facts | details)
 
 
 def shorten(value: Any) -> Any:

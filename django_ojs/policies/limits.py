@@ -7,6 +7,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import MetadataTooLarge, PayloadTooLarge
 from django_ojs.policies.faults import fault, shorten
+from django_ojs.told import told
 
 MAX_DEPTH = 32  #: nested arrays and objects, the envelope itself included
 MAX_MEMBERS = 10_000  #: keys and values below the attributes
@@ -23,7 +24,7 @@ def to_text(value: Any, path: str, canonical: str = "") -> str:
     try:
         return jsontext.dumps(value)
     except (TypeError, ValueError) as error:
-        raise fault(path, f"must hold JSON values only ({error})", canonical=canonical) from error
+        raise fault(path, told("must hold JSON values only (%(error)s)", error=error), canonical=canonical) from error
 
 
 def byte_length(text: str) -> int:
@@ -35,7 +36,10 @@ def check_meta(text: str, maximum: int) -> None:
     size = byte_length(text)
     if size > maximum:
         details = {"actual_bytes": size, "max_bytes": maximum, "field": "meta"}
-        raise MetadataTooLarge(f"meta takes {size} bytes; at most {maximum} are allowed.", details=details)
+        raise MetadataTooLarge(
+            told("meta takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
+            details=details,
+        )
 
 
 def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: int) -> None:
@@ -45,7 +49,10 @@ def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: in
     size = byte_length(to_text(document, "job"))
     if size > maximum:
         details = {"actual_bytes": size, "max_bytes": maximum, "field": "envelope"}
-        raise PayloadTooLarge(f"The envelope takes {size} bytes; at most {maximum} are allowed.", details=details)
+        raise PayloadTooLarge(
+            told("The envelope takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
+            details=details,
+        )
 
 
 def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
@@ -63,7 +70,10 @@ def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
         return
     for name, value in attributes.items():
         if jsontext.is_deeper(value, MAX_DEPTH - 1):
-            raise fault(shorten(name), f"must not nest deeper than {MAX_DEPTH} levels, the envelope included")
+            raise fault(
+                shorten(name),
+                told("must not nest deeper than %(most)s levels, the envelope included", most=MAX_DEPTH),
+            )
     _check_members(attributes)
 
 
@@ -74,7 +84,10 @@ def _check_members(attributes: dict[str, Any]) -> None:
         while level:
             total += sum(_members(node, name) for node in level)
             if total > MAX_MEMBERS:
-                raise fault(shorten(name), f"must not take the envelope beyond {MAX_MEMBERS} keys and values")
+                raise fault(
+                    shorten(name),
+                    told("must not take the envelope beyond %(most)s keys and values", most=MAX_MEMBERS),
+                )
             level = [
                 child for node in level for child in _children(node) if isinstance(child, str | list | tuple | dict)
             ]
@@ -85,10 +98,10 @@ def _members(node: Any, name: str) -> int:
         return 2 * len(node)
     if isinstance(node, list | tuple):
         if len(node) > MAX_ARRAY:
-            raise fault(shorten(name), f"must not hold an array of more than {MAX_ARRAY} elements")
+            raise fault(shorten(name), told("must not hold an array of more than %(most)s elements", most=MAX_ARRAY))
         return len(node)
     if isinstance(node, str) and len(node) > MAX_STRING:
-        raise fault(shorten(name), f"must not hold a string of more than {MAX_STRING} characters")
+        raise fault(shorten(name), told("must not hold a string of more than %(most)s characters", most=MAX_STRING))
     return 0
 
 

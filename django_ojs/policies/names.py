@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from django_ojs.told import told
+
 MAX_TYPE_LENGTH = 255
 MAX_QUEUE_LENGTH = 128
 MAX_WORKER_ID_LENGTH = 255
@@ -26,14 +28,23 @@ def check_type(value: object, hyphens: bool = False) -> str:
     """
     if isinstance(value, str):
         if len(value) > MAX_TYPE_LENGTH:
-            raise NameTooLong(f"must have at most {MAX_TYPE_LENGTH} characters, not {len(value)}")
+            raise NameTooLong(
+                told("must have at most %(most)s characters, not %(number)s", most=MAX_TYPE_LENGTH, number=len(value))
+            )
         if (_TYPE_WITH_HYPHENS if hyphens else _TYPE).fullmatch(value):
             return value
-    letters = (
-        "lowercase letters, digits, underscores and hyphens" if hyphens else "lowercase letters, digits and underscores"
-    )
+    if hyphens:
+        raise ValueError(
+            told(
+                "must be one or more segments joined by dots, each of lowercase letters, digits, underscores and "
+                "hyphens and starting with a letter, such as email.send"
+            )
+        )
     raise ValueError(
-        f"must be one or more segments joined by dots, each of {letters} and starting with a letter, such as email.send"
+        told(
+            "must be one or more segments joined by dots, each of lowercase letters, digits and underscores "
+            "and starting with a letter, such as email.send"
+        )
     )
 
 
@@ -41,11 +52,13 @@ def check_queue(value: object) -> str:
     """`value` if it is a queue name; ValueError with what is allowed, NameTooLong beyond 128 characters."""
     if isinstance(value, str):
         if len(value) > MAX_QUEUE_LENGTH:
-            raise NameTooLong(f"must have at most {MAX_QUEUE_LENGTH} characters, not {len(value)}")
+            raise NameTooLong(
+                told("must have at most %(most)s characters, not %(number)s", most=MAX_QUEUE_LENGTH, number=len(value))
+            )
         if _QUEUE.fullmatch(value):
             return value
     raise ValueError(
-        "must be lowercase letters, digits, hyphens and dots, starting with a letter or digit, such as email-high"
+        told("must be lowercase letters, digits, hyphens and dots, starting with a letter or digit, such as email-high")
     )
 
 
@@ -68,4 +81,4 @@ def check_worker_id(value: object) -> str:
     """`value` if it can name a worker: 1 to 255 printable characters. ValueError otherwise."""
     if isinstance(value, str) and 1 <= len(value) <= MAX_WORKER_ID_LENGTH and value.isprintable():
         return value
-    raise ValueError(f"must be 1 to {MAX_WORKER_ID_LENGTH} printable characters, such as host-1:4711")
+    raise ValueError(told("must be 1 to %(most)s printable characters, such as host-1:4711", most=MAX_WORKER_ID_LENGTH))

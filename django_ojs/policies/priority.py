@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
+from django_ojs.told import Told, told
+
 MIN, MAX = -100, 100
 
 
@@ -19,7 +21,7 @@ def parse(value: object, levels: Mapping[str, int]) -> int:
         number = int(value)
         if number == value:
             return number
-    raise ValueError(f"must be an integer from {MIN} to {MAX}{_or_names(levels)}")
+    raise ValueError(_allowed(levels))
 
 
 def _named(name: str, levels: Mapping[str, int]) -> int:
@@ -27,8 +29,13 @@ def _named(name: str, levels: Mapping[str, int]) -> int:
     for level, number in levels.items():
         if level.casefold() == wanted:
             return number
-    raise ValueError(f"must be an integer from {MIN} to {MAX}{_or_names(levels)}")
+    raise ValueError(_allowed(levels))
 
 
-def _or_names(levels: Mapping[str, int]) -> str:
-    return f", or one of {', '.join(levels)}" if levels else ""
+def _allowed(levels: Mapping[str, int]) -> Told:
+    if levels:
+        return told(
+            "must be an integer from %(minimum)s to %(maximum)s, or one of %(words)s",
+            minimum=MIN, maximum=MAX, words=", ".join(levels),
+        )  # fmt: skip
+    return told("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN, maximum=MAX)

@@ -10,6 +10,7 @@ from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.policies import durations, names, ratelimit, retry
 from django_ojs.policies.faults import shorten
+from django_ojs.told import reason, told
 
 Reader = Callable[[Any, str], Any]
 
@@ -21,12 +22,12 @@ RETENTION = ("completed", "cancelled", "discarded")
 
 def fault(path: str, message: str, received: Any = None) -> InvalidRequest:
     """The error for one faulty member of a configuration."""
-    told = f"{path}: {message}."
+    problem = told("%(field)s: %(problem)s.", field=path, problem=message)
     details = {
         "field": path, "expected": message.removeprefix("must be "), "received": shorten(received),
-        "validation_errors": [{"path": path, "message": told}],
+        "validation_errors": [{"path": path, "message": str(problem)}],
     }  # fmt: skip
-    return InvalidRequest(told, details=details)
+    return InvalidRequest(problem, details=details)
 
 
 def check(given: object, path: str = "config") -> dict[str, Any]:
@@ -35,9 +36,9 @@ def check(given: object, path: str = "config") -> dict[str, Any]:
     Raises `InvalidRequest` that names the field. Unknown fields are kept as they are.
     """
     if not isinstance(given, dict):
-        raise fault(path, 'must be an object such as {"concurrency": 5}', given)
+        raise fault(path, told('must be an object such as {"concurrency": 5}'), given)
     if jsontext.is_deeper(given, MAX_DEPTH):
-        raise fault(path, f"must not nest deeper than {MAX_DEPTH} levels")
+        raise fault(path, told("must not nest deeper than %(most)s levels", most=MAX_DEPTH))
     for name, value in given.items():
         if value is not None and name in _READERS:
             _READERS[name](value, name)
@@ -111,7 +112,11 @@ def _deep(config: Mapping[str, Any], *path: str) -> Any:
 def _integer(minimum: int, maximum: int = MAX_NUMBER) -> Reader:
     def read(value: Any, path: str) -> int:
         if not jsontext.is_integer(value) or not minimum <= value <= maximum:
-            raise fault(path, f"must be an integer from {minimum} to {maximum}", value)
+            raise fault(
+                path,
+                told("must be an integer from %(minimum)s to %(maximum)s", minimum=minimum, maximum=maximum),
+                value,
+            )
         return int(value)
 
     return read
@@ -120,7 +125,7 @@ def _integer(minimum: int, maximum: int = MAX_NUMBER) -> Reader:
 def _one_of(*words: str) -> Reader:
     def read(value: Any, path: str) -> str:
         if value not in words:
-            raise fault(path, f"must be one of {', '.join(words)}", value)
+            raise fault(path, told("must be one of %(words)s", words=", ".join(words)), value)
         return str(value)
 
     return read
@@ -133,24 +138,24 @@ def _seconds(value: Any, path: str) -> float:
     try:
         return durations.parse_duration_ms(value) / 1000
     except ValueError as error:
-        raise fault(path, str(error), value) from error
+        raise fault(path, reason(error), value) from error
 
 
 def _share(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise fault(path, "must be a number from 0 to 1", value)
+        raise fault(path, told("must be a number from 0 to 1"), value)
     return float(value)
 
 
 def _flag(value: Any, path: str) -> bool:
     if not isinstance(value, bool):
-        raise fault(path, "must be true or false", value)
+        raise fault(path, told("must be true or false"), value)
     return value
 
 
 def _patterns(value: Any, path: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise fault(path, 'must be an array of names in which * stands for anything, such as ["email.*"]', value)
+        raise fault(path, told('must be an array of names in which * stands for anything, such as ["email.*"]'), value)
     return value
 
 
@@ -158,14 +163,14 @@ def _queue(value: Any, path: str) -> str:
     try:
         return names.check_queue(value)
     except ValueError as error:
-        raise fault(path, str(error), value) from error
+        raise fault(path, reason(error), value) from error
 
 
 def _retry(value: Any, path: str) -> Any:
     try:
         return retry.parse(value, path)
     except OJSError as error:
-        raise InvalidRequest(error.message, details=error.details) from error
+        raise InvalidRequest(reason(error), details=error.details) from error
 
 
 def _rate_limit(value: Any, path: str) -> Any:
@@ -175,7 +180,7 @@ def _rate_limit(value: Any, path: str) -> Any:
 def _object(**members: Reader) -> Reader:
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, dict):
-            raise fault(path, "must be an object", value)
+            raise fault(path, told("must be an object"), value)
         for name, reader in members.items():
             if value.get(name) is not None:
                 reader(value[name], f"{path}.{name}")

@@ -12,6 +12,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.policies import durations
 from django_ojs.policies.faults import fault, retry_fault
+from django_ojs.told import reason, told
 
 MAX_ATTEMPTS = 2_147_483_647  #: the largest `max_attempts`: what every database's integer column holds
 
@@ -54,7 +55,7 @@ def parse(given: object, path: str = "retry") -> dict[str, Any]:
     Raises InvalidPayload (400) where `given` is not an object, InvalidRetryPolicy (422) for a bad value.
     """
     if not isinstance(given, dict):
-        raise fault(path, 'must be an object such as {"max_attempts": 5}', given)
+        raise fault(path, told('must be an object such as {"max_attempts": 5}'), given)
     parsed: dict[str, Any] = {}
     for name, spellings in _SPELLINGS.items():
         for key, read in spellings:
@@ -164,7 +165,7 @@ def _raw_ms(policy: RetryPolicy, number: int) -> float:
 def _check_order(layer: Mapping[str, Any], path: str) -> None:
     initial, largest = layer.get("initial_ms"), layer.get("max_ms")
     if initial is not None and largest is not None and largest < initial:
-        message = f"must be at least the initial interval ({durations.format_iso(initial)})"
+        message = told("must be at least the initial interval (%(least)s)", least=durations.format_iso(initial))
         raise retry_fault(f"{path}.max_interval", message, durations.format_iso(largest))
 
 
@@ -172,26 +173,26 @@ def _read(read: Callable[[Any], Any], value: object, path: str) -> Any:
     try:
         return read(value)
     except ValueError as error:
-        raise retry_fault(path, str(error), value) from error
+        raise retry_fault(path, reason(error), value) from error
 
 
 def _attempts(value: object) -> int:
     if jsontext.is_integer(value) and 0 <= value <= MAX_ATTEMPTS:
         return int(value)
-    raise ValueError(f"must be an integer from 0 to {MAX_ATTEMPTS}")
+    raise ValueError(told("must be an integer from %(minimum)s to %(maximum)s", minimum=0, maximum=MAX_ATTEMPTS))
 
 
 def _interval(value: object) -> int:
     ms = durations.parse_duration_ms(value)
     if ms == 0:
-        raise ValueError("must be longer than zero")
+        raise ValueError(told("must be longer than zero"))
     return ms
 
 
 def _interval_ms(value: object) -> int:
     if jsontext.is_integer(value) and value > 0:
         return min(int(value), durations.MAX_MS)
-    raise ValueError("must be a positive integer of milliseconds")
+    raise ValueError(told("must be a positive integer of milliseconds"))
 
 
 def _coefficient(value: object) -> float:
@@ -202,26 +203,26 @@ def _coefficient(value: object) -> float:
             number = float("inf")
         if 1.0 <= number < float("inf"):
             return number
-    raise ValueError("must be a number of at least 1.0")
+    raise ValueError(told("must be a number of at least 1.0"))
 
 
 def _boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise ValueError("must be true or false")
+    raise ValueError(told("must be true or false"))
 
 
 def _strings(value: object) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):
         return tuple(value)
-    raise ValueError("must be an array of non-empty strings")
+    raise ValueError(told("must be an array of non-empty strings"))
 
 
 def _one_of(words: Mapping[str, str]) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value in words:
             return words[value]
-        raise ValueError(f"must be one of {', '.join(words)}")
+        raise ValueError(told("must be one of %(words)s", words=", ".join(words)))
 
     return read
 

@@ -8,6 +8,7 @@ from django_ojs.jsontext import is_integer
 from django_ojs.policies import durations
 from django_ojs.policies.faults import fault
 from django_ojs.policies.source import OTHER_TIMEOUTS, Found, Source
+from django_ojs.told import reason, told
 
 
 def execution(source: Source, extra: dict[str, Any]) -> int | None:
@@ -49,7 +50,11 @@ def others(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> Non
             continue
         ms = _milliseconds(found, least=0 if name == "grace_period" else 1)
         if name == "total_timeout" and timeout_ms is not None and ms < timeout_ms:
-            raise fault(found.path, f"must not be shorter than the execution timeout ({timeout_ms} ms)", found.value)
+            raise fault(
+                found.path,
+                told("must not be shorter than the execution timeout (%(timeout_ms)s ms)", timeout_ms=timeout_ms),
+                found.value,
+            )
         extra[found.path.removeprefix("options.")] = found.value
 
 
@@ -60,7 +65,7 @@ def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:
         return _duration(value, path)
     if not is_integer(value) or value < least:
         unit = "milliseconds" if in_ms else "seconds"
-        raise fault(path, f"must be an integer of {unit}, at least {least}", value)
+        raise fault(path, told("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value)
     return min(int(value) * (1 if in_ms else 1_000), durations.MAX_MS)
 
 
@@ -68,7 +73,7 @@ def _duration(value: str, path: str) -> int:
     try:
         ms = durations.parse_duration_ms(value)
     except ValueError as error:
-        raise fault(path, str(error), value) from error
+        raise fault(path, reason(error), value) from error
     if ms == 0:
-        raise fault(path, "must be longer than zero", value)
+        raise fault(path, told("must be longer than zero"), value)
     return ms

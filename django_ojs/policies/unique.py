@@ -16,6 +16,7 @@ from django_ojs.policies import durations
 from django_ojs.policies.canonical import canonical
 from django_ojs.policies.faults import shorten
 from django_ojs.states import State
+from django_ojs.told import reason, told
 
 #: What `keys` may hold. `version` is no dimension of `key`: arguments are often called so.
 DIMENSIONS = ("type", "queue", "args", "meta", "version")
@@ -60,15 +61,17 @@ def parse(given: object, path: str = "unique") -> UniquePolicy:
     Raises InvalidRequest (400, jobs 2.1) with the path of the member at fault.
     """
     if not isinstance(given, dict):
-        raise fault(path, 'must be an object such as {"keys": ["type", "args"]}', given)
+        raise fault(path, told('must be an object such as {"keys": ["type", "args"]}'), given)
     dimensions, args_names = _dimensions(given, path)
     wanted = _names(given, "args_keys", path)
     if wanted and "args" not in dimensions:
-        raise fault(f"{path}.args_keys", "needs args among the keys", given["args_keys"])
+        raise fault(f"{path}.args_keys", told("needs args among the keys"), given["args_keys"])
     meta_names = _names(given, "meta_keys", path) or ()
     if ("meta" in dimensions) != bool(meta_names):
-        told = "must name at least one key of meta" if "meta" in dimensions else "needs meta among the keys"
-        raise fault(f"{path}.meta_keys", told, given.get("meta_keys"))
+        given_keys = given.get("meta_keys")
+        if "meta" in dimensions:
+            raise fault(f"{path}.meta_keys", told("must name at least one key of meta"), given_keys)
+        raise fault(f"{path}.meta_keys", told("needs meta among the keys"), given_keys)
     return UniquePolicy(
         dimensions=dimensions | {"type"},
         args_names=wanted or args_names,
@@ -109,7 +112,7 @@ def fault(path: str, message: str, received: Any = None) -> InvalidRequest:
         "validation": "unique_policy",
         "validation_errors": [{"path": path, "message": f"{path}: {message}."}],
     }
-    return InvalidRequest(f"{path}: {message}.", details=details)
+    return InvalidRequest(told("%(field)s: %(problem)s.", field=path, problem=message), details=details)
 
 
 def _dimensions(given: Mapping[str, Any], path: str) -> tuple[frozenset[str], tuple[str, ...] | None]:
@@ -117,7 +120,7 @@ def _dimensions(given: Mapping[str, Any], path: str) -> tuple[frozenset[str], tu
     if keys := _names(given, "keys", path):
         for name in keys:
             if name not in DIMENSIONS:
-                raise fault(f"{path}.keys", f"must be some of {', '.join(DIMENSIONS)}", name)
+                raise fault(f"{path}.keys", told("must be some of %(words)s", words=", ".join(DIMENSIONS)), name)
         return frozenset(keys), None
     if given.get("keys") is None and (names := _names(given, "key", path)):
         if _IN_KEY.issuperset(names):
@@ -131,7 +134,7 @@ def _names(given: Mapping[str, Any], member: str, path: str) -> tuple[str, ...] 
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
-        raise fault(f"{path}.{member}", "must be an array of non-empty strings", value)
+        raise fault(f"{path}.{member}", told("must be an array of non-empty strings"), value)
     return tuple(dict.fromkeys(value))
 
 
@@ -142,7 +145,11 @@ def _selected(policy: UniquePolicy, args: Sequence[Any], path: str) -> Any:
     found = {name: values[0] for name in policy.args_names if (values := _look_up(name, args))}
     if policy.strict and len(found) < len(policy.args_names):
         missing = next(name for name in policy.args_names if name not in found)
-        raise fault(f"{path}.args_keys", f"must name what the arguments have; none has {shorten(missing)!r}", missing)
+        raise fault(
+            f"{path}.args_keys",
+            told("must name what the arguments have; none has %(missing)s", missing=repr(shorten(missing))),
+            missing,
+        )
     return found or list(args)
 
 
@@ -163,7 +170,7 @@ def _period(given: Mapping[str, Any], path: str) -> int | None:
             continue
         if unit_ms:
             if not is_integer(value) or value < 1:
-                raise fault(f"{path}.{member}", "must be a positive integer", value)
+                raise fault(f"{path}.{member}", told("must be a positive integer"), value)
             return min(int(value) * unit_ms, durations.MAX_MS)
         return _duration(value, f"{path}.{member}")
     return None
@@ -173,9 +180,9 @@ def _duration(value: Any, path: str) -> int:
     try:
         ms = durations.parse_duration_ms(value)
     except ValueError as error:
-        raise fault(path, str(error), value) from error
+        raise fault(path, reason(error), value) from error
     if ms == 0:
-        raise fault(path, "must be longer than zero", value)
+        raise fault(path, told("must be longer than zero"), value)
     return ms
 
 
@@ -185,7 +192,7 @@ def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
         return DEFAULT_STATES
     for name in names:
         if name not in set(State):
-            raise fault(f"{path}.states", f"must be some of {', '.join(State)}", name)
+            raise fault(f"{path}.states", told("must be some of %(words)s", words=", ".join(State)), name)
     return frozenset(map(State, names))
 
 
@@ -194,6 +201,6 @@ def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
         value = given.get(member)
         if value is not None:
             if not isinstance(value, str) or value not in _STRATEGIES:
-                raise fault(f"{path}.{member}", f"must be one of {', '.join(_STRATEGIES)}", value)
+                raise fault(f"{path}.{member}", told("must be one of %(words)s", words=", ".join(_STRATEGIES)), value)
             return _STRATEGIES[value]
     return Strategy.REJECT

@@ -10,6 +10,8 @@ import difflib
 import zoneinfo
 from functools import lru_cache
 
+from django_ojs.told import told
+
 UTC_NAME = "UTC"
 
 _AREAS = frozenset(
@@ -35,8 +37,10 @@ def check(name: object) -> str:
             return name
         meant = _guess(name)
         if meant:
-            raise ValueError(f"must be UTC or an IANA name of the form Area/City; did you mean {meant}?")
-    raise ValueError("must be UTC or an IANA name of the form Area/City, such as Europe/Paris")
+            raise ValueError(
+                told("must be UTC or an IANA name of the form Area/City; did you mean %(meant)s?", meant=meant)
+            )
+    raise ValueError(told("must be UTC or an IANA name of the form Area/City, such as Europe/Paris"))
 
 
 def load(name: str) -> zoneinfo.ZoneInfo:
@@ -44,7 +48,7 @@ def load(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(check(name))
     except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
-        raise ValueError(f"is not in the time zone database of this machine: {error}") from error
+        raise ValueError(told("is not in the time zone database of this machine: %(error)s", error=error)) from error
 
 
 @lru_cache(maxsize=1)

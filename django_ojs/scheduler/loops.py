@@ -8,7 +8,7 @@ from typing import Protocol
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.events import order
-from django_ojs.operations import backpressure, bulkactions, counts, metrics, outbox, progress
+from django_ojs.operations import backpressure, bulkactions, counts, maintenance, metrics, outbox, progress
 from django_ojs.operations.due import next_due, settle
 from django_ojs.operations.prune import prune
 from django_ojs.operations.remove import finish_removals
@@ -37,6 +37,7 @@ class Settle:
 
     name = "settle"
     LOOK = 0.1
+    SUSPENDED = 1.0  #: in maintenance mode all that was to be promoted stays due, and each look passes it by
     BATCH = 500
 
     def run_once(self, using: str) -> float:
@@ -47,8 +48,10 @@ class Settle:
         if left > 0:
             return min(left, self.LOOK)
         settled = settle(limit=self.BATCH, spare_active=outage.is_felt, using=using)
-        # Nothing settled though something is due: another process has it locked.
-        return 0.0 if settled else self.LOOK
+        if settled:
+            return 0.0
+        # Nothing settled though something is due: another process has it locked, or it has to wait.
+        return self.SUSPENDED if maintenance.is_on(using=using) else self.LOOK
 
 
 class OrderEvents:
@@ -71,6 +74,18 @@ class Rescue:
         count = rescue_dead_workers(spare=outage.is_felt, using=using)
         if count:
             logger.warning("Took %d jobs back from workers that stopped beating.", count)
+        return self.EVERY
+
+
+class EndMaintenance:
+    """Ends maintenance mode at its estimated end, where that was wanted."""
+
+    name = "maintenance"
+    EVERY = 1.0
+
+    def run_once(self, using: str) -> float:
+        if maintenance.end_if_over(using=using):
+            logger.info("Maintenance mode has ended by itself, as was estimated.")
         return self.EVERY
 
 

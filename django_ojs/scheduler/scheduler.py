@@ -11,6 +11,7 @@ from django_ojs.scheduler.looper import Looper
 from django_ojs.scheduler.loops import (
     Bulk,
     CountEvents,
+    EndMaintenance,
     FoldCounts,
     OrderEvents,
     Prune,
@@ -42,7 +43,12 @@ class Scheduler:
         self._export: Any = None
         self._lease = Leadership(ROLE, holder, self.using)
         self._loopers = (
-            Looper("scheduler", [Settle(), OrderEvents(), Rescue(), Relieve()], self.using, lambda: self._lease.leads),
+            Looper(
+                "scheduler",
+                [Settle(), OrderEvents(), Rescue(), Relieve(), EndMaintenance()],
+                self.using,
+                lambda: self._lease.leads,
+            ),
             Looper("cron", [Cron()], self.using, lambda: self._lease.leads),
             Looper("bulk", [Bulk()], self.using, lambda: self._lease.leads),
             Looper("outbox", [Relay()], self.using, lambda: self._lease.leads),

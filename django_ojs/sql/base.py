@@ -21,7 +21,7 @@ from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.models import Event, Job, JobProgress, Queue, UniqueLock, Workflow, WorkflowStart
+from django_ojs.models import Event, Job, JobProgress, Maintenance, Queue, UniqueLock, Workflow, WorkflowStart
 from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import COLUMNS, JSON_COLUMNS, STAGED, JobRow
@@ -30,7 +30,7 @@ from django_ojs.sql import counting
 from django_ojs.sql.counting import Place, Tally
 from django_ojs.states import State, Verb
 
-_JOB, _QUEUE = Job._meta.db_table, Queue._meta.db_table
+_JOB, _QUEUE, _MAINTENANCE = (model._meta.db_table for model in (Job, Queue, Maintenance))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ class Claim:
 
 
 class Outlook(NamedTuple):
-    """What a FETCH has to know of its queues first: is anything due there, is anything under a limit."""
+    """What a FETCH has to know first: is anything due in its queues, is anything there under a limit, and does
+    maintenance close them all."""
 
     due: bool
     limited: bool
+    closed: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -248,7 +250,7 @@ class Store:
     octets = "octet_length({})"
 
     def outlook(self, queues: Sequence[str], now: dt.datetime) -> Outlook:
-        """One cheap look before a claim, at three small indexes."""
+        """One cheap look before a claim, at three small indexes and a table that is nearly always empty."""
         names = ", ".join(["%s"] * len(queues))
         at = self.connection.ops.adapt_datetimefield_value(now)
         with self.connection.cursor() as cursor:
@@ -256,11 +258,11 @@ class Store:
                 f"SELECT EXISTS(SELECT 1 FROM {_JOB} WHERE wake_at <= %s AND queue IN ({names}) "
                 f"AND state IN ('scheduled', 'retryable', 'available')), "
                 f"EXISTS(SELECT 1 FROM {_JOB} WHERE state = 'available' AND rate_key > '' AND queue IN ({names})) "
-                f"OR EXISTS(SELECT 1 FROM {_QUEUE} WHERE limited AND name IN (%s, {names}))",
+                f"OR EXISTS(SELECT 1 FROM {_QUEUE} WHERE limited AND name IN (%s, {names})), "
+                f"EXISTS(SELECT 1 FROM {_MAINTENANCE})",
                 [at, *queues, *queues, TEMPLATE, *queues],
             )
-            due, limited = cursor.fetchone()
-        return Outlook(bool(due), bool(limited))
+            return Outlook(*map(bool, cursor.fetchone()))
 
     def candidates(
         self, queue: str, now: dt.datetime, types: Sequence[str] | None, limit: int,

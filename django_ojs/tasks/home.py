@@ -18,7 +18,7 @@ if TYPE_CHECKING or not NEEDS_BACKPORT:
     from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import TASK_REFRESH_ATTRS, TaskError
-    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 elif find_spec("django_tasks") is None:
@@ -36,6 +36,7 @@ else:
 
     # Versions after 0.12 take the name that Django has.
     InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+    InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
 
 if TYPE_CHECKING:
     AnyTask: TypeAlias = Task[..., Any]
@@ -52,6 +53,7 @@ __all__ = [
     "AnyTask",
     "BaseTaskBackend",
     "InvalidTask",
+    "InvalidTaskBackend",
     "TaskError",
     "TaskResultDoesNotExist",
     "TaskResultStatus",

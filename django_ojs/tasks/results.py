@@ -7,12 +7,13 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
+from django_ojs.policies import errorobjects
 from django_ojs.states import State
 from django_ojs.tasks import encoding
 from django_ojs.tasks.home import TASK_REFRESH_ATTRS, AnyContext, AnyResult, AnyTask, TaskError, TaskResultStatus
@@ -114,9 +115,8 @@ def alias_of(task: AnyTask, meta: Mapping[str, Any]) -> str:
 def task_error(error: Mapping[str, Any]) -> TaskError:
     """A stored error object (core 8) as Django shows it. The traceback is put together from its frames."""
     path = _class_path(error)
-    head = ["Traceback (most recent call last):"] if error.get("backtrace") else []
     name = path.removeprefix("builtins.") if path != _FAILED else str(error["type"])
-    lines = [*head, *map(_frame, error.get("backtrace") or ()), f"{name}: {error['message']}"]
+    lines = [*_traceback(error.get("backtrace") or ()), f"{name}: {error['message']}"]
     return TaskError(exception_class_path=path, traceback="\n".join(lines) + "\n")
 
 
@@ -139,10 +139,11 @@ def _starts(row: JobRow) -> list[Start]:
 
 
 _FAILED = f"{TaskFailed.__module__}.{TaskFailed.__qualname__}"
+_LINKS = tuple(f"{link}\n" for link in errorobjects.LINKS)
 #: Errors of the server and of our worker that have a word in Python.
 _CLASSES = {"timeout": "builtins.TimeoutError", "ResultNotSerializable": "builtins.TypeError"}
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_FRAME = re.compile(r"at (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)")
+_FRAME = re.compile(r"at (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)(?P<source>(?:\n.*)*)")
 
 
 def _class_path(error: Mapping[str, Any]) -> str:
@@ -153,12 +154,26 @@ def _class_path(error: Mapping[str, Any]) -> str:
     return named if "." in named else f"builtins.{named}"
 
 
+def _traceback(entries: Sequence[str]) -> Iterator[str]:
+    """Stored frames below Python's headline, and the same for each exception that led to the last."""
+    begins = True
+    for entry in entries:
+        if entry.endswith(_LINKS):
+            yield entry
+            begins = True
+            continue
+        if begins:
+            yield "Traceback (most recent call last):"
+            begins = False
+        yield _frame(entry)
+
+
 def _frame(text: str) -> str:
     """A frame of our worker as Python prints it; those of others stay as they are."""
     found = _FRAME.fullmatch(text)
     if found is None:
         return f"  {text}"
-    return f'  File "{found["file"]}", line {found["line"]}, in {found["function"]}'
+    return f'  File "{found["file"]}", line {found["line"]}, in {found["function"]}{found["source"]}'
 
 
 def key_of(result_id: str) -> uuid.UUID | None:

@@ -16,7 +16,9 @@ from django_ojs.models import (
     JobSchema,
     Queue,
     QueueCount,
+    QueueHour,
     QueueMinute,
+    QueueTraffic,
     RateLimit,
     RateStart,
     WebhookCount,
@@ -34,8 +36,8 @@ from django_ojs.operations import cronruns, queues, schemas
 #: log's own row belong to the installation.
 TRANSIENT = (
     Worker, Queue, CronSchedule, CronRun, Job, JobProgress, WorkflowStart, WorkflowStep, Workflow, Event, EventCommit,
-    IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, RateLimit, RateStart,
-    WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
+    IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, QueueHour,
+    RateLimit, RateStart, WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
 )  # fmt: skip
 
 

@@ -63,6 +63,9 @@ class InlineJobs(RunningJobs):
         view = self._act(lambda: _relayed(RunningJobs.on_create_workflow(self, verb, *args, **kwargs)))
         return read_workflow(view.workflow.pk)
 
+    def on_together(self, verb: Callable[..., T], act: Callable[[], T]) -> T:
+        return self._act(lambda: verb(act))
+
     def _act(self, act: Callable[[], T], *, whole: bool = True) -> T:
         """`act()`, and then run what it enqueued, unless it is a part of something larger."""
         mine = self._thread

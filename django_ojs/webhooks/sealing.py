@@ -12,6 +12,7 @@ from django.utils.crypto import salted_hmac
 
 from django_ojs import webhooks
 from django_ojs.errors import Unsupported
+from django_ojs.told import told
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -51,7 +52,10 @@ def unseal(sealed: str) -> str:
 def _box() -> MultiFernet:
     if webhooks.missing():
         raise Unsupported(
-            f"Webhooks need {' and '.join(webhooks.missing())}, which this server does not have.", hint=webhooks.HINT
+            told(
+                "Webhooks need %(missing)s, which this server does not have.", missing=" and ".join(webhooks.missing())
+            ),
+            hint=webhooks.HINT,
         )
     return _box_of((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
 

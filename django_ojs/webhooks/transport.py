@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_ojs import clock
+from django_ojs.told import reason, told
 from django_ojs.webhooks import addresses, outcome, urls
 from django_ojs.webhooks.addresses import Refused
 from django_ojs.webhooks.outcome import Reply, Verdict
@@ -58,7 +59,7 @@ def send(request: Request) -> Reply:
     try:
         reply = _follow(request, began + request.timeout)
     except (Refused, urls.Malformed) as error:
-        reply = Reply(Verdict.DEAD, error=f"The URL {error}.")
+        reply = Reply(Verdict.DEAD, error=told("The URL %(problem)s.", problem=reason(error)))
     except TimeoutError:
         reply = Reply(Verdict.RETRY, error=_late(request))
     except (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
@@ -85,12 +86,12 @@ def _follow(request: Request, deadline: float) -> Reply:
         target = urls.redirected(target, answer.location)
         if target.origin != origin.origin:
             headers = {name: value for name, value in headers.items() if name not in request.private}
-    return Reply(Verdict.DEAD, answer.status, f"More than {MAX_REDIRECTS} redirects.")
+    return Reply(Verdict.DEAD, answer.status, told("More than %(most)s redirects.", most=MAX_REDIRECTS))
 
 
 def _reply(answer: _Answer) -> Reply:
     verdict = outcome.verdict(answer.status)
-    error = "" if verdict is Verdict.SUCCESS else f"The receiver answered {answer.status}."
+    error = "" if verdict is Verdict.SUCCESS else told("The receiver answered %(status)s.", status=answer.status)
     wait = outcome.retry_after(answer.retry_after, clock.now()) if verdict is Verdict.RETRY else None
     return Reply(verdict, answer.status, error, answer.body, wait)
 
@@ -174,17 +175,18 @@ def _read(response: Any, deadline: float) -> str:
 
 
 def _late(request: Request) -> str:
-    return f"No answer within {request.timeout:g} s."
+    return told("No answer within %(seconds)s s.", seconds=f"{request.timeout:g}")
 
 
 def _told(error: Exception) -> str:
     """What went wrong, without addresses of ours or objects of the library."""
     reasons = [one for one in (error, getattr(error, "reason", None), error.__cause__) if isinstance(one, Exception)]
-    for reason in reasons:
-        if isinstance(reason, ssl.SSLError):
-            return f"TLS failed: {getattr(reason, 'verify_message', '') or reason.reason or 'handshake failure'}."
-        if isinstance(reason, socket.gaierror):
-            return "The name of the host could not be resolved."
-        if isinstance(reason, ConnectionRefusedError):
-            return "The connection was refused."
-    return f"The connection failed: {type(reasons[-1]).__name__}."
+    for one in reasons:
+        if isinstance(one, ssl.SSLError):
+            why = getattr(one, "verify_message", "") or one.reason or "handshake failure"
+            return told("TLS failed: %(why)s.", why=why)
+        if isinstance(one, socket.gaierror):
+            return told("The name of the host could not be resolved.")
+        if isinstance(one, ConnectionRefusedError):
+            return told("The connection was refused.")
+    return told("The connection failed: %(error)s.", error=type(reasons[-1]).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs import clock
-from django_ojs.admin import jobsearch
+from django_ojs.admin import jobfilters, jobsearch
 from django_ojs.admin.jobsearch import Search
 from django_ojs.models import Job
 from django_ojs.operations import workflow
 from django_ojs.operations.cancel import cancel
+from django_ojs.operations.configure import configure
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
 pytestmark = pytest.mark.django_db
@@ -115,6 +117,12 @@ def test_ended_jobs_are_listed_by_their_end(admin_client: Client) -> None:
     page = admin_client.get(url("job"), {"state": "cancelled"})
     assert [job.pk for job in page.context["cl"].result_list] == keys(first, second)
     assert "finished_ago" in page.context["cl"].list_display
+
+
+def test_of_jobs_that_wait_for_their_time_it_is_told(admin_client: Client) -> None:
+    pushed(scheduled_at="2099-01-01T00:00:00Z")
+    assert "2098-12-31 19:00:00" in admin_client.get(url("job"), {"state": "scheduled"}).content.decode()
+    assert "2098" not in admin_client.get(url("job")).content.decode()
 
 
 @pytest.mark.parametrize("name, text", [("since", "yesterday"), ("until", "9999-99-99"), ("workflow", "nonsense")])
@@ -261,6 +269,24 @@ def queries(client: Client, query: str) -> list[str]:
     with CaptureQueriesContext(connection) as captured:
         assert client.get(f"{url('job')}?{query}").status_code == 200
     return [one["sql"] for one in captured]
+
+
+def test_few_queues_are_links_and_many_are_a_field_that_suggests_them(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        pushed(queue=f"queue-{number}", type=f"type.n{number}")
+    configure("_default", {"concurrency": 5})
+    assert 'href="?queue=queue-3"' in admin_client.get(url("job")).content.decode()
+    monkeypatch.setattr(jobfilters, "MOST_LINKS", 3)
+    monkeypatch.setattr(jobfilters, "SUGGESTED", 4)
+    response = admin_client.get(url("job"), {"queue": "queue-2", "state": "available"})
+    body = response.content.decode()
+    assert 'name="queue" value="queue-2"' in body
+    assert re.findall(r'<option value="([^"]*)"></option>', body) == [f"queue-{number}" for number in range(4)]
+    assert 'href="?queue=queue-1' not in body
+    assert '<input type="hidden" name="state" value="available">' in body
+    assert [job.queue for job in response.context["cl"].result_list] == ["queue-2"]
 
 
 def test_who_may_not_look_finds_nothing(operator: Callable[..., Client]) -> None:

@@ -46,6 +46,7 @@ def test_the_engines_own_tables_are_not_shown() -> None:
         models.OutboxEntry,
         models.AuditEntry,
         models.BulkAction,
+        models.JobSchema,
     }
     assert shown == {Job, Queue, Worker, Event, APIKey, CronSchedule, models.Workflow} | more
     assert models.Lease not in shown

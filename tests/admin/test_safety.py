@@ -90,7 +90,7 @@ def pages() -> list[str]:
     letters.append(reverse("admin:django_ojs_dead_letters_all", args=["retry_dead_letters"]))
     query = urlencode({"type": EVIL, "queue": EVIL, "error": EVIL})
     found = [*board, *letters, *(f"{page}?{query}" for page in letters)]
-    found += [reverse("admin:django_ojs_workflow_graph", args=[flow.pk]) for flow in Workflow.objects.all()]
+    found += [reverse("admin:django_ojs_workflow_live", args=[flow.pk]) for flow in Workflow.objects.all()]
     found += [url("cronschedule", "verb", quote(EVIL[:100]), "disable_schedules"), url("queue", "history", quote(EVIL))]
     for model in OURS:
         name = model._meta.model_name

@@ -184,3 +184,24 @@ def test_the_command(handlers: Registry) -> None:
     cron.register({"name": "report.make", "cron": "@daily", "type": "other.site"})
     with pytest.raises(CommandError, match="registered over HTTP"):
         said("sync")
+
+
+@pytest.mark.django_db
+def test_the_command_asks_before_it_removes(handlers: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare()
+    said("sync")
+    asked: list[str] = []
+
+    def no(question: str) -> str:
+        asked.append(question)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", no)
+    with registry.isolated():  # its handler has left the code
+        with pytest.raises(CommandError, match="Nothing was changed"):
+            said("sync")
+        assert asked == ["Remove report.make, no longer in the code? [y/N] "]
+        assert CronSchedule.objects.exists()
+        assert said("sync", "--dry-run") == "report.make would be removed\n"
+        assert said("sync", "--yes") == "report.make removed\n"
+    assert not CronSchedule.objects.exists()

@@ -91,12 +91,12 @@ def test_list_shows_what_each_key_may_do() -> None:
 
 def test_revoke_works_once() -> None:
     _, text = keys.create("billing", ["push"])
-    assert "revoked" in run("revoke", "billing")
+    assert "revoked" in run("revoke", "billing", "--yes")
     key = keys.find(text)
     assert key is not None
     assert keys.status(key) == "revoked"
     with pytest.raises(CommandError, match="revoked already"):
-        run("revoke", "billing")
+        run("revoke", "billing", "--yes")
 
 
 def test_revoking_an_unknown_key_points_to_the_list() -> None:
@@ -113,3 +113,19 @@ def test_a_database_without_tables_points_to_migrate(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(APIKey.objects, "order_by", fail)
     with pytest.raises(CommandError, match=r"manage\.py migrate"):
         run("list")
+
+
+def test_revoke_asks_and_a_no_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, _ = keys.create("billing", ["push"])
+    asked: list[str] = []
+
+    def no(question: str) -> str:
+        asked.append(question)
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", no)
+    with pytest.raises(CommandError, match="say --yes"):
+        run("revoke", "billing")
+    assert asked == ["Revoke the API key 'billing' (never used) for ever? [y/N] "]
+    key.refresh_from_db()
+    assert key.revoked_at is None

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from django.conf import settings as site
 from django.core.management import CommandError, call_command
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError, connections
 
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
-from django_ojs.management import operating
+from django_ojs.management import operating, shell
 from django_ojs.management.commands import ojs_status
 from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
 from django_ojs.operations import audit, workflow
@@ -42,7 +42,7 @@ def partly(*arguments: str) -> str:
     out = io.StringIO()
     with pytest.raises(SystemExit) as ended:
         call_command(*arguments, stdout=out, stderr=out, no_color=True)
-    assert ended.value.code == operating.IN_PART
+    assert ended.value.code == shell.IN_PART
     return out.getvalue().strip()
 
 
@@ -129,23 +129,25 @@ def test_jobs_are_chosen_by_their_worker_and_their_workflow() -> None:
     assert states(alone) == ["available"]
 
 
-def test_dead_letters_are_found_by_their_error_as_in_the_admin() -> None:
+def test_jobs_are_found_by_their_error_as_in_the_admin() -> None:
     dead = discarded()
     waiting = enqueue("mail.send")
     (row,) = fetch(["default"])
     fail_one(Failure(row["id"], {"type": "SMTPError", "message": "no\nroute"}, "", row["attempt"]))
     for command in ("ojs_jobs", "ojs_dead_letter"):
-        assert [job["id"] for job in json.loads(run(command, "list", "--json", "--error", "SMTPErr"))] == [str(dead.id)]
+        found = {job["id"] for job in json.loads(run(command, "list", "--json", "--error", "SMTPErr"))}
+        assert found == {str(dead.id)} | ({str(waiting.id)} if command == "ojs_jobs" else set())
         assert json.loads(run(command, "list", "--json", "--error", "Timeout")) == []
-    assert run("ojs_jobs", "retry", "--error", "no\nroute", "--yes") == "1 job retried."
+    assert run("ojs_dead_letter", "retry", "--error", "no\nroute", "--yes") == "1 job retried."
     assert states(dead, waiting) == ["available", "retryable"]
+    assert run("ojs_jobs", "retry", "--error", "SMTPError", "--yes") == "1 job retried."  # the first has none any more
 
 
 @pytest.mark.parametrize(
     "arguments,part",
     [
         (("list", "--state", "broken"), "is not made of"),
-        (("list", "--before", "tomorrow"), "neither so long ago nor an instant"),
+        (("list", "--before", "tomorrow"), r"neither so long ago \(2h\) nor an instant"),
         (("list", "--limit", "0"), "not a number above zero"),
         (("cancel", "5"), "is no id such as"),
         (("cancel",), "Say which jobs"),
@@ -275,10 +277,10 @@ def test_an_interrupted_run_tells_what_it_has_done(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(operating, "CHUNK", 2)
     audited = operating._audited
 
-    def until_the_second(run: Any, ids: Any, action: str, detail: Any) -> Any:
+    def until_the_second(verb: Any, ids: Any) -> Any:
         if len(ids) < 2:
             raise KeyboardInterrupt
-        return audited(run, ids, action, detail)
+        return audited(verb, ids)
 
     monkeypatch.setattr(operating, "_audited", until_the_second)
     told = partly("ojs_jobs", "cancel", "--all", "--yes")
@@ -553,3 +555,74 @@ def test_a_batch_and_its_entry_are_there_together_or_not_at_all(monkeypatch: pyt
     with pytest.raises(RuntimeError):
         run("ojs_jobs", "cancel", "--all", "--yes")
     assert states(handle) == ["available"]
+
+
+# The shell
+
+
+@pytest.mark.slow
+def test_what_a_terminal_cannot_show_leaves_json_json(child_environment: dict[str, str]) -> None:
+    enqueue("mail.send", "Grüße 東京 🎉")
+    done = subprocess.run(
+        [sys.executable, "manage.py", "ojs_jobs", "list", "--json"], check=True, cwd=site.BASE_DIR, timeout=60,
+        env=child_environment | {"PYTHONIOENCODING": "ascii"}, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert json.loads(done.stdout.decode("ascii"))[0]["args"] == ["Grüße 東京 🎉"]
+
+
+def test_no_color_is_obeyed_unless_colour_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def heading(**given: bool) -> str:
+        return str(shell.ShellCommand(**given).style.ERROR("x"))
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert heading() == "x"
+    assert heading(force_color=True) != "x"
+    monkeypatch.delenv("NO_COLOR")
+    assert heading(no_color=True) == "x"
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[BaseException, str]]:
+    """Runs a command that raises this as the shell does; how it ended, and what it said."""
+
+    def call(error: BaseException, *arguments: str) -> tuple[BaseException, str]:
+        def handle(*args: Any, **options: Any) -> None:
+            raise error
+
+        beside = io.TextIOWrapper(io.BytesIO())
+        with monkeypatch.context() as patched:
+            patched.setattr(ojs_status.Command, "handle", handle)
+            patched.setattr(type(connections), "close_all", lambda self: None)  # else the test's transaction is gone
+            patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+            patched.setattr(sys, "stderr", beside)
+            with pytest.raises(BaseException) as ended:  # noqa: PT011 - which one is the question
+                ojs_status.Command().run_from_argv(["manage.py", "ojs_status", *arguments])
+        beside.seek(0)
+        return ended.value, beside.read()
+
+    return call
+
+
+Broken = Callable[..., tuple[BaseException, str]]
+
+
+@pytest.mark.parametrize("error", [ProgrammingError("relation is not there"), OperationalError("no such table: x")])
+def test_a_database_without_tables_is_one_line(
+    broken: Broken, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Job._meta, "db_table", "nowhere")
+    ended, said = broken(error)
+    assert (type(ended), ended.args) == (SystemExit, (1,))
+    assert said == "The database 'default' has no tables of django-ojs: run manage.py migrate.\n"
+    assert broken(error, "--traceback")[0] is error
+
+
+def test_a_database_that_is_away_is_one_line(broken: Broken) -> None:
+    ended, said = broken(OperationalError("no route\n\tto host"))
+    assert (ended.args, said) == ((1,), "The database does not answer: no route to host\n")
+
+
+def test_an_error_that_is_ours_keeps_its_traceback_and_ctrl_c_exits_with_130(broken: Broken) -> None:
+    ours = ProgrammingError("syntax")
+    assert broken(ours)[0] is ours
+    assert broken(KeyboardInterrupt())[0].args == (shell.INTERRUPTED,)

@@ -12,8 +12,8 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 
 from django_ojs import clock, cronspec, keys
-from django_ojs.models import Event, Job, OutboxEntry, WebhookDelivery
-from django_ojs.operations import audit, webhooks, workflow
+from django_ojs.models import APIKey, BulkAction, Event, Job, OutboxEntry, WebhookDelivery, WebhookSubscription
+from django_ojs.operations import audit, maintenance, webhooks, workflow
 from django_ojs.operations.cron import register as register_cron
 from django_ojs.operations.pause import pause
 from django_ojs.operations.register import register
@@ -57,6 +57,7 @@ def full(settings: Any) -> None:
     dead(2, error={"type": "TimeoutError", "message": "no answer from mail.example within 30 seconds"})
     pushed(5, queue="mail", tags=["nightly"], meta={"tenant": "acme"})
     pause("mail", by="ann")
+    maintenance.start(reason="new disks", lasting=dt.timedelta(hours=1), by="user:ann")
     register("w-1", {"queues": ["claims"], "hostname": "box", "labels": {"zone": "eu"}, "job_types": ["mail.send"]})
     keys.create("limited", ["push"], queues=["mail"], job_types=["mail.*"])
     steps: list[dict[str, Any]] = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
@@ -71,6 +72,13 @@ def full(settings: Any) -> None:
     hook, _secret = webhooks.create(
         definition.parse({"url": "https://example.com/hook", "events": ["job.*"], "secret": "a-secret-for-tests"})
     )
+    told: dict[str, Any] = {
+        "filter": {"type": "mail.*"}, "override": {"queue": "mail"}, "errors": [{"job_id": "x", "error": "No room."}],
+        "verb": "retry", "actor": "user:ann", "created_at": now, "expected": 1200, "matched": 500, "succeeded": 499,
+    }  # fmt: skip
+    for state in BulkAction.State:
+        ended = None if state == BulkAction.State.RUNNING else now
+        BulkAction.objects.create(state=state, finished_at=ended, **told)
     Event.objects.filter(pk__lt=Event.objects.order_by("-pk")[8].pk).delete()  # a list looks the same with few rows
     WebhookDelivery.objects.create(
         subscription=hook, event_id="evt_1", event_type="job.failed", subject="job:1", body="{}", max_attempts=5,
@@ -82,7 +90,7 @@ def full(settings: Any) -> None:
 def pages(client: Client) -> list[str]:
     """Everything that the admin has of ours. A list that is registered tomorrow is among it."""
     everything = f"{LETTERS}all/retry_dead_letters/"
-    found = [OVERVIEW, LETTERS, everything, "/admin/django_ojs/"]
+    found = [OVERVIEW, LETTERS, everything, "/admin/django_ojs/", f"{url('job')}maintenance/"]
     for model in OURS:
         name = str(model._meta.model_name)
         found.append(url(name))
@@ -92,7 +100,15 @@ def pages(client: Client) -> list[str]:
             found.append(url(name, "change", quote(first.pk)))
     letter = Job.objects.filter(state="discarded")[0]
     found += [url("job", "change", letter.pk), url("job", "verb", letter.pk, "delete_dead_letters")]
-    return [*found, f"{url('job')}?q=nonsense", url("queue", "history", "mail"), url("apikey", "delete", 1)]
+    found += [url("job", "edit", letter.pk), url("event", "tail"), f"{url('event', 'tail')}?detail=full"]
+    found += [url("bulkaction", "change", action.pk) for action in BulkAction.objects.order_by("pk")[1:]]
+    found += [url("queue", "verb", "default", "pause_queues"), url("queue", "change", "_default")]
+    return [
+        *found,
+        f"{url('job')}?q=nonsense",
+        url("queue", "history", "mail"),
+        url("apikey", "delete", APIKey.objects.get().pk),
+    ]
 
 
 @pytest.fixture
@@ -115,7 +131,7 @@ def open_page(
 
         def go(path: str) -> Any:
             answer = page.goto(f"{live_server.url}{path}")
-            assert answer.status == 200, path
+            assert (answer.status, answer.request.redirected_from) == (200, None), path
             return page
 
         yield go
@@ -144,4 +160,17 @@ def test_axe_finds_nothing_serious_on_any_page(full: None, admin_client: Client,
     page.click("[name=_save]")
     page.locator(".ojs-secret").wait_for()
     found += looked_at(page, "the page that shows a new key")
+    page = open_page(url("webhooksubscription", "verb", WebhookSubscription.objects.get().pk, "rotate_secret"))
+    page.click("#content [type=submit]")
+    page.locator(".ojs-secret").wait_for()
+    found += looked_at(page, "the page that shows a new secret")
+    page = open_page(OVERVIEW)
+    page.locator(".ojs-nav summary").click()
+    found += looked_at(page, "the navigation folded out")
+    maintenance.stop()
+    page = open_page(f"{url('job')}maintenance/")
+    page.fill("#id_lasting", "soon")
+    page.click(".submit-row [type=submit]")
+    page.locator(".errornote").wait_for()
+    found += looked_at(page, "the switch of maintenance mode with an error")
     assert not found, "\n".join(found)

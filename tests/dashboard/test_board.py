@@ -51,7 +51,7 @@ def pages(flow: Any) -> list[str]:
     return [
         OVERVIEW, f"{OVERVIEW}live/", LETTERS, f"{LETTERS}live/", f"{LETTERS}?type=mail.*&error=Value", RETRY_ALL,
         f"{DELETE_ALL}?error=ValueError", url("job", "change", job.pk), url("workflow", "change", flow.pk),
-        reverse("admin:django_ojs_workflow_graph", args=[flow.pk]), url("cronschedule", "change", "nightly"),
+        reverse("admin:django_ojs_workflow_live", args=[flow.pk]), url("cronschedule", "change", "nightly"),
         url("job"), url("queue"), url("worker", "change", "w-1"), reverse("admin:app_list", args=["django_ojs"]),
     ]  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_no_page_needs_more_queries_for_more_rows(admin_client: Client, full: An
 
 
 def test_no_live_page_counts_jobs(admin_client: Client, full: Any) -> None:
-    for page in (f"{OVERVIEW}live/", f"{LETTERS}live/", reverse("admin:django_ojs_workflow_graph", args=[full.pk])):
+    for page in (f"{OVERVIEW}live/", f"{LETTERS}live/", reverse("admin:django_ojs_workflow_live", args=[full.pk])):
         assert not [sql for sql in queries(admin_client, page) if "COUNT(" in sql.upper()], page
 
 
@@ -166,11 +166,12 @@ def test_ten_viewers_cost_what_one_does(admin_client: Client, full: Any, page: s
 def test_a_workflow_of_a_thousand_members_is_drawn_in_few_queries(admin_client: Client) -> None:
     jobs = [{"type": "mail.send", "args": []}] * 1000
     flow = workflow.create({"type": "group", "jobs": jobs}).workflow
-    page = reverse("admin:django_ojs_workflow_graph", args=[flow.pk])
-    assert len(queries(admin_client, page)) <= 6
-    body = admin_client.get(page).content.decode()
-    assert "989 more jobs" in body
-    assert len(body) < 30_000
+    page = reverse("admin:django_ojs_workflow_live", args=[flow.pk])
+    assert len(queries(admin_client, page)) <= 14
+    response = admin_client.get(page)
+    assert "989 more jobs" in response.content.decode()
+    assert len(response.context["graph"]) < 30_000
+    assert 'data-ojs-age="5000"' in response.content.decode()  # so large a page is not asked for every second
 
 
 # Who may
@@ -369,7 +370,7 @@ def test_no_page_of_ours_has_inline_script_or_style_and_nothing_of_a_job_is_mark
 
 def test_every_page_of_ours_leads_to_the_overview(admin_client: Client, full: Any) -> None:
     for page in pages(full):
-        if not page.endswith(("/live/", "/graph/")):
+        if not page.endswith("/live/"):
             assert f'href="{OVERVIEW}"' in admin_client.get(page).content.decode(), page
 
 
@@ -383,6 +384,28 @@ def test_another_admin_site_has_its_own(admin_client: Client, full: Any) -> None
     assert "Backstage" in body
     assert "/backstage/django_ojs/job/dead-letters/all/" in body
     assert 'href="/admin/django_ojs' not in body
+
+
+# Pausing from the overview
+
+
+def test_a_pause_from_the_overview_has_the_reason_that_was_given(operator: Callable[..., Client]) -> None:
+    pushed(queue="mail")
+    client = operator("view_job", "view_queue", "change_queue")
+    field = client.get(OVERVIEW).content.decode().partition('id="ojs-reason"')[2].partition(">")[0]
+    assert 'form="ojs-act"' in field  # the form of the buttons: no script is needed
+    sent = {"next": OVERVIEW, "reason": " the printer is on fire "}
+    assert client.post(url("queue", "verb", "mail", "pause_queues"), sent).url == OVERVIEW
+    entry = AuditEntry.objects.get(action="queue.pause")
+    assert (entry.actor, entry.detail["reason"]) == ("user:ann", "the printer is on fire")
+    client.post(url("queue", "verb", "mail", "resume_queues"), {"next": OVERVIEW, "reason": ""})
+    client.post(url("queue", "verb", "mail", "pause_queues"), {"next": OVERVIEW, "reason": ""})
+    assert "reason" not in AuditEntry.objects.filter(action="queue.pause").latest("id").detail
+
+
+def test_who_may_not_pause_is_asked_for_no_reason(operator: Callable[..., Client]) -> None:
+    pushed()
+    assert "ojs-reason" not in operator("view_job", "view_queue").get(OVERVIEW).content.decode()
 
 
 # The audit log

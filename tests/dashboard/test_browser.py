@@ -19,12 +19,14 @@ from django.test import Client, override_settings
 
 from django_ojs.admin import live, shared
 from django_ojs.events import ids
-from django_ojs.models import Job, Queue
+from django_ojs.models import AuditEntry, Job, Queue
 from django_ojs.operations import cron, workflow
 from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.fail import Failure, fail_one
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.progress import Report, report
-from tests.admin.conftest import claimed, dead, pushed
+from django_ojs.operations.retry import retry
+from tests.admin.conftest import FATAL, claimed, dead, pushed
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
@@ -178,6 +180,39 @@ def test_a_queue_is_paused_and_resumed_by_keyboard_and_the_focus_stays(browse: A
     assert not Queue.objects.get(pk="mail").paused
 
 
+def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_pause(browse: Any) -> None:
+    pushed(queue="mail")
+    page = followed(browse(OVERVIEW))
+    page.get_by_label("Reason for the next pause").fill("the printer is on fire")
+    pushed(queue="other")
+    expect(page.get_by_role("button", name="Pause other")).to_be_visible()  # the page was changed in between
+    expect(page.get_by_label("Reason for the next pause")).to_have_value("the printer is on fire")
+    page.get_by_role("button", name="Pause mail").click()
+    expect(page.get_by_role("button", name="Resume mail")).to_be_visible()
+    expect(page.get_by_label("Reason for the next pause")).to_have_value("")
+    page.get_by_role("button", name="Pause other").click()
+    expect(page.get_by_role("button", name="Resume other")).to_be_visible()
+    entries = AuditEntry.objects.filter(action="queue.pause").order_by("id")
+    told = [(entry.target, entry.detail.get("reason")) for entry in entries]
+    assert told == [("mail", "the printer is on fire"), ("other", None)]
+
+
+def test_the_rest_of_the_pages_is_reached_by_keyboard_on_a_phone(browse: Any) -> None:
+    page = browse(OVERVIEW, stays=False)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_role("link", name="Schedules").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # folds it out
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Events", exact=True)).to_be_focused()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Live events")
+    expect(page.locator(".ojs-nav [aria-current]")).to_have_text("Live events")
+    expect(page.locator(".ojs-nav [aria-current]")).to_be_visible()
+
+
 def test_a_server_that_is_gone_shows_and_so_does_its_return(browse: Any, server: Any) -> None:
     browse.expected += ["net::ERR_", "WebSocket"]
     page = followed(browse(OVERVIEW))
@@ -224,6 +259,10 @@ def test_a_workflow_is_followed_until_it_is_green(browse: Any) -> None:
     for ended in (1, 2):
         complete("default")
         expect(page.locator(".ojs-flow .ojs-box-completed")).to_have_count(ended)
+        expect(page.locator(".field-members .ojs-completed")).to_have_count(ended)
+        expect(page.locator(".field-members_done")).to_contain_text(f"{ended} of 2 completed")
+    expect(page.locator(".field-state_label .ojs-good")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
     assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
 
 
@@ -259,6 +298,26 @@ def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:
     expect(letters.locator("#ojs-newest tbody tr")).to_have_count(1)
     assert list(Job.objects.filter(state="discarded")) == [other]
     assert Job.objects.filter(state="available").count() == 500
+
+
+def test_the_banner_of_maintenance_mode_comes_and_goes_while_somebody_looks(browse: Any) -> None:
+    (job,) = claimed()
+    pages = [followed(browse(path)) for path in (OVERVIEW, LETTERS, f"{ADMIN}/job/{job.pk}/change/")]
+    switch = browse(OVERVIEW, stays=False)
+    switch.get_by_role("link", name="Maintenance mode…").click()
+    switch.fill("#id_reason", "new disks")
+    switch.fill("#id_lasting", "45m")
+    switch.get_by_role("button", name="Switch it on").click()
+    expect(switch.locator(".ojs-maintenance")).to_contain_text("It will take until about")
+    fail_one(Failure(job.pk, FATAL))  # the next event brings it: the mode has none of its own
+    for page in pages:
+        expect(page.locator(".ojs-maintenance")).to_contain_text("new disks")
+    pages[0].get_by_role("link", name="Change or end it").focus()
+    switch.get_by_role("button", name="End maintenance mode").click()
+    expect(switch.locator("ul.messagelist")).to_contain_text("jobs are delivered again")
+    retry([job.pk])
+    for page in pages:
+        expect(page.locator(".ojs-maintenance")).to_have_count(0)
 
 
 def test_a_schedule_runs_now(browse: Any) -> None:

@@ -68,7 +68,7 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
     assert drawn.find(f"{SVG}title") is not None
     description = drawn.find(f"{SVG}desc")
     assert description is not None
-    assert description.text == "completed: max 12 (10:01), 10:02 4"
+    assert description.text == "completed: at most 12 (10:01), 4 at 10:02"
     tips = [tip.text for rect in drawn.iter(f"{SVG}rect") for tip in rect.iter(f"{SVG}title")]
     assert tips == ["10:00\ncompleted: 3", "10:01\ncompleted: 12", "10:02\ncompleted: 4"]
 

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import django
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.sites import site
 from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from django_ojs import keys
+from django_ojs import jsontext, keys
+from django_ojs.admin.charts import Chart, Series, describe
+from django_ojs.admin.refusals import local
+from django_ojs.admin.timeline import note
+from django_ojs.errors import Conflict, InvalidStateTransition
 from django_ojs.models import WebhookSubscription
 from django_ojs.operations import audit, cron, workflow
 from django_ojs.operations.configure import configure
 from django_ojs.operations.pause import pause
 from django_ojs.operations.register import register
+from django_ojs.operations.retry import retry
+from django_ojs.told import reason, told
 from tests.admin.conftest import dead, one_in_each_state, said, url
-from tests.dashboard.texts import FRENCH, catalogue, missing, name, texts, unused
+from tests.dashboard.texts import FRENCH, catalogue, missing, name, texts, untold, unused
 
 _TEXT = r'((?:"(?:[^"\\]|\\.)*"\n?)+)'
 
@@ -130,3 +139,77 @@ def test_names_of_models_make_no_migration() -> None:
 
     with translation.override("fr"):
         call_command("makemigrations", "django_ojs", check=True, dry_run=True, verbosity=0)
+
+
+# What operations refuse
+
+
+def test_every_refusal_that_an_operator_may_meet_can_be_translated() -> None:
+    assert untold() == []
+
+
+def test_a_refusal_is_in_the_viewers_language_and_over_http_in_english(admin_client: Client, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "fr"
+    (job,) = dead()
+    admin_client.post(url("job", "verb", job.pk, "retry_dead_letters"))
+    told = said(admin_client.post(url("job", "verb", job.pk, "retry_dead_letters"), follow=True))
+    assert told[-1].endswith(f"impossible pour la tâche « {job.pk} » : elle est dans l’état available, et « retry » ne "
+                             "mène à available que depuis d’autres états.")  # fmt: skip
+    (refused,) = retry([job.pk])
+    assert isinstance(refused, InvalidStateTransition)
+    with translation.override("fr"):
+        text = jsontext.dumps(refused.as_dict())
+    assert f"Cannot retry job '{job.pk}': it is available, and retry leads to available from" in text
+    assert type(refused.message) is str
+
+
+def test_a_fault_in_a_form_is_told_in_the_viewers_language(admin_client: Client, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "fr"
+    configure("sms", {})
+    body = admin_client.post(url("queue", "change", "sms"), {"keep_completed": "soon"}).content.decode()
+    assert "retention.completed : doit être une durée" in body
+    body = admin_client.post(url("queue", "add"), {"name": "No Name"}).content.decode()
+    assert "Nom refusé : doit être fait de lettres minuscules" in body
+    schedule = {
+        "name": "x", "expression": "61 * * * *", "timezone": "EST", "type": "a.b", "queue": "default", "args": "[]",
+        "overlap_policy": "skip", "enabled": "on",
+    }  # fmt: skip
+    body = admin_client.post(url("cronschedule", "add"), schedule).content.decode()
+    assert "doit être UTC ou un nom IANA de la forme Région/Ville ; vouliez-vous dire America/New_York" in body
+    (job,) = dead()
+    sent = {"queue": "claims", "priority": "0", "args": "[", "meta": ""}
+    body = admin_client.post(url("job", "edit", job.pk), sent).content.decode()
+    assert "Ce n’est pas du JSON" in body
+
+
+def test_what_is_told_keeps_its_parts_through_exceptions() -> None:
+    inner = told("must be an integer from %(minimum)s to %(maximum)s", minimum=1, maximum=5)
+    error = Conflict(told("%(field)s: %(problem)s.", field="a", problem=reason(ValueError(inner))))
+    assert str(error) == error.message == "a: must be an integer from 1 to 5."
+    copy = pickle.loads(pickle.dumps(error))
+    with translation.override("fr"):
+        assert local(error) == local(copy) == "a : doit être un entier de 1 à 5."
+        assert local(Conflict("As a site's middleware says.")) == "As a site's middleware says."
+
+
+def test_a_chart_and_an_event_speak_french(db: None) -> None:
+    chart = Chart("c", "Jobs", ["10:00", "10:01"], [Series("terminées", [3, 1], "good")])
+    with translation.override("fr"):
+        assert describe(chart) == "terminées : au plus 3 (10:00), 1 à 10:01"
+        assert note({"paused_by": "user:ann", "delay_ms": 5}, "") == "mise en pause par: user:ann, délai, ms: 5"
+
+
+def test_the_live_events_are_told_the_words_in_the_viewers_language(admin_client: Client, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "fr"
+    body = unescape(admin_client.get(reverse("admin:django_ojs_event_tail")).content.decode())
+    assert '"cancelled_by":"annulée par"' in body.replace(": ", ":")
+
+
+def test_the_history_of_a_job_says_what_was_changed_in_the_language_of_who_did_it(
+    admin_client: Client, settings: Any
+) -> None:
+    settings.LANGUAGE_CODE = "fr"
+    (job,) = dead()
+    sent = {"queue": "elsewhere", "priority": "0", "args": '["b@example.com"]', "meta": ""}
+    admin_client.post(url("job", "edit", job.pk), sent)
+    assert LogEntry.objects.get().change_message == "Remise à disposition, modifiée : args, queue."

@@ -19,6 +19,12 @@ from django.urls.base import clear_script_prefix
 from django_ojs.admin import live
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, STATE_CHANGED
 from django_ojs.http import sockets
+from django_ojs.models import Job
+from django_ojs.operations import audit, bulkactions, workflow
+from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.deadletters import Filter
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.register import register
 from django_ojs.realtime import routing
 from tests.admin.conftest import claimed, dead, url
 
@@ -71,7 +77,7 @@ def test_who_would_be_refused_is_not_sent_there(settings: Any) -> None:
 
 def test_every_type_that_is_asked_for_exists() -> None:
     known = {*CATALOGUE, *EXTENSIONS, STATE_CHANGED}
-    for name in {*live.OVERVIEW, *live.DEAD_LETTERS, *live.WORKFLOW, *live.JOB}:
+    for name in {*live.OVERVIEW, *live.DEAD_LETTERS, *live.WORKFLOW, *live.WORKER, *live.JOB}:
         found = [each for each in known if each == name or (name.endswith("*") and each.startswith(name[:-1]))]
         assert found, name
 
@@ -132,3 +138,49 @@ def test_a_job_that_is_gone_is_not_found(admin_client: Client) -> None:
 def test_who_may_not_look_may_not_ask(operator: Callable[..., Client]) -> None:
     (job,) = claimed()
     assert operator("view_queue").get(url("job", "live", job.pk)).status_code == 403
+
+
+# The pages of workflows, workers and bulk actions
+
+
+def test_a_workflow_that_goes_on_is_asked_for_with_its_steps_and_buttons(admin_client: Client) -> None:
+    steps: list[dict[str, Any]] = [{"type": "a.b", "args": []}, {"type": "a.c", "args": []}]
+    flow = workflow.create({"type": "chain", "name": "nightly", "steps": steps}).workflow
+    page = url("workflow", "live", flow.pk)
+    assert f'data-ojs-live="{page}"' in admin_client.get(url("workflow", "change", flow.pk)).content.decode()
+    body = admin_client.get(page).content.decode()
+    assert "cancel_workflows" in part(body, "verbs")
+    fields = part(body, "fields")
+    assert "0 of 2 completed" in fields
+    assert fields.count("a.b") >= 2  # in the graph, and in the list of the steps
+    fetch(["default"], worker_id="w")
+    ack([Ack(job.pk) for job in Job.objects.filter(state="active")])
+    body = admin_client.get(page).content.decode()
+    assert "1 of 2 completed" in part(body, "fields")
+    workflow.cancel(flow.pk)
+    body = admin_client.get(page).content.decode()
+    assert "cancel_workflows" not in body
+    assert "ojs-cancelled" in part(body, "fields")
+
+
+def test_workers_and_bulk_actions_follow_too(admin_client: Client) -> None:
+    claimed()
+    register("w-1", {"queues": ["claims"]})
+    body = admin_client.get(url("worker", "live", "w-1")).content.decode()
+    assert "quiet_workers" in part(body, "verbs")
+    assert str(Job.objects.get().pk) in part(body, "held")
+    action = bulkactions.start("retry", Filter(), audit.Act("user:ann", "job.bulk_retry"))
+    page = url("bulkaction", "live", action.pk)
+    assert "cancel_bulkactions" in part(admin_client.get(page).content.decode(), "verbs")
+    assert "No scheduler is running" in part(admin_client.get(page).content.decode(), "verbs")
+    bulkactions.cancel(action.pk)
+    body = admin_client.get(page).content.decode()
+    assert "cancel_bulkactions" not in body
+    assert "ojs-cancelled" in part(body, "fields")
+    assert admin_client.get(url("bulkaction", "live", action.pk + 1)).status_code == 404
+
+
+def test_the_pages_of_jobs_are_not_taken_for_jobs(admin_client: Client) -> None:
+    """`overview/live/` is no job with the id `overview`."""
+    assert "ojs-states" in admin_client.get("/admin/django_ojs/job/overview/live/").content.decode()
+    assert admin_client.get("/admin/django_ojs/job/nonsense/live/").status_code == 404

@@ -38,7 +38,7 @@ class Text(NamedTuple):
 _CALLS = {
     "_": (0, None, None), "gettext": (0, None, None), "gettext_lazy": (0, None, None), "gettext_noop": (0, None, None),
     "ngettext": (0, 1, None), "ngettext_lazy": (0, 1, None), "pgettext": (1, None, 0), "pgettext_lazy": (1, None, 0),
-    "npgettext": (1, 2, 0), "npgettext_lazy": (1, 2, 0),
+    "npgettext": (1, 2, 0), "npgettext_lazy": (1, 2, 0), "told": (0, None, None),
 }  # fmt: skip
 
 
@@ -96,6 +96,58 @@ def _word(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+#: What raises refusals, and the argument that is their message.
+_REFUSALS = {
+    "fault": 1, "retry_fault": 1, "workflow_fault": 1, "ValueError": 0, "NameTooLong": 0, "InvalidExpression": 0,
+    "Malformed": 0, "Refused": 0, "UrlRefused": 0, "Conflict": 0, "Duplicate": 0, "InvalidRequest": 0,
+    "InvalidPayload": 0, "QueuePaused": 0, "JobTypeNotAllowed": 0, "QueueFull": 0, "Unsupported": 0, "RateLimited": 0,
+    "MetadataTooLarge": 0, "PayloadTooLarge": 0, "SchemaValidation": 0,
+}  # fmt: skip
+#: Where operators in the admin get their refusals from.
+_REFUSING = (
+    "cronspec.py", "envelope.py", "errors.py", "policies/attributes.py", "policies/cron.py", "policies/durations.py",
+    "policies/faults.py", "policies/limits.py", "policies/names.py", "policies/priority.py", "policies/queueconfig.py",
+    "policies/ratelimit.py", "policies/retry.py", "policies/timeouts.py", "policies/unique.py", "policies/zones.py",
+    "webhooks/definition.py", "webhooks/sealing.py", "webhooks/urls.py", "operations/bulkactions.py",
+    "operations/cancel.py", "operations/activate.py", "operations/candidates.py", "operations/configure.py",
+    "operations/cron.py", "operations/crontick.py", "operations/delete.py", "operations/duplicate.py",
+    "operations/hurry.py", "operations/outbox.py", "operations/pause.py", "operations/prioritise.py",
+    "operations/queues.py", "operations/register.py", "operations/retry.py",
+    "operations/uniqueness.py", "operations/webhookdeliveries.py", "operations/webhooks.py", "operations/workflow.py",
+    "admin/apikey.py", "admin/job.py", "admin/webhook.py",
+)  # fmt: skip
+#: What begins so is for programmers and other doors: nobody gets there from the admin.
+_ELSEWHERE = (
+    "A duration cannot be negative", "A datetime without a time zone", "There is no bulk action", "`override` may hold",
+    "Not stored, because another job",
+)  # fmt: skip
+
+
+def untold() -> list[str]:
+    """Refusals whose text is not `told`: the admin could say them in English only."""
+    found = []
+    for name in _REFUSING:
+        nodes = list(ast.walk(ast.parse((PACKAGE / name).read_text())))
+        named = {
+            ast.unparse(node.targets[0])
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
+        }
+        for node in (node for node in nodes if isinstance(node, ast.Call)):
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            place = _REFUSALS.get(called, len(node.args))
+            if place < len(node.args):
+                text = ast.unparse(node.args[place])
+                plain = isinstance(node.args[place], ast.Constant | ast.JoinedStr)
+                if (plain or text in named or text.startswith("str(")) and not text.lstrip("f'\"").startswith(
+                    _ELSEWHERE
+                ):
+                    found.append(f"{name}:{node.lineno} {text}")
+            if called == "told" and not isinstance(node.args[0], ast.Constant) and name != "errors.py":  # `KINDS`
+                found.append(f"{name}:{node.lineno} has no text of its own: {ast.unparse(node)}")
+    return found
+
+
 def missing() -> list[Text]:
     """What neither our French catalogue nor Django's has."""
     ours = catalogue(FRENCH / "django.mo")
@@ -122,6 +174,8 @@ def name(key: Any) -> str:
 
 
 if __name__ == "__main__":
+    for line in untold():
+        print(f"Not told: {line}")
     for one in missing():
         print(f'msgctxt "{one.context}"' if one.context else "", end="\n" if one.context else "")
         print('msgid "' + one.text.replace('"', '\\"').replace("\n", "\\n") + '"')

@@ -11,9 +11,10 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from django_ojs import clock
+from django_ojs.events import order
 from django_ojs.http import adminbulk
 from django_ojs.models import AuditEntry, Event, Job
-from django_ojs.operations import sweep
+from django_ojs.operations import metrics, sweep
 from django_ojs.operations.counts import fold
 from tests.http.conftest import Api, error_of
 from tests.http.test_site import every_view
@@ -100,7 +101,7 @@ class TestLists:
         monkeypatch.setattr("django_ojs.http.pagination.CAP", 2)
         for _ in range(4):
             api.push()
-        counted = api.get("/admin/jobs", {"type": "test.echo", "per_page": 3}).json()["pagination"]
+        counted = api.get("/admin/jobs", {"since": "2000-01-01T00:00:00Z", "per_page": 3}).json()["pagination"]
         assert (counted["total"], counted["total_is_minimum"], counted["has_more"]) == (2, True, True)
         known = api.get("/admin/jobs", {"state": "available"}).json()["pagination"]
         assert known["total"] == 4
@@ -327,8 +328,54 @@ class TestFigures:
         assert len(body["data"]) in (60, 61)
         assert sum(point["completed"] for point in body["data"]) == 1
         assert body["data"] == body["data_points"]
+        order.catch_up("default")
+        metrics.catch_up("default")
+        body = api.get("/admin/stats/history", {"period": "1m", "queue": "default"}).json()
+        (point,) = [point for point in body["data"] if point["started"]]
+        assert (point["enqueued"], point["processed"]) == (1, 1)
+        assert 0 <= point["latency_p50_ms"] <= point["latency_p99_ms"] < 60_000
+        quiet = body["data"][0]
+        assert (quiet["enqueued"], quiet["latency_p50_ms"], quiet["latency_p99_ms"]) == (0, None, None)
+        assert api.get("/admin/stats").json()["throughput"]["enqueued_per_min"] > 0
+        early = {"period": "1m", "since": "2001-01-01T00:00:00Z"}
+        first = api.get("/admin/stats/history", early).json()
+        assert first["data"][0]["timestamp"] == first["kept_since"]
         error_of(api.get("/admin/stats/history", {"period": "3m"}), 400, "invalid_request")
         error_of(api.get("/admin/stats/history", {"since": "2099-01-01T00:00:00Z"}), 400, "invalid_request")
+
+    def test_without_metrics_what_is_made_of_the_log_is_unknown(self, api: Api, settings: Any) -> None:
+        settings.OJS = {**settings.OJS, "METRICS": False}
+        api.push()
+        api.post("/workers/ack", {"job_id": api.fetch()["id"]})
+        point = api.get("/admin/stats/history").json()["data"][-1]
+        assert (point["completed"], point["enqueued"], point["latency_p99_ms"]) == (1, None, None)
+        assert api.get("/admin/stats").json()["throughput"]["enqueued_per_min"] is None
+        (item,) = api.get("/admin/queues").json()["items"]
+        assert item["latency_ms"]["p50"] >= 0
+
+    def test_scheduling_tells_what_each_queue_got(self, with_key: Any, frozen_clock: Any) -> None:
+        api = with_key("admin")
+        for queue in ("a", "b", "c"):
+            api.push(queue=queue)
+        frozen_clock.advance(minutes=2)
+        api.fetch("a")
+        frozen_clock.advance(minutes=1)
+        body = api.get("/admin/scheduling/stats").json()
+        assert (body["strategy"], body["window"]) == ("strict", "PT1M")
+        lines = {line["name"]: line for line in body["queues"]}
+        assert (lines["a"]["dispatch_count_1m"], lines["a"]["dispatch_ratio_1m"], lines["a"]["active_jobs"]) == (
+            1,
+            1,
+            1,
+        )
+        assert lines["a"]["avg_wait_ms"] == 120_000
+        assert (lines["b"]["dispatched"], lines["b"]["avg_wait_ms"], lines["b"]["starved"]) == (0, None, True)
+        assert lines["b"]["waiting_since"] is not None
+        assert body["stats"]["starved_queues"] == 2
+        assert body["stats"]["queues"] == body["queues"]
+        limited = with_key("admin.read", queues=["c"]).get("/admin/scheduling/stats").json()
+        assert [line["name"] for line in limited["queues"]] == ["c"]
+        error_of(with_key("read").get("/admin/scheduling/stats"), 403, "permission_denied")
 
     def test_a_queue_tells_how_it_stands(self, api: Api, frozen_clock: Any) -> None:
         api.push(queue="a", priority=5)

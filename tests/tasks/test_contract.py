@@ -285,7 +285,28 @@ def test_a_failure_is_final_and_keeps_class_and_traceback(drain: Drain) -> None:
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1].startswith(f'  File "{tasks.__file__}", line ')
     assert lines[1].endswith(", in fail")
+    assert lines[2] == "    raise ValueError(message)"
     assert lines[-1] == "ValueError: no such thing"
+
+
+@pytest.mark.parametrize("name, args", [("fail_because", ["price"]), ("fail_without_frames", [])])
+def test_a_traceback_reads_as_python_writes_it(
+    drain: Drain, caplog: pytest.LogCaptureFixture, name: str, args: list[Any]
+) -> None:
+    result = getattr(tasks, name).enqueue(*args)
+    drain()
+    result.refresh()
+    (record,) = [record for record in caplog.records if record.name == "django_ojs.jobs" and record.exc_info]
+    assert result.errors[0].traceback == f"{record.exc_text}\n"
+    assert "direct cause" in result.errors[0].traceback
+
+
+def test_what_hides_backtraces_hides_source(drain: Drain, settings: Any) -> None:
+    settings.OJS = {"STORE_BACKTRACES": False}
+    result = tasks.fail_because.enqueue("price")
+    drain()
+    result.refresh()
+    assert result.errors[0].traceback == "ValueError: no such thing\n"
 
 
 def test_system_exit_in_a_task_is_a_failure_and_no_end_of_the_worker(drain: Drain) -> None:
@@ -548,6 +569,10 @@ def test_a_site_under_test_gets_them_too(signals: Signals, mode: Callable[[], An
         tasks.fail.enqueue()
         if isinstance(jobs, testing.WorkerJobs):
             jobs.drain(with_scheduled=True)
+    if isinstance(jobs, testing.InlineJobs):
+        assert [(name, found.status) for name, _, found in signals()][:3] == [
+            ("task_enqueued", "READY"), ("task_started", "RUNNING"), ("task_started", "RUNNING")
+        ]  # fmt: skip
     ended = [(found.task.name, found.status, found.attempts) for name, _, found in signals() if name == "task_finished"]
     assert sorted(ended) == [("fail", "FAILED", 1), ("fail_first", "SUCCESSFUL", 2)]
 

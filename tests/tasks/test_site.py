@@ -37,6 +37,11 @@ def twin(name: str, qualname: str) -> Any:
     return function
 
 
+def test_a_backend_of_others_that_is_not_there_does_no_harm(settings: Any) -> None:
+    settings.TASKS = {"gone": {"BACKEND": "does.not.Exist"}, "default": {"BACKEND": OURS}}
+    assert discovery.aliases() == ["default"]
+
+
 # Names
 
 

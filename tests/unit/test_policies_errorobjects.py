@@ -163,6 +163,40 @@ def test_of_a_deep_traceback_the_innermost_frames_are_kept() -> None:
     assert not frames[0].startswith("at caught (")
 
 
+def test_frames_have_their_source_and_what_led_to_the_error() -> None:
+    def translate(cause: BaseException | None) -> Exception:
+        try:
+            try:
+                raise KeyError("price")
+            except KeyError as first:
+                if cause is None:
+                    raise ValueError("no price") from first
+                raise ValueError("no price") from None
+        except ValueError as second:
+            return second
+
+    first, middle, last = from_exception(translate(None))["backtrace"]
+    assert first.splitlines()[0].endswith(f"errorobjects.py:{translate.__code__.co_firstlineno + 3})")
+    assert first.splitlines()[1].strip() == 'raise KeyError("price")'
+    assert middle == f"KeyError: 'price'\n\n{errorobjects.LINKS[0]}\n"
+    assert last.splitlines()[1].strip() == 'raise ValueError("no price") from first'
+    assert len(from_exception(translate(ValueError()))["backtrace"]) == 1, "what is suppressed stays so"
+
+
+def test_a_story_that_goes_in_circles_ends() -> None:
+    first, second = caught(ValueError("a")), caught(KeyError("b"))
+    first.__cause__, second.__context__ = second, first
+    assert len(from_exception(first)["backtrace"]) == 7
+
+
+def test_a_long_line_of_source_is_left_out(tmp_path: Any) -> None:
+    file = tmp_path / "long.py"
+    file.write_text(f"raise ValueError('{'x' * 600}'[:1])\n")
+    with pytest.raises(ValueError, match="x") as raised:
+        exec(compile(file.read_text(), str(file), "exec"), {})
+    assert from_exception(raised.value)["backtrace"][-1] == f"at <module> ({file}:1)"
+
+
 @pytest.mark.parametrize(
     "kind, retryable", [("timeout", True), ("visibility_timeout", True), ("worker_death", True), ("expired", False)]
 )

@@ -191,6 +191,25 @@ def test_who_may_only_look_changes_nothing(operator: Callable[..., Client]) -> N
     assert webhooks.get(row.pk).active
 
 
+def test_a_search_finds_nothing_by_what_the_viewer_is_not_shown(operator: Callable[..., Client]) -> None:
+    client = operator("view_webhooksubscription")
+    row = subscribe("https://hooks.example.com/T0K3N-path?key=s3cr3t")
+    page = client.get(url("webhooksubscription", "change", row.pk)).content.decode()
+    assert "hooks.example.com" in page
+    assert "T0K3N" not in page
+    assert "s3cr3t" not in page
+
+    def finds(words: str) -> bool:
+        return str(row.public_id)[-6:] in client.get(url("webhooksubscription"), {"q": words}).content.decode()
+
+    assert finds("hooks EXAMPLE")
+    assert not any(finds(words) for words in ("T0K3N", "t", "/", "s3cr3t", "hooks T0K3N", "https"))
+    user = get_user_model().objects.get(username="ann")
+    user.user_permissions.add(Permission.objects.get(codename="change_webhooksubscription"))
+    assert finds("t0k3n")
+    assert not finds("nowhere")
+
+
 def test_every_act_has_its_entry(admin_client: Client, receiver: Receiver, sender: Sender) -> None:
     admin_client.post(url("webhooksubscription", "add"), FORM)
     row = WebhookSubscription.objects.get()

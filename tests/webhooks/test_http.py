@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from django.core.checks import run_checks
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -365,8 +366,26 @@ def test_without_the_packages_it_says_what_to_install(api: Api, monkeypatch: pyt
     monkeypatch.setattr(webhooks, "missing", lambda: ("urllib3",))
     error = error_of(api.post(SUBSCRIPTIONS, BODY), 422, "unsupported")
     assert "django-ojs[webhooks]" in error["hint"]
-    (warning,) = check_webhooks()
-    assert (warning.id, "urllib3" in warning.msg) == ("ojs.I001", True)
+    (note,) = check_webhooks()
+    assert (note.id, "urllib3" in note.msg) == ("ojs.I001", True)
+
+
+def test_a_missing_package_is_told_where_it_matters_and_not_by_every_command(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(**given: Any) -> set[str | None]:
+        return {message.id for message in run_checks(**given)} & {"ojs.I001", "ojs.W009"}
+
+    monkeypatch.setattr(webhooks, "missing", lambda: ("urllib3",))
+    assert told() == told(databases=["default"]) == set()
+    assert told(include_deployment_checks=True) == {"ojs.I001"}
+    monkeypatch.undo()
+    created(api)
+    monkeypatch.setattr(webhooks, "missing", lambda: ("urllib3",))
+    assert told() == set()
+    assert told(databases=["default"]) == {"ojs.W009"}
+    WebhookSubscription.objects.update(active=False)
+    assert told(databases=["default"]) == set()
 
 
 def test_the_manifest_says_so(api: Api) -> None:

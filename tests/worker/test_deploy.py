@@ -118,7 +118,7 @@ def test_a_deploy_loses_nothing_and_repeats_nothing(
     assert ran(tmp_path, "old") == by_old, "a quiet worker ran another job"
     assert held_by(olds) == {long.id}
 
-    call_command("ojs_workers", "terminate", "old")
+    call_command("ojs_workers", "terminate", "old", "--yes")
     eventually(lambda: states(olds) == {"terminate"})
     before = ran(tmp_path, "new")
     eventually(lambda: ran(tmp_path, "new") > before + 20)
@@ -131,7 +131,7 @@ def test_a_deploy_loses_nothing_and_repeats_nothing(
     eventually(lambda: ran(tmp_path, "new") > before + 20)  # and so it goes on
     traffic.stop()
     eventually(lambda: not Job.objects.exclude(state="completed").exists(), timeout=60)
-    call_command("ojs_workers", "terminate", "new")
+    call_command("ojs_workers", "terminate", "new", "--yes")
     assert new.wait() == 0, new.output
 
     assert ran(tmp_path, "old") == by_old

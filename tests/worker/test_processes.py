@@ -66,7 +66,8 @@ def test_sigterm_finishes_what_is_running(start_process: Start) -> None:
     process = start_process()
     eventually(lambda: process.trace("slow.started"))
     process.signal(signal.SIGTERM)
-    eventually(lambda: process.said("Stopping (SIGTERM)"))
+    eventually(lambda: process.said("Stopping (SIGTERM)"))  # by the supervisor, before it tells its process
+    eventually(lambda: Worker.objects.filter(state="terminate").exists())
     waiting = enqueue("site.add", 1, 2)
     process.let_go("slow")
     assert process.wait() == 0, process.output

@@ -50,12 +50,12 @@ def test_the_name_of_a_parent_means_its_processes() -> None:
 
 @pytest.mark.parametrize("verb,word", [("quiet", "quiet"), ("resume", "running"), ("terminate", "terminate")])
 def test_one_worker_is_told(verb: str, word: str) -> None:
-    run(verb, "web-2")
+    run(verb, "web-2", *(["--yes"] if verb == "terminate" else []))
     assert told() == {"web-2": word}
 
 
 def test_all_workers_are_told() -> None:
-    run("terminate", "--all")
+    run("terminate", "--all", "--yes")
     assert set(told().values()) == {"terminate"}
     assert len(told()) == 6
 
@@ -78,3 +78,26 @@ def test_a_mistaken_name_among_good_ones_changes_nothing() -> None:
     with pytest.raises(CommandError, match="'nobody'"):
         run("quiet", "web-1", "nobody")
     assert told() == {}
+
+
+def test_workers_are_terminated_only_on_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def no(question: str) -> str:
+        asked.append(question)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", no)
+    for arguments in (["--all"], ["web-2"]):
+        with pytest.raises(CommandError, match="Nothing was changed"):
+            run("terminate", *arguments)
+    assert asked == ["Terminate 6 workers? [y/N] ", "Terminate the worker web-2? [y/N] "]
+    assert told() == {}
+
+
+def test_a_dry_run_only_says_who_would_be_told() -> None:
+    assert run("terminate", "web-2", "--dry-run") == "web-2 would be told: terminate\n"
+    assert len(run("quiet", "--all", "--dry-run").splitlines()) == 6
+    assert told() == {}
+    Worker.objects.all().delete()
+    assert run("terminate", "--all") == "There are no workers.\n"

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from django_ojs import clock, keys
+from django_ojs.management.shell import ShellCommand
 from django_ojs.models import APIKey
 from django_ojs.operations import audit
 
@@ -37,7 +38,7 @@ def expiry(text: str) -> dt.datetime:
     return moment if timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = "Make, list and revoke API keys."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -55,6 +56,7 @@ class Command(BaseCommand):
         listing.add_argument("--json", action="store_true", help="One JSON array.")
         revoke = actions.add_parser("revoke", help="Make a key useless at once and for ever.")
         revoke.add_argument("name")
+        revoke.add_argument("--yes", action="store_true", help="Do not ask.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         actions: dict[str, Callable[..., None]] = {"create": self._create, "list": self._list, "revoke": self._revoke}
@@ -94,10 +96,13 @@ class Command(BaseCommand):
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             self.stdout.write(self.style.MIGRATE_HEADING(line) if number == 0 else line)
 
-    def _revoke(self, name: str, **options: Any) -> None:
+    def _revoke(self, name: str, yes: bool, **options: Any) -> None:
         key = APIKey.objects.filter(name=name).first()
         if key is None:
             raise CommandError(f"There is no API key named '{name}'. See them all: manage.py ojs_apikey list")
+        if key.revoked_at is None:
+            used = f"last used at {_time(key.last_used_at)}" if key.last_used_at else "never used"
+            self.confirm(f"Revoke the API key '{name}' ({used}) for ever?", yes=yes)
         if key.revoked_at is not None or not audit.perform(
             lambda: keys.revoke(key), audit.Act(audit.by_command(), "apikey.revoke", name, door="command")
         ):

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
 from django_ojs.errors import OJSError
-from django_ojs.management.operating import ShellCommand, table
+from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import CronSchedule
 from django_ojs.operations import audit, cron, crontick
 from django_ojs.operations.common import database
@@ -28,6 +28,7 @@ class Command(ShellCommand):
             "registered over HTTP stay as they are.",
         )
         syncing.add_argument("--dry-run", action="store_true", help="Only say what would change.")
+        syncing.add_argument("--yes", action="store_true", help="Do not ask before schedules are removed.")
         actions.add_parser("list", help="Show all schedules.")
         for action, text in (
             ("trigger", "Make a job now; when the schedule runs next stays as it is."),
@@ -46,8 +47,10 @@ class Command(ShellCommand):
         except OJSError as error:
             raise CommandError(error.message) from error
 
-    def _sync(self, *, dry_run: bool, **options: Any) -> None:
+    def _sync(self, *, dry_run: bool, yes: bool, **options: Any) -> None:
         try:
+            if not dry_run and (gone := sync(dry_run=True).removed):
+                self.confirm(f"Remove {', '.join(gone)}, no longer in the code?", yes=yes)
             result = sync(dry_run=True) if dry_run else _audited_sync()
         except NotSynchronised as error:
             raise CommandError(str(error)) from error

@@ -10,7 +10,8 @@ from django.core.management.base import CommandError, CommandParser
 from django_ojs import envelope, jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.management.commands.ojs_jobs import last_error
-from django_ojs.management.operating import DEAD_LETTER, Operator, add_act, add_choice, member, positive, table
+from django_ojs.management.operating import Deed, Operator
+from django_ojs.management.shell import member, table
 from django_ojs.operations.delete import delete
 from django_ojs.operations.retry import check_override, retry
 from django_ojs.policies import redaction
@@ -23,18 +24,14 @@ _DEAD = [State.DISCARDED]
 
 class Command(Operator):
     help = "Lists dead letters, makes them available again as if they had never run, or deletes them for good."
-    every = DEAD_LETTER
+    dead_letters = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", metavar="list|retry|delete", required=True)
-        listing = actions.add_parser("list", help="the newest dead letters")
-        add_choice(listing, states=False, ids=False)
-        listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
-        listing.add_argument("--json", action="store_true", help="as JSON, an array of envelopes")
+        self.add_list(actions.add_parser("list", help="the newest dead letters"), states=False)
         for verb, text in (("retry", "make them available again"), ("delete", "forget them")):
             action = actions.add_parser(verb, help=text)
-            add_choice(action, states=False)
-            add_act(action)
+            self.add_verb(action, states=False)
             if verb == "retry":
                 action.add_argument(
                     "--set", action="append", default=[], type=member, dest="changes", metavar="KEY=JSON",
@@ -47,7 +44,7 @@ class Command(Operator):
         elif action == "retry":
             self._retry(options)
         else:
-            self.act(options, _DEAD, delete, "Delete", "deleted", "job.delete")
+            self.act(options, _DEAD, Deed("delete", "Delete", "deleted", "job.delete", delete))
 
     def _retry(self, options: dict[str, Any]) -> None:
         changes = dict(options["changes"])
@@ -55,8 +52,10 @@ class Command(Operator):
             check_override(changes)
         except InvalidRequest as error:
             raise CommandError(error.message) from None
-        again = partial(retry, override=changes or None)
-        self.act(options, _DEAD, again, "Retry", "retried", "job.retry", override=sorted(changes))
+        override = changes or None
+        again = partial(retry, override=override)
+        verb = Deed("retry", "Retry", "retried", "job.retry", again, {"override": sorted(changes)}, override)
+        self.act(options, _DEAD, verb)
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["json"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -9,7 +11,8 @@ from django.utils.text import Truncator
 
 from django_ojs import envelope, jsontext, states
 from django_ojs.errors import NotFound
-from django_ojs.management.operating import Operator, add_act, add_choice, positive, table
+from django_ojs.management.operating import Deed, Operator
+from django_ojs.management.shell import table
 from django_ojs.models.job import JobRow
 from django_ojs.operations import audit
 from django_ojs.operations.bulk import DELETE_STATES, RETRY_STATES, cancel_many, delete_many, retry_many
@@ -29,10 +32,7 @@ class Command(Operator):
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", metavar="list|show|retry|run|cancel|purge", required=True)
-        listing = actions.add_parser("list", help="the newest jobs")
-        add_choice(listing, ids=False)
-        listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
-        listing.add_argument("--json", action="store_true", help="as JSON, an array of envelopes")
+        self.add_list(actions.add_parser("list", help="the newest jobs"))
         actions.add_parser("show", help="one job, as the wire shows it, as JSON").add_argument("id")
         for verb, text in (
             ("retry", "make failed jobs available now: discarded ones, and those that wait for their next attempt"),
@@ -40,9 +40,7 @@ class Command(Operator):
             ("cancel", "stop jobs that have not ended; without --state those that are not running"),
             ("purge", "delete jobs that have ended, for good"),
         ):
-            action = actions.add_parser(verb, help=text)
-            add_choice(action)
-            add_act(action)
+            self.add_verb(actions.add_parser(verb, help=text))
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         match action:
@@ -50,21 +48,9 @@ class Command(Operator):
                 self._list(options)
             case "show":
                 self._show(options["id"])
-            case "retry":
-                self.act(
-                    options, RETRY_STATES, lambda ids: retry_many(ids, partial=True), "Retry", "retried", "job.retry"
-                )
-            case "run":
-                self.act(options, [State.SCHEDULED, State.RETRYABLE], hurry, "Run", "made available", "job.run")
-            case "cancel":
-                self.act(options, states.ordered(states.WAITING), self._cancel, "Cancel", "cancelled", "job.cancel")
-            case "purge":
-                self.act(
-                    options, DELETE_STATES, lambda ids: delete_many(ids, partial=True), "Delete", "deleted", "job.purge"
-                )
-
-    def _cancel(self, ids: Any) -> list[Any]:
-        return cancel_many(ids, partial=True, by=audit.by_command())
+            case verb:
+                default, what = _VERBS[verb]
+                self.act(options, default, what)
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["json"]:
@@ -87,6 +73,17 @@ class Command(Operator):
         self.stdout.write("{\n" + ",\n".join(members) + "\n}")
 
 
+def _cancel(ids: Any) -> list[Any]:
+    return cancel_many(ids, partial=True, by=audit.by_command())
+
+
+#: By name: the states that are meant where nothing is said, and what is done.
+_VERBS: dict[str, tuple[Sequence[State], Deed]] = {
+    "retry": (RETRY_STATES, Deed("retry", "Retry", "retried", "job.retry", partial(retry_many, partial=True))),
+    "run": ((State.SCHEDULED, State.RETRYABLE), Deed("run", "Run", "made available", "job.run", hurry)),
+    "cancel": (states.ordered(states.WAITING), Deed("cancel", "Cancel", "cancelled", "job.cancel", _cancel)),
+    "purge": (DELETE_STATES, Deed("delete", "Delete", "deleted", "job.purge", partial(delete_many, partial=True))),
+}
 _HEADINGS = ("ID", "TYPE", "QUEUE", "STATE", "ATTEMPT", "ENQUEUED", "ERROR")
 
 

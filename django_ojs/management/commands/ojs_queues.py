@@ -9,7 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
-from django_ojs.management.operating import ShellCommand, member, table
+from django_ojs.management.shell import ShellCommand, member, table
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import audit, configure

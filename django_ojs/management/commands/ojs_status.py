@@ -11,10 +11,12 @@ from django.core.management.base import CommandParser
 from django.db import connections
 
 from django_ojs import clock, jsontext
+from django_ojs.http.adminmaintenance import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
-from django_ojs.management.operating import IN_PART, ShellCommand, jobs, positive, table
+from django_ojs.management.shell import IN_PART, ShellCommand, jobs, positive, table
 from django_ojs.models import Queue, Worker
 from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations import maintenance
 from django_ojs.operations.common import database
 from django_ojs.operations.counts import count_all
 from django_ojs.operations.roster import state_of
@@ -84,13 +86,16 @@ def status() -> dict[str, Any]:
     ]  # fmt: skip
     totals = {str(state): sum(counts.states[state] for counts in counted.values()) for state in State}
     totals["dead"] = sum(counts.dead for counts in counted.values())
-    facts = {"time": format_instant(now), "jobs": totals, "queues": queues, "workers": workers}
+    facts = {
+        "time": format_instant(now), "maintenance": rendered(maintenance.current(using=using)), "jobs": totals,
+        "queues": queues, "workers": workers,
+    }  # fmt: skip
     return {**facts, "attention": _attention(facts, using)}
 
 
 def _attention(facts: dict[str, Any], using: str) -> list[str]:
     """What somebody should look at."""
-    found = []
+    found = _closed(facts["maintenance"], facts["time"])
     waiting = facts["jobs"][State.AVAILABLE]
     if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
         found.append(f"{_waiting(waiting)}, and no worker runs.")
@@ -102,6 +107,16 @@ def _attention(facts: dict[str, Any], using: str) -> list[str]:
     held = (queue for queue in facts["queues"] if queue["status"] == "paused" and queue[State.AVAILABLE])
     found += [f"{_waiting(queue[State.AVAILABLE])} in {queue['name']}, which is paused." for queue in held]
     return found
+
+
+def _closed(mode: dict[str, Any], now: str) -> list[str]:
+    """Maintenance mode, and whether it takes longer than it should. All instants are written alike, and compare so."""
+    if not mode["enabled"]:
+        return []
+    told = f"Maintenance mode is on since {mode['started_at']}" + (f" ({mode['reason']})" if mode["reason"] else "")
+    if mode["ends_at"] and mode["ends_at"] <= now:
+        return [f"{told}; it should have ended at {mode['ends_at']}."]
+    return [f"{told}: no worker gets a job{' until about ' + mode['ends_at'] if mode['ends_at'] else ''}."]
 
 
 def _waiting(number: int, which: str = "") -> str:

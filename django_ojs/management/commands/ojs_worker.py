@@ -14,7 +14,7 @@ from django.core.checks import Tags
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_ojs.conf import ojs_settings
-from django_ojs.management.operating import positive
+from django_ojs.management.shell import positive
 from django_ojs.operations.common import database
 from django_ojs.policies import names
 from django_ojs.registry import registry

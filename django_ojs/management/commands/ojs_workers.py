@@ -10,9 +10,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import clock, jsontext
 from django_ojs.errors import NotFound
-from django_ojs.management.operating import ShellCommand, table
+from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import Worker
-from django_ojs.operations import audit
+from django_ojs.operations import audit, maintenance
 from django_ojs.operations.common import database
 from django_ojs.operations.register import direct
 from django_ojs.operations.roster import is_stale, state_of
@@ -41,14 +41,31 @@ class Command(ShellCommand):
             whom = "a worker's id, or the name of an ojs_worker, which means all its processes"
             action.add_argument("names", nargs="*", metavar="NAME", help=whom)
             action.add_argument("--all", action="store_true", dest="everybody", help="all workers")
+            if verb == "resume":
+                continue
+            action.add_argument("--dry-run", action="store_true", help="only say which")
+            if verb == "terminate":
+                action.add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         using = database(None)
         if action == "list":
             workers = list(Worker.objects.using(using))
             self.stdout.write(_json(workers, using) if options["json"] else _table(workers, using))
+            if not options["json"] and maintenance.is_on(using=using):
+                self.stdout.write("Maintenance mode is on: none of them gets a job. See `ojs_maintenance status`.")
             return
-        for worker_id in self._chosen(options["names"], options["everybody"], using):
+        chosen = self._chosen(options["names"], options["everybody"], using)
+        if not chosen:
+            self.stdout.write("There are no workers.")
+        if options.get("dry_run"):
+            for worker_id in chosen:
+                self.stdout.write(f"{worker_id} would be told: {action}")
+            return
+        if action == "terminate" and chosen:
+            whom = f"the worker {chosen[0]}" if len(chosen) == 1 else f"{len(chosen)} workers"
+            self.confirm(f"Terminate {whom}?", yes=options["yes"])
+        for worker_id in chosen:
             try:
                 entry = audit.Act(audit.by_command(), f"worker.{action}", worker_id, door="command")
                 audit.perform(partial(direct, worker_id, VERBS[action], using=using), entry, using=using)

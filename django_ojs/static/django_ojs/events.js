@@ -12,12 +12,9 @@ const RETRY = [5000, 15000, 60000];
 const KNOWN = 2000;
 const CHARACTERS = 4000;
 const ZEROS = "00000000-0000-0000-0000-000000000000";
-const WORTH = [
-  "reason", "cancelled_by", "paused_by", "resumed_by", "duration_ms", "scheduled_at", "delay_ms", "progress_percent",
-  "progress_message", "hostname",
-];
 
 const box = document.querySelector("[data-ojs-tail]");
+const worth = JSON.parse(box?.dataset.worth ?? "{}"); // members worth a glance, and what they are called
 const status = document.querySelector("[data-ojs-follow]");
 const button = document.querySelector("[data-ojs-pause]");
 const none = document.querySelector("[data-ojs-none]");
@@ -61,8 +58,8 @@ function note(data) {
   if (data.error && typeof data.error === "object") {
     return shorten(`${data.error.type ?? "error"}: ${data.error.message ?? ""}`);
   }
-  const told = WORTH.filter((name) => data[name] !== undefined && data[name] !== null);
-  return shorten(told.map((name) => `${name.replaceAll("_", " ")}: ${data[name]}`).join(", "));
+  const told = Object.entries(worth).filter(([name]) => data[name] !== undefined && data[name] !== null);
+  return shorten(told.map(([name, word]) => `${word}: ${data[name]}`).join(", "));
 }
 
 function about(event, data) {
@@ -86,7 +83,9 @@ function row(event) {
   const label = /^[a-z]+$/.test(data.state ?? "") ? make("span", data.state, `ojs-label ojs-${data.state}`) : "";
   const full = JSON.stringify(data, null, 2);
   const told = cell(make("span", note(data)), "ojs-told");
-  told.append(make("pre", full.length > CHARACTERS ? `${full.slice(0, CHARACTERS)}…` : full, "ojs-json"));
+  const whole = make("pre", full.length > CHARACTERS ? `${full.slice(0, CHARACTERS)}…` : full, "ojs-json");
+  whole.tabIndex = 0; // it scrolls
+  told.append(whole);
   const made = make("tr");
   made.dataset.id = event.id;
   made.append(

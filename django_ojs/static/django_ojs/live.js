@@ -47,15 +47,19 @@ function showLive() {
 
 // The page
 
+function parse(html) {
+  return new DOMParser().parseFromString(html, "text/html");
+}
+
 function replace(html) {
-  const fresh = new DOMParser().parseFromString(html, "text/html");
+  const fresh = parse(html);
   const focused = document.activeElement?.id;
   const parts = [...fresh.querySelectorAll("[data-ojs-part]")];
   for (const part of parts) {
     const old = document.querySelector(`[data-ojs-part="${CSS.escape(part.dataset.ojsPart)}"]`);
     if (old) become(old, part);
   }
-  if (!parts.length) becomeChildren(live, fresh.body);
+  if (!parts.length) becomeChildren(live, parse(`<body>${html}`).body); // else blanks before it would be lost: all would move
   if (focused && document.activeElement.id !== focused) {
     document.getElementById(focused)?.focus({ preventScroll: true });
   }
@@ -251,6 +255,7 @@ async function act(event) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const list = page.querySelector("ul.messagelist");
     said.replaceChildren(...(list ? [document.adoptNode(list)] : []));
+    form.reset(); // a reason is for one act
   } catch (error) {
     said.textContent = `${said.dataset.failed} ${error.message}`;
   }

@@ -81,6 +81,19 @@ def fail(message: str = "broken") -> None:
 
 
 @task
+def fail_because(key: str) -> None:
+    try:
+        {}[key]
+    except KeyError as error:
+        raise ValueError("no such thing") from error
+
+
+@task
+def fail_without_frames() -> None:
+    raise ValueError("no such thing") from KeyError("price")
+
+
+@task
 def leave() -> None:
     raise SystemExit(3)
 

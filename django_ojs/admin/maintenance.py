@@ -1,0 +1,155 @@
+"""Maintenance mode in the admin: the banner on every page of ours, and the page with the switch."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_ojs import clock
+from django_ojs.admin import auditing, display, figures, shared
+from django_ojs.admin.operate import OperatingAdmin
+from django_ojs.admin.shared import Shared
+from django_ojs.errors import OJSError
+from django_ojs.models import Maintenance
+from django_ojs.operations import audit, maintenance
+from django_ojs.policies import durations
+
+PAGE = "maintenance"
+#: The field of the form that a refusal's field is.
+_FIELDS = {"estimated_duration": "lasting", "auto_end": "auto_end", "reason": "reason"}
+
+
+_current = Shared(lambda using: maintenance.current(using=using), figures.FRESH)
+
+
+def may_switch(request: HttpRequest) -> bool:
+    return request.user.has_perm("django_ojs.change_maintenance")
+
+
+def address(request: HttpRequest) -> str:
+    """Where the switch is; '' where this user may not use it, or this admin site has no page for it."""
+    if not may_switch(request):
+        return ""
+    try:
+        return reverse(f"admin:django_ojs_{PAGE}", current_app=getattr(request, "current_app", None))
+    except NoReverseMatch:
+        return ""
+
+
+def banner(request: HttpRequest, *, live: bool = False) -> dict[str, Any] | None:
+    """What the banner says; None while the mode is off. Questions of `live` pages share one look every two seconds."""
+    mode = _current.get() if live else maintenance.current()
+    return None if mode is None else _shown(mode) | {"address": address(request)}
+
+
+def _shown(mode: Maintenance) -> dict[str, Any]:
+    return {
+        "reason": mode.reason,
+        "since": display.when(mode.enabled_at),
+        "by": mode.enabled_by,
+        "end": display.when(mode.estimated_end) if mode.estimated_end else "",
+        "late": mode.estimated_end is not None and mode.estimated_end <= clock.now(),
+        "by_itself": mode.auto_end,
+    }
+
+
+class Duration(forms.CharField):
+    """So long from now on, as the other doors read it. Empty: unknown, or as it was."""
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        try:
+            return dt.timedelta(milliseconds=durations.parse_duration_ms(text)) if text else None
+        except ValueError as error:
+            raise ValidationError(_("This is not a duration such as 30m, 2h or PT1H30M.")) from error
+
+
+class SwitchForm(forms.Form):
+    """Why, and for how long."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("reason"), max_length=maintenance.MAX_REASON, required=False,
+        widget=forms.TextInput(attrs={"size": 60, "autocomplete": "off"}),
+        help_text=gettext_lazy("Everybody who looks at jobs and queues reads it."),
+    )  # fmt: skip
+    lasting = Duration(
+        label=gettext_lazy("about how long"), required=False,
+        widget=forms.TextInput(attrs={"size": 12, "maxlength": 64, "autocomplete": "off", "autocapitalize": "none"}),
+        help_text=gettext_lazy("From now on, such as 30m, 2h or PT1H30M. Empty: unknown, or as it was."),
+    )  # fmt: skip
+    auto_end = forms.BooleanField(
+        label=gettext_lazy("end it then"), required=False,
+        help_text=gettext_lazy("The scheduler ends it when the time is up. If not, it stays on until somebody does."),
+    )  # fmt: skip
+
+
+class Switching(OperatingAdmin):
+    """Adds the page to the admin of jobs."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.maintenance_page)
+        return [path("maintenance/", view, name=f"{self.opts.app_label}_{PAGE}"), *super().get_urls()]
+
+    def maintenance_page(self, request: HttpRequest) -> HttpResponse:
+        """GET: the form. POST: switch it on, change what is said of it, or end it."""
+        if not may_switch(request):
+            raise PermissionDenied
+        mode = maintenance.current()
+        here = reverse(f"admin:{self.opts.app_label}_{PAGE}", current_app=self.admin_site.name)
+        if request.method == "POST" and "end" in request.POST:
+            self._end(request)
+            return HttpResponseRedirect(here)
+        initial = {"reason": mode.reason, "auto_end": mode.auto_end} if mode else {}
+        form = SwitchForm(request.POST if request.method == "POST" else None, initial=initial)
+        if form.is_valid() and self._start(request, form, is_new=mode is None):
+            return HttpResponseRedirect(here)
+        context = {
+            **self.admin_site.each_context(request), "title": _("Maintenance mode"), "opts": self.opts,
+            "media": self.media, "form": form, "is_on": mode is not None,
+        }  # fmt: skip
+        return TemplateResponse(request, "django_ojs/admin/maintenance.html", context)
+
+    def _start(self, request: HttpRequest, form: SwitchForm, *, is_new: bool) -> bool:
+        """Switch it on as the form says; False, with the reason in the form, where that is refused."""
+        entry = auditing.entry(request, maintenance.STARTED)
+
+        def act() -> None:
+            entry.detail = maintenance.told(maintenance.start(**form.cleaned_data, by=entry.actor))
+
+        try:
+            audit.perform(act, entry)
+        except OJSError as error:
+            field = _FIELDS.get(str(error.details.get("field")))
+            form.add_error(field, _refusal(field))
+            return False
+        shared.forget()
+        text = _("Maintenance mode is on.") if is_new else _("Maintenance mode was changed.")
+        self.message_user(request, text, messages.SUCCESS)
+        return True
+
+    def _end(self, request: HttpRequest) -> None:
+        entry = auditing.entry(request, maintenance.STOPPED)
+
+        def act() -> None:
+            ended = maintenance.stop()
+            entry.detail = maintenance.told(ended) if ended else {}
+
+        audit.perform(act, entry)
+        shared.forget()
+        self.message_user(request, _("Maintenance mode has ended: jobs are delivered again."), messages.SUCCESS)
+
+
+def _refusal(field: str | None) -> str:
+    """What the operation refused, in the viewer's language and the form's words."""
+    if field == "lasting":
+        return _("It must be longer than nothing and at most a year.")
+    return _("Say about how long, or when should it end?")

@@ -1,0 +1,115 @@
+"""`manage.py ojs_maintenance`: stops delivery everywhere, says whether it is stopped, and lets it go on."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_ojs import jsontext
+from django_ojs.errors import InvalidRequest
+from django_ojs.http.adminmaintenance import rendered
+from django_ojs.management.shell import ShellCommand, jobs
+from django_ojs.models import Maintenance
+from django_ojs.operations import audit, maintenance
+from django_ojs.operations.common import database
+from django_ojs.operations.counts import count_all
+from django_ojs.policies import durations
+from django_ojs.policies.durations import format_instant
+from django_ojs.states import State
+
+
+class Command(ShellCommand):
+    help = (
+        "Maintenance mode. While it is on no worker gets a job, nothing that is scheduled comes due and no schedule "
+        "fires; jobs are still accepted, and those that run may end. Repeated, `on` changes only what it is given."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        actions = parser.add_subparsers(dest="action", metavar="on|off|status", required=True)
+        on = actions.add_parser("on", help="stop delivery, promotion and schedules")
+        on.add_argument("--reason", type=_reason, help="for those who find nothing running")
+        on.add_argument("--for", type=_duration, dest="lasting", metavar="DURATION",
+                        help="how long it will take from now, about: 30m, 2h, PT1H30M")  # fmt: skip
+        ends = on.add_mutually_exclusive_group()
+        ends.add_argument("--auto-end", action="store_true", default=None, help="end it by itself then")
+        ends.add_argument("--no-auto-end", action="store_false", dest="auto_end", help="leave the end to somebody")
+        off = actions.add_parser("off", help="let everything go on")
+        status = actions.add_parser("status", help="say whether it is on, since when and until when about")
+        for parser_ in (on, off):
+            parser_.add_argument("--yes", action="store_true", help="do not ask")
+        for parser_ in (on, off, status):
+            parser_.add_argument("--json", action="store_true", help="as JSON, one object")
+
+    def handle(self, *args: Any, action: str, **options: Any) -> None:
+        using = database(None)
+        mode = maintenance.current(using=using)
+        if action == "on":
+            mode = self._start(options, is_new=mode is None, using=using)
+        elif action == "off":
+            if mode is not None:
+                self.confirm("End maintenance mode and deliver again?", yes=options["yes"])
+            self._stop(using)
+            mode = None
+        self.stdout.write(jsontext.dumps(rendered(mode)) if options["json"] else _sentence(mode, using))
+
+    def _start(self, options: dict[str, Any], *, is_new: bool, using: str) -> Maintenance:
+        if is_new:
+            self.confirm("Stop delivery from all queues?", yes=options["yes"])
+        entry = audit.Act(audit.by_command(), maintenance.STARTED, door="command")
+
+        def act() -> Maintenance:
+            mode = maintenance.start(
+                reason=options["reason"], lasting=options["lasting"], auto_end=options["auto_end"], by=entry.actor,
+                using=using,
+            )  # fmt: skip
+            entry.detail = maintenance.told(mode)
+            return mode
+
+        try:
+            return audit.perform(act, entry, using=using)
+        except InvalidRequest as error:
+            raise CommandError(_in_our_words(error)) from error
+
+    def _stop(self, using: str) -> None:
+        entry = audit.Act(audit.by_command(), maintenance.STOPPED, door="command")
+
+        def act() -> None:
+            ended = maintenance.stop(using=using)
+            entry.detail = maintenance.told(ended) if ended else {}
+
+        audit.perform(act, entry, using=using)
+
+
+def _sentence(mode: Maintenance | None, using: str) -> str:
+    if mode is None:
+        return "Maintenance mode is off."
+    told = [f"Maintenance mode is on since {format_instant(mode.enabled_at)}"]
+    told += [f"by {mode.enabled_by}"] if mode.enabled_by else []
+    lines = [" ".join(told) + (f": {mode.reason}" if mode.reason else ".")]
+    if mode.estimated_end:
+        how = "It ends by itself at" if mode.auto_end else "It will take until about"
+        lines.append(f"{how} {format_instant(mode.estimated_end)}.")
+    running = sum(counts.states[State.ACTIVE] for counts in count_all(using=using).values())
+    lines.append(f"{jobs(running)} still {'runs' if running == 1 else 'run'}." if running else "No job runs.")
+    return "\n".join(lines)
+
+
+def _in_our_words(error: InvalidRequest) -> str:
+    """The refusal with the names of the options in place of those of the request."""
+    return str(error).replace("estimated_duration", "--for").replace("auto_end", "--auto-end")
+
+
+def _duration(text: str) -> dt.timedelta:
+    try:
+        return dt.timedelta(milliseconds=durations.parse_duration_ms(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+def _reason(text: str) -> str:
+    if len(text) > maintenance.MAX_REASON or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"a reason is one line of at most {maintenance.MAX_REASON} characters")
+    return text

@@ -1,0 +1,1 @@
+"""What the templates of our admin pages ask for by themselves."""
