@@ -195,6 +195,8 @@ class Attacker:
             return self._workflow()
         if pattern.startswith("dead-letter"):
             return {"override": self._some(words.OVERRIDE)} if r.random() < 0.5 else {}
+        if pattern.endswith("maintenance"):  # never on: nothing would be fetched any more
+            return {"enabled": False} | self._some(words.MAINTENANCE)
         return self._some({"reason": ["enough"]})
 
     def _envelope(self) -> dict[str, Any]:

@@ -139,3 +139,7 @@ HEADERS: dict[str, list[str]] = {
     "Transfer-Encoding": ["identity"],
     "Expect": ["100-continue"],
 }  # fmt: skip
+MAINTENANCE: dict[str, list[Any]] = {
+    "reason": ["enough", "\x00", "x" * 501, 5, None], "duration": ["15m", "PT0S", "P9999Y", "soon", 7, None],
+    "estimated_duration": ["PT15M", "", [], None], "auto_end": [True, "yes", None],
+}  # fmt: skip

@@ -18,4 +18,4 @@ def reader(ojs_worker: WorkerJobs, client: Client, settings: Any, monkeypatch: p
     settings.OJS = {"ALLOW_ANONYMOUS": True}
     queues.forget()
     with registry.isolated():
-        yield Reader(ojs_worker, client, monkeypatch)
+        yield Reader(ojs_worker, client, monkeypatch, settings)

@@ -1,7 +1,8 @@
 """The pages of docs/how-to, and somebody who does what they say, in this process.
 
 What follows the language of a fenced block: `title="PATH"` makes it a file; a `text output` is what the last
-command printed, where `...` stands for anything. Code that is marked `before` or `move` needs other packages.
+command printed, where `...` stands for anything. `settings` are made and checked. Code that is marked `before` needs
+other packages, and `move` something to move (`test_moving`): they are Python, at least.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from django.core.management import call_command, load_command_class
 from django.test import Client
 
 from django_ojs.testing import WorkerJobs
+from tests.docs.reading import apply
 
 DOCS = settings.BASE_DIR / "docs"
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -43,8 +45,8 @@ NOT_OURS = ("before", "move")
 class Reader:
     """Who reads a page from top to bottom; `names` are those that its Python has, `answers` what curl was told."""
 
-    def __init__(self, jobs: WorkerJobs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._jobs, self._client, self._monkeypatch = jobs, client, monkeypatch
+    def __init__(self, jobs: WorkerJobs, client: Client, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+        self._jobs, self._client, self._monkeypatch, self._settings = jobs, client, monkeypatch, settings
         self.names: dict[str, Any] = {}
         self.answers: list[Any] = []
         self._printed = ""
@@ -61,6 +63,20 @@ class Reader:
                 self._readers[language](text, marks)
         return self
 
+    def install(self, modules: dict[str, dict[str, Any]]) -> None:
+        """What is used of packages that are not here."""
+        for dotted, names in modules.items():
+            found = types.ModuleType(dotted)
+            found.__dict__.update(names)
+            self._monkeypatch.setitem(sys.modules, dotted, found)
+
+    def move(self, page: str) -> None:
+        """Run the blocks that move what waits in another queue."""
+        moves = [text for _, marks, text in _fences(page) if marks.strip() == "move"]
+        assert moves
+        for text in moves:
+            exec(compile(text, page, "exec"), dict(self.names))
+
     def module(self, name: str, text: str) -> types.ModuleType:
         """`shop/jobs.py` can be imported from now on as `shop.jobs`."""
         dotted = name.removesuffix(".py").replace("/", ".")
@@ -74,6 +90,8 @@ class Reader:
     def _python(self, text: str, marks: str) -> None:
         if marks.strip() in NOT_OURS:
             compile(text, "page", "exec")
+        elif marks.strip() == "settings":
+            apply(self._settings, text, "page")
         elif title := re.search(r'title="(.+?)"', marks):
             self.module(title[1], text)
         else:

@@ -10,13 +10,16 @@ from django.core.management import CommandError
 
 from django_ojs import enqueue
 from django_ojs.errors import Duplicate
-from django_ojs.models import CronSchedule, Job, Queue, RateLimit, Worker
+from django_ojs.models import AuditEntry, CronSchedule, Job, Queue, RateLimit, Worker
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.register import register
 from django_ojs.testing import WorkerJobs
 from tests.howto.pages import DOCS, Reader
 
 pytestmark = pytest.mark.django_db
+
+#: What the examples of docs/coming-from take for granted.
+PAYMENTS = "class Busy(Exception): ...\ndef charge(order, cents, key): return f'{order} {cents}'\n"
 
 
 def test_cron(reader: Reader) -> None:
@@ -92,6 +95,15 @@ def test_deploys(reader: Reader) -> None:
     assert Worker.objects.get().directive == "terminate"
 
 
+def test_maintenance(reader: Reader) -> None:
+    reader.read("how-to/maintenance")
+    on, off = reader.answers
+    assert (on["enabled"], on["reason"], off["enabled"]) == (True, "new disks", False)
+    acts = AuditEntry.objects.order_by("id").values_list("action", "door")
+    switch = ["maintenance.start", "maintenance.stop"]
+    assert list(acts) == [(act, door) for door in ("command", "http") for act in switch]
+
+
 def test_every_how_to_is_in_the_tutorial() -> None:
     tutorial = (DOCS / "tutorial.md").read_text(encoding="utf-8")
     pages = {path.stem for path in (DOCS / "how-to").glob("*.md")} - {"index"}
@@ -102,8 +114,7 @@ def test_every_how_to_is_in_the_tutorial() -> None:
 @pytest.mark.parametrize("page", ["celery", "django-q2", "huey", "procrastinate", "rq"])
 def test_coming_from(reader: Reader, ojs_worker: WorkerJobs, page: str) -> None:
     """Its example after the change runs. What goes before has packages that are not here; it is Python, at least."""
-    payments = "class Busy(Exception): ...\ndef charge(order, cents, key): return f'{order} {cents}'\n"
-    reader.module("shop/payments.py", payments)
+    reader.module("shop/payments.py", PAYMENTS)
     reader.read(f"coming-from/{page}")
     ojs_worker.drain(with_scheduled=True)
     assert reader.names["handle"].refresh().result == "17 990"

@@ -60,7 +60,7 @@ def test_strangers_see_no_more_than_that_it_works(api: Any, with_key: Any) -> No
     assert api.get("/health").json()["backend"].keys() == {"type", "status", "connection", "latency_ms"}
     assert with_key("push").get("/health").json().keys() == bare
     assert with_key("read", queues=["a"]).get("/health").json().keys() == bare
-    assert with_key("read").get("/health").json().keys() == bare | {"queues", "jobs", "workers"}
+    assert with_key("read").get("/health").json().keys() == bare | {"queues", "jobs", "workers", "maintenance"}
 
 
 def test_a_silent_database_is_503_within_bounds(api: Any, hanging: list[int]) -> None:

@@ -1,0 +1,192 @@
+"""What docs/coming-from says to do with jobs that wait in another queue: they wait here afterwards, and not there.
+
+The other packages are not here. What a block uses of one is played by a few rows, in the shapes that it has there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_ojs.models import Job
+from tests.howto.pages import Reader
+from tests.howto.test_pages import PAYMENTS
+from tests.tasks.api import task
+
+pytestmark = pytest.mark.django_db
+
+AT = dt.datetime(2030, 1, 2, 3, 4, tzinfo=dt.UTC)
+
+
+class Rows(list[Any]):
+    """As much of a manager and its querysets as the pages use."""
+
+    def __init__(self, *rows: Any, source: Rows | None = None) -> None:
+        super().__init__(rows)
+        self._source = self if source is None else source
+
+    def filter(self, **wanted: Any) -> Rows:
+        found = [row for row in self if all(getattr(row, name) == value for name, value in wanted.items())]
+        return Rows(*found, source=self._source)
+
+    def all(self) -> Rows:
+        return self.filter()
+
+    def select_for_update(self) -> Rows:
+        return self.filter()
+
+    def values_list(self, name: str, *, flat: bool) -> list[Any]:
+        assert flat
+        return [getattr(row, name) for row in self]
+
+    def first(self) -> Any:
+        return self[0] if self else None
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        for row in list(self):
+            self._source.remove(row)
+        return len(self), {}
+
+
+def rows(*given: dict[str, Any]) -> Rows:
+    """Rows that can be deleted, numbered from 1."""
+    found = Rows()
+    for number, members in enumerate(given, 1):
+        row = SimpleNamespace(pk=number, id=number, **members)
+        row.delete = lambda row=row: found.remove(row)
+        found.append(row)
+    return found
+
+
+@pytest.fixture
+def page(reader: Reader) -> Reader:
+    reader.module("shop/payments.py", PAYMENTS)
+    return reader
+
+
+def moved() -> list[tuple[Any, ...]]:
+    found = Job.objects.order_by("pk").values_list("type", "args", "state", "due_at")
+    return [(*job, due if job[2] == "scheduled" else None) for *job, due in found]
+
+
+PAID = ("order.pay", [17, 990], "available", None)
+LATER = ("order.pay", [17, 990], "scheduled", AT)
+
+
+def read(reader: Reader, name: str) -> None:
+    reader.read(f"coming-from/{name}")
+    Job.objects.all().delete()
+
+
+def test_celery(page: Reader) -> None:
+    def waits(name: str, key: str) -> dict[str, Any]:
+        return {
+            "eta": AT.isoformat(),
+            "request": {"id": key, "name": name, "args": [17], "kwargs": {"cents": 990}},
+        }  # fmt: skip
+
+    revoked: list[str] = []
+    scheduled = {"celery@one": [waits("shop.tasks.pay", "a"), waits("shop.tasks.other", "b")], "celery@two": []}
+    control = SimpleNamespace(inspect=lambda: SimpleNamespace(scheduled=lambda: scheduled), revoke=revoked.append)
+    read(page, "celery")
+    page.install({"celery": {"current_app": SimpleNamespace(control=control)}})
+    page.move("coming-from/celery")
+    assert (moved(), revoked) == ([LATER], ["a"])
+
+
+def test_django_q2(page: Reader) -> None:
+    once = {"schedule_type": "O", "next_run": AT}
+    schedules = rows(
+        {"func": "shop.tasks.pay", "args": "(17, 990)", **once}, {"func": "shop.tasks.other", "args": "(1,)", **once}
+    )
+    queued = rows(
+        {"func": lambda: "shop.tasks.pay", "args": lambda: (17,), "kwargs": lambda: {"cents": 990}},
+        {"func": lambda: "shop.tasks.other", "args": lambda: (), "kwargs": dict},
+    )
+    read(page, "django-q2")
+    names = {"Schedule": SimpleNamespace(ONCE="O", objects=schedules), "OrmQ": SimpleNamespace(objects=queued)}
+    page.install({"django_q": {}, "django_q.models": names})
+    page.move("coming-from/django-q2")
+    assert moved() == [LATER, PAID]
+    assert (len(schedules), len(queued)) == (1, 1)
+
+
+def test_huey(page: Reader) -> None:
+    def waits(name: str = "pay", **members: Any) -> SimpleNamespace:
+        return SimpleNamespace(name=name, args=(17,), kwargs={"cents": 990, "task": None}, **{"eta": None} | members)
+
+    gone = waits()
+    flushed: list[str] = []
+    storage = SimpleNamespace(
+        flush_queue=lambda: flushed.append("queue"), flush_schedule=lambda: flushed.append("schedule")
+    )
+    huey = SimpleNamespace(
+        pending=lambda: [waits(), waits("other"), gone], scheduled=lambda: [waits(eta=AT.replace(tzinfo=None))],
+        is_revoked=lambda one: one is gone, storage=storage,
+    )  # fmt: skip
+    read(page, "huey")
+    page.install({"huey": {}, "huey.contrib": {}, "huey.contrib.djhuey": {"HUEY": huey}})
+    page.move("coming-from/huey")
+    assert (moved(), flushed) == ([PAID, LATER], ["queue", "schedule"])
+
+
+def test_procrastinate(page: Reader) -> None:
+    both = {"status": "todo", "args": {"order_id": 17, "cents": 990}, "scheduled_at": AT, "priority": 5}
+    waiting = rows({"task_name": "shop.tasks.pay", **both}, {"task_name": "shop.tasks.pay", **both})
+    manager = SimpleNamespace(cancel_job_by_id=lambda number: number == 1)  # a worker was faster with the other
+    contrib = "procrastinate.contrib"
+    read(page, "procrastinate")
+    page.install({
+            "procrastinate": {}, contrib: {}, f"{contrib}.django": {"app": SimpleNamespace(job_manager=manager)},
+            f"{contrib}.django.models": {"ProcrastinateJob": SimpleNamespace(objects=waiting)},
+        })  # fmt: skip
+    page.move("coming-from/procrastinate")
+    assert moved() == [LATER]
+    assert Job.objects.get().priority == 5
+
+
+def test_rq(page: Reader) -> None:
+    jobs = {
+        "a": SimpleNamespace(func_name="shop.tasks.pay", args=(17,), kwargs={"cents": 990}),
+        "b": SimpleNamespace(func_name="shop.tasks.other", args=(), kwargs={}),
+    }
+    jobs["a"].delete = lambda: jobs.pop("a")
+    removed: list[str] = []
+    registry = SimpleNamespace(
+        get_job_ids=lambda: list(jobs), get_scheduled_time=lambda key: AT, remove=removed.append
+    )  # fmt: skip
+    read(page, "rq")
+    page.install({
+            "django_rq": {"get_queue": lambda name: SimpleNamespace(connection=name)},
+            "rq": {}, "rq.job": {"Job": SimpleNamespace(fetch=lambda key, connection: jobs[key])},
+            "rq.registry": {"ScheduledJobRegistry": lambda queue: registry},
+        })  # fmt: skip
+    page.move("coming-from/rq")
+    assert (moved(), removed, list(jobs)) == ([LATER], ["a"], ["b"])
+
+
+@task(backend="immediate")
+def remind(order_id: int, *, copy_to: str = "") -> None: ...
+
+
+def test_django_tasks_db(reader: Reader) -> None:
+    """Its settings are right, and what waits keeps its arguments by name, its queue and its priority."""
+    from django_ojs.tasks.home import BaseTaskBackend
+
+    class DatabaseBackend(BaseTaskBackend):
+        def enqueue(self, *args: Any) -> Any:
+            raise AssertionError("a task went to the old backend")
+
+    results = rows(
+        {"status": "READY", "task": remind, "args_kwargs": {"args": [17], "kwargs": {"copy_to": "a@b.c"}}},
+        {"status": "SUCCESSFUL", "task": remind, "args_kwargs": {"args": [1], "kwargs": {}}},
+    )
+    names = {"DatabaseBackend": DatabaseBackend}
+    models = {"DBTaskResult": SimpleNamespace(objects=results)}
+    reader.install({"django_tasks_db": names, "django_tasks_db.models": models})
+    reader.read("coming-from/django-tasks-db").move("coming-from/django-tasks-db")
+    assert moved() == [(f"{__name__}.remind", [17, {"$kwargs": {"copy_to": "a@b.c"}}], "available", None)]
+    assert [row.status for row in results] == ["SUCCESSFUL"]
