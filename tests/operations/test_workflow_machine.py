@@ -18,6 +18,7 @@ from django_ojs.operations.cancel import cancel_one
 from django_ojs.operations.fail import Failure, fail
 from django_ojs.operations.fetch import fetch
 from django_ojs.policies import workflowgraph as rules
+from django_ojs.testing.database import reset
 from tests.operations import reference_workflow as reference
 
 pytestmark = pytest.mark.django_db
@@ -73,6 +74,7 @@ def document(tree: Any) -> dict[str, Any]:
 
 def play(tree: Any, data: st.DataObject, retries: int = 0) -> None:
     """Run the workflow to its end, ending jobs as drawn, and compare with the reference after each step."""
+    reset()
     flow = operations.create(document(tree)).workflow.pk
     done: dict[str, str] = {}
     while True:
@@ -141,6 +143,7 @@ def test_graphs_go_as_the_reference_says(needs: dict[str, list[str]], data: st.D
 @SETTINGS
 @given(trees().filter(lambda tree: tree != ("job",)), st.data())
 def test_a_failed_workflow_resumes_and_completes_when_nothing_fails_any_more(tree: Any, data: st.DataObject) -> None:
+    reset()  # an example that was broken off, as too long ones are, leaves its jobs behind
     tree = number(tree)
     flow = operations.create(document(tree)).workflow.pk
     done: dict[str, str] = {}
