@@ -57,6 +57,7 @@ class JobSpec:
     expires_at: dt.datetime | None = None
     timeout_ms: int | None = None
     visibility_ms: int | None = None
+    limits_ms: dict[str, int] = field(default_factory=dict)  #: of `total_timeout` and the others, see `timeouts.others`
     retry: dict[str, Any] = field(default_factory=dict)
     unique: dict[str, Any] | None = None
     unique_policy: UniquePolicy | None = None
@@ -176,7 +177,7 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
     spec.visibility_ms = timeouts.visibility(source, extra)
     spec.retry = attributes.retry_policy(source, extra)
     spec.unique = attributes.unique(source, extra)
-    timeouts.others(source, extra, spec.timeout_ms)
+    spec.limits_ms = timeouts.others(source, extra, spec.timeout_ms)
     attributes.schema(source, extra)
     attributes.tags(source, extra)
     spec.rate_limit = attributes.rate_limit(source, extra)

@@ -105,11 +105,11 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
         (_("Data"), {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
         (_("Times"), {"fields": (
             ("created", "enqueued"), ("due", "activated"), ("started", "finished"), ("visible", "timeout_end"),
-            "expires",
+            ("expires", "start_by", "deadline"),
         )}),
         (_("Engine"), {"classes": ("collapse",), "fields": (
-            "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("lease", "losses"), "wake",
-            "unique_key",
+            "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("heartbeat", "grace"),
+            ("lease", "losses"), "wake", "unique_key",
         )}),
     )  # fmt: skip
 
@@ -156,11 +156,15 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
     visible = columns.time("visible_until", "reserved until")
     timeout_end = columns.time("timeout_at", "times out")
     expires = columns.time("expires_at", "expires")
+    start_by = columns.time("start_by", "to start by")
+    deadline = columns.time("deadline_at", "to end by")
     finished = columns.time("finished_at", "finished")
     wake = columns.time("wake_at", "next look by the scheduler")
     retry_delay = columns.duration("retry_delay_ms", "latest backoff")
     timeout = columns.duration("timeout_ms", "execution timeout")
     visibility = columns.duration("visibility_ms", "own reservation length")
+    heartbeat = columns.duration("heartbeat_ms", "heartbeat timeout")
+    grace = columns.duration("grace_ms", "grace period")
     lease = columns.duration("lease_ms", "reservation granted")
 
     @admin.display(description=_("id"))

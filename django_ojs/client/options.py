@@ -23,6 +23,12 @@ class HandlerOptions(TypedDict, total=False):
     priority: int | str  #: a number, or a name from `OJS["PRIORITY_LEVELS"]`
     retry: Mapping[str, Any]  #: in the wire's spelling: `{"max_attempts": 5, "initial_interval": "2s"}`
     timeout: Duration  #: of one attempt
+    total_timeout: Duration  #: of the job from its creation on, waits and retries included: then it is discarded
+    enqueue_ttl: Duration  #: from its creation to its first start: then it is discarded
+    heartbeat_timeout: (
+        Duration  #: between two reports of its handler, `heartbeat()` or `progress()`: then it has failed
+    )
+    grace_period: Duration  #: to clean up after `timeout`, before the server takes the job back
     visibility_timeout: Duration  #: how long a claim holds; without it our worker renews by itself
     unique: bool | Mapping[str, Any]  #: True: the same type and arguments only once at a time
     tags: Iterable[str]
@@ -184,6 +190,7 @@ def _text(name: str, value: Any) -> dict[str, Any]:
 
 _READERS = {
     "queue": _queue, "priority": _plain, "retry": _retry, "timeout": _limit, "visibility_timeout": _limit,
+    "total_timeout": _limit, "enqueue_ttl": _limit, "heartbeat_timeout": _limit, "grace_period": _limit,
     "unique": _unique, "tags": _tags, "meta": _meta, "delay": _delay, "at": _instant, "expires_at": _instant,
     "pending": _plain, "id": _text, "result_ttl": _result_ttl, "rate_limit": _rate_limit,
 }  # fmt: skip

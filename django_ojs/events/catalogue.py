@@ -27,7 +27,8 @@ CATALOGUE: tuple[str, ...] = (
 
 #: Events of extensions: stored, and returned only to a reader who names the type exactly.
 EXTENSIONS: tuple[str, ...] = (
-    "job.timeout", "job.stalled", "dead_letter.retried", "dead_letter.deleted", "workflow.cancelled",
+    "job.timeout", "job.stalled", "job.total_timeout", "job.ttl_expired",
+    "dead_letter.retried", "dead_letter.deleted", "workflow.cancelled",
     "bulk.enqueue.completed", "bulk.cancel.completed", "bulk.retry.completed", "bulk.delete.completed",
     "backpressure.rejected", "backpressure.dropped", "backpressure.warning", "backpressure.cleared",
     "priority.changed", "result.pruned",
@@ -160,11 +161,12 @@ def discarded(
     )  # fmt: skip
 
 
-def expired(row: Mapping[str, Any], time: dt.datetime, previous: State | str) -> Record:
-    ttl = row["expires_at"] - row["created_at"]
+def expired(row: Mapping[str, Any], time: dt.datetime, previous: State | str, end: dt.datetime) -> Record:
+    """`end` is when its time ran out: its `expires_at`, or the end of its `enqueue_ttl`."""
+    ttl = end - row["created_at"]
     return of_job(
         "job.expired", row, time, "scheduler", created_at=format_instant(row["created_at"]),
-        expired_at=format_instant(time), expires_at=format_instant(row["expires_at"]),
+        expired_at=format_instant(time), expires_at=format_instant(end),
         ttl_ms=int(ttl / dt.timedelta(milliseconds=1)), previous_state=str(previous),
     )  # fmt: skip
 

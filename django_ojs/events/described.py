@@ -166,7 +166,13 @@ DESCRIBED: dict[str, Description] = {
         },
     ),
     "job.timeout": Description("An attempt ran longer than its execution timeout.", _TIMEOUT),
-    "job.stalled": Description("A reservation expired unanswered; the job is available again.", _TIMEOUT),
+    "job.stalled": Description(
+        "A reservation expired unanswered and the job is available again; or its worker was silent about it for longer "
+        "than its heartbeat timeout, and the attempt has failed.",
+        _TIMEOUT,
+    ),
+    "job.total_timeout": Description("A job's time as a whole ran out; it was discarded.", _TIMEOUT),
+    "job.ttl_expired": Description("Nothing began a job within its enqueue TTL; it was discarded.", _TIMEOUT),
     "dead_letter.retried": Description("A job left the dead letter queue to run again."),
     "dead_letter.deleted": Description("A dead letter was deleted."),
     "dead_letter.pruned": Description("Dead letters were too old or too many.", {"count": "integer"}),

@@ -79,6 +79,16 @@ class Migration(migrations.Migration):
                 visibility_ms=models.BigIntegerField(
                     null=True, blank=True, help_text="The job's own reservation length."
                 ),
+                heartbeat_ms=models.BigIntegerField(
+                    null=True,
+                    blank=True,
+                    help_text="How long its worker may be silent about it before the attempt has failed.",
+                ),
+                grace_ms=models.BigIntegerField(
+                    null=True,
+                    blank=True,
+                    help_text="How long after its execution timeout the server leaves it to the worker.",
+                ),
                 trace_id=models.CharField(max_length=64, blank=True, default=""),
                 created_at=models.DateTimeField(),
                 enqueued_at=models.DateTimeField(
@@ -88,6 +98,10 @@ class Migration(migrations.Migration):
                     null=True, blank=True, help_text="When a scheduled or retryable job is due."
                 ),
                 expires_at=models.DateTimeField(null=True, blank=True),
+                start_by=models.DateTimeField(null=True, blank=True, help_text="End of the time for its first start."),
+                deadline_at=models.DateTimeField(
+                    null=True, blank=True, help_text="End of its time as a whole, waits included."
+                ),
                 activated_at=models.DateTimeField(null=True, blank=True),
                 started_at=models.DateTimeField(null=True, blank=True),
                 finished_at=models.DateTimeField(null=True, blank=True, help_text="Entry to a terminal state."),

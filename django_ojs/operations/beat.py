@@ -16,6 +16,7 @@ from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.operations import register
 from django_ojs.operations.common import atomic, database, wake_at
+from django_ojs.sql.base import held_until
 from django_ojs.states import State
 
 #: How workers of other languages spell their states.
@@ -29,8 +30,8 @@ STATES = {
 class Beat:
     """A heartbeat. `visibility_ms` None renews each job for as long as its claim was granted.
 
-    `renew_own` False leaves jobs alone that have a reservation length of their own: only their handler
-    extends those (decision 4).
+    `renew_own` False leaves jobs alone that have a reservation length or a heartbeat timeout of their own: only their
+    handler extends those (decision 4).
     """
 
     worker_id: str
@@ -96,9 +97,9 @@ def extend(job_id: uuid.UUID, worker_id: str, *, visibility_ms: int | None = Non
 
 def renew(rows: list[JobRow], ms: int | None, now: dt.datetime, using: str, *, own: bool = True) -> list[JobRow]:
     """Move the reservations of locked active jobs forward from now; return the rows that were moved."""
-    moved = [row for row in rows if own or row["visibility_ms"] is None]
+    moved = [row for row in rows if own or (row["visibility_ms"] is None and row["heartbeat_ms"] is None)]
     for row in moved:
-        row["visible_until"] = now + dt.timedelta(milliseconds=ms or row["lease_ms"])
+        row["visible_until"] = held_until(row, ms or row["lease_ms"], now)
         row["wake_at"] = wake_at(row)
     sql.store(using).update_jobs(State.ACTIVE, moved, ("visible_until", "wake_at"))
     return moved

@@ -44,11 +44,21 @@ def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enq
         enqueued_at=enqueued_at if state is State.AVAILABLE else None, unique_key=spec.unique_key,
         result_ttl=spec.result_ttl, workflow_id=spec.workflow_id,
     )  # fmt: skip
+    if spec.limits_ms:
+        _limit(row, spec.limits_ms)
     if spec.rate_limit is not None:
         row["rate_key"] = spec.rate_limit.key or ratelimit.queue_key(spec.queue)
         row["rate_limit"] = ratelimit.to_json(spec.rate_limit)
     row["wake_at"] = wake_at(row)
     return row
+
+
+def _limit(row: JobRow, given: Mapping[str, int]) -> None:
+    """Its other timeouts (binding 5): how long it may take as a whole, wait for its start, be silent, clean up."""
+    for name, column in (("enqueue_ttl", "start_by"), ("total_timeout", "deadline_at")):
+        if name in given:
+            row[column] = row["created_at"] + dt.timedelta(milliseconds=given[name])
+    row.update(heartbeat_ms=given.get("heartbeat_timeout"), grace_ms=given.get("grace_period") or None)
 
 
 def _policy(of_queue: Mapping[str, Any] | None, of_job: Mapping[str, Any]) -> RetryPolicy:

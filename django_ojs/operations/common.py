@@ -54,12 +54,17 @@ def wake_at(row: JobRow) -> dt.datetime | None:
     moments: tuple[dt.datetime | None, ...] = ()
     match row["state"]:
         case State.ACTIVE:
-            moments = (row["visible_until"], row["timeout_at"])
+            moments = (row["visible_until"], row["timeout_at"], row["deadline_at"])
         case State.SCHEDULED | State.RETRYABLE:
-            moments = (row["due_at"], row["expires_at"])
+            moments = (row["due_at"], *_ends(row))
         case State.AVAILABLE | State.PENDING:
-            moments = (row["expires_at"],)
+            moments = _ends(row)
     return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _ends(row: JobRow) -> tuple[dt.datetime | None, ...]:
+    """When a waiting job ends unless something happens before: what has started once need not start in time."""
+    return (row["expires_at"], row["deadline_at"], row["start_by"] if row["attempt"] == 0 else None)
 
 
 def make_available(row: JobRow, now: dt.datetime, using: str) -> None:

@@ -1,4 +1,4 @@
-"""What time alone does to jobs: PROMOTE, EXPIRE, the execution timeout, and lost reservations.
+"""What time alone does to jobs: PROMOTE, EXPIRE, the timeouts of binding 5, and lost reservations.
 
 Every job that time will change carries the instant in `wake_at`, behind one index. Whoever looks, the
 scheduler continuously or a FETCH in passing, takes the jobs whose instant has come, and one `match` over
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from django.db.models import Min, Q
 
@@ -25,10 +26,10 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations import advance, maintenance
 from django_ojs.operations.common import RELEASE_COLUMNS, add_error, atomic, database, make_available, wake_at
-from django_ojs.operations.fail import FAIL_COLUMNS, settle_error
+from django_ojs.operations.fail import FAIL_COLUMNS, give_up, settle_error
 from django_ojs.policies import errorobjects
 from django_ojs.policies.durations import format_instant
-from django_ojs.sql.base import FINISH_COLUMNS, finish
+from django_ojs.sql.base import FINISH_COLUMNS, ended, finish
 from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers
 
@@ -48,7 +49,7 @@ def settle(
     using = database(using)
     condition = ~Q(state=State.ACTIVE) if spare_active else Q()
     if maintenance.is_on(using=using):
-        condition &= ~Q(state__in=[State.SCHEDULED, State.RETRYABLE]) | Q(expires_at__lte=clock.now(using))
+        condition &= ~Q(state__in=[State.SCHEDULED, State.RETRYABLE]) | ended(clock.now(using))
     return _settle(condition if ids is None else condition & Q(pk__in=ids), using, limit)
 
 
@@ -90,13 +91,24 @@ def _settle(condition: Q, using: str, limit: int) -> int:
 
 def _change(row: JobRow, now: dt.datetime, using: str) -> tuple[Verb, list[Record]]:
     """What is due for this job: change the row, name the verb, return the events."""
-    if row["state"] == State.ACTIVE:
-        if row["timeout_at"] is not None and row["timeout_at"] <= now:
+    active, over = row["state"] == State.ACTIVE, _passed(row, now)
+    if over("deadline_at"):
+        return Verb.FAIL if active else Verb.EXPIRE, give_up(row, now, "scheduler", previous_state=row["state"])
+    if active:
+        if over("timeout_at"):
             return Verb.FAIL, _time_out(row, now)
+        if row["heartbeat_ms"] is not None and row["heartbeat_ms"] <= row["lease_ms"]:
+            return Verb.FAIL, _stall(row, now)
         return Verb.RESCUE, lose(row, now, using, "visibility_timeout", "The reservation expired unanswered.")
-    if row["expires_at"] is not None and row["expires_at"] <= now:
-        return Verb.EXPIRE, _expire(row, now)
+    if over("expires_at"):
+        return Verb.EXPIRE, _expire(row, now, "expired", row["expires_at"], "The job expired before it started.")
+    if over("start_by") and row["attempt"] == 0:
+        return Verb.EXPIRE, _miss_start(row, now)
     return Verb.PROMOTE, _promote(row, now, using)
+
+
+def _passed(row: JobRow, now: dt.datetime) -> Callable[[str], bool]:
+    return lambda column: row[column] is not None and row[column] <= now
 
 
 def _promote(row: JobRow, now: dt.datetime, using: str) -> list[Record]:
@@ -108,22 +120,43 @@ def _promote(row: JobRow, now: dt.datetime, using: str) -> list[Record]:
     return [catalogue.enqueued(row, now, "scheduler", scheduled_at=format_instant(due_at))]
 
 
-def _expire(row: JobRow, now: dt.datetime) -> list[Record]:
-    message, was = "The job expired before it started.", row["state"]
-    add_error(row, errorobjects.server_error("expired", message, row["attempt"], now, retryable=False))
+def _expire(row: JobRow, now: dt.datetime, kind: str, end: dt.datetime, message: str, **facts: Any) -> list[Record]:
+    was = row["state"]
+    add_error(row, errorobjects.server_error(kind, message, row["attempt"], now, retryable=False, **facts))
     finish(row, State.DISCARDED, now)
     row["dead_letter"] = True
-    return [catalogue.expired(row, now, was)]
+    return [catalogue.expired(row, now, was, end)]
+
+
+def _miss_start(row: JobRow, now: dt.datetime) -> list[Record]:
+    """Nobody took the job within its `enqueue_ttl`."""
+    facts = errorobjects.overrun("enqueue_ttl", row["start_by"] - row["created_at"], now - row["created_at"])
+    message = f"Nothing began the job within its enqueue TTL of {facts['limit_seconds']:g} s."
+    records = _expire(row, now, "enqueue_ttl_expired", row["start_by"], message, **facts)
+    return [*records, catalogue.of_job("job.ttl_expired", row, now, "scheduler", **facts)]
+
+
+def _stall(row: JobRow, now: dt.datetime) -> list[Record]:
+    """Its worker was silent about the job for longer than its `heartbeat_timeout`: a failure like any other."""
+    limit = dt.timedelta(milliseconds=row["heartbeat_ms"])
+    facts = errorobjects.overrun("stalled", limit, now - row["visible_until"] + limit)
+    message = (
+        f"The worker was silent about the job for longer than its heartbeat timeout of {facts['limit_seconds']:g} s."
+    )
+    return _failed(row, now, "stalled", message, "job.stalled", facts)
 
 
 def _time_out(row: JobRow, now: dt.datetime) -> list[Record]:
-    limit = row["timeout_ms"] / 1000
-    elapsed = (now - row["started_at"]).total_seconds()
-    message = f"The job ran longer than its execution timeout of {limit:g} s."
-    facts = {"timeout_kind": "execution", "limit_seconds": limit, "elapsed_seconds": round(elapsed, 3)}
-    error = errorobjects.server_error("timeout", message, row["attempt"], now, **facts)
+    limit = dt.timedelta(milliseconds=row["timeout_ms"])
+    facts = errorobjects.overrun("execution", limit, now - row["started_at"])
+    message = f"The job ran longer than its execution timeout of {facts['limit_seconds']:g} s."
+    return _failed(row, now, "timeout", message, "job.timeout", facts)
+
+
+def _failed(row: JobRow, now: dt.datetime, kind: str, message: str, event: str, facts: dict[str, Any]) -> list[Record]:
+    error = errorobjects.server_error(kind, message, row["attempt"], now, **facts)
     records = settle_error(row, error, now, "scheduler")
-    return [*records, catalogue.of_job("job.timeout", row, now, "scheduler", worker_id=row["worker_id"], **facts)]
+    return [*records, catalogue.of_job(event, row, now, "scheduler", worker_id=row["worker_id"], **facts)]
 
 
 def lose(row: JobRow, now: dt.datetime, using: str, kind: str, message: str) -> list[Record]:
@@ -132,12 +165,8 @@ def lose(row: JobRow, now: dt.datetime, using: str, kind: str, message: str) -> 
     After `POISON_LIMIT` losses in a row the job is discarded instead: no crash loop for ever (decision 5).
     """
     row["losses"] += 1
-    elapsed = (now - row["started_at"]).total_seconds()
-    facts = {
-        "timeout_kind": "visibility",
-        "limit_seconds": row["lease_ms"] / 1000,
-        "elapsed_seconds": round(elapsed, 3),
-    }
+    limit = dt.timedelta(milliseconds=row["lease_ms"])
+    facts = errorobjects.overrun("visibility", limit, now - row["started_at"])
     error = errorobjects.server_error(kind, message, row["attempt"], now, **facts)
     worker_id = row["worker_id"]
     if row["losses"] >= ojs_settings.POISON_LIMIT:

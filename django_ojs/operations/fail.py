@@ -162,8 +162,28 @@ def _settle(row: JobRow, failure: Failure, now: dt.datetime) -> list[Record]:
     return records
 
 
+def give_up(row: JobRow, now: dt.datetime, component: str, **data: Any) -> list[Record]:
+    """Discard a job whose `total_timeout` leaves no time for it, whatever its retries (binding 5).
+
+    `data` goes into the event of the discard.
+    """
+    facts = errorobjects.overrun("total", row["deadline_at"] - row["created_at"], now - row["created_at"])
+    message = f"The job's total timeout of {facts['limit_seconds']:g} s leaves no time for it."
+    error = errorobjects.server_error("total_timeout", message, row["attempt"], now, retryable=False, **facts)
+    add_error(row, error)
+    finish(row, State.DISCARDED, now)
+    row.update(dead_letter=True, retry_delay_ms=None, losses=0)
+    return [
+        catalogue.discarded(row, now, component, error, **data),
+        catalogue.of_job("job.total_timeout", row, now, component, worker_id=row["worker_id"], **facts),
+    ]
+
+
 def _retry(row: JobRow, error: dict[str, Any], delay_ms: int, now: dt.datetime, component: str) -> list[Record]:
     add_error(row, error)
+    if row["deadline_at"] is not None and now + dt.timedelta(milliseconds=delay_ms) >= row["deadline_at"]:
+        ends = give_up(row, now, component)
+        return [catalogue.failed(row, now, component, error), *ends]
     _wait(row, delay_ms, now)
     return [
         catalogue.failed(row, now, component, error),

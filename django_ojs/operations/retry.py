@@ -26,7 +26,7 @@ from django_ojs.waking import wake_workers
 
 OVERRIDABLE = frozenset({"queue", "args", "meta", "retry", "priority"})
 COLUMNS = ("state", "attempt", "enqueued_at", "errors", "extra", "started_at", "finished_at", "dead_letter",
-           "retry_delay_ms", "losses", "worker_id", "expires_at", "wake_at", "due_at",
+           "retry_delay_ms", "losses", "worker_id", "expires_at", "start_by", "deadline_at", "wake_at", "due_at",
            "queue", "args", "meta", "retry", "priority", "max_attempts", "trace_id")  # fmt: skip
 
 
@@ -89,12 +89,13 @@ def _revive(row: JobRow, now: Any, using: str) -> None:
     if row["errors"]:
         before = extra.get("x_previous_errors")  # a client may have sent one of its own, of any kind
         extra["x_previous_errors"] = [*(before if isinstance(before, list) else []), *jsontext.loads(row["errors"])]
-    expires_at = row["expires_at"]
+    ends = {name: row[name] for name in ("expires_at", "start_by", "deadline_at")}
     row.update(
         state=State.AVAILABLE.value, attempt=0, enqueued_at=clock.stamps(1, using), errors="", started_at=None,
         extra=jsontext.dumps(extra) if extra else "", finished_at=None, dead_letter=False, retry_delay_ms=None,
-        losses=0, worker_id="", due_at=None, expires_at=expires_at if expires_at and expires_at > now else None,
+        losses=0, worker_id="", due_at=None,
     )  # fmt: skip
+    row.update({name: end if end and end > now else None for name, end in ends.items()})  # what is over counts no more
     row["wake_at"] = wake_at(row)
 
 

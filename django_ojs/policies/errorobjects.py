@@ -87,6 +87,12 @@ def server_error(
     return stored | facts | _stamp(attempt, now)
 
 
+def overrun(kind: str, limit: dt.timedelta, elapsed: dt.timedelta) -> dict[str, Any]:
+    """What the error and the event of a timeout say of it (binding 5); lengths in seconds."""
+    seconds = round(elapsed.total_seconds(), 3)
+    return {"timeout_kind": kind, "limit_seconds": limit.total_seconds(), "elapsed_seconds": seconds}
+
+
 _KNOWN = frozenset(
     {
         "type",

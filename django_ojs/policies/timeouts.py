@@ -42,8 +42,9 @@ def visibility(source: Source, extra: dict[str, Any]) -> int | None:
     return ms
 
 
-def others(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> None:
-    """Check total, enqueue, heartbeat and grace timeouts and echo them as sent."""
+def others(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> dict[str, int]:
+    """Total, enqueue, heartbeat and grace timeouts in milliseconds, those that were given; echoed as sent."""
+    limits: dict[str, int] = {}
     for name in OTHER_TIMEOUTS:
         found = source.find(f"{name}_ms", name, top=(name, f"{name}_ms"))
         if found.value is None:
@@ -56,6 +57,8 @@ def others(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> Non
                 found.value,
             )
         extra[found.path.removeprefix("options.")] = found.value
+        limits[name] = ms
+    return limits
 
 
 def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_ojs.policies.faults import workflow_fault as fault
+from django_ojs.policies.source import OTHER_TIMEOUTS
 
 #: Spellings of one attribute: who gives one of them overrides all of them.
 _ALIASES = (
@@ -12,6 +13,7 @@ _ALIASES = (
     frozenset({"retry", "retry_policy"}),
     frozenset({"scheduled_at", "delay_until"}),
     frozenset({"visibility_timeout", "visibility_timeout_ms"}),
+    *(frozenset({name, f"{name}_ms"}) for name in OTHER_TIMEOUTS),
 )
 _META = ("meta", "metadata")
 #: Members of an item that describe its place in the workflow.

@@ -21,6 +21,8 @@ def change(envelope: Envelope) -> tuple[str, str] | None:
         return None
     data = envelope["data"]
     before: str | None = data.get("previous_state", TRANSITIONS[envelope["type"]])
+    if envelope["type"] == "job.stalled" and data["state"] != "available":
+        return None  # a silence that counted as a failure: `job.failed` tells of it
     if before == "" and envelope["type"] == "job.enqueued" and "scheduled_at" in data:
         before = "scheduled"  # it was promoted
     return None if before is None else (before, data["state"])

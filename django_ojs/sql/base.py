@@ -31,6 +31,11 @@ from django_ojs.sql.counting import Place, Tally
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _MAINTENANCE = (model._meta.db_table for model in (Job, Queue, Maintenance))
+#: What may still be claimed, with the time of the claim three times: `ended` in SQL.
+ALIVE = (
+    "AND (expires_at IS NULL OR expires_at > %s) AND (deadline_at IS NULL OR deadline_at > %s) "
+    "AND (start_by IS NULL OR start_by > %s OR attempt > 0)"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -273,7 +278,7 @@ class Store:
         `without` leaves out jobs by key and its numbers, or by type where that is given.
         """
         at = self.connection.ops.adapt_datetimefield_value(now)
-        params: list[Any] = [queue, at, at, queue]
+        params: list[Any] = [queue, *[at] * ALIVE.count("%s"), at, queue]
         narrowed = ""
         if types is not None:
             narrowed += f" AND type IN ({', '.join(['%s'] * len(types)) or 'NULL'})"
@@ -284,7 +289,7 @@ class Store:
         with self.connection.cursor() as cursor:
             cursor.execute(
                 f"SELECT id, type, rate_key, rate_limit FROM {_JOB} WHERE queue = %s AND state = 'available' "
-                f"AND (expires_at IS NULL OR expires_at > %s) AND (due_at IS NULL OR due_at <= %s) "
+                f"{ALIVE} AND (due_at IS NULL OR due_at <= %s) "
                 f"AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %s AND paused){narrowed} "
                 f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)}",
                 params,
@@ -364,13 +369,19 @@ class Store:
 
 #: What a job brings along when it is born; all other columns begin at their defaults.
 BIRTH_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args", "meta", "extra", "retry",
-                 "timeout_ms", "visibility_ms", "trace_id", "created_at", "enqueued_at", "due_at", "expires_at",
-                 "wake_at", "unique_key", "workflow_id", "result_ttl", "rate_key", "rate_limit")  # fmt: skip
+                 "timeout_ms", "visibility_ms", "heartbeat_ms", "grace_ms", "trace_id", "created_at", "enqueued_at",
+                 "due_at", "expires_at", "start_by", "deadline_at", "wake_at", "unique_key", "workflow_id",
+                 "result_ttl", "rate_key", "rate_limit")  # fmt: skip
 #: What a claim writes.
 CLAIM_COLUMNS = ("state", "attempt", "started_at", "worker_id", "lease_ms", "visible_until", "timeout_at", "wake_at",
                  "due_at")  # fmt: skip
 #: What entering a terminal state writes.
 FINISH_COLUMNS = ("state", "finished_at", "due_at", "visible_until", "timeout_at", "wake_at")
+
+
+def ended(now: dt.datetime) -> Q:
+    """Waiting jobs whose time has run out (binding 5)."""
+    return Q(expires_at__lte=now) | Q(deadline_at__lte=now) | Q(start_by__lte=now, attempt=0)
 
 
 def guarded(guard: Verb | State) -> list[State]:
@@ -381,13 +392,18 @@ def guarded(guard: Verb | State) -> list[State]:
 def reserve(row: JobRow, claim: Claim) -> None:
     """Make `row` what the claim makes it (core 7.2)."""
     lease = claim.lease_ms(row["visibility_ms"])
-    timeout = row["timeout_ms"] or claim.base_timeout_ms
+    timeout = (row["timeout_ms"] or claim.base_timeout_ms) + (row["grace_ms"] or 0)
     row.update(
         state=State.ACTIVE.value, attempt=row["attempt"] + 1, started_at=claim.now, worker_id=claim.worker_id,
-        lease_ms=lease, visible_until=claim.now + dt.timedelta(milliseconds=lease),
+        lease_ms=lease, visible_until=held_until(row, lease, claim.now),
         timeout_at=claim.now + dt.timedelta(milliseconds=timeout), due_at=None,
     )  # fmt: skip
-    row["wake_at"] = min(row["visible_until"], row["timeout_at"])
+    row["wake_at"] = min(row["visible_until"], row["timeout_at"], row["deadline_at"] or row["timeout_at"])
+
+
+def held_until(row: JobRow, lease_ms: int, now: dt.datetime) -> dt.datetime:
+    """The end of a reservation that begins anew now: no later than its worker has to be heard of the job."""
+    return now + dt.timedelta(milliseconds=min(lease_ms, row["heartbeat_ms"] or lease_ms))
 
 
 def finish(row: JobRow, state: State, now: dt.datetime) -> None:
@@ -405,7 +421,7 @@ def holds(row: JobRow, worker_id: str, attempt: int | None) -> bool:
 
 
 def _claimable(claim: Claim) -> Q:
-    condition = Q(expires_at__isnull=True) | Q(expires_at__gt=claim.now)
+    condition = ~ended(claim.now)
     condition &= Q(due_at__isnull=True) | Q(due_at__lte=claim.now)
     return condition & Q(type__in=list(claim.types)) if claim.types is not None else condition
 

@@ -17,7 +17,7 @@ from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, W
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting
-from django_ojs.sql.base import BIRTH_COLUMNS, Ack, Claim, Store, guarded, workflow_values
+from django_ojs.sql.base import ALIVE, BIRTH_COLUMNS, Ack, Claim, Store, guarded, workflow_values
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA = (
@@ -207,20 +207,21 @@ def _claim_statement(limit: int, typed: bool, columns: tuple[str, ...], *, raw: 
     """The inner query fixes which rows; the update repeats the state, so that a row is claimed once whatever
     the locks do."""
     lease = "coalesce(%(visibility)s::bigint, j.visibility_ms, %(base)s::bigint)"
-    until = f"%(now)s::timestamptz + {lease} * interval '1 millisecond'"
-    ends = "%(now)s::timestamptz + coalesce(j.timeout_ms, %(timeout)s::bigint) * interval '1 millisecond'"
+    until = f"%(now)s::timestamptz + least({lease}, j.heartbeat_ms) * interval '1 millisecond'"
+    limit_ms = "coalesce(j.timeout_ms, %(timeout)s::bigint) + coalesce(j.grace_ms, 0)"
+    ends = f"%(now)s::timestamptz + ({limit_ms}) * interval '1 millisecond'"
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "priority", "enqueued_at")
     # Django's loader of times is Python code: as text they cost next to nothing.
     shown = [f"{name}::text" if raw and _JOB_ARRAYS[name] == "timestamptz[]" else name for name in columns]
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)))
     return (
         f"WITH picked AS MATERIALIZED (SELECT id FROM {_JOB} WHERE queue = %(queue)s AND state = 'available' "
-        f"AND (expires_at IS NULL OR expires_at > %(now)s) AND (due_at IS NULL OR due_at <= %(now)s) "
+        f"{ALIVE.replace('%s', '%(now)s')} AND (due_at IS NULL OR due_at <= %(now)s) "
         f"{'AND type = ANY(%(types)s)' if typed else ''} {_OPEN_IF_CHOSEN if chosen else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)} FOR UPDATE SKIP LOCKED), "
         f"claimed AS (UPDATE {_JOB} j SET state = 'active', attempt = j.attempt + 1, started_at = %(now)s, "
         f"worker_id = %(worker)s, due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
-        f"wake_at = least({until}, {ends}) "
+        f"wake_at = least({until}, {ends}, j.deadline_at) "
         f"FROM picked WHERE j.id = picked.id AND j.state = 'available' RETURNING {returned}), "
         f"began AS (INSERT INTO {_START} (workflow_id, job_id, started_at) SELECT DISTINCT ON (workflow_id) "
         f"workflow_id, id, %(now)s::timestamptz FROM claimed WHERE workflow_id IS NOT NULL "

@@ -18,7 +18,7 @@ from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflo
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting
-from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
+from django_ojs.sql.base import ALIVE, Ack, Claim, Store, guarded, workflow_values
 from django_ojs.sql.counting import Tally
 from django_ojs.states import State, Verb
 
@@ -78,7 +78,7 @@ class SQLiteStore(Store):
             claim.base_timeout_ms, tuple(columns), claim.ids is not None,
         )  # fmt: skip
         now = _to_db(claim.now)
-        params: list[Any] = [now, claim.worker_id, now, now, now, now, claim.queue, now, now]
+        params: list[Any] = [now, claim.worker_id, *[now] * 4, claim.queue, *[now] * (ALIVE.count("%s") + 1)]
         if claim.types is not None:
             params.append(json.dumps(list(claim.types)))
         params += [claim.queue] * 2 if claim.ids is None else [_id_list(claim.ids), claim.queue]
@@ -210,13 +210,14 @@ def _claim_statement(
     """One UPDATE with RETURNING; first the three columns of the delivery order, which RETURNING does not keep,
     then the workflow."""
     lease = f"coalesce({int(visibility_ms) if visibility_ms else 'NULL'}, visibility_ms, {int(base_ms)})"
-    until, ends = _LATER.format(ms=lease), _LATER.format(ms=f"coalesce(timeout_ms, {int(timeout_ms)})")
+    until = _LATER.format(ms=f"min({lease}, coalesce(heartbeat_ms, {lease}))")
+    ends = _LATER.format(ms=f"(coalesce(timeout_ms, {int(timeout_ms)}) + coalesce(grace_ms, 0))")
     return (
         f"UPDATE {_JOB} SET state = 'active', attempt = attempt + 1, started_at = %s, worker_id = %s, "
         f"due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
-        f"wake_at = min({until}, {ends}) WHERE state = 'available' AND id IN ("
+        f"wake_at = min({until}, {ends}, coalesce(deadline_at, '9999')) WHERE state = 'available' AND id IN ("
         f"SELECT id FROM {_JOB} WHERE queue = %s AND state = 'available' "
-        f"AND (expires_at IS NULL OR expires_at > %s) AND (due_at IS NULL OR due_at <= %s) "
+        f"{ALIVE} AND (due_at IS NULL OR due_at <= %s) "
         f"{'AND type IN (SELECT value FROM json_each(%s))' if typed else ''} "
         f"{_OPEN_IF_CHOSEN if chosen else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)}) "

@@ -114,7 +114,8 @@ class JobContext:
     def heartbeat(self) -> bool:
         """Renew the reservation of this job in the background, for as long as its claim was granted.
 
-        Needed only by jobs with a `visibility_timeout` of their own: the worker renews all others by itself.
+        Needed only by jobs with a `visibility_timeout` or a `heartbeat_timeout` of their own: the worker renews all
+        others by itself.
         Never blocks, so it works in coroutines too. False: stop, nobody waits for this run (`is_cancelled`).
         """
         self._link.heartbeat(self)
@@ -181,8 +182,8 @@ class ParentResults(Mapping[str, Any]):
 #: What a worker needs of a job it claimed: all that its envelope shows, and the terms of the claim.
 COLUMNS = (
     "id", "type", "queue", "state", "priority", "args", "meta", "extra", "attempt", "max_attempts", "timeout_ms",
-    "visibility_ms", "created_at", "enqueued_at", "started_at", "activated_at", "retry_delay_ms", "errors",
-    "worker_id", "trace_id", "workflow_id",
+    "grace_ms", "visibility_ms", "deadline_at", "created_at", "enqueued_at", "started_at", "activated_at",
+    "retry_delay_ms", "errors", "worker_id", "trace_id", "workflow_id",
 )  # fmt: skip
 #: What an envelope reads and no job has that was just claimed.
 _NEVER = {"due_at": None, "finished_at": None, "result": None}
@@ -192,6 +193,13 @@ def _whole(row: JobRow) -> JobRow:
     """The row as `envelope.render` takes it; times that were claimed as the database has them are read only here."""
     times = {name: _instant(value) for name, value in row.items() if name.endswith("_at") and value is not None}
     return {**_NEVER, **row, **times}
+
+
+def time_left(row: JobRow) -> float:
+    """Seconds between the claim and the end of the job's time as a whole; inf where that has no end."""
+    if row["deadline_at"] is None:
+        return math.inf
+    return (_instant(row["deadline_at"]) - _instant(row["started_at"])).total_seconds()
 
 
 def _instant(value: str | dt.datetime) -> dt.datetime:

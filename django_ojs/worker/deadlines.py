@@ -21,7 +21,8 @@ class Deadlines(Service):
     """Interrupts runs whose execution timeout is over: a coroutine is cancelled, a thread gets `Interrupted`.
 
     A coroutine that goes on is blocking the loop: after `UNBLOCK` seconds it gets `Interrupted` too. What goes
-    on for `STUCK` seconds cannot be ended, as a blocked C call cannot: `on_stuck` is told.
+    on for `STUCK` seconds cannot be ended, as a blocked C call cannot: `on_stuck` is told. Both count from the end of
+    the job's grace period.
     """
 
     name = "deadlines"
@@ -41,7 +42,7 @@ class Deadlines(Service):
         for run in self._pool.running():
             if run.deadline <= now:
                 run.interrupt(Interruption.TIMEOUT, force=True)
-                self._insist(run, now - (run.forced_at or now))
+                self._insist(run, now - (run.forced_at or now) - run.grace)
 
     def _insist(self, run: Run, seconds: float) -> None:
         if seconds >= self.UNBLOCK and run.definition.is_async:

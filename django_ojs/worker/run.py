@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django_ojs.worker.context import JobContext, Link
+from django_ojs.worker.context import JobContext, Link, time_left
 from django_ojs.worker.outcomes import Interruption
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ class Run:
     in between, so that a deadline that passes at the last moment never hits the worker's own code.
 
     `claimed` and `deadline` are instants of this process' monotonic clock, `seconds` is how long the handler
-    took. The server counts the execution timeout from the claim, so the deadline does too. `forced_at` is
-    when `stop` was first used.
+    took. The server counts the execution timeout from the claim, so the deadline does too; it comes earlier where
+    the job's time as a whole ends before. `grace` is how many seconds after it the server leaves the job to the
+    handler. `forced_at` is when `stop` was first used.
     """
 
     __slots__ = (
         "_inside", "_lock", "_started", "_stop", "attempt", "claimed", "context", "deadline", "definition",
-        "forced_at", "id", "interruption", "released", "seconds", "timeout_ms",
+        "forced_at", "grace", "id", "interruption", "released", "seconds", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, row: JobRow, definition: JobDefinition[..., ..., Any], claimed: float, link: Link) -> None:
@@ -41,7 +42,9 @@ class Run:
         self.released = False  #: handed back by a drain, or given up: its outcome no longer counts
         self.timeout_ms: int | None = row["timeout_ms"]
         self.claimed = claimed
-        self.deadline = claimed + self.timeout_ms / 1000 if self.timeout_ms else float("inf")
+        limit = self.timeout_ms / 1000 if self.timeout_ms else float("inf")
+        self.deadline = claimed + min(limit, time_left(row))
+        self.grace = (row["grace_ms"] or 0) / 1000
         self.seconds = 0.0
         self._started = claimed
         self._lock = threading.Lock()

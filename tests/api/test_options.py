@@ -46,6 +46,10 @@ def test_what_is_no_duration_is_refused(value: Any) -> None:
         ({"timeout": 30}, {"timeout": 30}),
         ({"timeout": "1500ms"}, {"timeout_ms": 1500}),
         ({"visibility_timeout": "2m"}, {"visibility_timeout": 120}),
+        (
+            {"total_timeout": "1h", "enqueue_ttl": 90, "heartbeat_timeout": "1.5s", "grace_period": 5},
+            {"total_timeout": 3600, "enqueue_ttl": 90, "heartbeat_timeout_ms": 1500, "grace_period": 5},
+        ),
         ({"delay": "10m"}, {"options": {"scheduled_at": "+PT10M"}}),
         ({"unique": True}, {"unique": {}}),
         ({"unique": False}, {}),

@@ -47,6 +47,9 @@ class FakePool:
 
     running = active
 
+    def give_up(self, run: Run) -> bool:
+        return True
+
     def interrupt(self, ids: Any, reason: Interruption) -> None:
         self.interrupted.setdefault(reason, []).extend(ids)
 
@@ -320,6 +323,25 @@ def test_deadlines_count_from_the_claim_as_the_server_does(claimed: Any) -> None
     assert (late.interruption, early.interruption) == (None, None)
     deadlines.run_once(late.claimed + 10.1)
     assert (late.interruption, early.interruption) == (Interruption.TIMEOUT, None)
+
+
+def test_a_run_ends_with_the_time_of_its_job_as_a_whole(claimed: Any) -> None:
+    short, long = claimed(1, timeout=10, total_timeout=10)[0], claimed(1, timeout=10, total_timeout=99)[0]
+    assert short.deadline - short.claimed < 10, "it waited for its claim"
+    assert long.deadline - long.claimed == pytest.approx(10)
+
+
+def test_who_cleans_up_is_left_alone_for_the_grace_period(claimed: Any) -> None:
+    (run,) = claimed(1, timeout=10, grace_period=60)
+    stuck: list[Run] = []
+    deadlines = Deadlines(FakePool([run]), on_stuck=stuck.append)  # type: ignore[arg-type]
+    deadlines.run_once(run.claimed + 10.1)
+    assert run.interruption is Interruption.TIMEOUT
+    assert run.forced_at is not None
+    deadlines.run_once(run.forced_at + 60 + Deadlines.STUCK - 0.1)
+    assert stuck == []
+    deadlines.run_once(run.forced_at + 60 + Deadlines.STUCK + 0.1)
+    assert stuck == [run]
 
 
 def test_all_queues_are_those_of_handlers_and_database_each_in_turn_the_first(handlers: Registry, db: None) -> None:
