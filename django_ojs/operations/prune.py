@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 
 from django_ojs import clock, sql
@@ -125,7 +125,8 @@ def _prune_results(now: dt.datetime, batch: int, using: str) -> int:
     kept = Q(result__isnull=False, workflow_id__isnull=True)
     jobs = Job.objects.using(using).filter(kept).order_by("finished_at")
     with atomic(using=using):
-        ids = (_own_results(jobs, now, batch) + _default_results(jobs, now, batch, using))[:batch]
+        ids = _own_results(jobs, now, batch)
+        ids += _default_results(jobs, now, batch - len(ids), using)
         rows = sql.store(using).lock(ids) if ids else []
         Job.objects.using(using).filter(pk__in=[row["id"] for row in rows]).update(result=None)
         log.append([catalogue.of_job("result.pruned", row, now, "scheduler") for row in rows], using)
@@ -158,15 +159,21 @@ _seen: dict[str, dt.datetime] = {}
 _LATE = dt.timedelta(hours=1)
 
 
+def forget() -> None:
+    """Drop what this process remembers: the next pass looks at all results."""
+    _seen.clear()
+
+
 def _default_results(jobs: QuerySet[Job], now: dt.datetime, batch: int, using: str) -> list[Any]:
-    if ojs_settings.RESULT_TTL is None:
+    if ojs_settings.RESULT_TTL is None or batch <= 0:
         return []
     edge = _before(now, ojs_settings.RESULT_TTL)
     due = jobs.filter(state=State.COMPLETED, result_ttl__isnull=True, finished_at__lte=edge)
     if (seen := _seen.get(using)) is not None and seen <= edge:
         due = due.filter(finished_at__gte=seen - _LATE)  # the index is read from where the last pass ended
     found: list[tuple[Any, Any]] = list(due.values_list("pk", "finished_at")[:batch])
-    _seen[using] = found[-1][1] if len(found) == batch else edge
+    reached = found[-1][1] if len(found) == batch else edge
+    transaction.on_commit(lambda: _seen.update({using: reached}), using=using)
     return [pk for pk, _ in found]
 
 
