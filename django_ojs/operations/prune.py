@@ -99,9 +99,13 @@ def _edge(now: dt.datetime, seconds: float) -> dt.datetime:
 
 
 def _prune_jobs(condition: Q, now: dt.datetime, batch: int, using: str) -> int:
-    running = Workflow.objects.using(using).filter(state=Workflow.State.RUNNING)  # they may pass the results on
-    jobs = Job.objects.using(using).filter(condition).exclude(workflow_id__in=running.values("pk"))
-    return _delete(jobs.order_by("finished_at"), batch, using)
+    return _delete(_unneeded(Job.objects.using(using).filter(condition), using).order_by("finished_at"), batch, using)
+
+
+def _unneeded(jobs: QuerySet[Job], using: str) -> QuerySet[Job]:
+    """Without those of running workflows, which may pass their results and errors on."""
+    running = Workflow.objects.using(using).filter(state=Workflow.State.RUNNING)
+    return jobs.exclude(workflow_id__in=running.values("pk"))
 
 
 def _prune_workflows(now: dt.datetime, batch: int, using: str) -> int:
@@ -178,7 +182,10 @@ def _default_results(jobs: QuerySet[Job], now: dt.datetime, batch: int, using: s
 
 
 def _prune_surplus_dead_letters(batch: int, using: str) -> int:
-    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue with a bound as many as it says."""
+    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue with a bound as many as it says.
+
+    Those of running workflows do not count, and stay.
+    """
     dead = Job.objects.using(using).dead_letters()
     pruned = _prune_surplus(dead, ojs_settings.DEAD_LETTER_MAX_COUNT, batch, using)
     for queue in Queue.objects.using(using).filter(config__contains='"max_count"').exclude(name=TEMPLATE):
@@ -190,8 +197,8 @@ def _prune_surplus_dead_letters(batch: int, using: str) -> int:
 
 def _prune_surplus(dead: QuerySet[Job], limit: int, batch: int, using: str) -> int:
     """The newest `limit` stay; the id decides between those that ended at the same instant."""
-    surplus = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)[limit : limit + batch]
-    return _delete(Job.objects.using(using).filter(pk__in=list(surplus)), batch, using)
+    newest = _unneeded(dead, using).order_by("-finished_at", "-pk").values_list("pk", flat=True)
+    return _delete(Job.objects.using(using).filter(pk__in=list(newest[limit : limit + batch])), batch, using)
 
 
 #: Events that readers have had a chance to see: what has no place in the log's order yet stays.
