@@ -164,8 +164,8 @@ SCHEMAS: dict[str, Schema] = {
     "BulkAction": obj(
         "id action state expected matched succeeded failed filter override errors problem actor created_at finished_at",
         id=INTEGER, action={"enum": ["retry", "cancel", "delete", "run"]},
-        state={"enum": ["running", "completed", "cancelled", "failed"]}, problem=maybe(TEXT), expected=INTEGER, matched=INTEGER, succeeded=INTEGER,
-        failed=INTEGER, filter=OBJECT, override=maybe(OBJECT),
+        state={"enum": ["running", "completed", "cancelled", "failed"]}, problem=maybe(TEXT), expected=INTEGER,
+        matched=INTEGER, succeeded=INTEGER, failed=INTEGER, filter=OBJECT, override=maybe(OBJECT),
         errors=array(obj("job_id error", job_id=TEXT, error=TEXT)), actor=TEXT, door=TEXT, created_at=TIME,
         finished_at=maybe(TIME),
     ),

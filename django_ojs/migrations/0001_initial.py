@@ -854,7 +854,9 @@ class Migration(migrations.Migration):
                 state=models.CharField(
                     max_length=9,
                     choices=[
-                        ("running", "running"), ("completed", "completed"), ("cancelled", "cancelled"),
+                        ("running", "running"),
+                        ("completed", "completed"),
+                        ("cancelled", "cancelled"),
                         ("failed", "failed"),
                     ],
                     default="running",

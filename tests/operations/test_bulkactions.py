@@ -128,7 +128,11 @@ def test_one_that_cannot_go_on_ends_at_once_and_lets_the_others(
     assert (broken.state, broken.problem, broken.matched) == ("failed", "ValueError: a fault of ours", 3)
     assert broken.finished_at is not None
     assert "a fault of ours" in caplog.text
-    assert (fine.state, states(others), sorted(states(ids))) == ("completed", ["available"], ["discarded"] + ["gone"] * 3)
+    assert (fine.state, states(others), sorted(states(ids))) == (
+        "completed",
+        ["available"],
+        ["discarded"] + ["gone"] * 3,
+    )
     assert bulkactions.facts(broken)["problem"] == "ValueError: a fault of ours"
     with pytest.raises(Conflict):
         bulkactions.cancel(broken.pk)
