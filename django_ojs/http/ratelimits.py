@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django.db import router
 from rest_framework.request import Request
@@ -72,7 +71,9 @@ def headers(row: JobRow) -> dict[str, str]:
     if not row["rate_key"]:
         return {}
     policy = ratelimit.from_json(row["rate_limit"])
-    found: dict[str, Any] = limits.inspect(row["rate_key"], policy=policy)
+    found = limits.inspect_stored(row["rate_key"], policy)
+    if not found:
+        return {}
     now = clock.now()
     window = policy.rate or policy.throttle
     period = timedelta(milliseconds=window.period_ms) if window else timedelta(seconds=1)

@@ -91,6 +91,14 @@ def inspect(key: str, *, policy: RatePolicy | None = None, using: str | None = N
     return describe(row, using)
 
 
+def inspect_stored(key: str, policy: RatePolicy, *, using: str | None = None) -> dict[str, Any]:
+    """The same for a job that has just been stored; empty where the database does not say."""
+    using = database(using)
+    found: dict[str, Any] = {}
+    harmless(lambda: found.update(inspect(key, policy=policy, using=using)), using)()
+    return found
+
+
 def describe(row: RateLimit, using: str) -> dict[str, Any]:
     """The inspection body of jobs 5.3, the admin interface's flat keys included."""
     now = clock.now(using)

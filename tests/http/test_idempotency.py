@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from django_ojs import clock
 from django_ojs.http import idempotency
 from django_ojs.http.idempotency import Answer, Operation
 from django_ojs.models import IdempotencyKey, Job, RateLimit
+from django_ojs.operations import limits
 from tests.http.conftest import Api, error_of
 
 KEY = {"Idempotency-Key": "order-1"}
@@ -201,6 +202,18 @@ def test_a_push_under_a_limit_that_nobody_noted_yet(api: Api, limit: dict[str, A
     batch = {"jobs": [JOB | {"rate_limit": limit | {"key": "another"}}] * 2}
     assert api.post("/jobs/batch", batch, **KEY).status_code == 201
     assert Job.objects.count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_stored_is_answered_whatever_becomes_of_its_limit(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*args: Any) -> None:
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(limits, "describe", lost)
+    answer = api.post("/jobs", JOB | {"rate_limit": {"key": "new", "concurrency": 3}})
+    assert (answer.status_code, "X-RateLimit-Limit" in answer.headers) == (201, False)
 
 
 @pytest.mark.django_db(transaction=True)
