@@ -7,15 +7,18 @@ transaction is ours alone: inside the caller's, the caller has to.
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import time
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import OperationalError, connections, router
+from django.db import Error, OperationalError, connections, router
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 TRIES = 5
 FIRST_PAUSE = 0.01  #: seconds; doubled each time, and spread so that the same two do not meet again
@@ -51,6 +54,24 @@ def retried(operation: Callable[P, T]) -> Callable[P, T]:
         return operation(*args, **kwargs)
 
     return wrapper
+
+
+def harmless(act: Callable[[], None], using: str) -> Callable[[], None]:
+    """`act`, for behind a commit: there it raises nothing of the database's, and logs it instead.
+
+    By then the caller's work is stored, so an error would have it done twice, by the caller or by `retried`. Only for
+    what may be missing until somebody does it again. Inside a transaction errors are raised, since they spoil it.
+    """
+
+    def call() -> None:
+        try:
+            act()
+        except Error:
+            if connections[using].in_atomic_block:
+                raise
+            logger.warning("What was to follow a commit could not be done.", exc_info=True)
+
+    return call
 
 
 def _database(kwargs: dict[str, Any]) -> str:

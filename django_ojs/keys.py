@@ -115,6 +115,11 @@ def touch(key: APIKey) -> None:
     transaction.on_commit(lambda: _write_use(key.pk, now, using), using=using)
 
 
+def forget() -> None:
+    """Drop which keys this process has seen used."""
+    _tried.clear()
+
+
 def _write_use(pk: int, now: dt.datetime, using: str) -> None:
     stale = Q(last_used_at=None) | Q(last_used_at__lte=now - TOUCH_INTERVAL)
     keys = APIKey.objects.using(using).filter(stale, pk=pk)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from django.db import connections, transaction
 
+from django_ojs.contention import harmless
 from django_ojs.models import Worker
 
 CHANNEL = "ojs_jobs"
@@ -24,7 +25,7 @@ def wake_workers(using: str) -> None:
     if connection.vendor != "postgresql":
         return
     if not connection.in_atomic_block:
-        _notify(using)
+        _notifier(using)()
         return
     notifier = _notifier(using)
     if not any(hook[1] is notifier for hook in connection.run_on_commit):
@@ -34,7 +35,7 @@ def wake_workers(using: str) -> None:
 @lru_cache(maxsize=16)
 def _notifier(using: str) -> Callable[[], None]:
     """The same object each time, by which a second call in a transaction is recognised."""
-    return lambda: _notify(using)
+    return harmless(lambda: _notify(using), using)
 
 
 def _notify(using: str) -> None:

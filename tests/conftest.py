@@ -10,6 +10,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,12 +21,13 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import HealthCheck
 
-from django_ojs import clock, dburl, jsontext, sql
+from django_ojs import clock, dburl, jsontext, keys, sql
 from django_ojs.conf import ojs_settings
-from django_ojs.events import described
+from django_ojs.events import described, ids
 from django_ojs.events.catalogue import Record
-from django_ojs.operations import cronruns, glance, queues, schemas
+from django_ojs.operations import cronruns, queues, schemas
 from django_ojs.scheduler.outage import outage
+from django_ojs.testing import database
 
 #: marker: (the vendor it wants, what to set)
 VENDORS = {
@@ -180,9 +182,12 @@ def _fresh_state() -> Iterator[None]:
     """Thaw the clock and forget the settings after each test, whoever froze or changed them."""
     yield
     clock.freeze(None)
-    queues.forget()
-    schemas.forget()
-    glance.forget()
+    clock._last_stamp = dt.datetime.min.replace(tzinfo=dt.UTC)
+    database.forget()
+    keys.forget()
+    ids.salt_of.cache_clear()
+    if access := sys.modules.get("django_ojs.realtime.access"):
+        access._renewals.forget()
     outage.forget()
     ojs_settings.reset()  # type: ignore[attr-defined]
 

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "sql": {"models", "events.catalogue"},
     "events": {"models", "sql", "policies", "telemetry.lifecycle"},
     "middleware": set(),
-    "waking": {"models"},
+    "waking": {"models", "contention"},
     "contention": {"models"},
     "cronspec": {"envelope", "policies"},
     "workflowview": {"models", "policies"},

@@ -19,7 +19,7 @@ from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.models import BulkAction, Lease
 from django_ojs.operations import bulkactions
 
-_COLOURS = {"completed": "good", "running": "active"}
+_COLOURS = {"completed": "good", "running": "active", "failed": "discarded"}
 VERBS = (
     Verb(
         "cancel_bulkactions", "Stop", "stopped", one_by_one(lambda pk, by: bulkactions.cancel(pk)),
@@ -50,7 +50,7 @@ class BulkActionAdmin(LivePage):
     live_types = live.DEAD_LETTERS
     fields = (
         "name", "state_label", "shown_progress", "succeeded", "refused", "shown_filter", "shown_changes",
-        "shown_errors", "actor", "created", "finished",
+        "shown_errors", "problem", "actor", "created", "finished",
     )  # fmt: skip
     readonly_fields = fields
 

@@ -162,10 +162,10 @@ SCHEMAS: dict[str, Schema] = {
     "LetterRetry": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, background=FLAG, reason=TEXT,
                        override=OBJECT) | {"additionalProperties": False},
     "BulkAction": obj(
-        "id action state expected matched succeeded failed filter override errors actor created_at finished_at",
+        "id action state expected matched succeeded failed filter override errors problem actor created_at finished_at",
         id=INTEGER, action={"enum": ["retry", "cancel", "delete", "run"]},
-        state={"enum": ["running", "completed", "cancelled"]}, expected=INTEGER, matched=INTEGER, succeeded=INTEGER,
-        failed=INTEGER, filter=OBJECT, override=maybe(OBJECT),
+        state={"enum": ["running", "completed", "cancelled", "failed"]}, problem=maybe(TEXT), expected=INTEGER,
+        matched=INTEGER, succeeded=INTEGER, failed=INTEGER, filter=OBJECT, override=maybe(OBJECT),
         errors=array(obj("job_id error", job_id=TEXT, error=TEXT)), actor=TEXT, door=TEXT, created_at=TIME,
         finished_at=maybe(TIME),
     ),

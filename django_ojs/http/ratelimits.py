@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django.db import router
 from rest_framework.request import Request
@@ -65,11 +64,16 @@ class RateLimitOverride(OJSView):
 
 
 def headers(row: JobRow) -> dict[str, str]:
-    """`X-RateLimit-*` of the limit that a new job is under; none for a job without one. Reset in Unix seconds."""
+    """`X-RateLimit-*` of the limit that a new job is under; none for a job without one. Reset in Unix seconds.
+
+    The job is stored by then: inside a transaction its key is not noted yet, and its own policy counts.
+    """
     if not row["rate_key"]:
         return {}
     policy = ratelimit.from_json(row["rate_limit"])
-    found: dict[str, Any] = limits.inspect(row["rate_key"])
+    found = limits.inspect_stored(row["rate_key"], policy)
+    if not found:
+        return {}
     now = clock.now()
     window = policy.rate or policy.throttle
     period = timedelta(milliseconds=window.period_ms) if window else timedelta(seconds=1)

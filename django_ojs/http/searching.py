@@ -18,11 +18,9 @@ from django_ojs.conf import ojs_settings
 from django_ojs.http import pagination
 from django_ojs.http.pagination import Key, Page
 from django_ojs.models import Job
-from django_ojs.operations.walking import time_of, walk
+from django_ojs.operations.walking import DEEPER, time_of, walk
 from django_ojs.policies.durations import format_instant
 
-#: A request looks at so many times `OJS["SEARCH_DEPTH"]`: nobody sits before it, and each costs more than a slice.
-DEEPER = 5
 #: Ids beyond all others: where a cursor stands behind every row of one instant.
 _LOWEST, _HIGHEST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
 

@@ -867,7 +867,12 @@ class Migration(migrations.Migration):
                 override=JSONTextField(default=None, blank=True, help_text="What a retry changes in the jobs."),
                 state=models.CharField(
                     max_length=9,
-                    choices=[("running", "running"), ("completed", "completed"), ("cancelled", "cancelled")],
+                    choices=[
+                        ("running", "running"),
+                        ("completed", "completed"),
+                        ("cancelled", "cancelled"),
+                        ("failed", "failed"),
+                    ],
                     default="running",
                 ),
                 actor=models.CharField(max_length=255),
@@ -879,6 +884,8 @@ class Migration(migrations.Migration):
                 matched=models.PositiveIntegerField(default=0, help_text="Jobs that were looked at."),
                 succeeded=models.PositiveIntegerField(default=0),
                 errors=JSONTextField(default=None, blank=True, help_text="The first refusals."),
+                tries=models.PositiveSmallIntegerField(default=0, help_text="How often its next batch has broken off."),
+                problem=models.CharField(max_length=500, default="", blank=True, help_text="Why that was."),
                 after=models.DateTimeField(null=True, blank=True),
                 after_id=models.UUIDField(null=True, blank=True),
             ),

@@ -14,6 +14,7 @@ class BulkAction(models.Model):
         RUNNING = "running", "running"
         COMPLETED = "completed", "completed"
         CANCELLED = "cancelled", "cancelled"
+        FAILED = "failed", "failed"
 
     id = models.BigAutoField(primary_key=True)
     verb = models.CharField(max_length=32)
@@ -29,6 +30,8 @@ class BulkAction(models.Model):
     matched = models.PositiveIntegerField(default=0, help_text="Jobs that were looked at.")
     succeeded = models.PositiveIntegerField(default=0)
     errors = JSONTextField(default=None, blank=True, help_text="The first refusals.")
+    tries = models.PositiveSmallIntegerField(default=0, help_text="How often its next batch has broken off.")
+    problem = models.CharField(max_length=500, default="", blank=True, help_text="Why that was.")
     after = models.DateTimeField(null=True, blank=True)
     after_id = models.UUIDField(null=True, blank=True)
 

@@ -39,7 +39,7 @@ COLUMNS: dict[str, Any] = {
     "job type": _("job type"), "jobs completed": _("jobs completed"), "kind": _("kind"), "losses": _("losses"),
     "max attempts": _("attempts at most"), "memory mb": _("memory, MB"), "name": _("name"),
     "outcome": _("outcome"), "overlap policy": _("overlap policy"), "own id": _("own id"), "pid": _("process id"),
-    "priority": _("priority"), "queue": _("queue"), "request id": _("request id"),
+    "priority": _("priority"), "problem": _("broke off because"), "queue": _("queue"), "request id": _("request id"),
     "response status": _("answer"), "run count": _("runs so far"), "scopes": _("scopes"),
     "signature format": _("form of the signature"), "source": _("source"), "source ip": _("source address"),
     "state": _("state"), "status": _("status"), "subject": _("subject"), "succeeded": _("succeeded"),

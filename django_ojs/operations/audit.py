@@ -1,4 +1,8 @@
-"""Operators' acts and their entries in the audit log, in one transaction: neither is there without the other."""
+"""Operators' acts and their entries in the audit log, in one transaction: neither is there without the other.
+
+Except for acts on an outbox that is in another database than the jobs: they are committed there first, and are done
+without an entry if that cannot be written afterwards. No entry is there without its act.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,10 @@ class Act:
 
 
 def perform(act: Callable[[], T], entry: Act, *, using: str | None = None) -> T:
-    """Do `act` and write `entry`, together or not at all; done again from the start where it loses a race."""
+    """Do `act` and write `entry`, together or not at all; done again from the start where it loses a race.
+
+    What `act` does in another database is not undone with it.
+    """
     return _perform(act, entry, using=database(using))
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from django.db import connections
+from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
 
 from django_ojs import clock, sql
 from django_ojs.contention import retried
@@ -19,7 +21,7 @@ from django_ojs.envelope import JobSpec
 from django_ojs.errors import QueueFull
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.models import Queue
+from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
 from django_ojs.operations.candidates import Pressure
 from django_ojs.operations.common import add_error, atomic, database
@@ -33,6 +35,10 @@ T = TypeVar("T")
 
 #: Seconds that a push may wait at most: it holds a thread of the server.
 MAX_PATIENCE = 30.0
+#: Columns whose bytes count.
+_SIZED = ("args", "meta", "extra")
+#: Jobs whose lengths are looked at together.
+_SLICE = 500
 _DROP_COLUMNS = (*FINISH_COLUMNS, "errors", "dead_letter")
 
 
@@ -55,18 +61,51 @@ def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> 
     found = {name: Gate(queues[name], bound, *depths[name]) for name, bound in bounds.items()}
     for name, gate in found.items():
         coming = [spec for spec in specs if spec.queue == name]
-        if gate.bound.strategy == "drop_oldest" and gate.overflows(coming):
-            gate.droppable = _oldest(name, len(coming), gate.bound, using)
+        if gate.bound.strategy == "drop_oldest" and coming and gate.overflows(coming):
+            gate.droppable = _oldest(gate, coming, using)
     return found
 
 
-def _oldest(queue: str, coming: int, bound: Bound, using: str) -> list[JobRow]:
-    """The jobs that would have to go, oldest first. One that somebody else has locked is about to leave anyway."""
+def _oldest(gate: Gate, coming: Sequence[JobSpec], using: str) -> list[JobRow]:
+    """The jobs that would have to go, oldest first. One that somebody else has locked is about to leave anyway.
+
+    No more are locked than have to go, since no worker can claim a job that is. Where bytes count, it takes a look at
+    the lengths to tell how many those are.
+    """
     store = sql.store(using)
-    query = store.jobs.filter(queue=queue, state=State.AVAILABLE).order_by("enqueued_at", "pk")
-    if not bound.max_bytes:
-        query = query[:coming]
-    return query.select_for_update(skip_locked=store.skip_locked).rows()  # type: ignore[attr-defined, no-any-return]
+    waiting = store.jobs.filter(queue=gate.queue.name, state=State.AVAILABLE).order_by("enqueued_at", "pk")
+    if not gate.bound.max_bytes:
+        return _locked(waiting[: len(coming)], using)
+    jobs, size = gate.excess(coming)
+    found: list[JobRow] = []
+    behind = Q()
+    while jobs > 0 or size > 0:
+        lengths = waiting.filter(behind).annotate(length=sum(map(_octets(using), _SIZED), Value(0)))
+        chosen: list[uuid.UUID] = []
+        more_jobs, more_size = jobs, size
+        for job_id, enqueued_at, length in lengths.values_list("pk", "enqueued_at", "length")[:_SLICE]:
+            if more_jobs <= 0 and more_size <= 0:
+                break
+            more_jobs, more_size = more_jobs - 1, more_size - length
+            chosen.append(job_id)
+            later = Q(enqueued_at__gt=enqueued_at) | Q(enqueued_at=enqueued_at, pk__gt=job_id)
+            behind = later & Q(enqueued_at__gte=enqueued_at)
+        if not chosen:
+            break
+        rows = _locked(waiting.filter(pk__in=chosen), using)
+        jobs, size = jobs - len(rows), size - sum(map(_size_of_row, rows))
+        found += rows
+    return found
+
+
+def _locked(waiting: QuerySet[Job], using: str) -> list[JobRow]:
+    return waiting.select_for_update(skip_locked=sql.store(using).skip_locked).rows()  # type: ignore[attr-defined, no-any-return]
+
+
+def _octets(using: str) -> Callable[[str], Func]:
+    """The bytes of a column, as the database counts them."""
+    template = sql.store(using).octets.format("%(expressions)s")
+    return lambda name: Func(F(name), template=template, output_field=IntegerField())
 
 
 class Gate:
@@ -81,6 +120,12 @@ class Gate:
 
     def overflows(self, specs: Sequence[JobSpec]) -> bool:
         return not self._fits(len(specs), sum(map(size_of, specs)))
+
+    def excess(self, specs: Sequence[JobSpec]) -> tuple[int, int]:
+        """How many jobs and bytes at most have to go for these to get in; those that never fit do not count."""
+        sizes = [size for size in map(size_of, specs) if size <= (self.bound.max_bytes or size)]
+        jobs = 0 if self.bound.max_depth is None else self.depth + len(sizes) - self.bound.max_depth
+        return jobs, 0 if self.bound.max_bytes is None else self.size + sum(sizes) - self.bound.max_bytes
 
     def enter(self, spec: JobSpec, leaving: Sequence[JobRow] = ()) -> QueueFull | None:
         """Let a job in, for which `leaving` jobs (of any queue) are cancelled; or say that there is no room."""
@@ -138,7 +183,7 @@ def size_of(spec: JobSpec) -> int:
 
 
 def _size_of_row(row: JobRow) -> int:
-    return sum(byte_length(row[name] or "") for name in ("args", "meta", "extra"))
+    return sum(byte_length(row[name] or "") for name in _SIZED)
 
 
 def settle(gates: Iterable[Gate], now: dt.datetime, using: str) -> list[JobRow]:

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
+import operator
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from django_ojs import clock, jsontext, sql, states
+from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
-from django_ojs.errors import BatchAborted, NotFound, OJSError, QueueFull
+from django_ojs.errors import BatchAborted, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
-from django_ojs.operations import backpressure
+from django_ojs.operations import backpressure, walking
 from django_ojs.operations.cancel import cancel
 from django_ojs.operations.common import atomic, database, refuse
 from django_ojs.operations.delete import delete_ended
 from django_ojs.operations.hurry import hurry
 from django_ojs.operations.push import Outcome, push_each
 from django_ojs.operations.retry import retry
+from django_ojs.policies import redaction
 from django_ojs.states import State, Verb
 
 #: What a filter that names no states looks for.
@@ -49,6 +53,7 @@ class Filter:
     meta: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def condition(self) -> Q:
+        """What the database decides, which is all but `meta`."""
         found = Q(state__in=list(self.states))
         for column in ("type", "queue", "priority"):
             if (value := getattr(self, column)) not in ("", None):
@@ -57,23 +62,40 @@ class Filter:
             found &= Q(enqueued_at__lt=self.enqueued_before)
         if self.enqueued_after:
             found &= Q(enqueued_at__gt=self.enqueued_after)
-        for name in self.meta:  # narrows the search: the text holds each name in quotes
-            found &= Q(meta__contains=name)
         return found
 
 
 def matching(wanted: Filter, visible: Q, limit: int, *, using: str | None = None) -> list[uuid.UUID]:
-    """The ids of at most `limit` jobs that fit, oldest id first. `visible` is what the caller may touch."""
-    jobs = Job.objects.using(database(using)).filter(wanted.condition() & visible).order_by("pk")
+    """The ids of at most `limit` jobs that fit, oldest id first. `visible` is what the caller may touch.
+
+    A `meta`, which no index finds, is looked for among so many jobs and so long as `OJS["SEARCH_DEPTH"]` and
+    `OJS["SEARCH_SECONDS"]` allow over HTTP. Raises `InvalidRequest` where that was not far enough.
+    """
+    jobs = Job.objects.using(database(using)).filter(wanted.condition() & visible)
     if not wanted.meta:
-        return list(jobs.values_list("pk", flat=True)[:limit])
+        return list(jobs.order_by("pk").values_list("pk", flat=True)[:limit])
+    rest = functools.reduce(operator.and_, (Q(meta__contains=name) for name in wanted.meta))
+    done = walking.walk(
+        jobs, "id", lambda part: _with_meta(part.filter(rest), wanted.meta), limit,
+        depth=walking.DEEPER * ojs_settings.SEARCH_DEPTH, seconds=ojs_settings.SEARCH_SECONDS, descending=False,
+    )  # fmt: skip
+    if done.ended in ("depth", "time"):
+        raise InvalidRequest(
+            f"filter.meta was looked for in {done.looked} jobs, and more fit the rest of the filter.",
+            details={"field": "filter.meta", "searched": done.looked, "found": len(done.found)},
+            hint="Nothing was changed. Narrow the filter by queue, type, state, priority or the time of enqueueing.",
+        )
+    return sorted(done.found)[:limit]
+
+
+def _with_meta(jobs: QuerySet[Job], meta: dict[str, Any]) -> list[uuid.UUID]:
+    """Those with these members. What the site hides counts as it is shown, or asking would tell what it is."""
+    hides = redaction.active() is not None
     found: list[uuid.UUID] = []
-    rows: Iterable[tuple[uuid.UUID, Any]] = jobs.values_list("pk", "meta").iterator(chunk_size=_CHUNK)
-    for job_id, meta in rows:
-        if all(name in (meta or {}) and _same(meta[name], value) for name, value in wanted.meta.items()):
+    for job_id, job_type, value in jobs.values_list("pk", "type", "meta").iterator(chunk_size=_CHUNK):
+        shown = redaction.part("meta", value or {}, job_type, value) if hides else value or {}
+        if all(name in shown and _same(shown[name], wanted) for name, wanted in meta.items()):
             found.append(job_id)
-            if len(found) == limit:
-                break
     return found
 
 

@@ -7,15 +7,17 @@ So whoever leads goes on where the last one stopped, and no job is done twice or
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db import InterfaceError, OperationalError
+from django.db.models import F, Q, QuerySet
 
 from django_ojs import clock, sql
 from django_ojs.contention import retried
-from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
+from django_ojs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import log
 from django_ojs.models import BulkAction, Job
 from django_ojs.operations import audit, bulk
@@ -28,9 +30,12 @@ from django_ojs.operations.hurry import hurry
 from django_ojs.operations.retry import check_override, retry
 from django_ojs.operations.selection import Selection, readable
 from django_ojs.operations.sweep import BATCH
+from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State
 from django_ojs.told import told
+
+logger = logging.getLogger(__name__)
 
 #: The verbs, and what an event calls the jobs that were done. `run` has none: what it does is no verb of the binding.
 VERBS = {"retry": "retried", "delete": "deleted", "cancel": "cancelled", "run": ""}
@@ -38,6 +43,8 @@ VERBS = {"retry": "retried", "delete": "deleted", "cancel": "cancelled", "run": 
 LETTER_VERBS = ("retry", "delete")
 #: Refusals that are kept, and how long an action that has ended is.
 MAX_ERRORS, KEPT = 20, dt.timedelta(days=30)
+#: How often a batch may break off before its action has failed.
+MAX_TRIES = 5
 #: More than anybody looks for.
 MANY = 2**62
 
@@ -103,11 +110,31 @@ def running(using: str | None = None) -> list[BulkAction]:
     return list(found.order_by("pk"))
 
 
-@retried
 def advance(*, using: str | None = None) -> bool:
-    """Do one batch of the action that was asked for first; False where there is none."""
+    """Do one batch of the action whose turn it is; False where there is none.
+
+    That is the first that was asked for, of those whose batches broke off the least. A fault of the database is noted
+    at the action and raised: it is tried again, behind the others, and ends as failed after `MAX_TRIES`. Any other
+    fault would come again, and ends it at once.
+    """
     using = database(using)
-    actions = BulkAction.objects.using(using).filter(state=BulkAction.State.RUNNING).order_by("pk")
+    turn: list[int] = []
+    try:
+        return _advance(turn, using=using)
+    except Exception as error:
+        if not turn:
+            raise
+        passing = isinstance(error, OperationalError | InterfaceError | BackendUnavailable)
+        _broke_off(turn[-1], error, MAX_TRIES if passing else 1, using)
+        if passing:
+            raise
+        logger.exception("Bulk action %s has failed.", turn[-1])
+        return True
+
+
+@retried
+def _advance(turn: list[int], *, using: str) -> bool:
+    actions = BulkAction.objects.using(using).filter(state=BulkAction.State.RUNNING).order_by("tries", "pk")
     if not actions.exists():
         return False
     with atomic(using=using):
@@ -115,13 +142,27 @@ def advance(*, using: str | None = None) -> bool:
         action = actions.select_for_update().first()
         if action is None:
             return False
+        turn.append(action.pk)
         batch, more = _next(action, using)
         if batch:
             _do(action, batch, using)
         if not more:
             _end(action, using)
+        action.tries, action.problem = 0, ""
         action.save(using=using)
     return True
+
+
+def _broke_off(action_id: int, error: Exception, most: int, using: str) -> None:
+    """Note why a batch broke off, and end the action if that was once too often.
+
+    Where the site hides anything it is the kind of the error: a sentence may repeat arguments.
+    """
+    kind = type(error).__name__
+    problem = f"{kind}: {error}" if str(error) and redaction.active() is None else kind
+    found = BulkAction.objects.using(using).filter(pk=action_id, state=BulkAction.State.RUNNING)
+    found.update(tries=F("tries") + 1, problem=problem.replace("\0", "")[:500])
+    found.filter(tries__gte=most).update(state=BulkAction.State.FAILED, finished_at=clock.now(using))
 
 
 def prune(now: dt.datetime, batch: int, using: str) -> int:
@@ -201,6 +242,7 @@ def facts(action: BulkAction) -> dict[str, Any]:
         "id": action.pk, "action": action.verb, "state": action.state, "expected": action.expected,
         "matched": action.matched, "succeeded": action.succeeded, "failed": action.failed,
         "filter": readable(action.filter), "override": action.override, "errors": action.errors or [],
+        "problem": action.problem or None,
         "actor": action.actor, "door": action.door, "created_at": format_instant(action.created_at),
         "finished_at": format_instant(action.finished_at) if action.finished_at else None,
     }  # fmt: skip

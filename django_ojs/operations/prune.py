@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 
 from django_ojs import clock, sql
@@ -99,9 +99,13 @@ def _edge(now: dt.datetime, seconds: float) -> dt.datetime:
 
 
 def _prune_jobs(condition: Q, now: dt.datetime, batch: int, using: str) -> int:
-    running = Workflow.objects.using(using).filter(state=Workflow.State.RUNNING)  # they may pass the results on
-    jobs = Job.objects.using(using).filter(condition).exclude(workflow_id__in=running.values("pk"))
-    return _delete(jobs.order_by("finished_at"), batch, using)
+    return _delete(_unneeded(Job.objects.using(using).filter(condition), using).order_by("finished_at"), batch, using)
+
+
+def _unneeded(jobs: QuerySet[Job], using: str) -> QuerySet[Job]:
+    """Without those of running workflows, which may pass their results and errors on."""
+    running = Workflow.objects.using(using).filter(state=Workflow.State.RUNNING)
+    return jobs.exclude(workflow_id__in=running.values("pk"))
 
 
 def _prune_workflows(now: dt.datetime, batch: int, using: str) -> int:
@@ -125,7 +129,8 @@ def _prune_results(now: dt.datetime, batch: int, using: str) -> int:
     kept = Q(result__isnull=False, workflow_id__isnull=True)
     jobs = Job.objects.using(using).filter(kept).order_by("finished_at")
     with atomic(using=using):
-        ids = (_own_results(jobs, now, batch) + _default_results(jobs, now, batch, using))[:batch]
+        ids = _own_results(jobs, now, batch)
+        ids += _default_results(jobs, now, batch - len(ids), using)
         rows = sql.store(using).lock(ids) if ids else []
         Job.objects.using(using).filter(pk__in=[row["id"] for row in rows]).update(result=None)
         log.append([catalogue.of_job("result.pruned", row, now, "scheduler") for row in rows], using)
@@ -158,20 +163,29 @@ _seen: dict[str, dt.datetime] = {}
 _LATE = dt.timedelta(hours=1)
 
 
+def forget() -> None:
+    """Drop what this process remembers: the next pass looks at all results."""
+    _seen.clear()
+
+
 def _default_results(jobs: QuerySet[Job], now: dt.datetime, batch: int, using: str) -> list[Any]:
-    if ojs_settings.RESULT_TTL is None:
+    if ojs_settings.RESULT_TTL is None or batch <= 0:
         return []
     edge = _before(now, ojs_settings.RESULT_TTL)
     due = jobs.filter(state=State.COMPLETED, result_ttl__isnull=True, finished_at__lte=edge)
     if (seen := _seen.get(using)) is not None and seen <= edge:
         due = due.filter(finished_at__gte=seen - _LATE)  # the index is read from where the last pass ended
     found: list[tuple[Any, Any]] = list(due.values_list("pk", "finished_at")[:batch])
-    _seen[using] = found[-1][1] if len(found) == batch else edge
+    reached = found[-1][1] if len(found) == batch else edge
+    transaction.on_commit(lambda: _seen.update({using: reached}), using=using)
     return [pk for pk, _ in found]
 
 
 def _prune_surplus_dead_letters(batch: int, using: str) -> int:
-    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue with a bound as many as it says."""
+    """Keep the newest: `DEAD_LETTER_MAX_COUNT` in all, and of each queue with a bound as many as it says.
+
+    Those of running workflows do not count, and stay.
+    """
     dead = Job.objects.using(using).dead_letters()
     pruned = _prune_surplus(dead, ojs_settings.DEAD_LETTER_MAX_COUNT, batch, using)
     for queue in Queue.objects.using(using).filter(config__contains='"max_count"').exclude(name=TEMPLATE):
@@ -183,8 +197,8 @@ def _prune_surplus_dead_letters(batch: int, using: str) -> int:
 
 def _prune_surplus(dead: QuerySet[Job], limit: int, batch: int, using: str) -> int:
     """The newest `limit` stay; the id decides between those that ended at the same instant."""
-    surplus = dead.order_by("-finished_at", "-pk").values_list("pk", flat=True)[limit : limit + batch]
-    return _delete(Job.objects.using(using).filter(pk__in=list(surplus)), batch, using)
+    newest = _unneeded(dead, using).order_by("-finished_at", "-pk").values_list("pk", flat=True)
+    return _delete(Job.objects.using(using).filter(pk__in=list(newest[limit : limit + batch])), batch, using)
 
 
 #: Events that readers have had a chance to see: what has no place in the log's order yet stays.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 
+from django_ojs.contention import harmless
 from django_ojs.errors import JobTypeNotAllowed, QueuePaused
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
@@ -78,7 +79,7 @@ def _create(names: list[str], template: QueueDefaults, now: dt.datetime, using: 
     """Add rows for new queues, committed on their own.
 
     Inside the caller's transaction they would make everybody else who uses the same new queue wait for
-    its end; so there they are added right after it.
+    its end; so there they are added right after it, and if that fails, at the next push.
     """
 
     def create() -> None:
@@ -86,11 +87,12 @@ def _create(names: list[str], template: QueueDefaults, now: dt.datetime, using: 
         Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
         _remember(dict.fromkeys(names, template), using)
 
+    follow = harmless(create, using)
     blocks = connections[using].atomic_blocks
     if all(getattr(block, "_from_testcase", False) for block in blocks):  # a TestCase's own never commits
-        create()
+        follow()
     else:
-        transaction.on_commit(create, using=using)
+        transaction.on_commit(follow, using=using)
 
 
 def defaults(name: str, using: str) -> QueueDefaults:

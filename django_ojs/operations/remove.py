@@ -57,18 +57,18 @@ def remove(
         queue = Queue.objects.using(using).select_for_update().filter(name=name).first()
         if queue is None:
             raise NotFound.resource("queue", name)
-        live = Job.objects.using(using).live().filter(queue=name)
-        if strategy == "reject" and live.exists():
-            raise Conflict(
-                f"The queue '{name}' has jobs that have not ended.",
-                details={"resource_type": "queue", "resource_id": name, "live_jobs": live.count()},
-                hint="Wait for them, or delete with strategy discard or move.",
-            )
         queue.draining, queue.move_to = True, target
         queue.save(using=using, update_fields=["draining", "move_to"])
         transaction.on_commit(queues.forget, using=using)
         audit.append([entry] if entry else [], using)
         ended = strategy == "reject" and _end(name, using)
+        if strategy == "reject" and not ended:  # which undoes all of this
+            live = Job.objects.using(using).live().filter(queue=name)
+            raise Conflict(
+                f"The queue '{name}' has jobs that have not ended.",
+                details={"resource_type": "queue", "resource_id": name, "live_jobs": live.count()},
+                hint="Wait for them, or delete with strategy discard or move.",
+            )
     affected = 0
     while strategy == "move" and (count := _move(name, target, using)):
         affected += count

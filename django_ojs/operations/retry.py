@@ -1,7 +1,7 @@
 """RETRY (core 6.3): an operator revives jobs from the dead letter queue (jobs 7.3).
 
-The attempt starts from 0 and the errors are cleared; the old ones stay readable under
-`x_previous_errors`. A deadline that has passed is lifted, or the job would expire again at once.
+The attempt starts from 0 and the errors are cleared; the newest of the old ones, `OJS["ERROR_HISTORY"]` at most,
+stay readable under `x_previous_errors`. A deadline that has passed is lifted, or the job would expire again at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_ojs import clock, envelope, jsontext, sql
+from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.envelope import JobSpec
 from django_ojs.errors import InvalidRequest, NotFound, OJSError
@@ -88,7 +89,8 @@ def _revive(row: JobRow, now: Any, using: str) -> None:
     extra = jsontext.loads(row["extra"]) if row["extra"] else {}
     if row["errors"]:
         before = extra.get("x_previous_errors")  # a client may have sent one of its own, of any kind
-        extra["x_previous_errors"] = [*(before if isinstance(before, list) else []), *jsontext.loads(row["errors"])]
+        errors = [*(before if isinstance(before, list) else []), *jsontext.loads(row["errors"])]
+        extra["x_previous_errors"] = errors[-ojs_settings.ERROR_HISTORY :]
     ends = {name: row[name] for name in ("expires_at", "start_by", "deadline_at")}
     row.update(
         state=State.AVAILABLE.value, attempt=0, enqueued_at=clock.stamps(1, using), errors="", started_at=None,

@@ -38,5 +38,10 @@ def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUI
     return found
 
 
+def forget() -> None:
+    """Drop what this process remembers of workflows."""
+    _cache.clear()
+
+
 def of(flow: Workflow) -> Shape:
     return Shape(workflowgraph.decode(flow.graph), flow.public_id, flow.facts)

@@ -17,6 +17,8 @@ from django.db.models import QuerySet
 
 #: Rows of the first slice and of the largest; jobs that are few enough to be read all.
 FIRST, LARGEST, FEW = 1000, 8000, 20_000
+#: A request looks at so many times `OJS["SEARCH_DEPTH"]`: nobody sits before it, and each costs more than a slice.
+DEEPER = 5
 
 
 @dataclasses.dataclass(slots=True)

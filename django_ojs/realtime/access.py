@@ -108,6 +108,9 @@ class _Renewals:
             self._known[caller.credentials] = known
         caller.request = known[1]
 
+    def forget(self) -> None:
+        self._known.clear()
+
 
 _renewals = _Renewals()
 

@@ -181,9 +181,14 @@ class Threads:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            result = work()
-            with self._lock:
-                self._busy -= 1
+            result = None
+            try:
+                result = work()
+            except BaseException:  # a thread that ended would be counted on for ever
+                logger.exception("A webhook's thread failed for a reason of ours.")
+            finally:
+                with self._lock:
+                    self._busy -= 1
             if result is not None:
                 self._results.put(result)
                 self._wake()

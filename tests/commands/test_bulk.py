@@ -157,6 +157,16 @@ def test_what_was_refused_is_told_and_exits_with_3() -> None:
     assert str(dead.id) in beside
 
 
+def test_why_one_failed_is_told_and_exits_with_3() -> None:
+    enqueue("a.b")
+    pk = run("ojs_jobs", "cancel", "--all", "--background", "--yes")[0]
+    BulkAction.objects.update(filter={})  # nothing that could be read
+    finish()
+    out, beside = partly("ojs_bulk", "show", pk)
+    assert out == "cancel jobs: failed, 0 of 1 jobs, 0 refused."
+    assert beside == "Its latest batch broke off: KeyError: 'states'"
+
+
 def test_watching_shows_a_bar_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         enqueue("a.b")

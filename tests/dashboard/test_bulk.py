@@ -105,6 +105,15 @@ def test_a_bulk_action_is_stopped_with_a_button(admin_client: Client, soon_many:
     ]  # fmt: skip
 
 
+def test_why_one_failed_is_on_its_page(admin_client: Client, soon_many: None) -> None:
+    dead(3)
+    confirmed(admin_client, DELETE_ALL)
+    BulkAction.objects.update(state="failed", problem="ValueError: <b>")
+    page = admin_client.get(url("bulkaction", "change", BulkAction.objects.get().pk)).content.decode()
+    assert "ValueError: &lt;b&gt;" in page
+    assert "<b>" not in page.replace("<b>3</b>", "")
+
+
 def test_a_scheduler_that_runs_is_not_missed(admin_client: Client, soon_many: None) -> None:
     dead(3)
     Lease.objects.create(name="scheduler", holder="x", expires_at=clock.now() + clock.dt.timedelta(minutes=1))

@@ -124,6 +124,17 @@ def test_a_dry_run_counts_and_begins_nothing(api: Api) -> None:
     assert not BulkAction.objects.exists()
 
 
+def test_one_that_fails_says_why(api: Api) -> None:
+    api.push()
+    where = api.post("/admin/jobs/bulk/cancel", {"filter": {}, "confirm": True, "background": True}).json()["id"]
+    assert api.get(f"/admin/bulk-actions/{where}").json()["problem"] is None
+    BulkAction.objects.update(filter={})  # nothing that could be read
+    assert bulkactions.advance()
+    answer = api.get(f"/admin/bulk-actions/{where}").json()
+    assert (answer["state"], answer["problem"]) == ("failed", "KeyError: 'states'")
+    assert len(api.get("/admin/bulk-actions", {"state": "failed"}).json()["items"]) == 1
+
+
 def test_one_is_stopped_once(api: Api) -> None:
     for _ in range(3):
         api.push()

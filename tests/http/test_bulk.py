@@ -238,3 +238,53 @@ class TestChanges:
         items = limited.post("/jobs/bulk/cancel", {"filter": {}}).json()["items"]
         assert [item["job_id"] for item in items] == [mine["id"]]
         error_of(with_key("push").post("/jobs/bulk/delete", {"filter": {}}), 403, "permission_denied")
+
+
+class TestAMetaThatIsLookedFor:
+    """No index finds a meta, and what the site hides is not to be found out by asking for it."""
+
+    @pytest.fixture
+    def hidden(self, api: Api, settings: Any) -> Api:
+        rules = {"keys": ["password"], "types": {"secret.*": ["meta"]}, "classified": True}
+        settings.OJS = {**settings.OJS, "REDACT": rules}
+        return api
+
+    @pytest.mark.parametrize(
+        "type, meta, guess",
+        [
+            ("a.b", {"password": "right"}, {"password": "right"}),
+            ("a.b", {"login": {"password": "right"}}, {"login": {"password": "right"}}),
+            ("secret.b", {"tenant": "right"}, {"tenant": "right"}),
+            ("a.b", {"tenant": "right", "data_classification": "restricted"}, {"tenant": "right"}),
+        ],
+    )
+    @pytest.mark.parametrize("verb", ["cancel", "retry", "delete"])
+    def test_a_right_guess_tells_no_more_than_a_wrong_one(
+        self, hidden: Api, verb: str, type: str, meta: Any, guess: Any
+    ) -> None:
+        hidden.push(type, meta=meta)
+        body = {"filter": {"meta": guess, "state": "available"}}
+        assert hidden.post(f"/jobs/bulk/{verb}", body).json()["total_matched"] == 0
+
+    def test_what_is_shown_can_be_asked_for(self, hidden: Api) -> None:
+        hidden.push(meta={"password": "right", "tenant": "a"})
+        body = {"filter": {"meta": {"tenant": "a"}}}
+        assert hidden.post("/jobs/bulk/cancel", body).json()["total_matched"] == 1
+
+    def test_it_is_looked_for_only_so_far(self, api: Api, settings: Any) -> None:
+        settings.OJS = {**settings.OJS, "SEARCH_DEPTH": 1, "SEARCH_SECONDS": 60.0}
+        wanted = api.push(queue="small", meta={"tenant": "a"})["id"]
+        for n in range(6):
+            api.push(args=[n], meta={"tenant": "b"})
+        answer = api.post("/jobs/bulk/cancel", {"filter": {"meta": {"tenant": "a"}}})
+        error = error_of(answer, 400, "invalid_request")
+        assert (error["details"]["field"], error["details"]["searched"]) == ("filter.meta", 5)
+        assert not Job.objects.filter(state="cancelled").exists()
+        answer = api.post("/jobs/bulk/cancel", {"filter": {"meta": {"tenant": "a"}, "queue": "small"}})
+        assert [item["job_id"] for item in answer.json()["items"]] == [wanted]
+
+    def test_it_ends_where_there_are_enough_oldest_first(self, api: Api, settings: Any) -> None:
+        settings.OJS = {**settings.OJS, "SEARCH_DEPTH": 1, "SEARCH_SECONDS": 60.0, "MAX_BATCH_SIZE": 2}
+        ids = [api.push(args=[n], meta={"tenant": "a"})["id"] for n in range(7)]
+        body = api.post("/jobs/bulk/cancel", {"filter": {"meta": {"tenant": "a"}}}).json()
+        assert ([item["job_id"] for item in body["items"]], body["has_more"]) == (ids[:2], True)

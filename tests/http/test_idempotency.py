@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections, transaction
 
 from django_ojs import clock
 from django_ojs.http import idempotency
 from django_ojs.http.idempotency import Answer, Operation
-from django_ojs.models import IdempotencyKey, Job
+from django_ojs.models import IdempotencyKey, Job, RateLimit
+from django_ojs.operations import limits
 from tests.http.conftest import Api, error_of
 
 KEY = {"Idempotency-Key": "order-1"}
@@ -181,3 +182,43 @@ def test_the_answer_and_the_job_are_stored_together(api: Api) -> None:
     stored = IdempotencyKey.objects.get()
     assert stored.status == 201
     assert abs(clock.now() - stored.created_at) < dt.timedelta(minutes=1)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "limit, left",
+    [
+        ({"key": "new", "concurrency": 3}, "3"),
+        ({"key": "new", "rate": {"limit": 5, "period": "PT1M"}}, "5"),
+        ({"key": "queue:orders", "throttle": {"limit": 2, "period": "PT1S"}}, "2"),
+    ],
+)
+def test_a_push_under_a_limit_that_nobody_noted_yet(api: Api, limit: dict[str, Any], left: str) -> None:
+    answer = api.post("/jobs", JOB | {"rate_limit": limit}, **KEY)
+    assert (answer.status_code, answer["X-RateLimit-Limit"], answer["X-RateLimit-Remaining"]) == (201, left, left)
+    assert RateLimit.objects.get().key == limit["key"]
+    again = api.post("/jobs", JOB | {"rate_limit": limit}, **KEY)
+    assert (again.content, again["X-RateLimit-Limit"]) == (answer.content, left)
+    batch = {"jobs": [JOB | {"rate_limit": limit | {"key": "another"}}] * 2}
+    assert api.post("/jobs/batch", batch, **KEY).status_code == 201
+    assert Job.objects.count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_stored_is_answered_whatever_becomes_of_its_limit(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*args: Any) -> None:
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(limits, "describe", lost)
+    answer = api.post("/jobs", JOB | {"rate_limit": {"key": "new", "concurrency": 3}})
+    assert (answer.status_code, "X-RateLimit-Limit" in answer.headers) == (201, False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_such_a_push_inside_a_transaction_of_the_sites(api: Api) -> None:
+    with transaction.atomic():
+        answer = api.post("/jobs", JOB | {"rate_limit": {"key": "new", "concurrency": 3}})
+    assert (answer.status_code, answer["X-RateLimit-Limit"]) == (201, "3")
+    assert RateLimit.objects.get().key == "new"

@@ -7,10 +7,11 @@ import uuid
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 
 from django_ojs.events import log
 from django_ojs.models import Job
+from django_ojs.operations import prune as pruning
 from django_ojs.operations.ack import Ack, ack_one
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
@@ -265,3 +266,52 @@ def test_on_request_the_log_says_who_was_shown_and_refused_what(api: Api, settin
     told = [(event["type"], event["job_id"]) for event in api.get("/events", {"types": types}).json()["events"]]
     shown = [("result.stored", job_id), ("result.retrieved", job_id), ("result.retrieved", job_id)]
     assert told == [*shown, ("result.rejected", running)], "INFO tells nobody"
+
+
+class TestAPassBreaksNothingOff:
+    """`prune` remembers how far it has come: only what is dealt with, and only when that is committed."""
+
+    @pytest.fixture(autouse=True)
+    def _beginning(self, settings: Any) -> None:
+        settings.OJS = {**settings.OJS, "RESULT_TTL": 100}
+        pruning.forget()
+
+    def _left(self) -> int:
+        return Job.objects.filter(result__isnull=False).count()
+
+    @pytest.mark.django_db(transaction=True)
+    def test_results_with_a_time_of_their_own_leave_room_for_the_rest(self, api: Api, frozen_clock: Any) -> None:
+        for n in range(3):
+            done(api, n)
+        frozen_clock.advance(hours=3)
+        for n in range(2):
+            done(api, n, result_ttl=1)
+        frozen_clock.advance(hours=3)
+        assert [prune(batch=4)["results"] for _ in range(3)] == [4, 1, 0]
+        assert self._left() == 0
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_batch_of_those_alone_moves_no_place(self, api: Api, frozen_clock: Any) -> None:
+        done(api, 0)
+        frozen_clock.advance(hours=3)
+        for n in range(2):
+            done(api, n, result_ttl=1)
+        frozen_clock.advance(hours=3)
+        assert [prune(batch=2)["results"] for _ in range(3)] == [2, 1, 0]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_what_was_rolled_back_is_looked_at_again(
+        self, api: Api, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done(api, 1)
+        frozen_clock.advance(hours=3)
+        with monkeypatch.context() as patch:
+            patch.setattr(pruning.sql.store("default").__class__, "lock", _away)
+            with pytest.raises(OperationalError):
+                prune()
+        assert self._left() == 1
+        assert prune()["results"] == 1
+
+
+def _away(*args: Any, **kwargs: Any) -> None:
+    raise OperationalError("the database is away")

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.errors import QueueFull
 from django_ojs.events import log
 from django_ojs.models import Job, Queue
@@ -36,6 +36,24 @@ def bound(config: dict[str, Any] | None = None, **backpressure: Any) -> None:
 
 def job(n: int = 0, **more: Any) -> dict[str, Any]:
     return {"type": "test.bounded", "args": [n], "queue": QUEUE, **more}
+
+
+def hundred_bytes(n: int) -> dict[str, Any]:
+    """A job that takes so many in the count; meta are `{}`."""
+    return job() | {"args": ["x" * (92 - len(str(n))), n]}
+
+
+def _noting_locked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    found: list[int] = []
+    real = backpressure._locked
+
+    def locked(*args: Any) -> Any:
+        rows = real(*args)
+        found.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(backpressure, "_locked", locked)
+    return found
 
 
 def make(n: int = 0, **more: Any) -> Any:
@@ -165,6 +183,61 @@ class TestDropOldest:
             push([job() | {"args": ["x" * 90, n]}])
         push([job() | {"args": ["y" * 180]}])
         assert Job.objects.filter(state="available").count() == 2
+
+    @pytest.mark.parametrize("sliced", [1, 2, 500])
+    @pytest.mark.parametrize("count, dropped", [(1, 1), (3, 3), (12, 10)])
+    def test_by_size_no_more_are_locked_than_have_to_go(
+        self, monkeypatch: pytest.MonkeyPatch, sliced: int, count: int, dropped: int
+    ) -> None:
+        monkeypatch.setattr(backpressure, "_SLICE", sliced)
+        bound({"backpressure": {"max_size_bytes": 1000, "strategy": "drop_oldest"}})
+        locked = _noting_locked(monkeypatch)
+        for n in range(10):
+            push([hundred_bytes(n)])
+        push_each([hundred_bytes(n) for n in range(10, 10 + count)])
+        assert sum(locked) == dropped
+        waiting = Job.objects.filter(state="available").order_by("enqueued_at")
+        assert [found.args[1] for found in waiting] == [*range(dropped, 10 + min(count, 10))]
+
+    def test_bytes_are_counted_as_they_are_stored(self) -> None:
+        bound({"backpressure": {"max_size_bytes": 300, "strategy": "drop_oldest"}})
+        push([job() | {"args": ["é" * 70]}])
+        push([job() | {"args": ["x" * 130]}])
+        push([job() | {"args": ["y" * 130]}])
+        assert Job.objects.filter(state="available").count() == 2
+
+    def test_by_size_and_by_number(self) -> None:
+        bound({"backpressure": {"max_depth": 4, "max_size_bytes": 1000, "strategy": "drop_oldest"}})
+        for n in range(5):
+            push([job(n)])
+        assert [found.args for found in Job.objects.filter(state="available").order_by("pk")] == [[1], [2], [3], [4]]
+
+    def test_what_never_fits_drops_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bound({"backpressure": {"max_size_bytes": 300, "strategy": "drop_oldest"}})
+        push([hundred_bytes(0)])
+        locked = _noting_locked(monkeypatch)
+        with pytest.raises(QueueFull):
+            push([job() | {"args": ["x" * 400]}])
+        assert (sum(locked), Job.objects.filter(state="available").count()) == (0, 1)
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("vendor", [
+        pytest.param("postgresql", marks=pytest.mark.postgres), pytest.param("mysql", marks=pytest.mark.mariadb),
+    ])  # fmt: skip
+    def test_a_worker_finds_the_rest_meanwhile(self, vendor: str) -> None:
+        bound({"backpressure": {"max_size_bytes": 1000, "strategy": "drop_oldest"}})
+        for n in range(10):
+            push([hundred_bytes(n)])
+
+        def work() -> list[Any]:
+            try:
+                return [jsontext.loads(row["args"])[1] for row in fetch([QUEUE], count=20)]
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1) as pool, transaction.atomic():
+            push([hundred_bytes(10)])
+            assert pool.submit(work).result(30) == [*range(1, 10)]
 
 
 class TestWarning:

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
@@ -97,7 +97,7 @@ def test_a_pass_that_breaks_off_has_done_nothing_and_the_next_goes_on(monkeypatc
     bulkactions.advance()
     with monkeypatch.context() as broken:
         broken.setattr(bulkactions.audit, "append", _explode)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(OperationalError):
             bulkactions.advance()
     assert sorted(states(ids)) == ["discarded"] * 2 + ["gone"] * 3
     finish()
@@ -106,7 +106,79 @@ def test_a_pass_that_breaks_off_has_done_nothing_and_the_next_goes_on(monkeypatc
 
 
 def _explode(*args: Any) -> None:
-    raise RuntimeError("power cut")
+    raise OperationalError("power cut")
+
+
+def _err(*args: Any) -> None:
+    raise ValueError("a fault of ours")
+
+
+def test_one_that_cannot_go_on_ends_at_once_and_lets_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids, others = dead(4, queue="a"), dead(1, queue="b")
+    broken, fine = started("delete", queue="a"), started(queue="b")
+    bulkactions.advance()
+    with monkeypatch.context() as patch:
+        patch.setattr(bulkactions, "delete", lambda *args, **kwargs: _err())
+        assert bulkactions.advance()
+    finish()
+    broken.refresh_from_db()
+    fine.refresh_from_db()
+    assert (broken.state, broken.problem, broken.matched) == ("failed", "ValueError: a fault of ours", 3)
+    assert broken.finished_at is not None
+    assert "a fault of ours" in caplog.text
+    assert (fine.state, states(others), sorted(states(ids))) == (
+        "completed",
+        ["available"],
+        ["discarded"] + ["gone"] * 3,
+    )
+    assert bulkactions.facts(broken)["problem"] == "ValueError: a fault of ours"
+    with pytest.raises(Conflict):
+        bulkactions.cancel(broken.pk)
+
+
+def test_one_that_the_database_refuses_is_tried_again_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead(1, queue="a")
+    others = dead(1, queue="b")
+    broken = started("delete", queue="a")
+    started(queue="b")
+    with monkeypatch.context() as patch:
+        patch.setattr(bulkactions, "delete", lambda *args, **kwargs: _explode())
+        with pytest.raises(OperationalError):
+            bulkactions.advance()
+        broken.refresh_from_db()
+        assert (broken.state, broken.tries, broken.problem) == ("running", 1, "OperationalError: power cut")
+        assert bulkactions.advance()
+        assert states(others) == ["available"]
+        for _ in range(bulkactions.MAX_TRIES - 1):
+            with pytest.raises(OperationalError):
+                bulkactions.advance()
+    broken.refresh_from_db()
+    assert (broken.state, broken.succeeded) == ("failed", 0)
+    assert not bulkactions.advance()
+
+
+def test_a_batch_that_is_done_after_all_begins_the_tries_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead(1)
+    action = started("delete")
+    with monkeypatch.context() as patch:
+        patch.setattr(bulkactions, "delete", lambda *args, **kwargs: _explode())
+        with pytest.raises(OperationalError):
+            bulkactions.advance()
+    finish()
+    action.refresh_from_db()
+    assert (action.state, action.tries, action.problem, action.succeeded) == ("completed", 0, "", 1)
+
+
+def test_what_the_site_hides_is_not_in_the_reason(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.OJS = {"REDACT": {"keys": ["password"]}}
+    dead(1)
+    action = started("delete")
+    monkeypatch.setattr(bulkactions, "delete", lambda *args, **kwargs: _err())
+    bulkactions.advance()
+    action.refresh_from_db()
+    assert (action.state, action.problem) == ("failed", "ValueError")
 
 
 def test_jobs_that_ended_at_one_instant_are_all_done() -> None:

@@ -248,6 +248,18 @@ def test_an_override_is_validated_like_a_push_and_may_change_the_policy() -> Non
     assert Queue.objects.filter(name="new").exists()
 
 
+def test_of_earlier_errors_as_many_are_kept_as_of_a_jobs_own(settings: Any) -> None:
+    settings.OJS = {"ERROR_HISTORY": 10}
+    (job_id,) = dead_letters(1)
+    for n in range(11):
+        retry_one(job_id)
+        fetch(["default"])
+        fail_one(Failure(job_id, {"message": f"again {n}"}))
+    retry_one(job_id)
+    earlier = envelope.render(info(job_id))["x_previous_errors"]
+    assert [error["message"] for error in earlier] == [f"again {n}" for n in range(1, 11)]
+
+
 def test_dead_letters_of_one_instant_are_not_thrown_out_together(settings: Any, frozen_clock: Any) -> None:
     settings.OJS = {"DEAD_LETTER_MAX_COUNT": 3}
     ids = dead_letters(5)

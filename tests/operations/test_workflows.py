@@ -162,6 +162,16 @@ class TestResults:
             "1": {"job_id": str(failed["id"]), "code": "boom", "type": "Boom", "message": "broken", "attempt": 1}
         }
 
+    def test_a_callback_hears_of_errors_however_few_dead_letters_are_kept(self, settings: Any) -> None:
+        settings.OJS = {"DEAD_LETTER_MAX_COUNT": 0}
+        create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_complete": job("done")})
+        failed = discard("broken")
+        assert prune()["dead_letters"] == 0
+        complete("2")
+        row = complete()
+        assert envelope.render(row)["parent_errors"]["0"]["job_id"] == str(failed["id"])
+        assert prune()["dead_letters"] == 1
+
     def test_nested_workflows_have_results_and_hear_what_they_would_hear(self) -> None:
         inner = {"type": "group", "jobs": [job("x"), {"type": "chain", "steps": [job("y"), job("z")]}]}
         create(type="chain", steps=[job("a"), inner, job("b")])

@@ -8,10 +8,10 @@ import pytest
 from django.test import Client
 
 from django_ojs import clock
-from django_ojs.errors import InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
+from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.models import Job, Queue
-from django_ojs.operations import queues
+from django_ojs.operations import audit, queues
 from django_ojs.operations.ack import Ack, ack_one
 from django_ojs.operations.cancel import cancel
 from django_ojs.operations.configure import configure, document
@@ -148,6 +148,21 @@ class TestRemoval:
         with pytest.raises(InvalidRequest):
             remove("q", strategy, target)
         assert not Queue.objects.get(name="q").draining
+
+    def test_a_job_that_slips_in_while_its_queue_is_removed_keeps_it_open(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def slip_in(*args: Any) -> None:
+            queues._remember({"q": queues.PLAIN}, "default")  # as a process that looked at the queue a moment ago
+            push([{"type": "a.b", "args": [], "queue": "q"}])
+
+        configure("q", {})
+        with monkeypatch.context() as patch:
+            patch.setattr(audit, "append", slip_in)
+            with pytest.raises(Conflict, match="have not ended"):
+                remove("q")
+        assert not Queue.objects.get(name="q").draining
+        make()
 
     def test_what_is_not_there_and_what_must_stay(self) -> None:
         with pytest.raises(NotFound):

@@ -17,6 +17,7 @@ from django_ojs.events import log
 from django_ojs.models import WebhookDelivery, WebhookRelay
 from django_ojs.operations import webhookcounts, webhookdeliveries, webhooks
 from django_ojs.operations.fetch import fetch
+from django_ojs.scheduler.webhooks import Threads
 from django_ojs.webhooks import definition
 from django_ojs.webhooks.outcome import LONGEST_WAIT
 from tests.webhooks.conftest import SECRET, USING, Sender, deliver, deliveries, fresh, is_uuid7, relayed, subscribe
@@ -414,3 +415,22 @@ def test_attempts_are_counted_for_the_metrics(receiver: Receiver, sender: Sender
     assert success.retries == (0, 1, 0, 0, 0, 0, 0)
     assert sum(counted["job.enqueued", "failed"].retries) == 0
     assert webhookcounts.subscriptions() == 1
+
+
+def test_a_thread_outlives_whatever_it_was_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    done, others = threading.Event(), set(threading.enumerate())
+    threads = Threads(done.set)
+
+    def fail() -> None:
+        raise ValueError("a mail backend of the site's")
+
+    for _ in range(3):
+        threads.submit(fail)
+    threads.submit(lambda: "sent")
+    assert done.wait(30)
+    assert threads.results() == ["sent"]
+    threads.close()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(30)
+    assert threads._busy == 0
+    assert caplog.text.count("a mail backend of the site's") >= 3

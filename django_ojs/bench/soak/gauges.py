@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from django.db import connection
 
-from django_ojs.models import EventLog, Lease, UniqueLock, Worker
+from django_ojs.models import EventLog, Lease, Worker
 from django_ojs.operations import counts
 from django_ojs.testing.database import TRANSIENT
 from django_ojs.worker import vitals
 
 EVERY = 5.0  #: seconds between two samples
-TABLES = (*TRANSIENT, EventLog, Lease, UniqueLock)
+TABLES = (*TRANSIENT, EventLog, Lease)
 
 _SIZES = {
     "postgresql": "SELECT pg_total_relation_size(%s::regclass)",

@@ -32,7 +32,7 @@ class Command(ShellCommand):
         actions = parser.add_subparsers(dest="action", metavar="list|show|cancel", required=True)
         listing = actions.add_parser("list", help="the newest, those that run and those of the last 30 days")
         listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
-        showing = actions.add_parser("show", help="one, and what it was refused; exits with 3 where it was")
+        showing = actions.add_parser("show", help="one, and what it was refused; exits with 3 where it was, or failed")
         showing.add_argument("--watch", action="store_true", help="wait for its end, with a progress bar")
         stopping = actions.add_parser("cancel", help="let it end where it is; what it has done stays done")
         for action in (showing, stopping):
@@ -73,11 +73,13 @@ class Command(ShellCommand):
             )
             for refusal in action.errors or ():
                 self.stderr.write(f"{refusal['job_id']}: {refusal['error']}")
+            if action.problem:
+                self.stderr.write(f"Its latest batch broke off: {action.problem}")
         if action.state == _RUNNING and not _led():
             self.stderr.write("No scheduler is running: it goes on when one does.", str)
         if action.state == _RUNNING and watch:
             sys.exit(IN_PART)
-        if action.failed or action.state == BulkAction.State.CANCELLED:
+        if action.failed or action.state in (BulkAction.State.CANCELLED, BulkAction.State.FAILED):
             sys.exit(IN_PART)
 
     def _wait(self, action: BulkAction) -> BulkAction:

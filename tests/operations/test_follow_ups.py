@@ -1,0 +1,96 @@
+"""What follows a commit raises nothing: the work is stored, and would be done twice by whoever tries again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import InterfaceError, OperationalError, connection, transaction
+
+from django_ojs import contention, waking
+from django_ojs.models import Job, Queue, RateLimit
+from django_ojs.operations import limits, queues
+from django_ojs.operations.push import push
+
+LIMITED = {"type": "a.b", "args": [], "queue": "q", "rate_limit": {"key": "k", "concurrency": 1}}
+
+
+def broken(*args: Any, **kwargs: Any) -> None:
+    raise OperationalError("database is locked")
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "FIRST_PAUSE", 0)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAfterACommit:
+    def test_a_limit_that_cannot_be_noted_costs_no_second_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "_note", broken)
+            push([LIMITED])
+        assert Job.objects.count() == 1
+        assert not RateLimit.objects.exists()
+        push([LIMITED])  # notes it
+        assert Job.objects.count() == 2
+        assert RateLimit.objects.get().key == "k"
+
+    @pytest.mark.parametrize("in_callers", [False, True])
+    def test_nor_does_a_queue_that_cannot_be_created(self, monkeypatch: pytest.MonkeyPatch, in_callers: bool) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("django.db.models.query.QuerySet.bulk_create", broken)
+            if in_callers:
+                with transaction.atomic():
+                    push([LIMITED])
+            else:
+                push([LIMITED])
+        assert Job.objects.count() == 1
+        assert not Queue.objects.exists()
+        queues.noted.clear()
+        push([LIMITED])
+        assert Queue.objects.get().name == "q"
+
+    @pytest.mark.postgres
+    @pytest.mark.parametrize("in_callers", [False, True])
+    def test_nor_do_workers_that_cannot_be_woken(self, monkeypatch: pytest.MonkeyPatch, in_callers: bool) -> None:
+        monkeypatch.setattr(waking, "_notify", broken)
+        monkeypatch.setattr("django_ojs.operations.push.insert", _noting_sleepers())
+        if in_callers:
+            with transaction.atomic():
+                push([LIMITED])
+        else:
+            push([LIMITED])
+        assert Job.objects.count() == 1
+
+    def test_a_lost_connection_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        def lost() -> None:
+            raise InterfaceError("connection already closed")
+
+        contention.harmless(lost, connection.alias)()
+        assert "could not be done" in caplog.text
+
+    def test_other_faults_are_raised(self) -> None:
+        def wrong() -> None:
+            raise ValueError("a fault of ours")
+
+        with pytest.raises(ValueError, match="a fault of ours"):
+            contention.harmless(wrong, connection.alias)()
+
+
+@pytest.mark.django_db
+def test_inside_a_transaction_the_fault_is_the_callers() -> None:
+    with transaction.atomic(), pytest.raises(OperationalError):
+        contention.harmless(broken, connection.alias)()
+
+
+def _noting_sleepers() -> Any:
+    from django_ojs.operations import push as pushing
+
+    real = pushing.insert
+
+    def insert(*args: Any) -> bool:
+        real(*args)
+        return True
+
+    return insert
