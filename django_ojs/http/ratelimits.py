@@ -30,7 +30,7 @@ class RateLimits(OJSView):
     def get(self, request: Request) -> Response:
         using = router.db_for_write(RateLimit)
         page = paginate(RateLimit.objects.using(using), request, _ORDER)
-        shown = [limits.describe(row, using) for row in page.rows]
+        shown = limits.describe(page.rows, using)
         return Response({"items": shown, "rate_limits": shown, "pagination": page.pagination})
 
 
