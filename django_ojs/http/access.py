@@ -42,7 +42,7 @@ def check_documents(request: Request, documents: Iterable[Any]) -> None:
         except InvalidPayload:
             continue
         check_queue(request, queue)
-        check_type(request, job_type)
+        check_type(request, job_type, queue=queue)
 
 
 def check_jobs(request: Request, ids: Collection[uuid.UUID]) -> None:
@@ -60,7 +60,7 @@ def check_held(request: Request, worker_id: str) -> None:
 def check_row(request: Request, row: Mapping[str, Any]) -> None:
     if is_limited(request):
         check_queue(request, row["queue"])
-        check_type(request, row["type"])
+        check_type(request, row["type"], queue=row["queue"])
 
 
 def visible(request: Request) -> Q:
@@ -93,4 +93,4 @@ def _check_all(request: Request, condition: Q) -> None:
     jobs = Job.objects.using(router.db_for_write(Job)).filter(condition).order_by()
     for queue, job_type in jobs.values_list("queue", "type").distinct():
         check_queue(request, queue)
-        check_type(request, job_type)
+        check_type(request, job_type, queue=queue)

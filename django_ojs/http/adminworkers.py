@@ -1,23 +1,29 @@
-"""Workers as an operator sees them: `/admin/workers` (orchestration 3.8)."""
+"""Workers as an operator sees them: `/admin/workers` (orchestration 3.8).
+
+A key that is limited to queues sees the workers that serve one of them, and of their jobs its own. It directs none: a
+worker serves whoever uses its queues.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection
 from typing import Any
 
 from django.db import router
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 from django.db.models.functions import Coalesce
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import Conflict, NotFound
-from django_ojs.http import fields
+from django_ojs.errors import Conflict, NotFound, PermissionDenied
+from django_ojs.http import access, fields
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.pagination import Key, paginate, parse_name
+from django_ojs.http.permissions import principal, queue_limit
 from django_ojs.models import Job, Worker
 from django_ojs.operations.register import deregister, direct
 from django_ojs.operations.roster import is_stale, state_of
@@ -32,16 +38,18 @@ HELD = 1000  #: jobs that a worker's page names
 
 
 class Workers(OJSView):
-    """`GET /admin/workers`, by id. The summary counts all of them, the page or not."""
+    """`GET /admin/workers`, by id. The summary counts all that the caller sees, the page or not."""
 
     scopes = {"GET": "admin.read"}
     rights = {"GET": "view_worker"}
 
     def get(self, request: Request) -> Response:
         now = clock.now(_using())
-        page = paginate(_workers(), request, _ORDER)
+        seen = _visible(request)
+        page = paginate(seen, request, _ORDER)
         items = [_item(worker, now) for worker in page.rows]
-        return Response({"items": items, "workers": items, "summary": _summary(now), "pagination": page.pagination})
+        summary = _summary(seen, now)
+        return Response({"items": items, "workers": items, "summary": summary, "pagination": page.pagination})
 
 
 class WorkerDetail(OJSView):
@@ -52,7 +60,14 @@ class WorkerDetail(OJSView):
 
     def get(self, request: Request, worker_id: str) -> Response:
         worker = _found(worker_id)
+        if not _is_seen(request, worker.queues):
+            raise PermissionDenied(
+                "This worker serves no queue of this API key.",
+                details={"principal": principal(request), "operation": f"{request.method} {request.path}",
+                         "worker_id": worker.pk},
+            )  # fmt: skip
         held = Job.objects.using(_using()).filter(state=State.ACTIVE, worker_id=worker.pk).order_by("id")
+        held = held.filter(access.visible(request))
         jobs = [
             {"id": str(job["id"]), "type": job["type"], "queue": job["queue"], "attempt": job["attempt"],
              "started_at": format_instant(job["started_at"]) if job["started_at"] else None}
@@ -63,6 +78,7 @@ class WorkerDetail(OJSView):
 
     @audited("worker.deregister")
     def delete(self, request: Request, worker_id: str) -> Response:
+        _check_unlimited(request)
         worker = _found(worker_id)
         if not is_stale(worker, clock.now(_using())):
             raise Conflict(
@@ -84,6 +100,7 @@ class Directive(OJSView):
     @audited("worker.direct")
     def post(self, request: Request, worker_id: str) -> Response:
         self.payload(required=False)
+        _check_unlimited(request)
         self.act.action = f"worker.{self.verb}"
         worker = direct(_found(worker_id).pk, DIRECTIVES[self.verb])
         return Response({"id": worker.pk, "worker_id": worker.pk, "state": worker.directive,
@@ -99,6 +116,7 @@ class DirectiveForAll(OJSView):
     @audited("worker.direct_all")
     def post(self, request: Request) -> Response:
         value = self.payload().get("directive")
+        _check_unlimited(request)
         if not isinstance(value, str) or value not in DIRECTIVES:
             raise fields.fault("directive", "must be quiet, resume or terminate", value)
         told = list(_workers().order_by("id").values_list("pk", flat=True))
@@ -117,6 +135,29 @@ def _using() -> str:
 
 def _workers() -> Any:
     return Worker.objects.using(_using())
+
+
+def _is_seen(request: Request, queues: Collection[str] | None) -> bool:
+    """Whether the caller may see a worker that serves these queues."""
+    limit = queue_limit(request)
+    return limit is None or not set(limit).isdisjoint(queues or ())
+
+
+def _visible(request: Request) -> QuerySet[Worker]:
+    """The workers that the caller may see. Their queues are JSON, so for a limited key they get compared here."""
+    workers: QuerySet[Worker] = _workers()
+    if queue_limit(request) is None:
+        return workers
+    served = workers.values_list("pk", "queues")
+    return workers.filter(pk__in=[pk for pk, queues in served if _is_seen(request, queues)])
+
+
+def _check_unlimited(request: Request) -> None:
+    if access.is_limited(request):
+        raise PermissionDenied(
+            "A key that is limited to queues or types cannot direct workers, which may serve others.",
+            details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
+        )
 
 
 def _found(worker_id: str) -> Worker:
@@ -156,10 +197,10 @@ def _item(worker: Worker, now: dt.datetime) -> dict[str, Any]:
     }
 
 
-def _summary(now: dt.datetime) -> dict[str, int]:
-    """Every worker is counted in `total` and in one of the others; one that ends counts as quiet."""
+def _summary(workers: QuerySet[Worker], now: dt.datetime) -> dict[str, int]:
+    """Every one of these workers is counted in `total` and in one of the others; one that ends counts as quiet."""
     edge = now - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-    heard = _workers().annotate(heard=Coalesce("last_heartbeat_at", "last_seen_at"))
+    heard = workers.annotate(heard=Coalesce("last_heartbeat_at", "last_seen_at"))
     counts: dict[str, int] = heard.aggregate(
         total=Count("pk"),
         running=Count("pk", filter=Q(heard__gte=edge, state="running")),

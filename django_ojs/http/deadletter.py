@@ -15,7 +15,7 @@ from django_ojs.http import access, compat, fields, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.pagination import DEFAULT_LIMIT, Key, capped, paginate, parse_time, parse_uuid
-from django_ojs.http.permissions import check_queue, check_type, type_limit
+from django_ojs.http.permissions import check_queue, type_limit
 from django_ojs.http.searching import searched
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
@@ -106,8 +106,7 @@ def _find(request: Request, text: str) -> JobRow:
     rows = _dead_letters().filter(pk=job_id).rows()
     if not rows:
         raise NotFound.resource(RESOURCE, str(job_id))
-    check_queue(request, rows[0]["queue"])
-    check_type(request, rows[0]["type"])
+    access.check_row(request, rows[0])
     return rows[0]
 
 

@@ -27,9 +27,12 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import OJSError, PermissionDenied, Unauthenticated
 from django_ojs.models import APIKey
 from django_ojs.policies import names
+from django_ojs.policies.faults import shorten
 
 ADMIN = APIKey.Scope.ADMIN.value
 _UNSET = object()
+#: In the routes of all paths about one queue.
+_QUEUE_PATH = "queues/<str:name>"
 
 
 class ScopePermission(BasePermission):
@@ -75,7 +78,9 @@ def require_scope(request: Request, scope: str, *, operation: str = "", right: s
     if not allowed:
         facts = {"required_permission": f"django_ojs.{right}"} if right and key is None else {}
         message = f"This call needs the {'permission' if facts else 'scope'} '{right if facts else scope}'."
-        raise _denied(request, message, operation, required_scope=scope, **facts)
+        raise _denied(
+            request, message, operation, required_scope=scope, required_role=scope, **_queue_asked(request), **facts
+        )
 
 
 def user_has_scope(user: Any, scope: str) -> bool:
@@ -102,11 +107,12 @@ def check_queue(request: Request, queues: str | Iterable[str]) -> None:
             raise _denied(request, f"This API key may not use the queue '{queue}'.", queue=queue)
 
 
-def check_type(request: Request, job_type: str) -> None:
-    """Raise PermissionDenied if the caller's key is limited to other job types than this."""
+def check_type(request: Request, job_type: str, *, queue: str = "") -> None:
+    """Raise PermissionDenied if the caller's key is limited to other job types than this; `queue` for its details."""
     limit = type_limit(request)
     if limit is not None and not any(names.covers(entry, job_type) for entry in limit):
-        raise _denied(request, f"This API key may not use the job type '{job_type}'.", job_type=job_type)
+        facts = {"job_type": job_type} | ({"queue": queue} if queue else {})
+        raise _denied(request, f"This API key may not use the job type '{job_type}'.", **facts)
 
 
 def queue_limit(request: Request) -> tuple[str, ...] | None:
@@ -138,6 +144,12 @@ def principal(request: Request | HttpRequest) -> str:
     if user is not None and user.is_authenticated:
         return f"user:{user.get_username() if hasattr(user, 'get_username') else user}"
     return "anonymous"
+
+
+def _queue_asked(request: Request) -> dict[str, str]:
+    """The queue in the request's path, if it has one, as a member of an error's details."""
+    match = getattr(request, "resolver_match", None)
+    return {"queue": shorten(match.kwargs["name"])} if match is not None and _QUEUE_PATH in match.route else {}
 
 
 def _method(request: Request) -> str:

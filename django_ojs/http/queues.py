@@ -79,9 +79,11 @@ class QueueDetail(OJSView):
     def delete(self, request: Request, name: str) -> Response:
         check_queue(request, _path_name(name))
         body = {**request.query_params.dict(), **self.payload(required=False)}
-        strategy, target = fields.text(body, "strategy") or "reject", body.get("target_queue")
+        strategy, target = fields.text(body, "strategy") or "reject", body.get("target_queue") or ""
+        if target:
+            check_queue(request, fields.queue_name(target, "target_queue"))
         self.act.detail = {"strategy": strategy} | ({"target_queue": target} if target else {})
-        done = remove(name, strategy, fields.queue_name(target, "target_queue") if target else "", entry=self.act)
+        done = remove(name, strategy, target, entry=self.act)
         answer = {
             "queue": name, "strategy": strategy, "target_queue": done.target or None,
             "jobs_affected": done.jobs_affected, "state": done.state, "deleted": done.state == "deleted",

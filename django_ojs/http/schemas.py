@@ -15,7 +15,7 @@ from django_ojs.errors import NotFound
 from django_ojs.http import fields
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, paginate
+from django_ojs.http.pagination import Key, paginate, parse_name
 from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema
 from django_ojs.operations import schemas
@@ -26,7 +26,9 @@ from django_ojs.policies.faults import shorten
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]{0,63}")
 _URI_PARTS = re.compile(r"urn:ojs:schema:(.+):v([A-Za-z0-9][A-Za-z0-9._+\-]*)")
 _MAX_URI = 512
-_ORDER = [Key("job_type", descending=False, parse=str), Key("id", descending=False, parse=int)]
+_ORDER = [Key("job_type", descending=False, parse=parse_name), Key("id", descending=False, parse=int)]
+#: What it takes to look at schemas below `/admin`.
+_LOOKED_AT, _LOOKER = {"GET": "admin.read"}, {"GET": "view_jobschema"}
 
 
 class Schemas(OJSView):
@@ -36,9 +38,9 @@ class Schemas(OJSView):
     rights = {"POST": "add_jobschema"}
 
     def get(self, request: Request) -> Response:
-        page = paginate(JobSchema.objects.using(router.db_for_write(JobSchema)), request, _ORDER)
-        latest = {job_type: schemas.versions(job_type)[0].pk for job_type in {row.job_type for row in page.rows}}
-        rows = [_shown(row, latest[row.job_type] == row.pk, with_schema=False) for row in page.rows]
+        page = paginate(JobSchema.objects.using(router.db_for_write(JobSchema)).defer("schema"), request, _ORDER)
+        latest = schemas.latest({row.job_type for row in page.rows})
+        rows = [_shown(row, latest.get(row.job_type) == row.pk, with_schema=False) for row in page.rows]
         return Response({"schemas": rows, "pagination": page.pagination})
 
     @audited("schema.register")
@@ -87,8 +89,8 @@ class SchemaDetail(OJSView):
 class AdminSchema(OJSView):
     """`PUT`, `GET` and `DELETE /admin/schemas/{type}/{version}`"""
 
-    scopes = {"GET": "read", "PUT": "admin", "DELETE": "admin"}
-    rights = {"PUT": "add_jobschema", "DELETE": "delete_jobschema"}
+    scopes = {**_LOOKED_AT, "PUT": "admin.write", "DELETE": "admin.purge"}
+    rights = {**_LOOKER, "PUT": "add_jobschema", "DELETE": "delete_jobschema"}
 
     @audited("schema.register")
     def put(self, request: Request, name: str, version: str) -> Response:
@@ -114,7 +116,8 @@ class AdminSchema(OJSView):
 class AdminLatest(OJSView):
     """`GET /admin/schemas/{type}`: the latest version, and which there are."""
 
-    scopes = {"GET": "read"}
+    scopes = _LOOKED_AT
+    rights = _LOOKER
 
     def get(self, request: Request, name: str) -> Response:
         return Response(_shown(*schemas.find(name), admin=True) | {"versions": _versions(name, admin=True)})
@@ -126,7 +129,7 @@ urls = [
     path("schemas/<str:name>/versions/<str:version>", SchemaDetail.as_view()),
     path("schemas/<path:name>", SchemaDetail.as_view(), name="schema"),
     path("admin/schemas/<str:name>", AdminLatest.as_view()),
-    path("admin/schemas/<str:name>/versions", SchemaVersions.as_view(admin=True)),
+    path("admin/schemas/<str:name>/versions", SchemaVersions.as_view(admin=True, scopes=_LOOKED_AT, rights=_LOOKER)),
     path("admin/schemas/<str:name>/<str:version>", AdminSchema.as_view()),
 ]
 
@@ -140,7 +143,7 @@ def _find(name: str, version: str | None) -> tuple[JobSchema, bool]:
 
 
 def _is_latest(schema: JobSchema) -> bool:
-    return schemas.versions(schema.job_type)[0].uri == schema.uri
+    return schemas.latest([schema.job_type]).get(schema.job_type) == schema.pk
 
 
 def _versions(name: str, admin: bool) -> list[dict[str, Any]]:

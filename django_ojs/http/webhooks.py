@@ -1,7 +1,8 @@
 """Webhooks over HTTP: subscriptions, their secrets and tests, and the record of deliveries (events 6.2).
 
 A key limited to queues or job types may subscribe to those only, and sees what is subscribed so. Where its body
-names no filter, the key's limits become the filter.
+names no filter, the key's limits become the filter. A user needs the permissions of the admin's pages, to look too:
+an address may hold a receiver's only secret.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from django_ojs.webhooks.definition import Definition
 
 _NEWEST = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
 _LATEST = [Key("id", descending=True, parse=int)]
+#: What it takes a user to have a delivery sent again, and to read what the receiver answered.
+_RETRY = "change_webhookdelivery"
 
 
 class WebhookView(OJSView):
@@ -76,6 +79,7 @@ class Subscriptions(WebhookView):
     """`GET` and `POST /webhooks/subscriptions`"""
 
     scopes = {"GET": "read", "POST": "admin"}
+    rights = {"GET": "view_webhooksubscription", "POST": "add_webhooksubscription"}
 
     def get(self, request: Request) -> Response:
         rows = WebhookSubscription.objects.using(router.db_for_write(Job)).all()
@@ -97,6 +101,10 @@ class SubscriptionDetail(WebhookView):
     """`GET`, `PATCH`, `PUT` and `DELETE /webhooks/subscriptions/{id}`; PUT changes only what it names, as PATCH."""
 
     scopes = {"GET": "read", "PATCH": "admin", "PUT": "admin", "DELETE": "admin"}
+    rights = {
+        "GET": "view_webhooksubscription", "PATCH": "change_webhooksubscription", "PUT": "change_webhooksubscription",
+        "DELETE": "delete_webhooksubscription",
+    }  # fmt: skip
 
     def get(self, request: Request, subscription_id: str) -> Response:
         return Response(webhookshapes.wrapped(self.found(subscription_id)))
@@ -120,6 +128,7 @@ class SubscriptionTest(WebhookView):
     """`POST /webhooks/subscriptions/{id}/test`: 200 however the receiver answered."""
 
     scopes = {"POST": "admin"}
+    rights = {"POST": "change_webhooksubscription"}
 
     @audited("webhook.test", together=False)
     def post(self, request: Request, subscription_id: str) -> Response:
@@ -132,6 +141,7 @@ class SecretRotation(WebhookView):
     """`POST /webhooks/subscriptions/{id}/rotate-secret`"""
 
     scopes = {"POST": "admin"}
+    rights = {"POST": "change_webhooksubscription"}
 
     @audited("webhook.rotate")
     def post(self, request: Request, subscription_id: str) -> Response:
@@ -145,6 +155,7 @@ class Deliveries(WebhookView):
     """`GET /webhooks/deliveries`: newest first."""
 
     scopes = {"GET": "read"}
+    rights = {"GET": "view_webhookdelivery"}
 
     def get(self, request: Request) -> Response:
         rows = WebhookDelivery.objects.using(router.db_for_write(Job)).defer("body", "response_body", "attempts")
@@ -178,9 +189,10 @@ class DeliveryView(WebhookView):
 
 
 class DeliveryDetail(DeliveryView):
-    """`GET /webhooks/deliveries/{id}`: with its attempts; what the receiver answered only for the scope `admin`."""
+    """`GET /webhooks/deliveries/{id}`: with its attempts; what the receiver answered only for who may retry it."""
 
     scopes = {"GET": "read"}
+    rights = {"GET": "view_webhookdelivery"}
 
     def get(self, request: Request, delivery_id: str) -> Response:
         row = self.delivery(delivery_id)
@@ -191,6 +203,7 @@ class DeliveryRetry(DeliveryView):
     """`POST /webhooks/deliveries/{id}/retry`: 202; the scheduler sends it."""
 
     scopes = {"POST": "admin"}
+    rights = {"POST": _RETRY}
 
     @audited("webhook.replay")
     def post(self, request: Request, delivery_id: str) -> Response:
@@ -234,7 +247,7 @@ def _visible(request: Request, rows: QuerySet[WebhookSubscription]) -> QuerySet[
 
 def _administers(request: Request) -> bool:
     try:
-        require_scope(request, ADMIN)
+        require_scope(request, ADMIN, right=_RETRY)
     except PermissionDenied:
         return False
     return True

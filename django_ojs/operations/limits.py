@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Count, Exists, Min, OuterRef, Q, Sum
 
 from django_ojs import clock
 from django_ojs.contention import harmless
@@ -81,14 +81,14 @@ def inspect(key: str, *, policy: RatePolicy | None = None, using: str | None = N
     `policy` is that of a job under this key, and counts where the key has not been noted yet.
     """
     using = database(using)
-    row = RateLimit.objects.using(using).filter(pk=key).first()
-    if row is None:
-        row = _of_queue(key, using)
+    row = None
+    if key.isprintable():  # a NUL cannot even be looked for
+        row = RateLimit.objects.using(using).filter(pk=key).first() or _of_queue(key, using)
     if row is None and policy is not None:
         row = RateLimit(key=key, policy=policy.as_wire())
     if row is None:
         raise NotFound.resource("rate_limit", key)
-    return describe(row, using)
+    return describe([row], using)[0]
 
 
 def inspect_stored(key: str, policy: RatePolicy, *, using: str | None = None) -> dict[str, Any]:
@@ -99,20 +99,34 @@ def inspect_stored(key: str, policy: RatePolicy, *, using: str | None = None) ->
     return found
 
 
-def describe(row: RateLimit, using: str) -> dict[str, Any]:
-    """The inspection body of jobs 5.3, the admin interface's flat keys included."""
+def describe(rows: Sequence[RateLimit], using: str) -> list[dict[str, Any]]:
+    """The inspection body of jobs 5.3 of each, the admin interface's flat keys included.
+
+    The number of queries does not depend on the number of rows.
+    """
     now = clock.now(using)
-    override = override_of(row, now)
-    policy = override or _policy(row, using)
-    jobs = _jobs(row.key, using)
-    active, waiting = (jobs.filter(state=state).count() for state in (State.ACTIVE, State.AVAILABLE))
+    overrides = {row.key: override_of(row, now) for row in rows}
+    own = _policies([row for row in rows if overrides[row.key] is None], using)
+    policies = {key: policy or own[key] for key, policy in overrides.items()}
+    counted, windows = _counted(policies, using), _windows(policies, now, using)
+    return [
+        _described(row, policies[row.key], counted[row.key], windows.get(row.key), now)
+        | ({"override": row.override | _expiry(row)} if overrides[row.key] else {})
+        for row in rows
+    ]
+
+
+def _described(
+    row: RateLimit, policy: RatePolicy, counted: Mapping[str, int], window: dict[str, Any] | None, now: dt.datetime
+) -> dict[str, Any]:
+    active, waiting = counted[State.ACTIVE], counted[State.AVAILABLE]
     body: dict[str, Any] = {"key": row.key, "active": active, "waiting": waiting, "waiting_count": waiting}
     flat = policy.rate or policy.throttle
     if policy.concurrency is not None:
         left = max(policy.concurrency - active, 0)
         body["concurrency"] = {"limit": policy.concurrency, "active": active, "available": left}
     if policy.rate:
-        body["rate"] = policy.rate.as_wire() | _window(row.key, policy, now, using)
+        body["rate"] = policy.rate.as_wire() | (window or {})
     if policy.throttle:
         body["throttle"] = policy.throttle.as_wire()
         if row.next_allowed_at:
@@ -121,8 +135,6 @@ def describe(row: RateLimit, using: str) -> dict[str, Any]:
     body["period"] = durations.format_iso(flat.period_ms) if flat else None
     if row.blocked_until and row.blocked_until > now:
         body["blocked_until"] = format_instant(row.blocked_until)
-    if override:
-        body["override"] = row.override | _expiry(row)
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -146,7 +158,7 @@ def override(key: str, given: Mapping[str, Any], *, using: str | None = None) ->
             key=key, defaults=values, create_defaults={**values, "created_at": now}
         )
         _flag(key, using)
-    return describe(row, using)
+    return describe([row], using)[0]
 
 
 def clear_override(key: str, *, using: str | None = None) -> None:
@@ -154,7 +166,9 @@ def clear_override(key: str, *, using: str | None = None) -> None:
     using = database(using)
     with atomic(using=using):
         found = RateLimit.objects.using(using).filter(pk=key)
-        if not found.update(override=RawJSON(""), override_expires_at=None, updated_at=clock.now(using)):
+        if not key.isprintable() or not found.update(
+            override=RawJSON(""), override_expires_at=None, updated_at=clock.now(using)
+        ):
             raise NotFound.resource("rate_limit", key)
         _flag(key, using)
 
@@ -196,17 +210,23 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
         return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
 
 
-def _policy(row: RateLimit, using: str) -> RatePolicy:
-    name = row.key.removeprefix("queue:")
-    if name != row.key and (policy := queue_policy(name, using)).limits:
-        return policy
-    return ratelimit.parse({"key": row.key, **(row.policy or {})})
+def _policies(rows: Iterable[RateLimit], using: str) -> dict[str, RatePolicy]:
+    """What jobs and queues say of each of these keys; one query, and none where no key is that of a queue."""
+    noted = {row.key: ratelimit.parse({"key": row.key, **(row.policy or {})}) for row in rows}
+    names_of = {key: key.removeprefix("queue:") for key in noted if key.startswith("queue:")}
+    configured = _queue_policies(names_of.values(), using) if names_of else {}
+    return noted | {key: configured[name] for key, name in names_of.items() if configured[name].limits}
 
 
 def queue_policy(name: str, using: str) -> RatePolicy:
     """The limits that a queue has by its own configuration or the template's."""
-    found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[name, TEMPLATE])}
-    return queueconfig.rate_policy(effective(found.get(name), found.get(TEMPLATE)))
+    return _queue_policies([name], using)[name]
+
+
+def _queue_policies(wanted: Collection[str], using: str) -> dict[str, RatePolicy]:
+    found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[*wanted, TEMPLATE])}
+    template = found.get(TEMPLATE)
+    return {name: queueconfig.rate_policy(effective(found.get(name), template)) for name in wanted}
 
 
 def _of_queue(key: str, using: str) -> RateLimit | None:
@@ -218,21 +238,41 @@ def _of_queue(key: str, using: str) -> RateLimit | None:
     return RateLimit(key=key, created_at=now, updated_at=now)
 
 
-def _jobs(key: str, using: str) -> Any:
-    jobs = Job.objects.using(using).order_by()
-    for prefix, column in (("queue:", "queue"), ("type:", "type")):
-        if key.startswith(prefix):
-            return jobs.filter(**{column: key.removeprefix(prefix)})
-    return jobs.filter(rate_key=key, rate_key__gt="")
+def _counted(keys: Iterable[str], using: str) -> dict[str, dict[str, int]]:
+    """The active and the available jobs under each key: one query for each state and each kind of keys."""
+    found: dict[str, dict[str, int]] = {key: {State.ACTIVE: 0, State.AVAILABLE: 0} for key in keys}
+    columns: dict[str, dict[str, str]] = {"queue": {}, "type": {}, "rate_key": {}}
+    for key in found:
+        kind, colon, name = key.partition(":")
+        is_own = colon and kind in ("queue", "type")
+        columns[kind if is_own else "rate_key"][name if is_own else key] = key
+    for column, named in columns.items():
+        for state in (State.ACTIVE, State.AVAILABLE) if named else ():  # apart, as the indexes are
+            jobs = Job.objects.using(using).order_by().filter(state=state, **{f"{column}__in": list(named)})
+            if column == "rate_key":
+                jobs = jobs.filter(rate_key__gt="")
+            for name, number in jobs.values_list(column).annotate(number=Count("pk")):
+                if name in named:
+                    found[named[name]][state] = number
+    return found
 
 
-def _window(key: str, policy: RatePolicy, now: dt.datetime, using: str) -> dict[str, Any]:
-    assert policy.rate is not None
-    period = dt.timedelta(milliseconds=policy.rate.period_ms)
-    starts = RateStart.objects.using(using).filter(key=key, at__gt=now - period).order_by("at")
-    found: list[tuple[dt.datetime, int]] = list(starts.values_list("at", "count"))
-    resets = (found[0][0] if found else now) + period
-    return {"current_count": sum(number for _, number in found), "window_resets_at": format_instant(resets)}
+def _windows(policies: Mapping[str, RatePolicy], now: dt.datetime, using: str) -> dict[str, dict[str, Any]]:
+    """What each rate has used of its window, by key; one query, and none where nothing has a rate."""
+    periods = {key: policy.rate.period_ms for key, policy in policies.items() if policy.rate}
+    within = Q()
+    for period_ms in set(periods.values()):
+        keys = [key for key, its_own in periods.items() if its_own == period_ms]
+        within |= Q(key__in=keys, at__gt=now - dt.timedelta(milliseconds=period_ms))
+    starts = RateStart.objects.using(using).order_by().filter(within) if periods else RateStart.objects.none()
+    summed = starts.values("key").annotate(used=Sum("count"), first=Min("at"))
+    used = {one["key"]: (one["used"], one["first"]) for one in summed}
+    found = {}
+    for key, period_ms in periods.items():
+        count, first = used.get(key, (0, now))
+        resets = first + dt.timedelta(milliseconds=period_ms)
+        found[key] = {"current_count": count, "window_resets_at": format_instant(resets)}
+    return found
 
 
 def _expiry(row: RateLimit) -> dict[str, str]:

@@ -67,7 +67,9 @@ class Caller:
     def credentials(self) -> str:
         """The same for connections that stand and fall together; '' for a caller who has none to lose."""
         if self._ticket is not None:
-            return f"{self._ticket.key_id or ''} {self._ticket.user}".strip()
+            if self._ticket.key_id is not None:
+                return f"key {self._ticket.key_id}"
+            return f"user {self._ticket.user}" if self._ticket.user else ""
         headers = [
             f"{name!r}{value!r}" for name, value in self._scope["headers"] if name in (b"authorization", b"cookie")
         ]

@@ -29,7 +29,9 @@ def test_a_key_reaches_what_its_scope_covers_and_nothing_else(call: Call, new_ke
         return
     error = refusal(lambda: call(needed, key=text))
     assert (error.status, error.error_code) == (403, "permission_denied")
-    assert error.details == {"principal": "key:ci", "operation": "GET /stub", "required_scope": needed}
+    assert error.details == {
+        "principal": "key:ci", "operation": "GET /stub", "required_scope": needed, "required_role": needed,
+    }  # fmt: skip
 
 
 @pytest.mark.django_db
@@ -87,6 +89,9 @@ def test_limits_to_job_types(rf: RequestFactory, new_key: Any) -> None:
     for refused in ("report.daily.x", "mail", "mailer.send", "report", "x.mail.send"):
         error = refusal(partial(permissions.check_type, request, refused))
         assert error.details["job_type"] == refused
+        assert "queue" not in error.details
+    error = refusal(partial(permissions.check_type, request, "x", queue="mail"))
+    assert (error.details["job_type"], error.details["queue"]) == ("x", "mail")
 
 
 @pytest.mark.django_db

@@ -56,6 +56,64 @@ def test_each_call_needs_its_scope(with_key: Any, method: str, path: str, scope:
         assert status(with_key(enough)) not in (401, 403)
 
 
+@pytest.mark.parametrize("path", ["/queues/mail/pause", "/admin/queues/mail/pause"])
+def test_who_lacks_a_scope_is_told_which_and_for_which_queue(with_key: Any, path: str) -> None:
+    details = error_of(with_key("read").post(path), 403, "permission_denied")["details"]
+    needed = "admin.write" if "admin" in path else "admin"
+    assert (details["required_role"], details["required_scope"], details["queue"]) == (needed, needed, "mail")
+    assert "queue" not in error_of(with_key("read").post("/jobs", {}), 403, "permission_denied")["details"]
+
+
+def test_a_queue_is_emptied_into_a_queue_of_the_key_only(with_key: Any) -> None:
+    with_key("push").push(queue="mail")
+    api = with_key("admin", queues=["mail", "sms"])
+    path = "/queues/mail?strategy=move&target_queue="
+    error = error_of(api.delete(f"{path}other"), 403, "permission_denied")
+    assert error["details"]["queue"] == "other"
+    error_of(api.delete(f"{path}!"), 400, "invalid_request")
+    assert Job.objects.get().queue == "mail"
+    assert api.delete(f"{path}sms").status_code == 202
+    assert Job.objects.get().queue == "sms"
+
+
+KEYS = ("api", "queue:mail", "queue:other", "type:mail.send", "type:mailer.send", "type:report.daily")
+
+
+@pytest.mark.parametrize(
+    "limits, own",
+    [
+        ({}, KEYS),
+        ({"queues": ["mail"]}, ("queue:mail",)),
+        ({"job_types": ["mail.*"]}, ("type:mail.send",)),
+        ({"job_types": ["report.daily"]}, ("type:report.daily",)),
+        ({"queues": ["mail"], "job_types": ["mail.*"]}, ("queue:mail", "type:mail.send")),
+    ],
+)
+def test_a_key_sees_and_sets_the_rate_limits_of_its_queues_and_types(
+    with_key: Any, limits: dict[str, Any], own: tuple[str, ...]
+) -> None:
+    def put(api: Api, path: str, concurrency: int) -> int:
+        body = f'{{"concurrency": {concurrency}}}'
+        code: int = api.client.put(f"/ojs/v1{path}", body, content_type="application/json").status_code
+        return code
+
+    boss, api = with_key("admin"), with_key("admin", **limits)
+    for key in KEYS:
+        assert put(boss, f"/rate-limits/{key}", 7) == 200
+    for base in ("/rate-limits", "/admin/rate-limits"):
+        page = api.get(base).json()
+        assert tuple(item["key"] for item in page["items"]) == own
+        assert page["pagination"]["total"] == len(own)
+        for key in KEYS:
+            expected = 200 if key in own else 403
+            assert api.get(f"{base}/{key}").status_code == expected, key
+            assert put(api, f"{base}/{key}", 1) == expected
+            assert put(api, f"{base}/{key}/override", 1) == expected
+            if key not in own:
+                error_of(api.delete(f"{base}/{key}/override"), 403, "permission_denied")
+                assert boss.get(f"{base}/{key}").json()["concurrency"]["limit"] == 7, "nothing was changed"
+
+
 def test_without_credentials_the_answer_says_how(with_key: Any) -> None:
     response = Api().get("/queues")
     error_of(response, 401, "unauthenticated")

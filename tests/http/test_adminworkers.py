@@ -53,6 +53,47 @@ def test_a_worker_that_was_told_to_be_quiet_gets_no_jobs_until_it_is_resumed(api
     assert api.fetch(worker_id="w")["state"] == "active"
 
 
+class TestLimitedKeys:
+    """A worker serves whoever uses its queues: who may use a few sees their workers and directs none."""
+
+    @pytest.fixture(autouse=True)
+    def _workers(self, api: Api, stale: str) -> None:
+        register("mine", {"queues": ["mail", "other"]})
+        register("others", {"queues": ["other"]})
+        register("silent", {})
+        for queue in ("mail", "other"):
+            api.push(queue=queue)
+            api.fetch(queue, worker_id="mine")
+
+    def test_the_list_and_its_summary(self, with_key: Any) -> None:
+        answer = with_key("admin.read", queues=["mail"]).get("/admin/workers").json()
+        assert [item["id"] for item in answer["items"]] == ["mine"]
+        assert answer["summary"] == {"total": 1, "running": 1, "quiet": 0, "stale": 0}
+        assert answer["pagination"]["total"] == 1
+        assert with_key("admin.read", queues=["none"]).get("/admin/workers").json()["items"] == []
+
+    def test_one_worker_and_those_of_its_jobs_that_are_the_keys(self, with_key: Any) -> None:
+        api = with_key("admin.read", queues=["mail"])
+        assert [job["queue"] for job in api.get("/admin/workers/mine").json()["jobs"]] == ["mail"]
+        assert len(with_key("admin.read").get("/admin/workers/mine").json()["jobs"]) == 2
+        for worker in ("others", "silent", "old"):
+            error = error_of(api.get(f"/admin/workers/{worker}"), 403, "permission_denied")
+            assert error["details"]["worker_id"] == worker
+        assert with_key("admin.read", job_types=["x.y"]).get("/admin/workers/mine").json()["jobs"] == []
+
+    @pytest.mark.parametrize("limits", [{"queues": ["mail"]}, {"job_types": ["test.*"]}])
+    def test_they_are_not_directed(self, with_key: Any, limits: dict[str, Any]) -> None:
+        api = with_key("admin", **limits)
+        for response in (
+            api.post("/admin/workers/directive", {"directive": "terminate"}),
+            *(api.post(f"/admin/workers/mine/{verb}") for verb in ("quiet", "resume", "terminate")),
+            api.delete("/admin/workers/old"),
+        ):
+            error_of(response, 403, "permission_denied")
+        assert set(Worker.objects.values_list("directive", flat=True)) == {""}
+        assert Worker.objects.filter(pk="old").exists()
+
+
 def test_all_workers_can_be_told_at_once(api: Api) -> None:
     for name in ("a", "b"):
         register(name, {})

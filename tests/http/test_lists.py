@@ -1,6 +1,8 @@
 """Queues, dead letters, events, and the pages of every list."""
 
+import base64
 import datetime as dt
+import json
 from typing import Any
 
 import pytest
@@ -244,6 +246,41 @@ def test_a_list_is_read_by_page_and_by_offset(api: Api, seven_queues: list[str])
     expected = {"total": 7, "limit": 3, "offset": 3, "page": 2, "per_page": 3, "has_more": True}
     assert page.items() >= expected.items()
     assert page["next_cursor"]
+
+
+LISTS = (
+    "/queues", "/schemas", "/cron", "/workflows", "/dead-letter", "/rate-limits", "/webhooks/subscriptions",
+    "/webhooks/deliveries", "/admin/queues", "/admin/workers", "/admin/dead-letter", "/admin/audit",
+    "/admin/bulk-actions", "/admin/jobs", "/admin/jobs?sort=priority", "/admin/jobs?sort=scheduled_at",
+)  # fmt: skip
+UUID = "01976f5e-0000-7000-8000-000000000000"
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize(
+    "value", ["\0", "a\0b", "\ud800", "9" * 30, "-" + "9" * 30, "9" * 1000, "0001-01-01T00:00:00Z"]
+)
+def test_no_made_up_cursor_breaks_a_list(api: Api, path: str, value: str) -> None:
+    for values in ([value], [value, "1"], [value, UUID], ["1", value], ["2026-01-01T00:00:00Z", value]):
+        cursor = base64.urlsafe_b64encode(json.dumps([0, *values]).encode()).decode().rstrip("=")
+        response = api.get(f"{path}{'&' if '?' in path else '?'}cursor={cursor}")
+        if response.status_code != 200:
+            error_of(response, 400, "invalid_request")
+        assert response.status_code == 400 or "\0" not in value
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/rate-limits/%00", "/rate-limits/queue:a%00", "/admin/rate-limits/a%00b", "/schemas/a%00b", "/schemas/x:%00",
+        "/schemas/a%00b/versions", "/schemas/a.b/versions/%00", "/admin/schemas/a%00b", "/admin/schemas/a%00b/versions",
+        "/admin/schemas/a%00b/1",
+    ],
+)  # fmt: skip
+def test_what_no_row_can_be_called_is_not_found(api: Api, path: str) -> None:
+    error_of(api.get(path), 404, "not_found")
+    if "/rate-limits/" in path:
+        error_of(api.delete(f"{path}/override"), 404, "not_found")
 
 
 def test_cursor_beats_page_beats_offset(api: Api, seven_queues: list[str]) -> None:

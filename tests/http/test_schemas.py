@@ -136,6 +136,35 @@ class TestRegistry:
         error_of(register(with_key("push", "read")), 403, "permission_denied")
         error_of(with_key("push").get("/schemas"), 403, "permission_denied")
 
+    def test_the_admin_family_has_the_scopes_of_admin(self, with_key: Any) -> None:
+        with_key("admin").post("/schemas", {"job_type": "a.b", "version": 1, "schema": TWO})
+        for path in ("", "/a.b", "/a.b/versions", "/a.b/1"):
+            assert with_key("admin.read").get(f"/admin/schemas{path}").status_code == 200, path
+            for scope in ("read", "admin.write", "admin.purge"):
+                error = error_of(with_key(scope).get(f"/admin/schemas{path}"), 403, "permission_denied")
+                assert error["details"]["required_scope"] == "admin.read"
+        for scope in ("read", "admin.read", "admin.purge"):
+            error_of(put(with_key(scope), "a.b/2", {"schema": TWO}), 403, "permission_denied")
+        assert put(with_key("admin.write"), "a.b/2", {"schema": TWO}).status_code == 201
+        for scope in ("read", "admin.read", "admin.write"):
+            error_of(with_key(scope).delete("/admin/schemas/a.b/2"), 403, "permission_denied")
+        assert with_key("admin.purge").delete("/admin/schemas/a.b/2").status_code == 200
+
+    def test_a_longer_list_takes_no_more_queries_and_reads_no_schemas(self, api: Api) -> None:
+        def listed(types: int) -> tuple[int, list[dict[str, Any]]]:
+            for number in range(types):
+                for version in (1, 2, "1.5"):
+                    register(api, job_type=f"a.n{number}", version=version)
+            with CaptureQueriesContext(connection) as captured:
+                rows: list[dict[str, Any]] = api.get("/schemas", {"limit": 200}).json()["schemas"]
+            assert not any('"schema"' in query["sql"] or "`schema`" in query["sql"] for query in captured)
+            return len(captured), rows
+
+        few, rows = listed(2)
+        assert [row["version"] for row in rows if row["is_latest"]] == [2, 2]
+        many, rows = listed(12)
+        assert (few, len(rows), sum(row["is_latest"] for row in rows)) == (many, 36, 12)
+
 
 class TestPush:
     def test_a_named_schema_must_fit_whatever_the_mode(self, api: Api, settings: Any) -> None:

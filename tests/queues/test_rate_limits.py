@@ -365,6 +365,38 @@ class TestHTTP:
         assert (body["active"], body["waiting"], body["limit"], body["period"]) == (1, 2, 5, "PT1M")
         assert [item["key"] for item in self.call("GET", "/rate-limits?per_page=5").json()["items"]] == ["api"]
 
+    def test_a_longer_list_takes_no_more_queries(self) -> None:
+        def listed(number: int) -> tuple[int, list[dict[str, Any]]]:
+            RateLimit.objects.all().delete()
+            for index in range(number):
+                kind = ("", "queue:", "type:a.b")[index % 3]
+                self.call("PUT", f"/rate-limits/{kind}n{index}", {"limit": 5 + index, "period": f"PT{1 + index % 4}M"})
+            with CaptureQueriesContext(connection) as captured:
+                body = self.call("GET", "/rate-limits?limit=100").json()
+            assert len(body["items"]) == number
+            return len(captured), body["items"]
+
+        assert listed(5)[0] == listed(30)[0]
+
+    def test_a_list_says_of_each_what_its_own_page_says(self, frozen_clock: Any) -> None:
+        policy = {"key": "rate_key:api", "concurrency": 2, "rate": {"limit": 5, "period": "PT1M"}}
+        for queue in ("a", "b"):
+            self.call("PUT", f"/admin/queues/{queue}/rate-limit", {"limit": 3, "period": "PT10S"})
+            for _ in range(3):
+                self.call("POST", "/jobs", {"type": f"t.{queue}", "args": [], "queue": queue, "rate_limit": policy})
+        self.call("PUT", "/rate-limits/type:t.a", {"limit": 9, "period": "PT1H"})
+        self.call("PUT", "/rate-limits/queue:b", {"concurrency": 9})
+        self.call("POST", "/workers/fetch", {"queues": ["a", "b"], "count": 2})
+        frozen_clock.advance(seconds=20)
+        self.call("PUT", "/rate-limits/queue", {"concurrency": 1})
+        items = {item["key"]: item for item in self.call("GET", "/rate-limits").json()["items"]}
+        assert {"rate_key:api", "type:t.a", "queue:b", "queue"} <= items.keys()
+        for key, item in items.items():
+            assert self.call("GET", f"/rate-limits/{key}").json() == item
+        assert (items["rate_key:api"]["active"], items["rate_key:api"]["waiting"]) == (2, 4)
+        assert items["rate_key:api"]["rate"]["current_count"] == 2
+        assert items["queue"]["waiting"] == 0
+
     def test_override_and_back(self) -> None:
         put = self.call("PUT", "/rate-limits/api", {"limit": 9, "period": "PT1S"})
         assert (put.status_code, put.json()["override"]) == (200, {"rate": {"limit": 9, "period": "PT1S"}})

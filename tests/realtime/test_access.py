@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from django_ojs import keys
+from django_ojs import keys, tickets
 from django_ojs.models import APIKey, Ticket
 from django_ojs.realtime import access
 from tests.realtime.conftest import do, enqueue
@@ -273,6 +273,27 @@ class TestRightsThatEnd:
             await enqueue("a.yes", queue="q1")
             assert (await socket.take())["data"]["job_type"] == "a.yes"
             await socket.nothing()
+
+    async def test_a_key_and_a_user_with_the_same_number_do_not(self, settings: Any) -> None:
+        settings.OJS = {"REALTIME_RECHECK_INTERVAL": 3600.0}
+
+        def tickets_of_both() -> list[str]:
+            made, _ = keys.create("ci", ["read"], queues=["q1"])
+            user = get_user_model().objects.create_user("ann", password="pw", is_staff=True, pk=made.pk)
+            return [tickets.issue(made, None)[0], tickets.issue(None, user)[0], tickets.issue(None, None)[0]]
+
+        def opened(ticket: str) -> dict[str, Any]:
+            query = f"ticket={ticket}".encode()
+            return {"type": "websocket", "path": "/", "query_string": query, "headers": [(b"host", b"testserver")]}
+
+        of_key, of_user, of_nobody = await do(tickets_of_both)
+        callers = [await access.Caller.of(opened(ticket)) for ticket in (of_key, of_user)]
+        for caller in callers:
+            assert await caller.renew() is False
+        assert [caller.name for caller in callers] == ["key:ci", "user:ann"]
+        assert [caller.limits for caller in callers] == [(("q1",), None), (None, None)]
+        settings.OJS = {"REALTIME_RECHECK_INTERVAL": 3600.0, "ALLOW_ANONYMOUS": True}
+        assert (await access.Caller.of(opened(of_nobody))).credentials == "", "a stranger has none to lose"
 
     async def test_connections_with_the_same_credentials_share_a_look(
         self, settings: Any, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.db import OperationalError
 from django.test import Client
 
@@ -466,7 +467,7 @@ class TestRights:
             asked.append(1)
             raise OperationalError("gone fishing")
 
-        monkeypatch.setattr(views, "_guard", lambda request: away)
+        monkeypatch.setattr(views, "_guard", lambda view, request: away)
         async with listen("/events/stream") as stream:
             await stream.frame()
             assert [await stream.frame() for _ in range(3)] == [Frame(comment="heartbeat")] * 3
@@ -486,6 +487,47 @@ class TestRights:
             assert [await stream.frame() for _ in range(2)][1] == Frame(comment="heartbeat")
             await do(django_user_model.objects.update, is_staff=False)
             (found,) = await stream.rest()
+        assert found.data["error"]["code"] == "permission_denied"
+
+    async def test_who_logs_out_ends_their_streams(self, settings: Any, django_user_model: Any) -> None:
+        settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}
+        user = await do(django_user_model.objects.create_user, "anna", password="x", is_staff=True)
+        client = Client()
+        await do(client.force_login, user)
+        async with listen("/events/stream", cookie=f"sessionid={client.cookies['sessionid'].value}") as stream:
+            assert stream.status == 200
+            assert [await stream.frame() for _ in range(3)][2] == Frame(comment="heartbeat")
+            await do(client.logout)
+            (found,) = await stream.rest()
+        assert found.data["error"]["code"] == "unauthenticated"
+
+    async def test_the_statistics_need_what_the_pages_of_workers_do(self, settings: Any) -> None:
+        settings.OJS = {}
+        for scope, status in (("admin.read", 200), ("admin", 200), ("read", 403), ("admin.write", 403)):
+            _, text = await do(keys.create, scope, [scope])
+            async with listen("/admin/stats/stream", authorization=f"Bearer {text}") as stream:
+                assert stream.status == status, scope
+                if status != 200:
+                    await stream.body()
+
+    async def test_a_user_who_loses_the_right_loses_the_statistics(self, settings: Any, django_user_model: Any) -> None:
+        settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}
+        user = await do(django_user_model.objects.create_user, "anna", password="x", is_staff=True)
+        client = Client()
+        await do(client.force_login, user)
+        cookie = f"sessionid={client.cookies['sessionid'].value}"
+        async with listen("/admin/stats/stream", cookie=cookie) as stream:
+            assert stream.status == 403, "being staff is not enough"
+            details = (await stream.body())["error"]["details"]
+            assert details["required_permission"] == "django_ojs.view_worker"
+        await do(user.user_permissions.set, await do(list, Permission.objects.filter(codename="view_worker")))
+        async with listen("/admin/stats/stream", cookie=cookie) as stream:
+            assert stream.status == 200
+            metrics = await stream.event()
+            assert metrics is not None
+            assert metrics.event == "metrics"
+            await do(user.user_permissions.clear)
+            found = (await stream.rest())[-1]
         assert found.data["error"]["code"] == "permission_denied"
 
     async def test_too_many_streams_of_one_client(self, settings: Any) -> None:

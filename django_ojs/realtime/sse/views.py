@@ -12,8 +12,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from django.contrib.auth import SESSION_KEY, get_user
+from django.contrib.sessions.backends.base import SessionBase
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import router
+from django.http import HttpRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -23,7 +26,7 @@ from django_ojs.events import log, order, places
 from django_ojs.events.filters import Filter
 from django_ojs.http import access, events, fields, query, system
 from django_ojs.http.base import OJSView
-from django_ojs.http.permissions import api_key, check_queue, principal, queue_limit, require_scope, type_limit
+from django_ojs.http.permissions import api_key, check_queue, principal, queue_limit, type_limit
 from django_ojs.models import APIKey, Queue
 from django_ojs.operations.info import info
 from django_ojs.realtime import slots
@@ -54,7 +57,7 @@ class StreamView(Streaming, OJSView):
     scopes = {"GET": "read"}
 
     def get(self, request: Request, **place: str) -> Any:
-        return stream(request, self.teller(request, **place))
+        return stream(self, request, self.teller(request, **place))
 
     def head(self, request: Request, **place: str) -> Response:
         """What GET would answer, without beginning a stream that nobody could end."""
@@ -91,7 +94,7 @@ class Events(Streaming, events.Events):
     def get(self, request: Request) -> Any:
         accepted = request.META.get("HTTP_ACCEPT", "").lower()
         if "text/event-stream" in accepted and request.method != "HEAD":
-            return stream(request, AllEvents().teller(request))
+            return stream(self, request, AllEvents().teller(request))
         return super().get(request)
 
 
@@ -124,21 +127,22 @@ class JobResult(StreamView):
 
 
 class Statistics(StreamView):
-    """`GET /admin/stats/stream`, for dashboards. Shows workers, as `/admin/workers` does, and so needs its scope."""
+    """`GET /admin/stats/stream`, for dashboards. Shows workers, and so needs what `/admin/workers` does."""
 
-    scopes = {"GET": "admin"}
+    scopes = {"GET": "admin.read"}
+    rights = {"GET": "view_worker"}
 
     def teller(self, request: Request, **place: str) -> Teller:
         return tellers.Statistics(queue_limit(request), type_limit(request))
 
 
-def stream(request: Request, teller: Teller) -> EventStream:
+def stream(view: OJSView, request: Request, teller: Teller) -> EventStream:
     """The answer that tells. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
     _need_asgi(request)
     begin = _beginning(request)
     opening = teller.opening()
     slot = slots.take(_client(request))
-    may_go_on = _guard(request)
+    may_go_on = _guard(view, request)
     let_go()
     return EventStream(pump(teller, begin, opening, may_go_on, slot), slot)
 
@@ -199,18 +203,21 @@ def _client(request: Request) -> str:
     return f"anonymous@{request.META.get('REMOTE_ADDR', '')}" if name == "anonymous" else name
 
 
-def _guard(request: Request) -> Callable[[], OJSError | None]:
-    """Asks again whether the caller may listen: a key may be revoked or changed, a user lose their rights."""
+def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
+    """Asks what the view asked, again: a key may be revoked or changed, a user log out or lose their rights."""
     key = api_key(request)
     if key is not None:
         return lambda: _key_fault(key)
+    session = _session_of(request)
 
     def look() -> OJSError | None:
         user = request.user
         try:
-            if user.is_authenticated and isinstance(user.pk, int | uuid.UUID):
+            if session is not None:
+                request.user = _user_of(session)
+            elif user.is_authenticated and isinstance(user.pk, int | uuid.UUID):
                 request.user = user.__class__._default_manager.get(pk=user.pk)
-            require_scope(request, "read")
+            view.check_permissions(request)
         except OJSError as error:
             return error
         except ObjectDoesNotExist:
@@ -218,6 +225,21 @@ def _guard(request: Request) -> Callable[[], OJSError | None]:
         return None
 
     return look
+
+
+def _session_of(request: Request) -> SessionBase | None:
+    """The session that says who is calling; None where something else does."""
+    session = getattr(request._request, "session", None)
+    if not isinstance(session, SessionBase) or not request.user.is_authenticated:
+        return None
+    return session if session.get(SESSION_KEY) == str(request.user.pk) else None
+
+
+def _user_of(session: SessionBase) -> Any:
+    """Whom the session names as it is stored now; nobody if it has ended, or the password is another."""
+    http: Any = HttpRequest()
+    http.session = type(session)(session.session_key)
+    return get_user(http)
 
 
 def _key_fault(key: APIKey) -> OJSError | None:
