@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from django_ojs.client.enqueueing import aenqueue as aenqueue
     from django_ojs.client.enqueueing import aenqueue_many as aenqueue_many
     from django_ojs.client.enqueueing import enqueue as enqueue
+    from django_ojs.client.enqueueing import enqueue_after_commit as enqueue_after_commit
+    from django_ojs.client.enqueueing import enqueue_bulk as enqueue_bulk
     from django_ojs.client.enqueueing import enqueue_many as enqueue_many
     from django_ojs.client.handle import JobHandle as JobHandle
     from django_ojs.client.handle import aget_job as aget_job
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "job": "django_ojs.client.definition",
     "enqueue": "django_ojs.client.enqueueing",
+    "enqueue_after_commit": "django_ojs.client.enqueueing",
+    "enqueue_bulk": "django_ojs.client.enqueueing",
     "enqueue_many": "django_ojs.client.enqueueing",
     "aenqueue": "django_ojs.client.enqueueing",
     "aenqueue_many": "django_ojs.client.enqueueing",
@@ -69,6 +73,8 @@ __all__ = [
     "batch",
     "chain",
     "enqueue",
+    "enqueue_after_commit",
+    "enqueue_bulk",
     "enqueue_many",
     "get_job",
     "get_workflow",

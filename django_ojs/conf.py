@@ -6,8 +6,11 @@ checks (`checks.py`), and the object is rebuilt when a test changes the setting.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
+import math
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -63,7 +66,8 @@ class Settings:
     HEARTBEAT_INTERVAL: Seconds = 5.0
     #: A worker that was silent for so long is dead and its jobs are handed back.
     HEARTBEAT_TIMEOUT: Seconds = 45.0
-    #: How long a stopping worker lets its jobs finish.
+    #: How long a stopping worker lets its jobs finish. Where the setting is left out, the environment variable
+    #: `OJS_SHUTDOWN_GRACE_PERIOD` says it, in seconds.
     SHUTDOWN_GRACE_PERIOD: Seconds = 25.0
     # Maintenance
     #: Whether maintenance mode with an estimated end ends by itself then, where whoever switched it on did not say.
@@ -213,6 +217,25 @@ class Settings:
 FIELDS: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(Settings)}
 
 
+#: Where the grace period may come from besides the setting, which beats it (orchestration 4).
+GRACE_VARIABLE = "OJS_SHUTDOWN_GRACE_PERIOD"
+
+
+def grace_from_environment() -> dict[str, float]:
+    """`SHUTDOWN_GRACE_PERIOD` as the environment gives it, in seconds; nothing where it does not. ValueError for what
+    is no length of time."""
+    given = os.environ.get(GRACE_VARIABLE, "").strip()
+    if not given:
+        return {}
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{GRACE_VARIABLE} is {given[:80]!r}; it must be a number of seconds, such as 25.")
+    return {"SHUTDOWN_GRACE_PERIOD": seconds}
+
+
 class LazySettings:
     """Builds `Settings` on first use and again after the `OJS` setting changed."""
 
@@ -233,6 +256,9 @@ class LazySettings:
         ):
             if name in known:
                 known[name] = tuple(known[name])
+        if "SHUTDOWN_GRACE_PERIOD" not in known:
+            with contextlib.suppress(ValueError):  # `ojs_worker`, whom it concerns, refuses to start with such a value
+                known |= grace_from_environment()
         return Settings(**known)
 
     def __getattr__(self, name: str) -> Any:

@@ -249,7 +249,7 @@ class UnsupportedCompression(OJSError):
     code = "unsupported_compression"
     status = 415
     canonical = "UNSUPPORTED_COMPRESSION"
-    hint = "Send the body uncompressed or with gzip."
+    hint = "Send the body uncompressed or in one of the encodings that details.supported names."
 
 
 class Unsupported(OJSError):

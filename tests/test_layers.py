@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "workflowview": {"models", "policies"},
     "webhooks": {"policies"},
     "operations": {"models", "policies", "envelope", "cronspec", "sql", "events", "middleware", "waking", "contention",
-                   "telemetry.lifecycle", "telemetry.tracing", "webhooks"},
+                   "telemetry.lifecycle", "telemetry.pushes", "telemetry.tracing", "webhooks"},
     "telemetry": {"operations", "events", "models", "envelope", "policies", "__init__"},
     "scheduler": {"operations", "events", "models", "contention", "telemetry", "webhooks"},
     "registry": set(),

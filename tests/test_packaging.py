@@ -33,7 +33,7 @@ TOP_LEVEL = {
 }
 EXTRAS = {
     *("postgres", "mysql", "redis"),
-    *("server", "schemas", "openapi", "webhooks", "otel", "prometheus", "admin", "tasks52", "fast"),
+    *("server", "schemas", "openapi", "webhooks", "otel", "prometheus", "admin", "tasks52", "fast", "zstd"),
     *("demo", "test", "docs", "dev"),
 }
 MIB = 1024 * 1024

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, Unpack
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import JobHandle
@@ -31,8 +32,36 @@ def enqueue_many(jobs: Iterable[Enqueueable]) -> list[JobHandle]:
     return push([entry if isinstance(entry, PreparedJob) else _from_tuple(entry) for entry in jobs])
 
 
+enqueue_bulk = enqueue_many
+
+
+def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
+    """`enqueue`, for code that wants to say it: no worker sees the job before the outermost commit, and a rollback
+    takes it back, to a savepoint as well.
+
+    `enqueue` gives the same, because it writes the job (with `OJS["OUTBOX"]`, what becomes the job) in the transaction
+    that is open; no moment is left in which the commit is done and the job could be lost. This one also raises
+    RuntimeError where that cannot be: a transaction is open, but not in the database that the job is written to.
+    """
+    alias = ojs_settings.OUTBOX or _database()
+    if not connections[alias].in_atomic_block:
+        others = sorted(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
+        if others:
+            raise RuntimeError(
+                f"A transaction is open in {', '.join(map(repr, others))}, but the job would be stored in {alias!r} at "
+                f"once. Open one there, or set OJS['OUTBOX'] = {others[0]!r}."
+            )
+    return enqueue(type, *args, **options)
+
+
 aenqueue = sync_to_async(enqueue)
 aenqueue_many = sync_to_async(enqueue_many)
+
+
+def _database() -> str:
+    from django_ojs.operations.common import database
+
+    return database(None)
 
 
 def prepare(type: str, args: Sequence[Any], options: Mapping[str, Any]) -> PreparedJob:

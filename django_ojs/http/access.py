@@ -14,12 +14,11 @@ from django.db import router
 from django.db.models import Q
 from rest_framework.request import Request
 
-from django_ojs import states
 from django_ojs.errors import InvalidPayload
 from django_ojs.http.permissions import check_queue, check_type, queue_limit, type_limit
 from django_ojs.models import Job
 from django_ojs.operations.selection import allowed
-from django_ojs.policies import attributes, names
+from django_ojs.policies import attributes
 from django_ojs.policies.source import Source
 from django_ojs.states import State
 
@@ -74,19 +73,6 @@ def queues_to_read(request: Request, wanted: Sequence[str]) -> Sequence[str]:
         check_queue(request, wanted)
         return wanted
     return queue_limit(request) or ()
-
-
-def types_to_fetch(request: Request, queues: Sequence[str]) -> list[str] | None:
-    """The job types that a FETCH of the caller may claim; None: any. Patterns become the types that wait there."""
-    limit = type_limit(request)
-    if limit is None:
-        return None
-    exact = [entry for entry in limit if not entry.endswith(".*")]
-    if len(exact) == len(limit):
-        return exact
-    live = Job.objects.using(router.db_for_write(Job)).filter(queue__in=queues, state__in=states.ordered(states.LIVE))
-    waiting = live.order_by().values_list("type", flat=True).distinct()
-    return exact + [name for name in waiting if any(names.covers(entry, name) for entry in limit)]
 
 
 def _check_all(request: Request, condition: Q) -> None:

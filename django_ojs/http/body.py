@@ -6,6 +6,7 @@ Django's own limits (DATA_UPLOAD_MAX_MEMORY_SIZE) do not act here: the stream is
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import Any
 
 from django.http import HttpRequest
@@ -17,6 +18,8 @@ from django_ojs.policies.faults import shorten
 _CHUNK = 65_536
 #: 16 + 15: a gzip header and the largest window.
 _GZIP = 31
+#: What a frame may ask us to keep in memory (RFC 9659), and how much is unpacked at a time, in bytes.
+_ZSTD_WINDOW, _ZSTD_PIECE = 8 * 1_048_576, 128
 _ACCEPTED = frozenset({"application/openjobspec+json", "application/json"})
 
 
@@ -25,13 +28,20 @@ def read(request: HttpRequest, limit: int, field: str = "body") -> bytes:
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding in ("", "identity"):
         return _read_plain(request, limit, field)
-    if encoding not in ("gzip", "x-gzip"):
+    name = "gzip" if encoding == "x-gzip" else encoding
+    if name not in (supported := compressions()):
         raise UnsupportedCompression(
             f"The Content-Encoding {shorten(encoding)!r} is not supported.",
-            details={"received": shorten(encoding), "supported": ["gzip"]},
+            details={"received": shorten(encoding), "supported": supported},
         )
-    packed = _read_plain(request, limit + limit // 100 + 1024, field)  # gzip may grow what cannot be packed
-    return _gunzip(packed, limit, field) if packed else b""
+    packed = _read_plain(request, limit + limit // 100 + 1024, field)  # both may grow what cannot be packed
+    unpack = _gunzip if name == "gzip" else _unzstd
+    return unpack(packed, limit, field) if packed else b""
+
+
+def compressions() -> list[str]:
+    """The encodings that bodies may have: `zstd` where zstandard is installed (the extra `zstd`)."""
+    return ["gzip"] if _zstandard() is None else ["gzip", "zstd"]
 
 
 def parse(raw: bytes, *, required: bool = True) -> dict[str, Any]:
@@ -97,20 +107,55 @@ def _gunzip(packed: bytes, limit: int, field: str) -> bytes:
         try:
             piece = unpacker.decompress(packed, limit + 1 - size)
         except zlib.error as error:
-            raise _broken_gzip() from error
+            raise _broken("gzip") from error
         pieces.append(piece)
         size += len(piece)
         if size > limit:
             raise too_large(size, limit, field)
         if not unpacker.eof:
-            raise _broken_gzip()
+            raise _broken("gzip")
         packed = unpacker.unused_data
     return b"".join(pieces)
 
 
-def _broken_gzip() -> InvalidPayload:
+def _unzstd(packed: bytes, limit: int, field: str) -> bytes:
+    """In small pieces, since the decompressor cannot be told where to stop: four bytes may be 128 KiB."""
+    zstd = _zstandard()
+    opener = zstd.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    pieces: list[bytes] = []
+    size = begin = 0
+    while begin < len(packed):  # a body may have several frames
+        unpacker = opener.decompressobj()
+        while not unpacker.eof:
+            if begin >= len(packed):
+                raise _broken("zstd")
+            given = packed[begin : begin + _ZSTD_PIECE]
+            begin += len(given)
+            try:
+                piece = unpacker.decompress(given)
+            except zstd.ZstdError as error:
+                raise _broken("zstd") from error
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise too_large(size, limit, field)
+        begin -= len(unpacker.unused_data)
+    return b"".join(pieces)
+
+
+@lru_cache(maxsize=1)
+def _zstandard() -> Any:
+    """The module, None where it is not installed."""
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
+
+
+def _broken(encoding: str) -> InvalidPayload:
     return InvalidPayload(
-        "The request body is not valid gzip, as its Content-Encoding says.", details={"field": "body"}
+        f"The request body is not valid {encoding}, as its Content-Encoding says.", details={"field": "body"}
     )
 
 

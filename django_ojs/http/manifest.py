@@ -12,6 +12,7 @@ import django_ojs
 from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
 from django_ojs.conformance import claim
+from django_ojs.http import body
 from django_ojs.models import Job
 from django_ojs.policies import names, schemas
 
@@ -139,7 +140,7 @@ def payload_limits() -> dict[str, Any]:
         "max_batch_bytes": ojs_settings.MAX_BATCH_BYTES,
         "max_queue_name_bytes": names.MAX_QUEUE_LENGTH,
         "max_job_type_bytes": names.MAX_TYPE_LENGTH,
-        "supported_compression": ["gzip"],
+        "supported_compression": body.compressions(),
         "external_references": True,
         "chunking": False,
         "per_queue_limits": False,

@@ -14,7 +14,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.http import access, answers, compat, fields, testhooks, workerinfo
 from django_ojs.http.base import OJSView
-from django_ojs.http.permissions import check_queue
+from django_ojs.http.permissions import check_queue, type_limit
 from django_ojs.models import Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.operations import beat as beats
@@ -44,7 +44,7 @@ class Fetch(WorkerView):
             count=1 if count is None else max(count, 1),
             worker_id=fields.worker_id(body),
             visibility_ms=fields.duration_ms(body, "visibility_timeout_ms"),
-            types=access.types_to_fetch(request, queues),
+            types=type_limit(request),
         )
         jobs = [RawJSON(jsontext.dumps(envelope.render(row))) for row in rows]
         return Response({"jobs": jobs, "job": jobs[0]} if jobs else {"jobs": []})

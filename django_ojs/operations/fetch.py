@@ -45,7 +45,7 @@ def fetch(
         names: queues, left to right.
         visibility_ms: reservation length asked for by the request; beats that of the job.
         fallback_visibility_ms: length for jobs and queues without one of their own.
-        types: claim only these job types; None: any.
+        types: claim only these job types, `mail.*` for all that begin with `mail.`; None: any.
         ids: claim only these jobs, whatever the limits say; None: any.
         gate: give nothing to a worker that is quiet or terminating, and note an unknown one.
         columns, raw: what to return of each job, and whether times may come as ISO text; a worker needs less of both.

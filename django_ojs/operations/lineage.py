@@ -12,6 +12,7 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.operations.shapes import Shape, shapes
 from django_ojs.policies import workflowresults as results
+from django_ojs.policies.workflowgraph import ROOT
 from django_ojs.states import State
 
 #: (workflow, position) -> the job there, as far as its successors want to know.
@@ -21,7 +22,7 @@ _HEARD = ("id", "state", "result", "errors", "attempt")
 
 
 def attach(rows: Sequence[JobRow], using: str) -> None:
-    """Add `lineage`, which `envelope.render` shows, to those of the rows that belong to a workflow.
+    """Add `lineage`, which `envelope.render` shows, and `workflow_type` to the rows that belong to a workflow.
 
     Two statements for jobs that hear nothing, four for the others, however many; none without workflows.
     """
@@ -44,6 +45,7 @@ def attach(rows: Sequence[JobRow], using: str) -> None:
         place = places.get(row["id"])
         if place in wanted:
             row["lineage"] = _lineage(known[place[0]], place, wanted[place], heard)
+            row["workflow_type"] = known[place[0]].graph.nodes[ROOT].kind
 
 
 def read(needed: set[tuple[uuid.UUID, int]], using: str) -> _Known:

@@ -38,7 +38,7 @@ from django_ojs.operations.common import atomic, database
 from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.policies.unique import Strategy
 from django_ojs.states import State
-from django_ojs.telemetry import lifecycle, tracing
+from django_ojs.telemetry import lifecycle, pushes, tracing
 from django_ojs.waking import wake_workers
 
 __all__ = ["Outcome", "Pressure", "Pushed", "insert", "push", "push_each"]
@@ -73,6 +73,7 @@ def push(
 
 @tracing.enqueues
 @rehearsed("push")
+@pushes.timed
 @retried
 def push_each(
     documents: Sequence[Any],

@@ -57,8 +57,9 @@ def create(document: object, *, key: uuid.UUID | None = None, using: str | None 
     using = database(using)
     now = clock.now(using)
     plan = document if isinstance(document, Plan) else workflows.parse(document, now=now)
-    with tracing.creating(plan):
+    with tracing.creating(plan) as made:
         flow = _store(plan, now, key, using)
+        made(flow.shape.public_id)
     return info(flow.row.pk, using=using)
 
 

@@ -20,6 +20,7 @@ from django_ojs.policies.faults import shorten
 from django_ojs.policies.faults import workflow_fault as fault
 from django_ojs.policies.workflowgraph import CALLBACKS, Graph, Node
 from django_ojs.policies.workflowoptions import inherit, leaf
+from django_ojs.policies.workflowpriority import inherited, with_priority
 
 KINDS = ("chain", "group", "batch")
 MAX_DEPTH = 10  #: nested workflows, the outermost included
@@ -61,9 +62,14 @@ def parse(document: object, *, now: dt.datetime) -> Plan:
     builder = _Builder()
     kind = builder.build(document)
     plan = Plan(_own_id(document), _name(document), kind, Graph(tuple(builder.nodes), builder.free), builder.steps)
+    priorities: dict[int, int] = {}
     for step in plan.steps:
         if step.document is not None:
-            _check_job(step, now)
+            priorities[step.position] = _check_job(step, now)
+    roots = inherited(plan.graph.nodes, priorities)
+    for step in plan.steps:
+        if step.document is not None and step.position in roots:
+            step.document = with_priority(step.document, roots[step.position])
     return plan
 
 
@@ -208,11 +214,12 @@ def _checked_callbacks(given: Any, path: str) -> Iterator[tuple[str, dict[str, A
         yield key, item
 
 
-def _check_job(step: Step, now: dt.datetime) -> None:
-    """Validate the envelope as PUSH will, and take over the type and queue that it means."""
+def _check_job(step: Step, now: dt.datetime) -> int:
+    """Validate the envelope as PUSH will, and take over the type and queue that it means; return its priority."""
     try:
         spec = envelope.parse(step.document, now=now)
         step.type, step.queue = spec.type, spec.queue
+        return spec.priority
     except InvalidPayload as error:
         field = error.details.get("field")
         path = step.path if field in (None, "job") else f"{step.path}.{field}"

@@ -1,12 +1,14 @@
-"""Time zones of schedules: `UTC` and Area/City names of the IANA database, and nothing else (L2-TZ-001).
+"""Time zones of schedules: `UTC` and Area/Location names of the IANA database, and nothing else (L2-TZ-001).
 
-Offsets and abbreviations are refused even where the database has them as names: `EST`, `EST5EDT` and
-`Etc/GMT+5` know no daylight saving, so a schedule in them would be an hour off for half the year.
+Offsets and abbreviations are refused even where the database has them as names (orchestration 2.3): `EST`, `EST5EDT`
+and `Etc/GMT+5` know no daylight saving, so a schedule in them would be an hour off for half the year. The other
+names below `Etc` are UTC itself.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import zoneinfo
 from functools import lru_cache
 
@@ -18,8 +20,11 @@ _AREAS = frozenset(
     {
         *("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific"),
         *("Brazil", "Canada", "Chile", "Mexico", "US"),  # older names that are links to those above
+        "Etc",
     }
 )
+#: `Etc/GMT+5`, whose sign is the other way round besides, `UTC-05:00`, `+01`, and `Etc/GMT0`.
+_OFFSET = re.compile(r"(^|/)(GMT|UTC|UT)?[+-]?[0-9]", re.IGNORECASE)
 _MEANT = {
     "EST": "America/New_York", "EDT": "America/New_York", "EST5EDT": "America/New_York", "CST": "America/Chicago",
     "CDT": "America/Chicago", "CST6CDT": "America/Chicago", "MST": "America/Denver", "MDT": "America/Denver",
@@ -53,14 +58,18 @@ def load(name: str) -> zoneinfo.ZoneInfo:
 
 @lru_cache(maxsize=1)
 def names() -> frozenset[str]:
-    """Every Area/City name that this machine knows, and `Etc/UTC`."""
+    """Every Area/Location name that this machine knows and that is no offset."""
     known = zoneinfo.available_timezones()
-    return frozenset(name for name in known if "/" in name and name.split("/")[0] in _AREAS) | {"Etc/UTC"}
+    return frozenset(
+        name for name in known if "/" in name and name.split("/")[0] in _AREAS and not _OFFSET.search(name)
+    )
 
 
 def _guess(name: str) -> str:
     if name.upper() in _MEANT:
         return _MEANT[name.upper()]
+    if _OFFSET.search(name):
+        return ""  # a name that looks like it would be hours away
     folded = {known.casefold(): known for known in (*names(), UTC_NAME)}
     near = difflib.get_close_matches(name.casefold()[:64].replace(" ", "_"), folded, 1, 0.75)
     return folded[near[0]] if near else ""

@@ -26,7 +26,7 @@ from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import COLUMNS, JSON_COLUMNS, STAGED, JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting
+from django_ojs.sql import counting, kinds
 from django_ojs.sql.counting import Place, Tally
 from django_ojs.states import State, Verb
 
@@ -49,7 +49,7 @@ class Claim:
     visibility_ms: int | None  #: the request's; beats the job's own
     base_visibility_ms: int  #: for jobs without a value of their own
     base_timeout_ms: int
-    types: Sequence[str] | None = None
+    types: Sequence[str] | None = None  #: job types, and `mail.*` for all that begin with `mail.`; None: any
     #: Only these jobs, whose limits have been looked at; None: any that is under no limit.
     ids: Sequence[uuid.UUID] | None = None
 
@@ -281,8 +281,9 @@ class Store:
         params: list[Any] = [queue, *[at] * ALIVE.count("%s"), at, queue]
         narrowed = ""
         if types is not None:
-            narrowed += f" AND type IN ({', '.join(['%s'] * len(types)) or 'NULL'})"
-            params += types
+            wanted, values = kinds.in_sql(types)
+            narrowed += f" AND {wanted}"
+            params += values
         for key, policy, job_type in without:
             narrowed += " AND type <> %s" if job_type else " AND NOT (rate_key = %s AND rate_limit = %s)"
             params += [job_type] if job_type else [key, policy]
@@ -423,7 +424,7 @@ def holds(row: JobRow, worker_id: str, attempt: int | None) -> bool:
 def _claimable(claim: Claim) -> Q:
     condition = ~ended(claim.now)
     condition &= Q(due_at__isnull=True) | Q(due_at__lte=claim.now)
-    return condition & Q(type__in=list(claim.types)) if claim.types is not None else condition
+    return condition & kinds.condition(claim.types) if claim.types is not None else condition
 
 
 def _value(column: str, value: Any) -> Any:

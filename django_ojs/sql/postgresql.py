@@ -16,7 +16,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, WorkflowStart
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting
+from django_ojs.sql import counting, kinds
 from django_ojs.sql.base import ALIVE, BIRTH_COLUMNS, Ack, Claim, Store, guarded, workflow_values
 from django_ojs.states import State, Verb
 
@@ -99,10 +99,11 @@ class PostgreSQLStore(Store):
         statement = _claim_statement(
             claim.limit, claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None
         )
+        exact, prefixes = kinds.split(claim.types or ())
         found = self._execute(
             statement,
             {
-                "queue": claim.queue, "now": claim.now, "worker": claim.worker_id, "types": list(claim.types or ()),
+                "queue": claim.queue, "now": claim.now, "worker": claim.worker_id, "types": exact, "prefixes": prefixes,
                 "ids": array_literal(claim.ids or ()), "visibility": claim.visibility_ms,
                 "base": claim.base_visibility_ms, "timeout": claim.base_timeout_ms,
             },
@@ -200,6 +201,7 @@ _OPEN = (
 _OPEN_IF_CHOSEN = (
     f"AND id = ANY(%(ids)s::uuid[]) AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %(queue)s AND paused)"
 )
+_OF_TYPES = "AND (type = ANY(%(types)s) OR type ^@ ANY(%(prefixes)s::text[]))"
 
 
 @lru_cache(maxsize=256)
@@ -217,7 +219,7 @@ def _claim_statement(limit: int, typed: bool, columns: tuple[str, ...], *, raw: 
     return (
         f"WITH picked AS MATERIALIZED (SELECT id FROM {_JOB} WHERE queue = %(queue)s AND state = 'available' "
         f"{ALIVE.replace('%s', '%(now)s')} AND (due_at IS NULL OR due_at <= %(now)s) "
-        f"{'AND type = ANY(%(types)s)' if typed else ''} {_OPEN_IF_CHOSEN if chosen else _OPEN} "
+        f"{_OF_TYPES if typed else ''} {_OPEN_IF_CHOSEN if chosen else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)} FOR UPDATE SKIP LOCKED), "
         f"claimed AS (UPDATE {_JOB} j SET state = 'active', attempt = j.attempt + 1, started_at = %(now)s, "
         f"worker_id = %(worker)s, due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "

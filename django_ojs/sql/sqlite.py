@@ -17,7 +17,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflow
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting
+from django_ojs.sql import counting, kinds
 from django_ojs.sql.base import ALIVE, Ack, Claim, Store, guarded, workflow_values
 from django_ojs.sql.counting import Tally
 from django_ojs.states import State, Verb
@@ -80,7 +80,7 @@ class SQLiteStore(Store):
         now = _to_db(claim.now)
         params: list[Any] = [now, claim.worker_id, *[now] * 4, claim.queue, *[now] * (ALIVE.count("%s") + 1)]
         if claim.types is not None:
-            params.append(json.dumps(list(claim.types)))
+            params += map(json.dumps, kinds.split(claim.types))
         params += [claim.queue] * 2 if claim.ids is None else [_id_list(claim.ids), claim.queue]
         with self.connection.cursor() as cursor:
             cursor.execute(statement, params)
@@ -193,6 +193,13 @@ _OPEN_IF_CHOSEN = (
 )
 
 
+#: The types, then the prefixes. json_each has a column `type` of its own.
+_OF_TYPES = (
+    f"AND (type IN (SELECT value FROM json_each(%s)) OR EXISTS (SELECT 1 FROM json_each(%s) AS prefix "
+    f"WHERE substr({_JOB}.type, 1, length(prefix.value)) = prefix.value))"
+)
+
+
 def _id_list(ids: Sequence[uuid.UUID]) -> str:
     return json.dumps([job_id.hex for job_id in ids])
 
@@ -218,7 +225,7 @@ def _claim_statement(
         f"wake_at = min({until}, {ends}, coalesce(deadline_at, '9999')) WHERE state = 'available' AND id IN ("
         f"SELECT id FROM {_JOB} WHERE queue = %s AND state = 'available' "
         f"{ALIVE} AND (due_at IS NULL OR due_at <= %s) "
-        f"{'AND type IN (SELECT value FROM json_each(%s))' if typed else ''} "
+        f"{_OF_TYPES if typed else ''} "
         f"{_OPEN_IF_CHOSEN if chosen else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)}) "
         f"RETURNING priority, enqueued_at, id, workflow_id, {', '.join(columns)}"

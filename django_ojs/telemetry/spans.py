@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from django.db import connections
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -16,6 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import django_ojs
 from django_ojs.conf import ojs_settings
+from django_ojs.operations.common import database
 from django_ojs.policies import redaction
 from django_ojs.telemetry.tracing import joined
 
@@ -69,7 +72,7 @@ class Enqueueing:
                 return
         row = getattr(outcomes[0], "row", None) if self._number == 1 and outcomes else None
         if row is not None:
-            self._span.set_attributes(_of_row(row) | {"ojs.job.state": str(row["state"])})
+            self._span.set_attributes(_of_row(row))
             if row["due_at"]:
                 self._span.set_attribute("ojs.job.scheduled_at", row["due_at"].isoformat())
         self._span.set_status(StatusCode.OK)
@@ -93,12 +96,12 @@ def enqueueing(documents: Sequence[Any], received: Mapping[str, str]) -> Iterato
 
 
 @contextlib.contextmanager
-def workflow(plan: Plan, received: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """The span in which a workflow is made; gives what all of its jobs shall carry."""
-    attributes = {"messaging.system": "ojs", "ojs.workflow.type": plan.type, "ojs.workflow.steps": len(plan.steps)}
+def workflow(plan: Plan, received: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], Callable[[str], None]]]:
+    """The span in which a workflow is made; gives what all of its jobs shall carry, and what takes its id."""
+    attributes = _system() | {"ojs.workflow.type": plan.type, "ojs.workflow.steps": len(plan.steps)}
     name = f"ojs.workflow {plan.name or plan.type}"
-    with _start(name, SpanKind.INTERNAL, _parent(received), attributes):
-        yield joined(received, current())
+    with _start(name, SpanKind.INTERNAL, _parent(received), attributes) as span:
+        yield joined(received, current()), functools.partial(span.set_attribute, "ojs.workflow.id")
 
 
 @contextlib.contextmanager
@@ -116,10 +119,11 @@ def executing(context: Any) -> Iterator[Span]:
         name, around = f"{row['queue']} process", trace.set_span_in_context(trace.INVALID_SPAN, around)
     attributes = _operation("process") | _of_row(row) | {
         "ojs.worker.id": row["worker_id"], "ojs.job.attempt": row["attempt"],
-        "messaging.message.body.size": len(row["args"].encode()),
     }  # fmt: skip
     if context.workflow_id:
         attributes["ojs.workflow.id"] = context.workflow_id
+    if "workflow_type" in row:
+        attributes |= {"ojs.workflow.type": row["workflow_type"], "ojs.workflow.step": row["lineage"]["workflow_step"]}
     token = contexts.attach(around)  # with the baggage, which the handler may read
     try:
         with _start(name, SpanKind.CONSUMER, around, attributes, links) as span:
@@ -183,14 +187,22 @@ _FIELDS = frozenset({"traceparent", "tracestate", "baggage"})
 
 
 def _operation(type: str) -> dict[str, Any]:
-    return {"messaging.system": "ojs", "messaging.operation.type": type, "messaging.operation": type}
+    return _system() | {"messaging.operation.type": type, "messaging.operation": type}
+
+
+def _system() -> dict[str, Any]:
+    """What all of our spans say: the kind of database and the version of this package, as `ojs_server_info` does."""
+    vendor = connections[database(None)].vendor
+    return {"messaging.system": "ojs", "ojs.backend.type": vendor, "ojs.backend.version": django_ojs.__version__}
 
 
 def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a job. The size is that of its arguments as JSON, in bytes."""
     return {
         "ojs.job.id": str(row["id"]), "ojs.job.type": row["type"], "ojs.job.queue": row["queue"],
         "ojs.job.priority": row["priority"], "messaging.message.id": str(row["id"]),
-        "messaging.destination.name": row["queue"],
+        "messaging.destination.name": row["queue"], "ojs.job.state": str(row["state"]),
+        "messaging.message.body.size": len(row["args"].encode()),
     }  # fmt: skip
 
 

@@ -86,20 +86,28 @@ def enqueues(
 
 
 @contextlib.contextmanager
-def creating(plan: Plan) -> Iterator[None]:
-    """A block that stores a workflow: all of its jobs, those of later steps too, get the same context."""
+def creating(plan: Plan) -> Iterator[Callable[[str], None]]:
+    """A block that stores a workflow: all of its jobs, those of later steps too, get the same context.
+
+    It is given what to call with the workflow's id once there is one.
+    """
     received = _received.get()
+    made: Callable[[str], None] = _ignore
     with contextlib.ExitStack() as stack:
         if received is _DETACHED:
             context: Mapping[str, str] = {}
         elif (spans := active()) is not None:
-            context = stack.enter_context(spans.workflow(plan, received or {}))
+            context, made = stack.enter_context(spans.workflow(plan, received or {}))
         else:
             context = _ambient(received)
         for step in plan.steps:
             if step.document is not None:
                 (step.document,) = with_context([step.document], context)
-        yield
+        yield made
+
+
+def _ignore(workflow_id: str) -> None:
+    """Nobody wants to know."""
 
 
 def active() -> Any:

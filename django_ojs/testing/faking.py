@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django_ojs import clock, jsontext
+from django_ojs.client.handle import JobHandle
 from django_ojs.client.sync import declared
-from django_ojs.errors import Conflict, Duplicate, OJSError
+from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
 from django_ojs.operations import births, cron, crontick, queues, uniqueness
@@ -152,6 +153,13 @@ class FakeJobs(Jobs):
             return refuse(row, Verb.CANCEL, State.CANCELLED)
         finish(row, State.CANCELLED, now)
         return Cancelled(row, previous, changed=True)
+
+    def _get(self, job_id: uuid.UUID | str) -> JobHandle:
+        """Among the jobs of the test: a fake has no others, and no database to look for them."""
+        for job in self.enqueued:
+            if str(job.id) == str(job_id):
+                return job
+        raise NotFound.resource("job", str(job_id))
 
     def _rows(self) -> dict[uuid.UUID, JobRow]:
         return {job.id: job.row for job in self.enqueued}

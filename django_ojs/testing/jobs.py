@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, Unpack
 
 from django.db import connections, transaction
 
 from django_ojs import clock
-from django_ojs.client.handle import JobHandle
+from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
+from django_ojs.errors import NotFound
 from django_ojs.operations import cronruns, crontick, queues, schemas
 from django_ojs.operations.common import database
 from django_ojs.operations.push import Outcome, Pushed
 from django_ojs.operations.rehearsal import stage
 from django_ojs.operations.workflow import View
-from django_ojs.testing.wanted import Expected, JobType, Wanted, described
+from django_ojs.states import State
+from django_ojs.testing.wanted import Expected, JobType, Wanted, described, how_often
 
 _NEW = ("created", "outbox")
 
@@ -76,25 +79,37 @@ class Jobs:
         wanted = Wanted.of(type, expected)
         return [job for job in self.enqueued if wanted.fits(job)]
 
+    all_enqueued = find
+
     def clear(self) -> None:
         """Forget what was enqueued so far. Stored jobs stay stored."""
         self._entries.clear()
         self._views.clear()
 
-    def assert_enqueued(self, type: JobType, *, times: int | None = None, **expected: Unpack[Expected]) -> JobHandle:
-        """Fail unless such a job was enqueued, `times` times if that is given; return the newest of them."""
+    def clear_all(self) -> None:
+        """`clear()`, and forget what was run and which failures were ordered, where jobs run. The clock stays."""
+        self.clear()
+
+    def assert_enqueued(
+        self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
+    ) -> JobHandle:
+        """Fail unless such a job was enqueued, `times` times if that is given; return the newest of them.
+
+        Here and below, `count` is another name of `times`.
+        """
         __tracebackhide__ = True
+        times = how_often(times, count, "enqueued")
         found = self.find(type, **expected)
-        if times == 0:
-            raise TypeError("times=0: say assert_not_enqueued().")
         self._check(found, Wanted.of(type, expected), times, self.enqueued, "enqueued")
         return found[-1]
 
     def assert_enqueued_in(
-        self, queue: str, type: JobType | None = None, *, times: int | None = None, args: Sequence[Any] | None = None
-    ) -> list[JobHandle]:
+        self, queue: str, type: JobType | None = None, *, times: int | None = None, count: int | None = None,
+        args: Sequence[Any] | None = None,
+    ) -> list[JobHandle]:  # fmt: skip
         """Fail unless a job, of this type if one is given, was enqueued in this queue; return them all."""
         __tracebackhide__ = True
+        times = how_often(times, count)
         expected: Expected = {"queue": queue} if args is None else {"queue": queue, "args": args}
         found = self.find(type, **expected)
         self._check(found, Wanted.of(type, expected), times, self.enqueued, "enqueued")
@@ -106,6 +121,8 @@ class Jobs:
         if found := self.find(type, **expected):
             raise AssertionError(_report(f"This was not to be enqueued: {Wanted.of(type, expected)}.", found, None))
 
+    refute_enqueued = assert_not_enqueued
+
     def assert_nothing_enqueued(self) -> None:
         """Fail if any job or workflow was enqueued."""
         __tracebackhide__ = True
@@ -115,17 +132,35 @@ class Jobs:
             raise AssertionError(f"Nothing was to be enqueued, but there is {flows[0]!r}.")
 
     def assert_workflow_enqueued(
-        self, type: str | None = None, *, name: str | None = None, times: int | None = None
+        self, type: str | None = None, *, name: str | None = None, times: int | None = None, count: int | None = None
     ) -> WorkflowHandle:
         """Fail unless a workflow of this type (`chain`, `group`, `batch`, `dag`) and name was enqueued; the newest."""
         __tracebackhide__ = True
+        times = how_often(times, count)
         found = [flow for flow in self.workflows if type in (None, flow.type) and name in (None, flow.name)]
         if not found or times not in (None, len(found)):
             shown = "".join(f"\n  {flow!r} {flow.name!r}" for flow in self.workflows) or "\n  nothing"
-            how_often = "" if times is None else f" {times} times"
+            number = "" if times is None else f" {times} times"
             what = f"type {type or 'any'} and name {name or 'any'}"
-            raise AssertionError(f"No workflow of {what} was enqueued{how_often}. There is:{shown}")
+            raise AssertionError(f"No workflow of {what} was enqueued{number}. There is:{shown}")
         return found[-1]
+
+    assert_workflow_created = assert_workflow_enqueued
+
+    def assert_state(self, job: JobHandle | uuid.UUID | str, state: State | str) -> JobHandle:
+        """Fail unless the job, given as its handle or id, is in this state now."""
+        __tracebackhide__ = True
+        job_id = job.id if isinstance(job, JobHandle) else job
+        try:
+            handle = self._get(job_id)
+        except NotFound:
+            raise AssertionError(_report(f"There is no job {job_id}.", self.enqueued, None)) from None
+        if handle.state != state:
+            errors = "".join(f"\n  {error.get('type')}: {error.get('message')}" for error in handle.errors)
+            raise AssertionError(f"{handle!r} is not {state}.{errors}")
+        return handle
+
+    assert_job_state = assert_state
 
     def trigger(self, schedule: str) -> JobHandle:
         """Make a job of this schedule now, as the scheduler would: of the code's `@job(cron=...)`, or a stored one.
@@ -141,9 +176,17 @@ class Jobs:
         self._time.enter_context(clock.frozen(at))
         return at
 
+    freeze_time = freeze
+
     def advance(self, duration: Duration) -> dt.datetime:
         """Move the stopped clock of django-ojs forward, by `"10m"`, seconds or a timedelta; return the new time."""
         return clock.advance(milliseconds=milliseconds(duration, "duration"))
+
+    advance_time = advance
+
+    def _get(self, job_id: uuid.UUID | str) -> JobHandle:
+        """The job as it is now. Raises NotFound."""
+        return get_job(job_id)
 
     def _note(self, outcomes: Iterable[Outcome]) -> None:
         created = [JobHandle(done.row) for done in outcomes if isinstance(done, Pushed) and done.status in _NEW]

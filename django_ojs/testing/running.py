@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
@@ -12,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import Min
 
 from django_ojs import clock, states
-from django_ojs.client.handle import JobHandle, get_job
+from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.sync import declared
 from django_ojs.models import CronSchedule, Job
@@ -25,7 +24,7 @@ from django_ojs.registry import registry
 from django_ojs.states import State
 from django_ojs.testing.engine import Engine, Performed
 from django_ojs.testing.jobs import Jobs, Lasting
-from django_ojs.testing.wanted import Expected, JobType, Wanted, name_of
+from django_ojs.testing.wanted import Expected, JobType, Wanted, how_often, name_of
 
 #: After so many runs something enqueues or snoozes without end.
 ENDLESS = 10_000
@@ -161,9 +160,18 @@ class RunningJobs(Jobs):
         if error is not None:
             self._engine.broken[name_of(type)] = error
 
-    def assert_performed(self, type: JobType, *, times: int | None = None, **expected: Unpack[Expected]) -> Performed:
+    def clear_all(self) -> None:
+        super().clear_all()
+        self.performed.clear()
+        self._engine.injected.clear()
+        self._engine.broken.clear()
+
+    def assert_performed(
+        self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
+    ) -> Performed:
         """Fail unless such a job was run here, `times` times if given, however it ended; return the newest run."""
         __tracebackhide__ = True
+        times = how_often(times, count, "performed")
         wanted = Wanted.of(type, expected)
         found = [run for run in self.performed if wanted.fits(run.job)]
         self._check(found, wanted, times, [run.job for run in self.performed], "run")
@@ -176,11 +184,15 @@ class RunningJobs(Jobs):
         if found := [run for run in self.performed if wanted.fits(run.job)]:
             raise AssertionError("\n".join([f"This was not to be run: {wanted}.", *(f"  {run}" for run in found)]))
 
-    def assert_completed(self, type: JobType, *, times: int | None = None, **expected: Unpack[Expected]) -> JobHandle:
+    refute_performed = assert_not_performed
+
+    def assert_completed(
+        self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
+    ) -> JobHandle:
         """Fail unless such a job was run here and completed."""
         __tracebackhide__ = True
         expected["state"] = State.COMPLETED.value
-        return self.assert_performed(type, times=times, **expected).job
+        return self.assert_performed(type, times=times, count=count, **expected).job
 
     def assert_failed(self, type: JobType, **expected: Unpack[Expected]) -> JobHandle:
         """Fail unless the newest run of such a job failed: it is to be tried again, or discarded."""
@@ -189,15 +201,6 @@ class RunningJobs(Jobs):
         if run.state not in (State.RETRYABLE, State.DISCARDED):
             raise AssertionError(f"This did not fail: {run}")
         return run.job
-
-    def assert_state(self, job: JobHandle | uuid.UUID | str, state: State | str) -> JobHandle:
-        """Fail unless the stored job is in this state now."""
-        __tracebackhide__ = True
-        handle = get_job(job.id if isinstance(job, JobHandle) else job)
-        if handle.state != state:
-            errors = "".join(f"\n  {error.get('type')}: {error.get('message')}" for error in handle.errors)
-            raise AssertionError(f"{handle!r} is not {state}.{errors}")
-        return handle
 
     def _perform(self, row: JobRow) -> Performed:
         done = self._engine.perform(row)

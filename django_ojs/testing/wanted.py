@@ -35,6 +35,19 @@ class Expected(TypedDict, total=False):
     state: str
 
 
+def how_often(times: int | None, count: int | None, done: str = "") -> int | None:
+    """The exact number of `times=` or `count=`, which are one argument under two names; None: at least one.
+
+    TypeError for both, and for 0 where `done` (`enqueued`) says of which assertion that is the negation.
+    """
+    if times is not None and count is not None:
+        raise TypeError("times= and count= are the same: give one of them.")
+    number = times if count is None else count
+    if number == 0 and done:
+        raise TypeError(f"{'times' if count is None else 'count'}=0: say assert_not_{done}() or refute_{done}().")
+    return number
+
+
 def name_of(type: JobType) -> str:
     return type if isinstance(type, str) else type.type
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from typing import Any
@@ -12,7 +13,7 @@ from django.db import connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import aenqueue, aget_job, enqueue, enqueue_many, get_job, job
+from django_ojs import aenqueue, aget_job, enqueue, enqueue_after_commit, enqueue_bulk, enqueue_many, get_job, job
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import JobDropped
 from django_ojs.errors import InvalidStateTransition, NotFound
@@ -90,6 +91,37 @@ def test_a_rolled_back_transaction_takes_its_jobs_with_it(send: Any) -> None:
         send.enqueue("a", "b")
         transaction.set_rollback(True)
     assert not Job.objects.exists()
+
+
+def test_after_commit_is_the_same_promise(send: Any) -> None:
+    """To the outermost commit, and back with a savepoint."""
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        enqueue_after_commit("email.send", "a", "b")
+        raise ZeroDivisionError
+    assert not Job.objects.exists()
+    with transaction.atomic():
+        kept = enqueue_after_commit("email.send", "a", "b")
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+            enqueue_after_commit("email.send", "c", "d")
+            raise ZeroDivisionError
+    assert [job.pk for job in Job.objects.all()] == [kept.id]
+    assert enqueue_bulk is enqueue_many
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_commit_is_refused_where_the_transaction_is_another_databases(send: Any, monkeypatch: Any) -> None:
+    class Other:
+        alias, in_atomic_block = "shop", True
+
+    monkeypatch.setattr(connections, "all", lambda initialized_only: [connection, Other])
+    with pytest.raises(RuntimeError, match="A transaction is open in 'shop', but the job would be stored in 'default'"):
+        enqueue_after_commit("email.send", "a", "b")
+    assert not Job.objects.exists()
+    with transaction.atomic():
+        enqueue_after_commit("email.send", "a", "b")
+    monkeypatch.undo()
+    enqueue_after_commit("email.send", "without", "any")
+    assert Job.objects.count() == 2
 
 
 def test_a_refused_argument_leaves_the_callers_transaction_usable(send: Any) -> None:

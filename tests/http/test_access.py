@@ -1,10 +1,14 @@
 """What a key may do here: scopes per endpoint, limits to queues and job types."""
 
+import re
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs.models import Job
+from django_ojs.operations import cronruns, queues
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
 
@@ -169,14 +173,50 @@ def test_a_key_may_fetch_from_its_queues_only(with_key: Any) -> None:
     assert api.post("/workers/fetch", {"queues": ["mail"]}).json() == {"jobs": []}
 
 
+@pytest.mark.parametrize("limit", [{}, {"rate_limit": {"key": "k", "concurrency": 5}}])
 @pytest.mark.parametrize("entry", ["mail.send", "mail.*"])
-def test_a_key_fetches_jobs_of_its_types_only(with_key: Any, entry: str) -> None:
+def test_a_key_fetches_jobs_of_its_types_only(with_key: Any, entry: str, limit: dict[str, Any]) -> None:
     pusher = with_key("push")
-    pusher.push("other.send")
-    wanted = pusher.push("mail.send")
+    pusher.push("other.send", **limit)
+    wanted = pusher.push("mail.send", **limit)
     api = with_key("work", job_types=[entry])
     jobs = api.post("/workers/fetch", {"queues": ["default"], "count": 9}).json()["jobs"]
     assert [job["id"] for job in jobs] == [wanted["id"]]
+
+
+def test_a_pattern_of_types_costs_a_fetch_what_a_name_costs(with_key: Any) -> None:
+    """No look at which types wait: every statement finds its jobs by an index, whatever the backlog is."""
+    boss = with_key("push")
+    for number in range(40):
+        boss.push(f"other{number}.send")
+    wanted = [boss.push(name)["id"] for name in ("mail.send", "mail.news.weekly", "report.daily")]
+    boss.push("mail")
+    boss.push("mailbox.send")
+    statements = {}
+    for entry in ("mail.send", "mail.*"):
+        api = with_key("work", job_types=[entry, "report.daily"])
+        queues.forget()
+        cronruns.forget()
+        with CaptureQueriesContext(connection) as captured:
+            jobs = api.post("/workers/fetch", {"queues": ["default"], "count": 1}).json()["jobs"]
+        assert [job["id"] for job in jobs] == [wanted.pop(0)]
+        statements[entry] = [query["sql"] for query in captured]
+    assert len(statements["mail.*"]) == len(statements["mail.send"])
+    reads = [sql for sql in statements["mail.*"] if re.search(r"\bdjango_ojs_job\b", sql)]
+    assert reads
+    for sql in reads:
+        assert not scans_jobs(sql), sql
+
+
+def scans_jobs(sql: str) -> bool:
+    """Whether the database reads all jobs for this statement, though it need not. MariaDB decides by their number."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {'QUERY PLAN ' if connection.vendor == 'sqlite' else ''}{sql}")
+        plan = [" ".join(map(str, row)) for row in cursor.fetchall()]
+    whole = {"postgresql": "Seq Scan on django_ojs_job ", "sqlite": "SCAN django_ojs_job "}.get(connection.vendor)
+    return bool(whole and any(whole in f"{line} " and "USING" not in line for line in plan))
 
 
 def test_a_job_outside_the_limits_is_403_by_every_door(with_key: Any) -> None:

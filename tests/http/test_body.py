@@ -3,14 +3,19 @@
 import gzip
 import io
 import json
+import os
+import tracemalloc
 import zlib
 from typing import Any
 
 import pytest
+import zstandard
 from django.test import RequestFactory
 
+from django_ojs import jsontext
 from django_ojs.errors import InvalidPayload, PayloadTooLarge
-from django_ojs.http import body
+from django_ojs.http import body, manifest
+from django_ojs.models import Job
 from tests.http.conftest import Api, error_of
 
 PUSH = b'{"type":"a.b","args":["' + b"x" * 3000 + b'"]}'
@@ -82,7 +87,7 @@ def test_identity_is_no_compression(api: Api) -> None:
     assert api.raw("/jobs", PUSH, **{"Content-Encoding": "identity"}).status_code == 201
 
 
-@pytest.mark.parametrize("encoding", ["zstd", "br", "deflate", "gzip, gzip", "é", "x" * 400])
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip, zstd", "é", "x" * 400])
 def test_another_encoding_is_415(api: Api, encoding: str) -> None:
     error_of(api.raw("/jobs", PUSH, **{"Content-Encoding": encoding}), 415, "unsupported_compression")
 
@@ -134,6 +139,60 @@ def test_a_zip_bomb_costs_no_more_memory_than_the_limit(monkeypatch: Any) -> Non
     with pytest.raises(PayloadTooLarge):
         body.read(request, 1000)
     assert largest <= 1001
+
+
+#: A window larger than we keep.
+WIDE = zstandard.ZstdCompressionParameters(window_log=24)
+
+
+def zstd(data: bytes, **options: Any) -> bytes:
+    return zstandard.ZstdCompressor(**options).compress(data)
+
+
+def send_zstd(api: Api, packed: bytes) -> Any:
+    return api.raw("/jobs", packed, **{"Content-Encoding": "zstd"})
+
+
+def test_zstd_is_unpacked_where_it_is_installed(api: Api, monkeypatch: Any) -> None:
+    assert send_zstd(api, zstd(PUSH)).status_code == 201
+    assert send_zstd(api, zstd(PUSH[:100]) + zstd(PUSH[100:], write_checksum=True)).status_code == 201
+    assert manifest.payload_limits()["supported_compression"] == ["gzip", "zstd"]
+    large = b'{"type":"a.b","args":["' + os.urandom(100_000).hex().encode() + b'"]}'
+    assert send_zstd(api, zstd(large)).status_code == 201
+    assert Job.objects.latest("created_at").args == jsontext.loads(large)["args"]
+    monkeypatch.setattr(body, "_zstandard", lambda: None)
+    error = error_of(send_zstd(api, zstd(PUSH)), 415, "unsupported_compression")
+    assert error["details"]["supported"] == ["gzip"]
+    assert manifest.payload_limits()["supported_compression"] == ["gzip"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        PUSH, zstd(PUSH)[:3], zstd(PUSH)[:-5], zstd(PUSH) + b"rubbish", gzip.compress(PUSH),
+        zstd(PUSH, write_checksum=True)[:-1] + b"?", zstd(b" " * 20_000_000, compression_params=WIDE),
+    ],
+    ids=["plain", "header", "cut", "tail", "gzip", "checksum", "window"],
+)  # fmt: skip
+def test_broken_zstd_is_400(api: Api, packed: bytes) -> None:
+    error_of(send_zstd(api, packed), 400, "invalid_payload")
+
+
+def test_an_empty_body_in_zstd_is_an_empty_body(api: Api) -> None:
+    assert api.raw("/queues/q/pause", b"", **{"Content-Encoding": "zstd"}).status_code == 200
+
+
+def test_a_zstd_bomb_is_refused_before_it_is_unpacked() -> None:
+    bomb = zstd(b"x" * 50_000_000) * 2
+    assert len(bomb) < 200_000
+    request = RequestFactory().generic("POST", "/", bomb, headers={"Content-Encoding": "zstd"})
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadTooLarge):
+            body.read(request, 100_000)
+        assert tracemalloc.get_traced_memory()[1] < 16_000_000
+    finally:
+        tracemalloc.stop()
 
 
 class Endless(io.RawIOBase):

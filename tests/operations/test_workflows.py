@@ -58,6 +58,13 @@ def complete(result: str | None = None) -> dict[str, Any]:
     return row
 
 
+def complete_any() -> int:
+    """Complete what is there; how many jobs that were."""
+    rows = fetch(["default"], count=100)
+    ack([Ack(row["id"]) for row in rows])
+    return len(rows)
+
+
 def discard(message: str = "no") -> dict[str, Any]:
     (row,) = claim()
     fail_one(Failure(row["id"], {"message": message, "type": "Boom", "code": "boom", "retryable": False}))
@@ -96,6 +103,40 @@ class TestOrder:
         create(type="batch", jobs=[job("a")], callbacks=callbacks)
         complete()
         assert [row["type"] for row in claim(2)] == ["test.on_complete", "test.on_success"]
+
+    @pytest.mark.parametrize(
+        "document, wanted",
+        [
+            ({"type": "chain", "steps": [job("a", priority=7), job("b"), job("c", priority=2), job("d")]},
+             {"a": 7, "b": 7, "c": 2, "d": 7}),
+            ({"type": "chain", "steps": [job("a", options={"priority": "HIGH"}), job("b", priority=None)]},
+             {"a": 3, "b": 3}),
+            ({"type": "chain", "steps": [job("a", priority=7), job("b")], "options": {"priority": 1}},
+             {"a": 7, "b": 1}),
+            ({"type": "chain", "steps": [job("a", priority=-5), job("b", options={"tags": ["t"]})]},
+             {"a": -5, "b": -5}),
+            ({"type": "group", "jobs": [job("a", priority=7), job("b")]}, {"a": 7, "b": 0}),
+            ({"type": "batch", "jobs": [job("a", priority=4), job("b", priority=6)],
+              "callbacks": {"on_complete": job("c"), "on_success": job("d", priority=1)}},
+             {"a": 4, "b": 6, "c": 6, "d": 1}),
+            ({"steps": [job("a", id="a", priority=7), job("b", id="b"), job("c", id="c", depends_on=["b"]),
+                        job("d", id="d", depends_on=["c", "a"])]},
+             {"a": 7, "b": 0, "c": 0, "d": 7}),
+            ({"type": "chain", "steps": [
+                {"type": "group", "jobs": [job("a"), {"type": "chain", "steps": [job("b", priority=5), job("c")]}]},
+                {"type": "batch", "jobs": [job("d"), job("e", priority=9)], "callbacks": {"on_success": job("f")}},
+                job("g")]},
+             {"a": 0, "b": 5, "c": 5, "d": 5, "e": 9, "f": 5, "g": 5}),
+        ],
+    )  # fmt: skip
+    def test_steps_inherit_the_priority_of_the_root_unless_one_is_set(
+        self, document: dict[str, Any], wanted: dict[str, int]
+    ) -> None:
+        flow = create(**document)
+        while complete_any():
+            pass
+        jobs = Job.objects.filter(workflow_id=flow.pk)
+        assert {row.type.removeprefix("test."): row.priority for row in jobs} == wanted
 
     def test_the_events_tell_the_story_in_order(self) -> None:
         flow = chain("a", "b")

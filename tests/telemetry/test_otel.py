@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,17 +12,18 @@ from django.db import transaction
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from django_ojs.errors import InvalidPayload
 from django_ojs.events import order
 from django_ojs.models import WebhookDelivery
 from django_ojs.operations import metrics, webhookcounts
 from django_ojs.operations.ack import Ack, ack
 from django_ojs.operations.fail import Failure, fail
 from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
+from django_ojs.operations.push import push, push_each
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.telemetry import export, otel
+from django_ojs.telemetry import export, otel, pushes
 from django_ojs.telemetry.deliveries import HELP
-from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS
+from django_ojs.telemetry.families import COUNTERS, DURATION_S, GAUGES, TIMINGS
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -112,7 +114,7 @@ def test_every_metric_has_an_instrument_by_its_name(reader: InMemoryMetricReader
     names = {name for counter in COUNTERS for name in (counter.seed, counter.companion) if name}
     deliver()
     webhooks = {f"ojs.webhook.{name}" for name in HELP}
-    assert set(points(reader)) == names | {timing.name for timing in TIMINGS} | set(GAUGES) | webhooks
+    assert set(points(reader)) == names | {timing.name for timing in TIMINGS} | set(GAUGES) | webhooks | {pushes.NAME}
 
 
 def deliver() -> None:
@@ -159,6 +161,40 @@ def test_without_a_provider_nothing_is_recorded(leader: Leader, monkeypatch: Any
     assert not otel.is_on()
     push([{"type": "a.b", "args": []}])
     count()
+
+
+def test_a_push_is_timed_by_the_process_that_does_it_for_each_queue(
+    reader: InMemoryMetricReader, settings: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(pushes, "_queues", set())
+    settings.OJS = {**settings.OJS, "METRICS_MAX_SERIES": 2}
+    push([{"type": "a.b", "args": [], "queue": queue} for queue in ("one", "one", "two")])
+    push([{"type": "a.b", "args": [], "queue": "one"}])
+    push([{"type": "a.b", "args": [], "queue": "three"}])
+    push_each([{"type": "a.b", "args": [], "queue": "one", "priority": "no"}])  # refused: no push
+    with contextlib.suppress(InvalidPayload):
+        push([{"type": "NO", "args": []}])
+    found = {point.attributes["queue"]: point for point in points(reader)["ojs.job.enqueue_duration"]}
+    assert {queue: point.count for queue, point in found.items()} == {"one": 2, "two": 1, "other": 1}
+    assert found["one"].explicit_bounds == DURATION_S
+    assert 0 < found["two"].sum < 60
+
+
+def test_a_push_is_not_timed_where_nobody_listens(
+    reader: InMemoryMetricReader, settings: Any, monkeypatch: Any
+) -> None:
+    def never() -> float:
+        raise AssertionError("the time was taken")
+
+    monkeypatch.setattr(pushes.time, "perf_counter", never)
+    settings.OJS = {**settings.OJS, "METRICS": False}
+    push([{"type": "a.b", "args": []}])
+    settings.OJS = {}
+    for api in (False, None):
+        monkeypatch.setattr(pushes, "_api", api)
+        if api is None:
+            monkeypatch.setitem(sys.modules, "opentelemetry", None)
+        push([{"type": "a.b", "args": []}])
 
 
 def test_a_scheduler_exports_while_it_runs(reader: InMemoryMetricReader) -> None:

@@ -62,6 +62,35 @@ def test_sentences_about_what_was_enqueued(ojs_fake: FakeJobs, send: Any, frozen
     ojs_fake.assert_nothing_enqueued()
 
 
+def test_the_names_of_the_specification_say_the_same(ojs_fake: FakeJobs, send: Any, frozen_clock: Any) -> None:
+    """No django_db mark here either."""
+    first = send.enqueue("a@b.c")
+    assert ojs_fake.assert_enqueued(send, count=1) == first
+    assert ojs_fake.assert_enqueued_in("email", count=1) == ojs_fake.all_enqueued(send, queue="email", args=["a@b.c"])
+    ojs_fake.refute_enqueued(send, args=["b@b.c"])
+    with pytest.raises(AssertionError, match="not to be enqueued"):
+        ojs_fake.refute_enqueued(send)
+    with pytest.raises(AssertionError, match="1 time, not 2"):
+        ojs_fake.assert_enqueued(send, count=2)
+    with pytest.raises(TypeError, match=r"count=0: say assert_not_enqueued\(\) or refute_enqueued\(\)"):
+        ojs_fake.assert_enqueued(send, count=0)
+    with pytest.raises(TypeError, match="give one of them"):
+        ojs_fake.assert_enqueued(send, count=1, times=1)
+    ojs_fake.assert_job_state(str(first.id), "available")
+    with pytest.raises(AssertionError, match="available> is not completed"):
+        ojs_fake.assert_job_state(first, "completed")
+    with pytest.raises(AssertionError, match=r"(?s)There is no job 2026.*There is 1 job.*email.send\('a@b.c'"):
+        ojs_fake.assert_job_state("2026", "available")
+    chain(send.s("a"), send.s("b")).enqueue(name="both")
+    assert ojs_fake.assert_workflow_created("chain", name="both", count=1).name == "both"
+    with pytest.raises(AssertionError, match="No workflow of type batch"):
+        ojs_fake.assert_workflow_created("batch")
+    at = ojs_fake.freeze_time()
+    assert ojs_fake.advance_time("10m") == at + dt.timedelta(minutes=10)
+    ojs_fake.clear_all()
+    ojs_fake.assert_nothing_enqueued()
+
+
 @pytest.mark.parametrize(
     "expected",
     [

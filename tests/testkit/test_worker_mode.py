@@ -328,3 +328,28 @@ def _no_connection_is_left() -> Iterator[None]:
 
 
 ASYNC_CONNECTION: list[Any] = []
+
+
+def test_the_names_of_the_specification_say_the_same_of_runs(ojs_worker: WorkerJobs) -> None:
+    @job("some.work")
+    def work() -> None: ...
+
+    handle = work.enqueue()
+    ojs_worker.refute_performed(work)
+    ojs_worker.assert_job_state(handle.id, "available")
+    ojs_worker.drain()
+    ojs_worker.assert_performed(work, count=1)
+    ojs_worker.assert_completed(work, count=1)
+    ojs_worker.assert_job_state(handle, "completed")
+    with pytest.raises(AssertionError, match="not to be run"):
+        ojs_worker.refute_performed(work)
+    with pytest.raises(TypeError, match=r"times=0: say assert_not_performed\(\) or refute_performed\(\)"):
+        ojs_worker.assert_performed(work, times=0)
+    with pytest.raises(AssertionError, match="There is no job 0196"):
+        ojs_worker.assert_job_state("01960000-0000-7000-8000-000000000000", "completed")
+    ojs_worker.fail_all(work, OSError())
+    ojs_worker.clear_all()
+    ojs_worker.refute_performed()
+    ojs_worker.refute_enqueued()
+    work.enqueue()
+    assert ojs_worker.drain().completed == 1

@@ -168,7 +168,13 @@ def test_every_second_of_a_changing_hour_is_found_without_stepping_through_it() 
     )
 
 
-@pytest.mark.parametrize("name", ["UTC", "Etc/UTC", "Europe/Paris", "America/Argentina/Buenos_Aires", "US/Eastern"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("UTC", "Etc/UTC", "Europe/Paris", "America/Argentina/Buenos_Aires", "US/Eastern"),
+        *("Etc/GMT", "Etc/Zulu", "Etc/UCT", "Etc/Universal", "Etc/Greenwich"),
+    ],
+)
 def test_zones_that_are_accepted(name: str) -> None:
     assert zones.check(name) == name
     assert str(zones.load(name)) == name
@@ -177,7 +183,7 @@ def test_zones_that_are_accepted(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("EST", "EST5EDT", "PST8PDT", "CET", "MST", "GMT", "Zulu", "UCT", "Etc/GMT+5", "Etc/GMT", "Etc/Zulu"),
+        *("EST", "EST5EDT", "PST8PDT", "CET", "MST", "GMT", "Zulu", "UCT", "Etc/GMT+5", "Etc/GMT-14", "Etc/GMT0"),
         *("+05:00", "-08", "UTC+5", "UTC-05:00", "GMT+1", "Japan", "Cuba", "localtime", "posixrules", "Factory"),
         *("posix/Europe/Paris", "right/Europe/Paris", "europe/paris", "Mars/Phobos", "Europe/", "/etc/localtime"),
         *("../../etc/passwd", "America/../Europe/Paris", "", " UTC", "Europe/Paris\n", None, 5, ["UTC"]),
@@ -186,6 +192,12 @@ def test_zones_that_are_accepted(name: str) -> None:
 def test_zones_that_are_refused(name: object) -> None:
     with pytest.raises(ValueError, match="must be UTC or an IANA name"):
         zones.check(name)
+
+
+def test_nothing_is_advised_in_place_of_an_offset() -> None:
+    for name in ("Etc/GMT+5", "UTC+5", "GMT+1", "+05:00"):
+        with pytest.raises(ValueError, match="such as Europe/Paris"):
+            zones.check(name)
 
 
 @pytest.mark.parametrize(

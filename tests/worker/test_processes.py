@@ -10,6 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_ojs import enqueue, enqueue_many, get_job
+from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, Lease, Worker
 from django_ojs.registry import Registry
 from tests.worker.conftest import WorkerProcess, eventually
@@ -195,6 +196,30 @@ def test_another_scheduler_takes_over_when_the_leader_is_killed(start_process: S
 def test_mistaken_options_are_told(arguments: list[str], message: str, handlers: Registry) -> None:
     with pytest.raises(CommandError, match=message):
         call_command("ojs_worker", *arguments)
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf", "PT25S"])
+def test_a_grace_period_in_the_environment_that_is_none_is_told(
+    value: str, monkeypatch: pytest.MonkeyPatch, settings: Any, handlers: Registry
+) -> None:
+    monkeypatch.setenv("OJS_SHUTDOWN_GRACE_PERIOD", value)
+    settings.OJS = {}
+    with pytest.raises(CommandError, match=f"OJS_SHUTDOWN_GRACE_PERIOD is '{value}'; it must be a number of seconds"):
+        call_command("ojs_worker")
+    settings.OJS = {"SHUTDOWN_GRACE_PERIOD": 3}
+    with pytest.raises(CommandError, match="nothing to run"):
+        call_command("ojs_worker")
+
+
+@pytest.mark.parametrize(
+    "value,given,wanted", [("40.5", {}, 40.5), ("0", {}, 0), ("40", {"SHUTDOWN_GRACE_PERIOD": 3}, 3), ("", {}, 25)]
+)
+def test_the_grace_period_comes_from_the_setting_then_the_environment(
+    value: str, given: dict[str, Any], wanted: float, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    monkeypatch.setenv("OJS_SHUTDOWN_GRACE_PERIOD", value)
+    settings.OJS = given
+    assert wanted == ojs_settings.SHUTDOWN_GRACE_PERIOD
 
 
 def test_a_site_without_handlers_is_told_what_to_run_instead(handlers: Registry, db: Any) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.checks import Tags
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_ojs.conf import ojs_settings
+from django_ojs.conf import grace_from_environment, ojs_settings
 from django_ojs.management.shell import positive
 from django_ojs.operations.common import database
 from django_ojs.policies import names
@@ -64,6 +65,7 @@ class Command(BaseCommand):
         show_logs(options["verbosity"])
         if options["reload"] and options["processes"] > 1:
             raise CommandError("--reload runs one process: leave out --processes.")
+        self._check_grace()
         types = registry.types()
         if not types:
             raise CommandError(
@@ -77,6 +79,13 @@ class Command(BaseCommand):
             self._announce(f"job types: {', '.join(types)}")
         if not self._run(options):
             sys.exit(1)
+
+    def _check_grace(self) -> None:
+        if "SHUTDOWN_GRACE_PERIOD" not in (getattr(settings, "OJS", None) or {}):
+            try:
+                grace_from_environment()
+            except ValueError as error:
+                raise CommandError(str(error)) from error
 
     def _run(self, options: dict[str, Any]) -> bool:
         health = HealthFile(options["health_file"]) if options["health_file"] else None

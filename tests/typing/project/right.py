@@ -21,6 +21,8 @@ from django_ojs import (
     batch,
     chain,
     enqueue,
+    enqueue_after_commit,
+    enqueue_bulk,
     enqueue_many,
     get_job,
     get_workflow,
@@ -87,6 +89,8 @@ def caller() -> None:
         [send_email.s("a"), hash_file.s("b"), ("other.job", [1]), ("other.job", [2], {"queue": "slow"})]
     )
     handle = enqueue("other.job", 1, "two", queue="slow", delay=dt.timedelta(seconds=1))
+    handles += enqueue_bulk([send_email.s("a")])
+    reveal_type(enqueue_after_commit("other.job", 1, queue="slow"))  # django_ojs.client.handle.JobHandle
     reveal_type(get_job(handle.id).wait(timeout=10).result)  # Any
     reveal_type(handle.state)  # django_ojs.states.State
     handles[0].cancel("no reason").refresh()
@@ -136,6 +140,15 @@ def helpers(jobs: Jobs, ran: InlineJobs, found: WorkerJobs, faked: FakeJobs) -> 
     """What a project's own test helpers are made of."""
     jobs.assert_enqueued_in("email", send_email, times=2, args=["a"])
     reveal_type(jobs.assert_workflow_enqueued("chain", name="one"))  # django_ojs.client.workflow.WorkflowHandle
+    jobs.refute_enqueued(send_email, args=["b"])
+    reveal_type(jobs.all_enqueued(queue="email", args=["a"]))  # list[django_ojs.client.handle.JobHandle]
+    reveal_type(jobs.assert_enqueued(send_email, count=2))  # django_ojs.client.handle.JobHandle
+    reveal_type(jobs.assert_job_state("2026", "available"))  # django_ojs.client.handle.JobHandle
+    reveal_type(jobs.assert_workflow_created("chain", count=1))  # django_ojs.client.workflow.WorkflowHandle
+    reveal_type(jobs.freeze_time())  # datetime.datetime
+    reveal_type(jobs.advance_time("10m"))  # datetime.datetime
+    found.refute_performed(hash_file)
+    found.clear_all()
     drained: Drained = found.drain(queues=["email"], max_jobs=5)
     if any(isinstance(error, JobFailed) for error in drained.exceptions):
         faked.clear()

@@ -1,0 +1,75 @@
+"""How long a PUSH takes, as a histogram of OpenTelemetry in the process that does it (events specification 8.1).
+
+Only that process knows, and no event tells: so it is not among the numbers of the whole installation on `/metrics`.
+Without a `MeterProvider` a push pays one look.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import django_ojs
+from django_ojs.conf import ojs_settings
+from django_ojs.telemetry.families import DURATION_S
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NAME = "ojs.job.enqueue_duration"
+
+_api: Any = None  #: OpenTelemetry's `metrics`; False: not installed, None: not looked yet
+_instrument: tuple[Any, Any] = (None, None)  #: the histogram, and the provider that it is of
+_queues: set[str] = set()  #: those that have series of their own
+
+
+def timed(operation: Callable[P, list[R]]) -> Callable[P, list[R]]:
+    """Record how long an operation takes that enqueues jobs and returns what became of each, once for each queue."""
+
+    @functools.wraps(operation)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> list[R]:
+        histogram = _histogram()
+        if histogram is None:
+            return operation(*args, **kwargs)
+        began = time.perf_counter()
+        outcomes = operation(*args, **kwargs)
+        seconds = time.perf_counter() - began
+        for queue in _named(outcomes):
+            histogram.record(seconds, {"queue": queue})
+        return outcomes
+
+    return wrapper
+
+
+def _named(outcomes: Sequence[Any]) -> set[str]:
+    """The queues of the jobs that are stored now, as the metrics call them."""
+    found = {row["queue"] for row in (getattr(outcome, "row", None) for outcome in outcomes) if row is not None}
+    for queue in found:
+        if len(_queues) < ojs_settings.METRICS_MAX_SERIES:
+            _queues.add(queue)
+    return {queue if queue in _queues else "other" for queue in found}
+
+
+def _histogram() -> Any:
+    """The instrument of the provider that the site has set; None without one: the API's own drops everything."""
+    global _api, _instrument
+    if _api is None:
+        try:
+            from opentelemetry import metrics
+        except ImportError:
+            _api = False
+        else:
+            _api = metrics
+    if _api is False or not ojs_settings.METRICS:
+        return None
+    provider = _api.get_meter_provider()
+    if type(provider).__module__.startswith("opentelemetry.metrics"):
+        return None
+    if _instrument[1] is not provider:
+        meter = provider.get_meter("django_ojs", django_ojs.__version__)
+        told = "Time of an accepted PUSH in this process, without the commit of a transaction around it."
+        made = meter.create_histogram(NAME, "s", told, explicit_bucket_boundaries_advisory=list(DURATION_S))
+        _instrument = made, provider
+    return _instrument[0]
