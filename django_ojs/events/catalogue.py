@@ -165,7 +165,7 @@ def expired(row: Mapping[str, Any], time: dt.datetime, previous: State | str) ->
     return of_job(
         "job.expired", row, time, "scheduler", created_at=format_instant(row["created_at"]),
         expired_at=format_instant(time), expires_at=format_instant(row["expires_at"]),
-        ttl_ms=int(ttl / dt.timedelta(milliseconds=1)), previous_state=str(previous),
+        ttl_ms=round(ttl / dt.timedelta(milliseconds=1)), previous_state=str(previous),
     )  # fmt: skip
 
 
