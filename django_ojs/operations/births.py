@@ -32,8 +32,9 @@ def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enq
     policy = _policy(defaults.retry, spec.retry)
     later = spec.scheduled_at is not None and spec.scheduled_at > now
     state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
+    created_at = enqueued_at if state is State.AVAILABLE else now
     row = blank_row(
-        enqueued_at if state is State.AVAILABLE else now, id=spec.id, type=spec.type, queue=spec.queue, state=state.value, priority=spec.priority,
+        created_at, id=spec.id, type=spec.type, queue=spec.queue, state=state.value, priority=spec.priority,
         max_attempts=policy.max_attempts, args=spec.args_text, meta=spec.meta_text, extra=spec.extra_text,
         retry=retry_policy.to_json(policy), trace_id=spec.trace_id, expires_at=spec.expires_at,
         timeout_ms=spec.timeout_ms or defaults.timeout_ms or ojs_settings.DEFAULT_TIMEOUT * 1000,
