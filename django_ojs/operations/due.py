@@ -23,7 +23,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance, maintenance
+from django_ojs.operations import advance, deadletters, maintenance
 from django_ojs.operations.common import RELEASE_COLUMNS, add_error, atomic, database, make_available, wake_at
 from django_ojs.operations.fail import FAIL_COLUMNS, settle_error
 from django_ojs.policies import errorobjects
@@ -113,7 +113,7 @@ def _expire(row: JobRow, now: dt.datetime) -> list[Record]:
     add_error(row, errorobjects.server_error("expired", message, row["attempt"], now, retryable=False))
     finish(row, State.DISCARDED, now)
     row["dead_letter"] = True
-    return [catalogue.expired(row, now, was)]
+    return [catalogue.expired(row, now, was), *deadletters.added(row, now, "scheduler")]
 
 
 def _time_out(row: JobRow, now: dt.datetime) -> list[Record]:
@@ -147,7 +147,8 @@ def lose(row: JobRow, now: dt.datetime, using: str, kind: str, message: str) -> 
         finish(row, State.DISCARDED, now)
         row["dead_letter"] = True
         fatal = {**error, "retryable": False}
-        return [catalogue.discarded(row, now, "scheduler", fatal, previous_state=State.ACTIVE.value)]
+        told = catalogue.discarded(row, now, "scheduler", fatal, previous_state=State.ACTIVE.value)
+        return [told, *deadletters.added(row, now, "scheduler")]
     add_error(row, error)
     make_available(row, now, using)
     return [catalogue.of_job("job.stalled", row, now, "scheduler", worker_id=worker_id, **facts)]

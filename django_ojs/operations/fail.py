@@ -19,7 +19,7 @@ from django_ojs.errors import InvalidRequest, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance, limits, results
+from django_ojs.operations import advance, deadletters, limits, results
 from django_ojs.operations.ack import why_not
 from django_ojs.operations.common import (
     RELEASE_COLUMNS,
@@ -180,6 +180,7 @@ def _discard(
     return [
         catalogue.failed(row, now, component, error),
         catalogue.discarded(row, now, component, error),
+        *deadletters.added(row, now, component),
     ]
 
 
