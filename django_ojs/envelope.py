@@ -18,7 +18,7 @@ from typing import Any
 from django_ojs import clock, jsontext
 from django_ojs.conf import Settings, ojs_settings
 from django_ojs.errors import OJSError
-from django_ojs.policies import attributes, limits, results, timeouts
+from django_ojs.policies import attributes, codecs, limits, results, timeouts
 from django_ojs.policies.attributes import SPECVERSION
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.faults import fault
@@ -183,6 +183,8 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
     spec.rate_limit = attributes.rate_limit(source, extra)
     spec.result_ttl = attributes.result_ttl(source, extra)
     spec.unique_policy = attributes.unique_policy(source)
+    if spec.unique_policy is not None and "args" in spec.unique_policy.dimensions and codecs.is_encoded(spec.meta):
+        spec.unique_policy = None  # a key made of them would mean nothing (orchestration 7)
     if spec.unique_policy is not None:
         spec.unique_key = attributes.unique_key(source, spec.unique_policy, spec)
 

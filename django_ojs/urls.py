@@ -10,6 +10,7 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 
 from django_ojs.http import (
+    adminbulk,
     adminletters,
     adminurls,
     bulk,
@@ -86,7 +87,7 @@ v1 = [
     path("rate-limits/<str:key>/override", ratelimits.RateLimitOverride.as_view()),
     path("dead-letter", deadletter.DeadLetters.as_view(), name="dead-letters"),
     path("dead-letter/stats", adminletters.AdminDeadLetterStats.as_view()),
-    path("dead-letter/retry", nothing),
+    path("dead-letter/retry", adminbulk.DeadLetterBulkRetry.as_view()),
     path("dead-letter/<str:job_id>", deadletter.DeadLetterDetail.as_view(), name="dead-letter"),
     path("dead-letter/<str:job_id>/retry", deadletter.DeadLetterRetry.as_view(), name="dead-letter-retry"),
     *(

@@ -52,6 +52,7 @@ def summary(flow: Workflow) -> dict[str, Any]:
     """The item of a list."""
     members = flow.shape.members(rules.ROOT)
     done = sum(flow.progress[member] == rules.COMPLETED for member in members)
+    times = _times(flow)
     return {
         "id": flow.public_id,
         "name": flow.name,
@@ -60,8 +61,7 @@ def summary(flow: Workflow) -> dict[str, Any]:
         "step_count": len(members),
         "steps_total": len(members),
         "steps_completed": done,
-        "created_at": format_instant(flow.created_at),
-        "completed_at": format_instant(flow.finished_at) if flow.finished_at else None,
+        **{name: times[name] for name in ("created_at", "completed_at") if name in times},
     }
 
 
@@ -152,11 +152,7 @@ def _state(flow: Workflow, letter: str, job: JobRow | None) -> str:
     return _OF_LETTER[letter]
 
 
-def _times(flow: Workflow) -> dict[str, Any]:
-    began, ended = flow.started_at, flow.finished_at
-    times = {
-        "created_at": format_instant(flow.created_at),
-        "started_at": format_instant(began) if began else None,
-        "completed_at": format_instant(ended) if ended else None,
-    }
+def _times(flow: Workflow) -> dict[str, str]:
+    given = {"created_at": flow.created_at, "started_at": flow.started_at, "completed_at": flow.finished_at}
+    times = {name: format_instant(instant) for name, instant in given.items() if instant is not None}
     return times | ({"cancelled_at": times["completed_at"]} if flow.state == "cancelled" else {})

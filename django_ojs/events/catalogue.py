@@ -38,12 +38,12 @@ EXTENSIONS: tuple[str, ...] = (
     "webhook.subscription.disabled", "webhook.dead",
 )  # fmt: skip
 
-#: Extension events that come with every workflow, every result or every webhook, rather than now and then: written only
-#: where the site asks for them (`OJS["EXTENSION_EVENTS"]`).
+#: Extension events that come with every workflow, every result, every webhook or every dead letter, rather than now and
+#: then: written only where the site asks for them (`OJS["EXTENSION_EVENTS"]`).
 ON_REQUEST: tuple[str, ...] = (
     "workflow.created", "workflow.step_failed", "workflow.job_completed", "workflow.job_failed",
     "workflow.callback_fired", "result.stored", "result.rejected", "result.retrieved",
-    "webhook.delivered", "webhook.failed",
+    "webhook.delivered", "webhook.failed", "dead_letter.added",
 )  # fmt: skip
 
 #: Job events that must name the worker (events 4.1): '' where the claim named none.
@@ -167,7 +167,7 @@ def expired(row: Mapping[str, Any], time: dt.datetime, previous: State | str, en
     return of_job(
         "job.expired", row, time, "scheduler", created_at=format_instant(row["created_at"]),
         expired_at=format_instant(time), expires_at=format_instant(end),
-        ttl_ms=int(ttl / dt.timedelta(milliseconds=1)), previous_state=str(previous),
+        ttl_ms=round(ttl / dt.timedelta(milliseconds=1)), previous_state=str(previous),
     )  # fmt: skip
 
 

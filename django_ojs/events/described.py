@@ -29,8 +29,8 @@ SHARED: dict[str, Members] = {
 }  # fmt: skip
 #: Types that are about a job, or about a queue, and do not say so by their name.
 ABOUT_JOBS = frozenset({
-    "dead_letter.retried", "dead_letter.deleted", "backpressure.dropped", "priority.changed", "result.pruned",
-    "result.stored", "result.rejected", "result.retrieved",
+    "dead_letter.added", "dead_letter.retried", "dead_letter.deleted", "backpressure.dropped", "priority.changed",
+    "result.pruned", "result.stored", "result.rejected", "result.retrieved",
 })  # fmt: skip
 ABOUT_QUEUES = frozenset({
     "dead_letter.pruned", "backpressure.rejected", "backpressure.warning", "backpressure.cleared", "cron.triggered",
@@ -173,6 +173,7 @@ DESCRIBED: dict[str, Description] = {
     ),
     "job.total_timeout": Description("A job's time as a whole ran out; it was discarded.", _TIMEOUT),
     "job.ttl_expired": Description("Nothing began a job within its enqueue TTL; it was discarded.", _TIMEOUT),
+    "dead_letter.added": Description("A job was discarded into the dead letter queue."),
     "dead_letter.retried": Description("A job left the dead letter queue to run again."),
     "dead_letter.deleted": Description("A dead letter was deleted."),
     "dead_letter.pruned": Description("Dead letters were too old or too many.", {"count": "integer"}),

@@ -25,7 +25,7 @@ from django_ojs.http.jobs import check_size
 from django_ojs.http.permissions import check_queue, principal
 from django_ojs.models import Job
 from django_ojs.operations import bulk, bulkactions
-from django_ojs.operations.retry import check_override, retry
+from django_ojs.operations.retry import check_override
 from django_ojs.operations.sweep import Report, Verb, batches, split, sweep
 from django_ojs.policies import durations
 from django_ojs.states import State
@@ -177,10 +177,9 @@ class DeadLetterBulkRetry(AdminBulkRetry):
 
     def verb(self, spare_active: bool) -> Verb:
         override = self.override(dict(self.body))
-        if not override:
-            return super().verb(spare_active)
-        self.act.detail["override"] = sorted(override)
-        return lambda ids, alias: retry(ids, override=override, using=alias)
+        if override:
+            self.act.detail["override"] = sorted(override)
+        return lambda ids, alias: bulk.retry_many(ids, partial=True, dead_letters=True, override=override, using=alias)
 
     def override(self, body: dict[str, Any]) -> dict[str, Any] | None:
         override = fields.member(body, "override")
@@ -191,6 +190,9 @@ class DeadLetterBulkRetry(AdminBulkRetry):
 
     def base(self) -> Any:
         return super().base().dead_letters()
+
+    def report(self, done: Report, *, dry: bool = False) -> dict[str, Any]:
+        return super().report(done, dry=dry) | {"retried": done.succeeded}
 
 
 class QueuePurge(AdminBulkDelete):
@@ -224,7 +226,8 @@ class QueuePurge(AdminBulkDelete):
 
 
 class DeadLetterPurge(QueuePurge):
-    """`DELETE /admin/dead-letter`, and `POST /admin/dead-letter/purge` for the command line."""
+    """`DELETE /admin/dead-letter`, and `POST /admin/dead-letter/purge` for the command line: dead letters alone, all
+    that a filter means or those that are named."""
 
     http_method_names = ["delete", "post", "options"]
     scopes = {"DELETE": "admin.purge", "POST": "admin.purge"}
@@ -234,11 +237,16 @@ class DeadLetterPurge(QueuePurge):
     def base(self) -> Any:
         return super().base().dead_letters()
 
+    def verb(self, spare_active: bool) -> Verb:
+        return lambda ids, alias: bulk.delete_many(ids, partial=True, dead_letters=True, using=alias)
+
     @audited("job.purge", together=False)
     def delete(self, request: Request) -> Response:  # type: ignore[override]
         payload = self.payload(required=False, limit=ojs_settings.MAX_BATCH_BYTES)
         body = known(destructive(request, payload), "filter", "job_ids", "older_than")
         if body.get("job_ids") is not None:
+            if body.get("older_than") is not None:
+                raise fields.fault("older_than", "goes with a filter, not with job_ids", body["older_than"])
             done = self.run(request, body).data
             return Response({**done, "purged_count": done["succeeded"]})
         return Response(self.purge(body, older(self.chosen(body), body), "dead letters"))

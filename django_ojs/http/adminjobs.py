@@ -15,7 +15,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.http import access, fields, filters, priority, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, capped, paginate, parse_time, parse_uuid
+from django_ojs.http.pagination import Key, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import principal, type_limit
 from django_ojs.http.searching import searched
 from django_ojs.models import Job
@@ -60,7 +60,8 @@ class AdminJobs(AdminView):
     rights = {"GET": "view_job"}
 
     def get(self, request: Request) -> Response:
-        return listing(request, filters.of_query(request, by_id=True), _known_total(request), _base(request))
+        page = listing(request, filters.of_query(request, by_id=True), _known_total(request), _base(request))
+        return Response({"items": [item(row) for row in page.rows], "pagination": page.pagination})
 
 
 class AdminJobDetail(AdminView):
@@ -149,14 +150,15 @@ class AdminJobDuplicate(AdminView):
 
 def listing(
     request: Request, jobs: QuerySet[Job], total: int | None = None, base: Base | None = None,
-    default: str = "created_at",
-) -> Response:  # fmt: skip
+    default: str = "created_at", columns: Sequence[str] | None = COLUMNS,
+) -> Page:  # fmt: skip
     """A page of jobs in the order that the query asks for.
 
     Args:
         total: how many there are, where it is known without counting.
         base: by the column of an order that an index has, the jobs to look through for what no index finds, and the
             filter that they have to pass.
+        columns: those that the rows are to have; None for all.
     """
     key = _sort(request, default)
     if key.column in ("due_at", "finished_at"):
@@ -164,17 +166,15 @@ def listing(
     order = [key] if key.column == "id" else [key, key._replace(column="id", parse=parse_uuid)]
 
     def rows(found: QuerySet[Any]) -> list[JobRow]:
-        return found.rows(COLUMNS)  # type: ignore[attr-defined, no-any-return]
+        return found.rows(*([columns] if columns else []))  # type: ignore[attr-defined, no-any-return]
 
-    if base is not None and key.column in base and _unindexed(request):
-        page = searched(request, *base[key.column], order, rows, maximum=MAX_PAGE, default=PAGE)
-    else:
-        count = capped if total is None else lambda _: (total, False)
-        page = paginate(jobs, request, order, rows=rows, maximum=MAX_PAGE, default=PAGE, count=count)
-    return Response({"items": [item(row) for row in page.rows], "pagination": page.pagination})
+    if base is not None and key.column in base and unindexed(request):
+        return searched(request, *base[key.column], order, rows, maximum=MAX_PAGE, default=PAGE)
+    count = capped if total is None else lambda _: (total, False)
+    return paginate(jobs, request, order, rows=rows, maximum=MAX_PAGE, default=PAGE, count=count)
 
 
-def _unindexed(request: Request) -> bool:
+def unindexed(request: Request) -> bool:
     """Whether the query asks for something that no index finds, and the site has made none of its own for it."""
     given = {own for name, own in _OWN_INDEX.items() if request.query_params.get(name)}
     if type_limit(request) is not None:
@@ -206,8 +206,7 @@ def item(row: JobRow) -> dict[str, Any]:
     """A line of a list."""
     names = ("type", "queue", "state", "priority", "attempt", "max_attempts", "dead_letter")
     line = {"id": str(row["id"]), **{name: row[name] for name in names}}
-    line |= _times(row) | {"scheduled_at": format_instant(row["due_at"]) if row["due_at"] else None}
-    line.setdefault("completed_at", None)
+    line |= _times(row) | ({"scheduled_at": format_instant(row["due_at"])} if row["due_at"] else {})
     if row["worker_id"]:
         line["worker_id"] = row["worker_id"]
     return line | ({"workflow_id": str(row["workflow_id"])} if row["workflow_id"] else {})
@@ -224,7 +223,6 @@ def detail(row: JobRow) -> dict[str, Any]:
         "metadata": times,
         "dead_letter": row["dead_letter"],
     }
-    job.setdefault("result", None)
     return job | ({"error": history[-1]} if "error" in job and history else {})
 
 

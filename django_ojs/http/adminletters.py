@@ -8,14 +8,14 @@ from rest_framework.response import Response
 
 from django_ojs import states
 from django_ojs.errors import InvalidStateTransition, NotFound
-from django_ojs.http import access, fields, filters, query
+from django_ojs.http import access, fields
 from django_ojs.http.adminbulk import DeadLetterPurge
-from django_ojs.http.adminjobs import AdminView, Base, detail, listing, using
+from django_ojs.http.adminjobs import AdminView, Base, detail, listing
 from django_ojs.http.auditing import audited
-from django_ojs.http.deadletter import dead_by_queue
+from django_ojs.http.deadletter import dead_by_queue, dead_letters, listed, meant
 from django_ojs.http.permissions import check_queue, type_limit
 from django_ojs.models import Job
-from django_ojs.models.job import JobQuerySet, JobRow
+from django_ojs.models.job import JobRow
 from django_ojs.operations import overview
 from django_ojs.operations.delete import delete_one
 from django_ojs.operations.info import info
@@ -35,12 +35,10 @@ class DeadLetterRoot(DeadLetterPurge):
     rights = {"GET": "view_job", "DELETE": "delete_job"}
 
     def get(self, request: Request) -> Response:
-        queue = query.text(request, "queue")
-        narrowed = type_limit(request) or any(request.query_params.get(n) for n in set(filters.NAMES) - {"queue"})
-        letters = sum(dead_by_queue(request, queue).values())
-        found = filters.of_query(request, _letters())
-        base: Base | None = {"finished_at": (_letters(), found)} if letters > FEW else None
-        return listing(request, found, None if narrowed else letters, base, default="finished_at")
+        found, letters, narrowed = meant(request)
+        base: Base | None = {"finished_at": (dead_letters(), found)} if letters > FEW else None
+        total = None if narrowed else letters
+        return listed(listing(request, found, total, base, default="finished_at", columns=None))
 
 
 class AdminDeadLetterStats(AdminView):
@@ -50,7 +48,7 @@ class AdminDeadLetterStats(AdminView):
     rights = {"GET": "view_job"}
 
     def get(self, request: Request) -> Response:
-        jobs: QuerySet[Job] = _letters().filter(access.visible(request))
+        jobs: QuerySet[Job] = dead_letters().filter(access.visible(request))
         found = overview.dead_letters(jobs)
         by_queue = dead_by_queue(request, "")
         if type_limit(request) is not None:  # the counts know no types
@@ -90,10 +88,6 @@ class AdminDeadLetterRetry(AdminView):
             check_queue(request, override["queue"])
         self.act.detail["override"] = sorted(override or {})
         return Response(detail(retry_one(row["id"], override=override)))
-
-
-def _letters() -> JobQuerySet:
-    return Job.objects.using(using()).dead_letters()
 
 
 def _find(request: Request, text: str) -> JobRow:

@@ -70,7 +70,7 @@ class WorkerDetail(OJSView):
         held = held.filter(access.visible(request))
         jobs = [
             {"id": str(job["id"]), "type": job["type"], "queue": job["queue"], "attempt": job["attempt"],
-             "started_at": format_instant(job["started_at"]) if job["started_at"] else None}
+             "started_at": format_instant(job["started_at"])}
             for job in held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
         ]  # fmt: skip
         item = _item(worker, clock.now(_using()))
@@ -172,8 +172,9 @@ def _found(worker_id: str) -> Worker:
 
 
 def _item(worker: Worker, now: dt.datetime) -> dict[str, Any]:
+    """A line of the list, without what the worker has never told."""
     beat = format_instant(worker.last_heartbeat_at) if worker.last_heartbeat_at else None
-    return {
+    shown = {
         "id": worker.pk,
         "worker_id": worker.pk,
         "hostname": worker.hostname,
@@ -195,6 +196,7 @@ def _item(worker: Worker, now: dt.datetime) -> dict[str, Any]:
         "last_heartbeat": beat,
         "metadata": {},
     }
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _summary(workers: QuerySet[Worker], now: dt.datetime) -> dict[str, int]:

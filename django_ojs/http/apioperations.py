@@ -38,6 +38,7 @@ class Doc:
 
 PAGES = " limit offset page per_page cursor"
 _JOBS = "queue state type since until worker_id error_type sort order" + PAGES
+_LETTERS = "queue type since until error_type"
 _DONE: dict[int, Schema | None] = {200: OBJECT}
 _JOB, _FLAT = {200: ref("JobAnswer")}, {200: ref("JobDetail")}
 _REASON = obj(reason=TEXT)
@@ -81,7 +82,8 @@ DOCS: dict[str, Doc] = {
     "Deregister.post": Doc({200: OBJECT, 204: None}, body=obj("worker_id", worker_id=TEXT)),
     "Heartbeat.post": Doc({200: ref("HeartbeatAnswer")}, body=ref("Heartbeat")),
     "workers.WorkerDetail.delete": Doc({200: OBJECT, 204: None}),
-    "WorkerHealth.get": Doc({200: obj("worker_id status state", worker_id=TEXT, status=TEXT, state=TEXT)}),
+    "WorkerHealth.get": Doc({status: obj("worker_id status state", worker_id=TEXT, status=TEXT, state=TEXT)
+                             for status in (200, 503)}),
     "Queues.get": Doc({200: page("queues", item=ref("Queue"))}, PAGES),
     "Queues.post": Doc({201: obj("name queue config", name=TEXT)}, body=obj("name", name=TEXT, config=OBJECT)),
     "QueueDetail.get": Doc({200: obj("queue name stats config")}),
@@ -105,7 +107,7 @@ DOCS: dict[str, Doc] = {
     "RateLimitDetail.put": Doc({200: obj("key", key=TEXT)}, body=OBJECT),
     "RateLimitOverride.put": Doc({200: obj("key", key=TEXT)}, body=OBJECT),
     "RateLimitOverride.delete": Doc({204: None}),
-    "DeadLetters.get": Doc({200: page("jobs", item=ref("Job"))}, "queue type" + PAGES),
+    "DeadLetters.get": Doc({200: page("jobs", "items", item=ref("DeadLetter"))}, _LETTERS + PAGES),
     "DeadLetterDetail.get": Doc({200: obj("id job", id=TEXT, job=ref("Job"))}),
     "DeadLetterDetail.delete": Doc({200: obj("deleted job_id", deleted=FLAG, job_id=TEXT)}),
     "DeadLetterRetry.post": plain(_JOB, body=_OVERRIDE),
@@ -152,14 +154,15 @@ DOCS: dict[str, Doc] = {
     "AdminJobRun.post": plain(_FLAT),
     "AdminJobActivate.post": plain(_FLAT),
     "AdminJobDuplicate.post": plain({201: ref("JobDetail")}),
-    "DeadLetterBulkRetry.post": Doc(_MANY, body=ref("LetterRetry")),
+    "DeadLetterBulkRetry.post": Doc({**_MANY, 200: ref("LetterRetried")}, body=ref("LetterRetry")),
     "BulkAct.post": Doc(_MANY, body=ref("AdminBulk")),
     "BulkActions.get": Doc({200: page("items", item=ref("BulkAction"))}, "state" + PAGES),
     "BulkActionDetail.get": Doc({200: ref("BulkAction")}),
     "BulkActionCancel.post": plain({200: ref("BulkAction")}),
-    "DeadLetterRoot.get": Doc({200: page("items", item=ref("JobLine"))}, _JOBS),
+    "DeadLetterRoot.get": Doc({200: page("jobs", "items", item=ref("DeadLetter"))},
+                              f"{_LETTERS} state worker_id sort order" + PAGES),
     "DeadLetterPurge.delete": Doc({200: obj("purged_count matched")},
-                                  "queue type error_type older_than confirm dry_run",
+                                  f"{_LETTERS} older_than confirm dry_run",
                                   body=ref("LetterPurge"), needed=False),
     "DeadLetterPurge.post": Doc({200: obj("purged_count matched")}, body=ref("LetterPurge")),
     "AdminDeadLetterStats.get": Doc({200: ref("LetterStats")}),

@@ -108,8 +108,8 @@ SCHEMAS: dict[str, Schema] = {
         jobs_lost=array(TEXT), jobs_extended=array(TEXT), server_time=TIME,
     ),
     "WorkerLine": obj(
-        "id state queues active_jobs", id=TEXT, state=TEXT, directive=maybe(TEXT), hostname=TEXT, queues=array(TEXT),
-        concurrency=maybe(INTEGER), active_jobs=INTEGER, started_at=TIME, last_heartbeat_at=maybe(TIME),
+        "id state queues active_jobs", id=TEXT, state=TEXT, directive=TEXT, hostname=TEXT, queues=array(TEXT),
+        concurrency=INTEGER, active_jobs=INTEGER, started_at=TIME, last_heartbeat_at=TIME,
     ),
     "Maintenance": obj(
         "maintenance enabled reason enabled_at started_at estimated_end ends_at", maintenance=FLAG, enabled=FLAG,
@@ -150,12 +150,11 @@ SCHEMAS: dict[str, Schema] = {
                   active_jobs=INTEGER, starved_queues=INTEGER, queues=array(ref("QueueShare"))),
     ),
     "JobLine": obj(
-        "id type queue state priority attempt created_at completed_at scheduled_at", id=TEXT, type=TEXT, queue=TEXT,
-        state=_STATES, priority=INTEGER, attempt=INTEGER, created_at=TIME, completed_at=maybe(TIME),
-        scheduled_at=maybe(TIME),
+        "id type queue state priority attempt created_at", id=TEXT, type=TEXT, queue=TEXT, state=_STATES,
+        priority=INTEGER, attempt=INTEGER, created_at=TIME, completed_at=TIME, scheduled_at=TIME,
     ),
     "JobDetail": {"allOf": [ref("Job"), obj(
-        "errors retry_policy metadata result", errors=array(OBJECT), retry_policy=OBJECT, metadata=OBJECT,
+        "errors retry_policy metadata", errors=array(OBJECT), retry_policy=OBJECT, metadata=OBJECT,
     )]},
     "AdminBulk": obj(filter=_FILTER, job_ids=_JOB_IDS, confirm=FLAG, dry_run=FLAG, background=FLAG, reason=TEXT)
     | {"additionalProperties": False},
@@ -173,6 +172,11 @@ SCHEMAS: dict[str, Schema] = {
         "action dry_run matched succeeded failed errors", action=TEXT, dry_run=FLAG, matched=INTEGER,
         succeeded=INTEGER, failed=INTEGER, errors=array(obj("job_id error", job_id=TEXT, error=OBJECT)),
     ),
+    "LetterRetried": {"allOf": [ref("AdminBulkAnswer"), obj("retried", retried=INTEGER)]},
+    "DeadLetter": {"allOf": [ref("Job"), obj(
+        "errors total_attempts metadata", errors=array(OBJECT), error=OBJECT, total_attempts=INTEGER, metadata=OBJECT,
+        discarded_at=TIME,
+    )]},
     "Purge": obj("states", states=array({"enum": ["completed", "discarded", "cancelled"]}), older_than=TEXT,
                  confirm=FLAG, dry_run=FLAG),
     "LetterPurge": obj(filter=_FILTER, job_ids=_JOB_IDS, older_than=TEXT, confirm=FLAG, dry_run=FLAG),
@@ -209,10 +213,10 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "SubscriptionRequest": {"allOf": [ref("SubscriptionChange"), {"required": ["url", "events"]}]},
     "Subscription": obj(
-        "id url events active filter metadata headers timeout_seconds signature_format disabled_reason created_by "
-        "last_delivery_at last_delivery_status success_count failure_count created_at updated_at",
-        id=TEXT, url=TEXT, events=array(TEXT), disabled_reason=maybe(TEXT), created_by=maybe(TEXT),
-        last_delivery_at=maybe(TIME), last_delivery_status=maybe(INTEGER), success_count=INTEGER,
+        "id url events active filter metadata headers timeout_seconds signature_format success_count failure_count "
+        "created_at updated_at",
+        id=TEXT, url=TEXT, events=array(TEXT), disabled_reason=TEXT, created_by=TEXT,
+        last_delivery_at=TIME, last_delivery_status=INTEGER, success_count=INTEGER,
         failure_count=INTEGER, created_at=TIME, updated_at=TIME,
         secret={**TEXT, "description": "Shown once, in the answer that made the subscription."}, **_SUBSCRIBED,
     ),
@@ -225,11 +229,10 @@ SCHEMAS: dict[str, Schema] = {
         delivery_id=TEXT,
     ),
     "Delivery": obj(
-        "id subscription_id event_id event_type subject status held attempt_count max_attempts response_status "
-        "response_time_ms error next_attempt_at created_at delivered_at",
+        "id subscription_id event_id event_type subject status held attempt_count max_attempts created_at",
         id=TEXT, subscription_id=TEXT, event_id=TEXT, event_type=TEXT, subject=TEXT, status=TEXT, held=FLAG,
-        attempt_count=INTEGER, max_attempts=INTEGER, response_status=maybe(INTEGER), response_time_ms=maybe(INTEGER),
-        error=maybe(TEXT), next_attempt_at=maybe(TIME), created_at=TIME, delivered_at=maybe(TIME),
+        attempt_count=INTEGER, max_attempts=INTEGER, response_status=INTEGER, response_time_ms=INTEGER,
+        error=TEXT, next_attempt_at=TIME, created_at=TIME, delivered_at=TIME,
     ),
     "DeliveryDetail": {"allOf": [ref("Delivery"), obj("attempts", attempts=array(OBJECT), response_body=TEXT)]},
 }  # fmt: skip

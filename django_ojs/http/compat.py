@@ -37,7 +37,7 @@ def event(envelope: dict[str, Any]) -> dict[str, Any]:
 def dead_letter(envelope: dict[str, Any]) -> dict[str, Any]:
     """A dead letter with the names that the JavaScript client and the companion document use."""
     times = {name: envelope[name] for name in ("created_at", "discarded_at") if name in envelope}
-    return envelope | {"total_attempts": envelope["attempt"], "metadata": times}
+    return {"errors": [], **envelope, "total_attempts": envelope["attempt"], "metadata": times}
 
 
 def active_ids(body: dict[str, Any]) -> tuple[Any, Any]:

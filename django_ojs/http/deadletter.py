@@ -1,4 +1,5 @@
-"""The dead letter queue as producers and workers see it: list, read, revive, delete (binding 2.6)."""
+"""The dead letter queue as producers and workers see it: list, read, revive, delete (binding 2.6, jobs 7.3). Acts on
+many are the operator's (`adminbulk`), by this path too."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ import uuid
 from typing import Any
 
 from django.db import router
+from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
-from django_ojs.http import access, compat, fields, query, shown
+from django_ojs.http import access, compat, fields, filters, query, shown
+from django_ojs.http.adminbulk import DeadLetterPurge
+from django_ojs.http.adminjobs import unindexed
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import DEFAULT_LIMIT, Key, capped, paginate, parse_time, parse_uuid
+from django_ojs.http.pagination import DEFAULT_LIMIT, Key, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, type_limit
 from django_ojs.http.searching import searched
 from django_ojs.models import Job
@@ -30,27 +33,21 @@ RESOURCE = "dead_letter_job"
 _ORDER = [Key("finished_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
 
 
-class DeadLetters(OJSView):
-    """`GET /dead-letter?queue=&type=`; a type may end in `*`."""
+class DeadLetters(DeadLetterPurge):
+    """`GET /dead-letter`: the filters of `/admin/dead-letter`, newest first. `DELETE`: all that are meant, as there."""
 
-    scopes = {"GET": "read"}
+    http_method_names = ["get", "head", "delete", "options"]
+    scopes = {"GET": "read", "DELETE": "admin.purge"}
+    rights = {"DELETE": "delete_job"}
 
     def get(self, request: Request) -> Response:
-        queue, job_type = query.text(request, "queue"), query.text(request, "type")
-        found = _dead_letters().filter(access.visible(request))
-        if queue:
-            found = found.filter(queue=queue)
-        if job_type:
-            pattern = {"type__startswith": job_type[:-1]} if job_type.endswith("*") else {"type": job_type}
-            found = found.filter(**pattern)
-        by_type = bool(job_type) or type_limit(request) is not None
-        letters = sum(dead_by_queue(request, queue).values())
-        if by_type and letters > FEW and "type" not in ojs_settings.INDEXED_FILTERS:
-            page = searched(request, _dead_letters(), found, _ORDER, _rows, maximum=MAX_LIMIT, default=DEFAULT_LIMIT)
+        found, letters, narrowed = meant(request)
+        if letters > FEW and unindexed(request):
+            page = searched(request, dead_letters(), found, _ORDER, _rows, maximum=MAX_LIMIT, default=DEFAULT_LIMIT)
         else:
-            count = capped if by_type else lambda _: (letters, False)
+            count = capped if narrowed else lambda _: (letters, False)
             page = paginate(found, request, _ORDER, rows=_rows, maximum=MAX_LIMIT, count=count, bounded=False)
-        return Response({"jobs": [_render(row) for row in page.rows], "pagination": page.pagination})
+        return listed(page)
 
 
 class DeadLetterDetail(OJSView):
@@ -93,17 +90,31 @@ def dead_by_queue(request: Request, queue: str) -> dict[str, int]:
     return {name: counted.dead for name, counted in sorted(found.items()) if counted.dead}
 
 
+def meant(request: Request) -> tuple[QuerySet[Job], int, bool]:
+    """The dead letters that the query asks for; how many there are in its queue; whether it asks for fewer."""
+    letters = sum(dead_by_queue(request, query.text(request, "queue")).values())
+    given = request.query_params
+    narrowed = type_limit(request) is not None or any(given.get(name) for name in set(filters.NAMES) - {"queue"})
+    return filters.of_query(request, dead_letters()), letters, narrowed
+
+
+def listed(page: Page) -> Response:
+    """The answer of both lists: the same rows under the names of both (jobs 7.3)."""
+    rows = [_render(row) for row in page.rows]
+    return Response({"jobs": rows, "items": rows, "pagination": page.pagination})
+
+
+def dead_letters() -> JobQuerySet:
+    return Job.objects.using(router.db_for_write(Job)).dead_letters()
+
+
 def _rows(jobs: Any) -> list[JobRow]:
     return jobs.rows()  # type: ignore[no-any-return]
 
 
-def _dead_letters() -> JobQuerySet:
-    return Job.objects.using(router.db_for_write(Job)).dead_letters()
-
-
 def _find(request: Request, text: str) -> JobRow:
     job_id: uuid.UUID = fields.path_id(text, RESOURCE)
-    rows = _dead_letters().filter(pk=job_id).rows()
+    rows = dead_letters().filter(pk=job_id).rows()
     if not rows:
         raise NotFound.resource(RESOURCE, str(job_id))
     access.check_row(request, rows[0])

@@ -11,7 +11,7 @@ from django.utils.encoding import iri_to_uri
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import envelope
+from django_ojs import envelope, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import BatchSizeExceeded, InvalidStateTransition, OJSError, QueueFull
 from django_ojs.http import access, admission, fields, idempotency, media, priority, ratelimits, shown
@@ -108,7 +108,8 @@ class JobDetail(OJSView):
     def get(self, request: Request, job_id: str) -> Response:
         row = info(fields.path_id(job_id))
         access.check_row(request, row)
-        return Response({"job": shown.job(row)})
+        wait = {} if row["state"] in states.TERMINAL else {"Retry-After": "1"}  # jobs 8
+        return Response({"job": shown.job(row)}, headers=wait)
 
     @audited("job.cancel")
     def delete(self, request: Request, job_id: str) -> Response:

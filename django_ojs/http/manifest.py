@@ -43,12 +43,14 @@ CAPABILITIES = {
     "webhooks": not webhooks.missing(),
     "events": True,
 }
-#: Extensions that are complete; a partly implemented one must not be named. Entries: name, uri, version.
+#: Extensions that are complete; a partly implemented one must not be named (docs/conformance.md says what is missing in
+#: the others). Entries: name, uri, version.
 EXTENSIONS: dict[str, list[dict[str, str]]] = {
     "official": [
         {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0"}
         for name in (
-            *("backpressure", "bulk-operations", "priority", "progress", "results"),
+            *("admin-api", "backpressure", "bulk-operations", "dead-letter", "graceful-shutdown", "priority"),
+            *("progress", "queue-config", "rate-limiting", "results"),
             *([] if webhooks.missing() else ["webhooks"]),
         )
     ],

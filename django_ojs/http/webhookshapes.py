@@ -34,7 +34,7 @@ def subscription(row: WebhookSubscription, secret: str = "") -> dict[str, Any]:
         "created_at": _time(row.created_at),
         "updated_at": _time(row.updated_at),
     }
-    return shown | ({"secret": secret} if secret else {})
+    return _without_nulls(shown) | ({"secret": secret} if secret else {})
 
 
 def wrapped(row: WebhookSubscription, secret: str = "") -> dict[str, Any]:
@@ -62,7 +62,7 @@ def tested(delivery: WebhookDelivery, reply: Reply) -> dict[str, Any]:
 
 
 def delivery(row: WebhookDelivery) -> dict[str, Any]:
-    return {
+    shown = {
         "id": row.public_id,
         "subscription_id": f"sub_{row.subscription_id}",
         "event_id": row.event_id,
@@ -79,6 +79,7 @@ def delivery(row: WebhookDelivery) -> dict[str, Any]:
         "created_at": _time(row.created_at),
         "delivered_at": _time(row.delivered_at),
     }
+    return _without_nulls(shown)
 
 
 def detail(row: WebhookDelivery, *, with_answer: bool) -> dict[str, Any]:
@@ -92,6 +93,11 @@ def _headers(row: WebhookSubscription) -> dict[str, str]:
         return shown_headers(webhooks.headers_of(row))
     except Unreadable:  # under a SECRET_KEY that is gone; sending says so
         return {}
+
+
+def _without_nulls(shown: dict[str, Any]) -> dict[str, Any]:
+    """What is not there is left out (binding 1.4)."""
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _time(instant: dt.datetime | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
@@ -163,7 +164,8 @@ class WorkerDetail(OJSView):
 
 
 class WorkerHealth(OJSView):
-    """`GET /workers/{id}/health`: what the worker last said, and whether it still beats."""
+    """`GET /workers/{id}/health`: what the worker last said, and whether it still beats; 503 for one that takes no
+    more jobs, or is silent."""
 
     scopes = {"GET": "read"}
 
@@ -172,7 +174,10 @@ class WorkerHealth(OJSView):
         worker = Worker.objects.using(using).filter(pk=_path_worker(worker_id)).first()
         if worker is None:
             raise NotFound.resource("worker", worker_id)
-        return Response(answers.worker_health(worker, clock.now(using)))
+        health = answers.worker_health(worker, clock.now(using))
+        if health["state"] == "running" and health["status"] == "ok":
+            return Response(health)
+        return Response(health, status=503, headers={"Retry-After": str(math.ceil(ojs_settings.HEARTBEAT_INTERVAL))})
 
 
 def goodbye(request: Request, worker_id: str, reason: str) -> Response:

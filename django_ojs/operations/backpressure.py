@@ -23,6 +23,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
+from django_ojs.operations import deadletters
 from django_ojs.operations.candidates import Pressure
 from django_ojs.operations.common import add_error, atomic, database
 from django_ojs.policies import errorobjects
@@ -213,6 +214,7 @@ def _drop(row: JobRow, now: dt.datetime, gate: Gate) -> list[Record]:
     return [
         catalogue.discarded(row, now, "api", error, previous_state=was),
         catalogue.of_job("backpressure.dropped", row, now, "api", **facts),
+        *deadletters.added(row, now, "api"),
     ]
 
 

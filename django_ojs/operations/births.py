@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.envelope import JobSpec
 from django_ojs.models.job import JobRow, blank_row
@@ -19,24 +18,23 @@ from django_ojs.states import State
 
 
 def new_rows(
-    specs: Sequence[JobSpec], defaults: Mapping[str, queues.QueueDefaults], now: dt.datetime, using: str
+    specs: Sequence[JobSpec], defaults: Mapping[str, queues.QueueDefaults], now: dt.datetime, stamp: dt.datetime
 ) -> list[JobRow]:
-    """The rows of jobs that are pushed together: first in, first out in the order given."""
-    if not specs:
-        return []
-    first = clock.stamps(len(specs), using)
+    """The rows of jobs that are pushed together: first in, first out in the order given, from `stamp` on."""
     return [
-        new_row(spec, defaults[spec.queue], now, first + dt.timedelta(microseconds=i)) for i, spec in enumerate(specs)
+        new_row(spec, defaults[spec.queue], now, stamp + dt.timedelta(microseconds=i)) for i, spec in enumerate(specs)
     ]
 
 
 def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enqueued_at: dt.datetime) -> JobRow:
-    """The row of a new job, in the state that its envelope asks for (core 7.1)."""
+    """The row of a new job, in the state that its envelope asks for (core 7.1). One that is available at once is
+    created when it is enqueued (core 5.3); others are created `now`."""
     policy = _policy(defaults.retry, spec.retry)
     later = spec.scheduled_at is not None and spec.scheduled_at > now
     state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
+    created_at = enqueued_at if state is State.AVAILABLE else now
     row = blank_row(
-        now, id=spec.id, type=spec.type, queue=spec.queue, state=state.value, priority=spec.priority,
+        created_at, id=spec.id, type=spec.type, queue=spec.queue, state=state.value, priority=spec.priority,
         max_attempts=policy.max_attempts, args=spec.args_text, meta=spec.meta_text, extra=spec.extra_text,
         retry=retry_policy.to_json(policy), trace_id=spec.trace_id, expires_at=spec.expires_at,
         timeout_ms=spec.timeout_ms or defaults.timeout_ms or ojs_settings.DEFAULT_TIMEOUT * 1000,

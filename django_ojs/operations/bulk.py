@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import operator
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -26,7 +26,7 @@ from django_ojs.models import Job
 from django_ojs.operations import backpressure, walking
 from django_ojs.operations.cancel import cancel
 from django_ojs.operations.common import atomic, database, refuse
-from django_ojs.operations.delete import delete_ended
+from django_ojs.operations.delete import delete, delete_ended
 from django_ojs.operations.hurry import hurry
 from django_ojs.operations.push import Outcome, push_each
 from django_ojs.operations.retry import retry
@@ -141,9 +141,19 @@ def cancel_many(
     return _bulk("cancel", "cancelled", act, partial, using)
 
 
-def retry_many(job_ids: Sequence[uuid.UUID], *, partial: bool, using: str | None = None) -> list[Any]:
-    """Make discarded and retryable jobs available; return a row or an error for each."""
-    return _bulk("retry", "retried", lambda alias: retry_failed(job_ids, alias), partial, using)
+def retry_many(
+    job_ids: Sequence[uuid.UUID], *, partial: bool, dead_letters: bool = False,
+    override: Mapping[str, Any] | None = None, using: str | None = None,
+) -> list[Any]:  # fmt: skip
+    """Make discarded and retryable jobs available; return a row or an error for each.
+
+    With `dead_letters` those in the dead letter queue alone, which `override` may change (`operations.retry`).
+    """
+
+    def act(alias: str) -> list[Any]:
+        return retry(job_ids, override=override, using=alias) if dead_letters else retry_failed(job_ids, alias)
+
+    return _bulk("retry", "retried", act, partial, using)
 
 
 def retry_failed(job_ids: Sequence[uuid.UUID], using: str) -> list[Any]:
@@ -157,9 +167,12 @@ def retry_failed(job_ids: Sequence[uuid.UUID], using: str) -> list[Any]:
     return [done[job_id] if job_id in done else _not_found(job_id) for job_id in job_ids]
 
 
-def delete_many(job_ids: Sequence[uuid.UUID], *, partial: bool, using: str | None = None) -> list[Any]:
-    """Delete many ended jobs; return the id or an error for each."""
-    return _bulk("delete", "deleted", lambda alias: delete_ended(job_ids, using=alias), partial, using)
+def delete_many(
+    job_ids: Sequence[uuid.UUID], *, partial: bool, dead_letters: bool = False, using: str | None = None
+) -> list[Any]:
+    """Delete many ended jobs, or dead letters alone; return the id or an error for each."""
+    act = delete if dead_letters else delete_ended
+    return _bulk("delete", "deleted", lambda alias: act(job_ids, using=alias), partial, using)
 
 
 class _UndoneError(Exception):

@@ -1,4 +1,5 @@
-"""Which dead letters are meant, the same for whoever acts on all that fit: by type, queue and error, up to a moment."""
+"""Which dead letters are meant, the same for whoever acts on all that fit: by type, queue and error, up to a moment;
+and the event of one more."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from collections.abc import Mapping
 from django.db.models import Q, QuerySet
 
 from django_ojs import jsontext
+from django_ojs.conf import ojs_settings
+from django_ojs.events import catalogue
+from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
+from django_ojs.models.job import JobRow
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant, parse_instant
 
@@ -47,6 +52,13 @@ class Filter:
         if self.error:
             found = found.filter(telling(self.error))
         return found.filter(finished_at__lte=self.until) if self.until else found
+
+
+def added(row: JobRow, now: dt.datetime, component: str) -> list[Record]:
+    """What tells that a job which has just been discarded is a dead letter now; nothing unless the site asks for it."""
+    if not (ojs_settings.EXTENSION_EVENTS and row["dead_letter"]):
+        return []
+    return [catalogue.of_job("dead_letter.added", row, now, component)]
 
 
 def named(field: str, value: str) -> Q:

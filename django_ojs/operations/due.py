@@ -24,7 +24,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance, maintenance
+from django_ojs.operations import advance, deadletters, maintenance
 from django_ojs.operations.common import RELEASE_COLUMNS, add_error, atomic, database, make_available, wake_at
 from django_ojs.operations.fail import FAIL_COLUMNS, give_up, settle_error
 from django_ojs.policies import errorobjects
@@ -125,7 +125,7 @@ def _expire(row: JobRow, now: dt.datetime, kind: str, end: dt.datetime, message:
     add_error(row, errorobjects.server_error(kind, message, row["attempt"], now, retryable=False, **facts))
     finish(row, State.DISCARDED, now)
     row["dead_letter"] = True
-    return [catalogue.expired(row, now, was, end)]
+    return [catalogue.expired(row, now, was, end), *deadletters.added(row, now, "scheduler")]
 
 
 def _miss_start(row: JobRow, now: dt.datetime) -> list[Record]:
@@ -176,7 +176,8 @@ def lose(row: JobRow, now: dt.datetime, using: str, kind: str, message: str) -> 
         finish(row, State.DISCARDED, now)
         row["dead_letter"] = True
         fatal = {**error, "retryable": False}
-        return [catalogue.discarded(row, now, "scheduler", fatal, previous_state=State.ACTIVE.value)]
+        told = catalogue.discarded(row, now, "scheduler", fatal, previous_state=State.ACTIVE.value)
+        return [told, *deadletters.added(row, now, "scheduler")]
     add_error(row, error)
     make_available(row, now, using)
     return [catalogue.of_job("job.stalled", row, now, "scheduler", worker_id=worker_id, **facts)]

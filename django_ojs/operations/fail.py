@@ -19,7 +19,7 @@ from django_ojs.errors import InvalidRequest, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance, limits, results
+from django_ojs.operations import advance, deadletters, limits, results
 from django_ojs.operations.ack import why_not
 from django_ojs.operations.common import (
     RELEASE_COLUMNS,
@@ -176,6 +176,7 @@ def give_up(row: JobRow, now: dt.datetime, component: str, **data: Any) -> list[
     return [
         catalogue.discarded(row, now, component, error, **data),
         catalogue.of_job("job.total_timeout", row, now, component, worker_id=row["worker_id"], **facts),
+        *deadletters.added(row, now, component),
     ]
 
 
@@ -200,6 +201,7 @@ def _discard(
     return [
         catalogue.failed(row, now, component, error),
         catalogue.discarded(row, now, component, error),
+        *deadletters.added(row, now, component),
     ]
 
 

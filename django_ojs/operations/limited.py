@@ -20,7 +20,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import Queue
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import advance
+from django_ojs.operations import advance, deadletters
 from django_ojs.operations.common import add_error
 from django_ojs.operations.configure import effective
 from django_ojs.operations.fail import FAIL_COLUMNS
@@ -139,4 +139,5 @@ def _drop(row: JobRow, why: Blocked, now: dt.datetime) -> list[Record]:
     return [
         catalogue.discarded(row, now, "scheduler", error, previous_state=State.AVAILABLE.value),
         catalogue.of_limit("rate_limit.dropped", why.key, now, strategy=why.strategy, job_id=job_id),
+        *deadletters.added(row, now, "scheduler"),
     ]

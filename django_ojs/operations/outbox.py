@@ -59,7 +59,7 @@ def put(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     ]
     _insert(entries, using)
     for candidate in waiting:
-        candidate.outcome = Pushed(births.new_row(candidate.job, queues.PLAIN, now, clock.stamps(1)), "outbox")
+        candidate.outcome = Pushed(births.new_row(candidate.job, queues.PLAIN, now, now), "outbox")
     return [candidate.outcome for candidate in candidates if isinstance(candidate.outcome, Pushed)]
 
 
@@ -169,7 +169,8 @@ def _take(kind: str, entries: list[OutboxEntry], target: str) -> list[Exception 
 
 def _push(entries: list[OutboxEntry], target: str) -> list[Exception | None]:
     candidates = [_candidate(index, entry) for index, entry in enumerate(entries)]
-    outcomes = push_read(candidates, clock.now(target), True, "api", None, None, target)
+    now, stamp = clock.now(target), clock.stamps(len(candidates), target)
+    outcomes = push_read(candidates, now, stamp, True, "api", None, None, target)
     return [_judge(candidate, outcome, target) for candidate, outcome in zip(candidates, outcomes, strict=True)]
 
 

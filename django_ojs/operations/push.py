@@ -91,23 +91,24 @@ def push_each(
     with their errors, the others with `BatchAborted`.
     """
     using = database(using)
-    now = clock.now(using)
+    now, stamp = clock.now(using), clock.stamps(len(documents), using)
     candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
     for candidate in candidates if workflows else ():
         if candidate.spec:
             candidate.spec.workflow_id = (workflows or {}).get(candidate.spec.id)
-    return push_read(candidates, now, partial, component, closing, ended, using)
+    return push_read(candidates, now, stamp, partial, component, closing, ended, using)
 
 
 def push_read(
-    candidates: Sequence[Candidate], now: dt.datetime, partial: bool, component: str, closing: Closing | None,
-    ended: list[JobRow] | None, using: str,
+    candidates: Sequence[Candidate], now: dt.datetime, stamp: dt.datetime, partial: bool, component: str,
+    closing: Closing | None, ended: list[JobRow] | None, using: str,
 ) -> list[Outcome]:  # fmt: skip
-    """`push_each` for documents that have been read, and changed by the middleware, before."""
+    """`push_each` for documents that have been read, and changed by the middleware, before. `stamp` is the first of
+    as many that `clock.stamps` gave."""
     refuse_repeated_ids(candidates)
     schemas.check(candidates, using)
     if partial or not _failed(candidates):
-        _store(candidates, now, partial, component, closing, ended, using)
+        _store(candidates, now, stamp, partial, component, closing, ended, using)
     return [candidate.outcome or aborted(candidate) for candidate in candidates]
 
 
@@ -126,6 +127,7 @@ def _failed(candidates: Sequence[Candidate]) -> bool:
 def _store(
     candidates: Sequence[Candidate],
     now: dt.datetime,
+    stamp: dt.datetime,
     partial: bool,
     component: str,
     closing: Closing | None,
@@ -145,7 +147,7 @@ def _store(
     bounded = [name for name, known in defaults.items() if known.bound]
     in_callers = connections[using].in_atomic_block
     if not (partial or closing or bounded or any(spec.unique_policy for spec in specs)):
-        rows = births.new_rows(specs, defaults, now, using)
+        rows = births.new_rows(specs, defaults, now, stamp)
         # Inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not taken.
         guarded = in_callers and any(candidate.named for candidate in waiting)
         with _duplicates_told(specs, using), atomic(using=using) if guarded else contextlib.nullcontext():
@@ -159,7 +161,9 @@ def _store(
         for candidate in waiting:
             candidate.outcome = None
         with _duplicates_told(specs, using), atomic(using=using):
-            somebody_sleeps = _decide_and_write(waiting, defaults, bounded, now, partial, component, ended, using)
+            somebody_sleeps = _decide_and_write(
+                waiting, defaults, bounded, now, stamp, partial, component, ended, using
+            )
             if closing:
                 log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
         _wake(somebody_sleeps, in_callers, using)
@@ -191,7 +195,7 @@ def _despite_races(act: Callable[[], None]) -> None:
 
 def _decide_and_write(
     waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], bounded: Sequence[str],
-    now: dt.datetime, partial: bool, component: str, ended: list[JobRow] | None, using: str,
+    now: dt.datetime, stamp: dt.datetime, partial: bool, component: str, ended: list[JobRow] | None, using: str,
 ) -> bool:  # fmt: skip
     """The locks (keys, queues, jobs, in this order), the decisions, and then the changes. Says who sleeps."""
     specs = [candidate.job for candidate in waiting]
@@ -201,7 +205,6 @@ def _decide_and_write(
     ledger = uniqueness.Ledger.read(specs, using)
     gates = backpressure.gates(locked, specs, using)
     taken = _taken_ids(specs, using) if partial or any(map(_may_ignore, specs)) else {}
-    stamp = clock.stamps(len(specs), using) if specs else now
     rows: list[JobRow] = []
     replaced: dict[uuid.UUID, JobRow] = {}
     for i, candidate in enumerate(waiting):

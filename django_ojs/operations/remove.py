@@ -19,7 +19,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
-from django_ojs.operations import advance, audit, queues
+from django_ojs.operations import advance, audit, deadletters, queues
 from django_ojs.operations.audit import Act
 from django_ojs.operations.common import add_error, atomic, database
 from django_ojs.operations.fail import FAIL_COLUMNS
@@ -129,6 +129,7 @@ def _discard(name: str, *, using: str) -> int:
             finish(row, State.DISCARDED, now)
             row["dead_letter"] = True
             records.append(catalogue.discarded(row, now, "api", error, previous_state=was))
+            records += deadletters.added(row, now, "api")
         store.update_jobs(Verb.EXPIRE, waiting, FAIL_COLUMNS)
         store.update_jobs(Verb.FAIL, active, FAIL_COLUMNS)
         log.append(records, using)

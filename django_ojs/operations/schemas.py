@@ -21,7 +21,7 @@ from django_ojs.models import JobSchema
 from django_ojs.models.fields import RawJSON
 from django_ojs.operations.candidates import Candidate
 from django_ojs.operations.common import atomic, database
-from django_ojs.policies import redaction, schemas
+from django_ojs.policies import codecs, redaction, schemas
 from django_ojs.told import told
 
 _TTL_SECONDS = 5.0
@@ -120,7 +120,7 @@ def check(candidates: Sequence[Candidate], using: str) -> None:
     """Refuse, or warn about, jobs whose arguments do not fit; see the setting `SCHEMA_VALIDATION`."""
     registry: _Registry | None = None
     for candidate in candidates:
-        if candidate.outcome is not None or candidate.spec is None:
+        if candidate.outcome is not None or candidate.spec is None or codecs.is_encoded(candidate.spec.meta):
             continue
         uri = candidate.spec.extra.get("schema")
         if uri is None and ojs_settings.SCHEMA_VALIDATION == "off":

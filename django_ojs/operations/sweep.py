@@ -54,7 +54,7 @@ def sweep(ids: Iterator[list[uuid.UUID]], verb: Verb, entry: Act, using: str) ->
 
 def batches(jobs: QuerySet[Job], using: str) -> Iterator[list[uuid.UUID]]:
     """The ids of all jobs that fit now, in their order. Jobs that come while it runs are left out."""
-    jobs = jobs.filter(created_at__lte=clock.now(using)).order_by("pk")
+    jobs = jobs.filter(created_at__lt=clock.stamps(1, using)).order_by("pk")
     last: uuid.UUID | None = None
     while True:
         page = jobs if last is None else jobs.filter(pk__gt=last)

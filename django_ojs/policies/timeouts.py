@@ -66,10 +66,12 @@ def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:
     in_ms = path.endswith("_ms")
     if or_duration and not in_ms and isinstance(value, str):
         return _duration(value, path)
+    factor, unit = (1, "milliseconds") if in_ms else (1_000, "seconds")
     if not is_integer(value) or value < least:
-        unit = "milliseconds" if in_ms else "seconds"
         raise fault(path, told("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value)
-    return min(int(value) * (1 if in_ms else 1_000), durations.MAX_MS)
+    if value > (most := durations.MAX_MS // factor):
+        raise fault(path, told("must be an integer of %(unit)s, at most %(most)s", unit=unit, most=most), value)
+    return int(value) * factor
 
 
 def _duration(value: str, path: str) -> int:

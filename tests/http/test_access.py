@@ -40,6 +40,8 @@ CALLS = [
     ("POST", "/queues/default/pause", "admin"),
     ("POST", "/queues/default/resume", "admin"),
     ("GET", "/dead-letter", "read"),
+    ("DELETE", "/dead-letter", "admin.purge"),
+    ("POST", "/dead-letter/retry", "admin.write"),
     ("GET", f"/dead-letter/{UNKNOWN}", "read"),
     ("DELETE", f"/dead-letter/{UNKNOWN}", "admin"),
     ("POST", f"/dead-letter/{UNKNOWN}/retry", "admin"),

@@ -138,7 +138,8 @@ class TestOneJob:
         assert detail["retry_policy"]["max_attempts"] == 1
         assert detail["metadata"]["discarded_at"] == detail["discarded_at"]
         fresh = api.get(f"/admin/jobs/{api.push()['id']}").json()
-        assert (fresh["errors"], fresh["meta"], fresh["result"]) == ([], {}, None)
+        assert (fresh["errors"], fresh["meta"]) == ([], {})
+        assert "result" not in fresh
         assert fresh["retry_policy"]["initial_interval"] == "PT1S"
         error_of(api.get("/admin/jobs/nothing"), 404, "not_found")
 
@@ -292,6 +293,42 @@ class TestDeadLetters:
         unknown = {"filter": {}, "confirm": True, "override": {"state": "x"}}
         error_of(api.post("/admin/dead-letter/retry", unknown), 400, "invalid_request")
         error_of(api.post("/admin/jobs/bulk/retry", body), 400, "invalid_request")
+
+    @pytest.mark.parametrize("door", ["", "/purge"])
+    def test_named_ones_are_deleted_only_if_they_are_dead_letters(
+        self, api: Api, letters: list[str], door: str
+    ) -> None:
+        api.push(queue="done")
+        done = api.fetch("done")["id"]
+        api.post("/workers/ack", {"job_id": done})
+        kept_out = api.dead_letter(queue="out", retry={"max_attempts": 1, "on_exhaustion": "discard"})["id"]
+        body = {"job_ids": [done, kept_out, letters[0]], "confirm": True}
+        method = "POST" if door else "DELETE"
+        error = error_of(
+            call(api, method, f"/dead-letter{door}", {**body, "older_than": "P7D"}), 400, "invalid_request"
+        )
+        assert error["details"]["field"] == "older_than"
+        answer = call(api, method, f"/dead-letter{door}", body).json()
+        assert (answer["purged_count"], answer["matched"], answer["failed"]) == (1, 3, 2)
+        assert [error["job_id"] for error in answer["errors"]] == [done, kept_out]
+        assert {error["error"]["details"]["resource_type"] for error in answer["errors"]} == {"dead_letter_job"}
+        assert Job.objects.filter(pk__in=[done, kept_out]).count() == 2
+
+    @pytest.mark.parametrize("also", [{}, {"override": {"priority": 3}}])
+    def test_named_ones_are_retried_only_if_they_are_dead_letters(
+        self, api: Api, letters: list[str], also: dict[str, Any]
+    ) -> None:
+        api.push(queue="slow")
+        retryable = api.fetch("slow")["id"]
+        api.post("/workers/nack", {"job_id": retryable, "error": {"message": "m"}})
+        kept_out = api.dead_letter(queue="out", retry={"max_attempts": 1, "on_exhaustion": "discard"})["id"]
+        body = {"job_ids": [retryable, kept_out, letters[0]], "confirm": True, **also}
+        answer = api.post("/admin/dead-letter/retry", body).json()
+        assert (answer["succeeded"], answer["retried"], answer["failed"]) == (1, 1, 2)
+        codes = {error["job_id"]: error["error"]["code"] for error in answer["errors"]}
+        assert codes == {retryable: "invalid_state_transition", kept_out: "not_found"}
+        states = {str(job.pk): job.state for job in Job.objects.filter(pk__in=body["job_ids"])}
+        assert states == {retryable: "retryable", kept_out: "discarded", letters[0]: "available"}
 
     def test_a_misplaced_filter_deletes_nothing(self, api: Api, letters: list[str]) -> None:
         error_of(call(api, "DELETE", "/dead-letter", {"queues": "a", "confirm": True}), 400, "invalid_request")

@@ -1,6 +1,7 @@
 """Headers, media types and versions of requests and answers (binding 1.1 to 1.3)."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +129,28 @@ def test_an_extension_we_have_may_be_demanded(api: Api, monkeypatch: Any) -> Non
     entry = {"name": "x", "uri": "urn:ojs:ext:x", "version": "1.0.0"}
     monkeypatch.setitem(manifest.EXTENSIONS, "official", [entry])
     assert api.get("/queues", **{"OJS-Requires-Extension": "urn:ojs:ext:x"}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["rate-limiting", "admin-api", "dead-letter", "queue-config", "graceful-shutdown"])
+def test_a_push_may_demand_what_this_server_does(api: Api, name: str) -> None:
+    job = {"type": "a.b", "args": []}
+    assert api.post("/jobs", job, **{"OJS-Requires-Extension": f"urn:ojs:ext:{name}"}).status_code == 201
+
+
+@pytest.mark.parametrize("name", ["multi-tenancy", "durable-execution", "observability", "experimental:job-versioning"])
+def test_what_is_there_in_part_cannot_be_demanded(api: Api, name: str) -> None:
+    job = {"type": "a.b", "args": []}
+    error_of(api.post("/jobs", job, **{"OJS-Requires-Extension": f"urn:ojs:ext:{name}"}), 422, "unsupported")
+
+
+def test_every_extension_is_declared_in_full_and_in_the_documentation(api: Api) -> None:
+    declared = api.client.get("/ojs/manifest").json()["extensions"]["official"]
+    text = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+    section = text.partition("## Extensions")[2].partition("Of others")[0]
+    names = [entry["name"] for entry in declared]
+    assert names == sorted(set(names))
+    assert all(entry["uri"] == f"urn:ojs:ext:{entry['name']}" and entry["version"] for entry in declared)
+    assert set(re.findall(r"`([a-z-]+)`", section)) - {"urn:ojs:ext:"} == {*names, "webhooks"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from django_ojs import middleware
 from django_ojs.errors import MiddlewareRejected
 from django_ojs.models import Job
+from django_ojs.policies import durations
 from tests.http.conftest import Api, error_of
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"
@@ -23,6 +24,27 @@ def test_a_pushed_job_is_answered_whole_and_can_be_read_where_location_says(api:
     assert (job["type"], job["queue"], job["state"], job["attempt"]) == ("mail.send", "default", "available", 0)
     assert not {"started_at", "completed_at", "error", "result"} & job.keys()
     assert api.client.get(response["Location"]).json() == {"job": job}
+
+
+def test_an_unfinished_job_says_when_to_look_again(api: Api) -> None:
+    job = api.push()
+    for state in ("available", "active"):
+        response = api.get(f"/jobs/{job['id']}")
+        assert (response.json()["job"]["state"], response["Retry-After"]) == (state, "1")
+        api.fetch() if state == "available" else api.post("/workers/ack", {"job_id": job["id"]})
+    response = api.get(f"/jobs/{job['id']}")
+    assert response.json()["job"]["state"] == "completed"
+    assert "Retry-After" not in response
+
+
+@pytest.mark.parametrize("name", ["timeout", "timeout_ms", "visibility_timeout", "visibility_timeout_ms"])
+@pytest.mark.parametrize("place", [lambda given: given, lambda given: {"options": given}], ids=["top", "options"])
+def test_a_timeout_beyond_the_longest_is_refused_rather_than_cut(api: Api, name: str, place: Any) -> None:
+    most = durations.MAX_MS // (1 if name.endswith("_ms") else 1000)
+    assert api.post("/jobs", {"type": "a.b", "args": [], **place({name: most})}).json()["job"][name] == most
+    error = error_of(api.post("/jobs", {"type": "a.b", "args": [], **place({name: most + 1})}), 400, "invalid_payload")
+    assert error["details"]["field"].endswith(name)
+    assert str(most) in error["message"]
 
 
 def test_numbers_and_odd_text_come_back_exactly_as_sent(api: Api) -> None:

@@ -77,6 +77,63 @@ def test_dead_letters_are_listed_newest_first_with_their_errors(api: Api) -> Non
     assert api.get("/dead-letter", {"queue": "none"}).json()["jobs"] == []
 
 
+@pytest.mark.parametrize("path", ["/dead-letter", "/admin/dead-letter"])
+def test_both_doors_take_the_same_filters_and_show_the_same_rows(api: Api, path: str) -> None:
+    first, second = api.dead_letter(), api.dead_letter(queue="mail")
+    body = api.get(path).json()
+    assert body["jobs"] == body["items"]
+    assert {name: value for name, value in body["items"][1].items() if name in first} == first
+    assert body["items"] == api.get("/dead-letter").json()["items"]
+    wanted = {
+        "error_type": ("x", "Nope"), "since": (first["created_at"], "2126-01-01T00:00:00Z"),
+        "until": ("2126-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        "queue": ("mail", "none"), "type": ("test.*", "no.*"),
+    }  # fmt: skip
+    for name, (some, none) in wanted.items():
+        assert api.get(path, {name: some}).json()["items"][0]["id"] == second["id"], name
+        empty = api.get(path, {name: none}).json()
+        assert (empty["items"], empty["pagination"]["total"]) == ([], 0), name
+    error_of(api.get(path, {"until": "soon"}), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("path", ["/dead-letter", "/admin/dead-letter"])
+def test_many_dead_letters_are_retried_and_purged_by_both_doors(api: Api, path: str) -> None:
+    for queue in ("a", "a", "b"):
+        api.dead_letter(queue=queue)
+    error_of(api.post(f"{path}/retry", {"filter": {}}), 400, "invalid_request")
+    answer = api.post(f"{path}/retry", {"filter": {"queue": "b"}, "confirm": True}).json()
+    assert (answer["action"], answer["matched"], answer["succeeded"], answer["retried"]) == ("retry", 1, 1, 1)
+    error_of(api.delete(path), 400, "invalid_request")
+    assert api.delete(f"{path}?queue=a&confirm=true").json()["purged_count"] == 2
+    assert api.get(path).json()["jobs"] == []
+
+
+def test_what_is_not_there_is_left_out(api: Api) -> None:
+    """Never null (binding 1.4); a workflow's name and the jobs of its later steps alone are told as null."""
+    job = api.push()
+    api.push(queue="work")
+    api.fetch("work", worker_id="w1")
+    steps = [{"type": "a.b", "args": []}, {"type": "a.c", "args": []}]
+    flow = api.post("/workflows", {"type": "chain", "steps": steps}).json()["id"]
+    hook = api.post("/webhooks/subscriptions", {"url": "https://example.com/x", "events": ["job.*"]}).json()["id"]
+    paths = [
+        "/admin/jobs", f"/admin/jobs/{job['id']}", f"/jobs/{job['id']}", "/workflows", f"/workflows/{flow}",
+        "/admin/workers", "/admin/workers/w1", "/webhooks/subscriptions", f"/webhooks/subscriptions/{hook}",
+    ]  # fmt: skip
+
+    def nulls(value: Any, name: str = "") -> set[str]:
+        if isinstance(value, dict):
+            return {found for key, one in value.items() for found in nulls(one, key)}
+        if isinstance(value, list):
+            return {found for one in value for found in nulls(one, name)}
+        return {name} if value is None else set()
+
+    for path in paths:
+        response = api.get(path)
+        assert response.status_code == 200, path
+        assert nulls(response.json()) <= {"name", "job_id"}, path
+
+
 def test_jobs_that_asked_to_stay_out_are_not_dead_letters(api: Api) -> None:
     job = api.dead_letter(retry={"max_attempts": 1, "on_exhaustion": "discard"})
     assert api.get("/dead-letter").json()["jobs"] == []

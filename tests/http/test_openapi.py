@@ -263,7 +263,8 @@ def body_of(path: str, method: str, api: Api) -> Any:
     if "/bulk/" in tail and "admin" not in tail:
         return {"job_ids": [_ended(api) if "delete" in tail else api.push()["id"] if "cancel" in tail
                             else api.dead_letter()["id"]]}  # fmt: skip
-    if "admin" in tail and ("/bulk/" in tail or (tail.endswith(("dead-letter", "retry", "purge")) and "{" not in tail)):
+    many = "{" not in tail and tail.endswith(("dead-letter", "dead-letter/retry", "dead-letter/purge"))
+    if many or ("admin" in tail and "/bulk/" in tail):
         return {"filter": {"state": "discarded"} if "cancel" not in tail else {}, "confirm": True}
     if method == "patch" and "/jobs/" in tail:
         return {"priority": 5}

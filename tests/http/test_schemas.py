@@ -258,6 +258,25 @@ class TestPush:
 
 
 @pytest.mark.parametrize(
+    "meta, status",
+    [
+        ({"ojs_encoded": True}, 201), ({"ojs.codec.encodings": ["binary/encrypted"]}, 201),
+        ({"ojs_encoded": False}, 422), ({"ojs.codec.encodings": []}, 422), ({}, 422),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("named", [False, True])
+def test_encoded_arguments_are_held_against_no_schema(
+    api: Api, settings: Any, meta: dict[str, Any], status: int, named: bool
+) -> None:
+    settings.OJS = {**settings.OJS, "SCHEMA_VALIDATION": "strict"}
+    uri = register(api).json()["schema"]["uri"]
+    answer = push(api, ["bm9uc2Vuc2U="], meta=meta, **({"schema": uri} if named else {}))
+    assert answer.status_code == status
+    if status == 201:
+        assert (answer.json()["job"]["args"], answer.json()["job"]["meta"]) == (["bm9uc2Vuc2U="], meta)
+
+
+@pytest.mark.parametrize(
     "old, new, broken",
     [
         ({}, {}, False), ({"type": "integer"}, {"type": "number"}, False),

@@ -322,9 +322,12 @@ def test_a_worker_that_leaves_hands_its_jobs_back(api: Api, by_path: bool) -> No
 def test_a_draining_worker_shows_in_its_health_and_gets_nothing(api: Api) -> None:
     api.push()
     api.post("/workers/heartbeat", {"worker_id": "w1"})
-    assert api.get("/workers/w1/health").json()["state"] == "running"
+    running = api.get("/workers/w1/health")
+    assert (running.status_code, running.json()["state"]) == (200, "running")
     api.post("/workers/heartbeat", {"worker_id": "w1", "state": "drain"})
-    assert api.get("/workers/w1/health").json()["state"] == "draining"
+    draining = api.get("/workers/w1/health")
+    assert (draining.status_code, draining.json()["state"]) == (503, "draining")
+    assert int(draining["Retry-After"]) >= 1
     assert api.post("/workers/fetch", {"queues": ["default"], "worker_id": "w1"}).json() == {"jobs": []}
     error_of(api.get("/workers/unknown/health"), 404, "not_found")
     error_of(api.get("/workers/%00/health"), 404, "not_found")

@@ -12,6 +12,7 @@ from django_ojs.errors import Duplicate, MiddlewareRejected
 from django_ojs.events import catalogue, log
 from django_ojs.models import Event
 from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.due import settle
 from django_ojs.operations.fail import Failure, fail_one
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
@@ -157,3 +158,29 @@ def test_a_plain_job_pays_one_statement_and_only_with_the_setting(settings: Any)
             ack([Ack(row["id"], "1") for row in claim(3)])
         costs.append(len(captured))
     assert costs[2] == costs[1] + 1
+
+
+def dead() -> list[tuple[str, str]]:
+    """Discard a job by a failure, one that wants to stay out, and one whose deadline passed."""
+    once, never = {"max_attempts": 1}, {"max_attempts": 1, "on_exhaustion": "discard"}
+    push([{"type": "a.b", "args": [], "queue": "q", "retry": retry} for retry in (once, never)])
+    for row in fetch(["q"], count=2):
+        fail_one(Failure(row["id"], error={"message": "broken"}))
+    push([{"type": "a.late", "args": [], "queue": "q", "expires_at": "2026-01-01T00:00:00Z"}])
+    settle()
+    found = log.read(types=["dead_letter.added", "job.discarded", "job.expired"], limit=100).events
+    return [(event["type"], event["data"]["job_type"]) for event in found]
+
+
+def test_a_job_that_comes_into_the_dead_letter_queue_is_told_on_request(wanted: None) -> None:
+    assert dead() == [
+        ("job.discarded", "a.b"), ("dead_letter.added", "a.b"), ("job.discarded", "a.b"),
+        ("job.expired", "a.late"), ("dead_letter.added", "a.late"),
+    ]  # fmt: skip
+    (event, _) = log.read(types=["dead_letter.added"]).events
+    assert event["data"]["state"] == "discarded"
+    assert "dead_letter.added" not in {event["type"] for event in log.read(types=["*"], limit=100).events}
+
+
+def test_nobody_who_did_not_ask_is_told_of_dead_letters() -> None:
+    assert [told for told, _ in dead()] == ["job.discarded", "job.discarded", "job.expired"]

@@ -60,6 +60,26 @@ def events(row: dict[str, Any]) -> list[str]:
     return [event["type"] for event in log.read(job_id=row["id"], limit=1000).events]
 
 
+@pytest.mark.parametrize("shared", [{}, {"unique": {"keys": ["args"]}}], ids=["plain", "under locks"])
+def test_a_job_that_is_available_at_once_was_created_when_it_was_enqueued(
+    shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the push takes (core 5.3); and a batch keeps its order."""
+    ticks = iter([clock.now() + dt.timedelta(milliseconds=5 * n) for n in range(1000)])
+    monkeypatch.setattr(clock, "now", lambda using=None: next(ticks))
+    later = {"scheduled_at": "2126-01-01T00:00:00Z"}
+    documents = [{"type": "a.b", "args": [n], **shared, **(later if n == 1 else {})} for n in range(4)]
+    rows = [info(pushed.row["id"]) for pushed in push(documents) if pushed.row]
+    waiting = [row for row in rows if row["state"] == "available"]
+    assert len(waiting) == 3
+    assert [row["created_at"] for row in waiting] == [row["enqueued_at"] for row in waiting]
+    assert len({row["enqueued_at"] for row in waiting}) == 3
+    assert [row["enqueued_at"] for row in waiting] == sorted(row["enqueued_at"] for row in waiting)
+    shown = [envelope.render(row) for row in rows]
+    assert all(job["created_at"] == job["enqueued_at"] for job in shown if job["state"] == "available")
+    assert "enqueued_at" not in shown[1]
+
+
 def later(**delta: float) -> str:
     return (clock.now() + dt.timedelta(**delta)).isoformat()
 

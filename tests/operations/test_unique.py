@@ -34,6 +34,10 @@ def make(*args: Any, **unique: Any) -> Any:
     return push([job(*args, **unique)])[0].row
 
 
+def make_with(policy: dict[str, Any], **more: Any) -> Any:
+    return push([{**job(["bm9uc2Vuc2U="]), "unique": policy, **more}])[0].row
+
+
 def state(row: Any) -> str:
     return str(info(row["id"])["state"])
 
@@ -61,6 +65,20 @@ class TestReject:
         push([{"type": "test.unique", "args": [1]}])
         make()
         assert Job.objects.count() == 2
+
+    @pytest.mark.parametrize("mark", [{"ojs_encoded": True}, {"ojs.codec.encodings": ["binary/encrypted"]}])
+    def test_encoded_arguments_make_no_key(self, mark: dict[str, Any]) -> None:
+        """Neither one of their own nor one of what is left; keys of other things are made (orchestration 7)."""
+        encoded = {"meta": {**mark, "key": "7"}}
+        for policy in ({}, {"keys": ["queue", "args"]}, {"args_keys": ["customer"]}):
+            for _ in range(2):
+                assert make_with(policy, **encoded)["unique_key"] == ""
+        for policy in ({"keys": ["type"]}, {"keys": ["queue"]}, {"keys": ["meta"], "meta_keys": ["key"]}):
+            assert make_with(policy, **encoded)["unique_key"]
+            with pytest.raises(Duplicate):
+                make_with(policy, **encoded)
+        with pytest.raises(InvalidRequest):
+            make_with({"on_conflict": "no"}, **encoded)
 
     def test_the_order_and_spelling_of_arguments_do_not_matter(self) -> None:
         make([{"b": 1.0, "a": "e\u0301"}])
