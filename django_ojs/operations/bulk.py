@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import operator
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -92,7 +92,8 @@ def _with_meta(jobs: QuerySet[Job], meta: dict[str, Any]) -> list[uuid.UUID]:
     """Those with these members. What the site hides counts as it is shown, or asking would tell what it is."""
     hides = redaction.active() is not None
     found: list[uuid.UUID] = []
-    for job_id, job_type, value in jobs.values_list("pk", "type", "meta").iterator(chunk_size=_CHUNK):
+    rows: Iterable[tuple[uuid.UUID, str, Any]] = jobs.values_list("pk", "type", "meta").iterator(chunk_size=_CHUNK)
+    for job_id, job_type, value in rows:
         shown = redaction.part("meta", value or {}, job_type, value) if hides else value or {}
         if all(name in shown and _same(shown[name], wanted) for name, wanted in meta.items()):
             found.append(job_id)

@@ -85,7 +85,8 @@ def inspect(key: str, *, policy: RatePolicy | None = None, using: str | None = N
     if key.isprintable():  # a NUL cannot even be looked for
         row = RateLimit.objects.using(using).filter(pk=key).first() or _of_queue(key, using)
     if row is None and policy is not None:
-        row = RateLimit(key=key, policy=policy.as_wire())
+        given: Mapping[str, Any] = {"key": key, "policy": policy.as_wire()}
+        row = RateLimit(**given)
     if row is None:
         raise NotFound.resource("rate_limit", key)
     return describe([row], using)[0]

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from django.db import connection
+from django.db import connection, models
 
 from django_ojs.models import EventLog, Lease, Worker
 from django_ojs.operations import counts
@@ -14,7 +14,7 @@ from django_ojs.testing.database import TRANSIENT
 from django_ojs.worker import vitals
 
 EVERY = 5.0  #: seconds between two samples
-TABLES = (*TRANSIENT, EventLog, Lease)
+TABLES: tuple[type[models.Model], ...] = (*TRANSIENT, EventLog, Lease)
 
 _SIZES = {
     "postgresql": "SELECT pg_total_relation_size(%s::regclass)",
