@@ -22,7 +22,7 @@ from django_ojs.http.pagination import Key, paginate, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
 from django_ojs.models import RateLimit
 from django_ojs.models.job import JobRow
-from django_ojs.operations import limits
+from django_ojs.operations import limits, limitview
 from django_ojs.policies import ratelimit
 from django_ojs.policies.durations import parse_instant
 from django_ojs.policies.faults import shorten
@@ -38,7 +38,7 @@ class RateLimits(OJSView):
     def get(self, request: Request) -> Response:
         using = router.db_for_write(RateLimit)
         page = paginate(RateLimit.objects.using(using).filter(_visible(request)), request, _ORDER)
-        shown = limits.describe(page.rows, using)
+        shown = limitview.describe(page.rows, using)
         return Response({"items": shown, "rate_limits": shown, "pagination": page.pagination})
 
 

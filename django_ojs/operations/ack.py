@@ -14,7 +14,8 @@ from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.operations import advance, results
 from django_ojs.operations.common import Outcome, atomic, database, only, refuse
-from django_ojs.sql.base import Ack, holds
+from django_ojs.sql.base import Ack
+from django_ojs.sql.rows import holds
 from django_ojs.states import State, Verb
 from django_ojs.telemetry import lifecycle
 

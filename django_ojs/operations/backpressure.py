@@ -29,7 +29,7 @@ from django_ojs.operations.common import add_error, atomic, database
 from django_ojs.policies import errorobjects
 from django_ojs.policies.backpressure import Bound, bound_of
 from django_ojs.policies.limits import byte_length
-from django_ojs.sql.base import FINISH_COLUMNS, finish
+from django_ojs.sql.rows import FINISH_COLUMNS, finish
 from django_ojs.states import State, Verb
 
 T = TypeVar("T")

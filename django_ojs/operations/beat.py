@@ -16,7 +16,7 @@ from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.operations import register
 from django_ojs.operations.common import atomic, database, wake_at
-from django_ojs.sql.base import held_until
+from django_ojs.sql.rows import held_until
 from django_ojs.states import State
 
 #: How workers of other languages spell their states.

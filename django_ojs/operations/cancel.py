@@ -15,7 +15,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations import advance
 from django_ojs.operations.common import atomic, database, each_locked, only, refuse
 from django_ojs.operations.rehearsal import rehearsed
-from django_ojs.sql.base import FINISH_COLUMNS, finish
+from django_ojs.sql.rows import FINISH_COLUMNS, finish
 from django_ojs.states import State, Verb
 
 

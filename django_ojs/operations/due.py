@@ -29,7 +29,7 @@ from django_ojs.operations.common import RELEASE_COLUMNS, add_error, atomic, dat
 from django_ojs.operations.fail import FAIL_COLUMNS, give_up, settle_error
 from django_ojs.policies import errorobjects
 from django_ojs.policies.durations import format_instant
-from django_ojs.sql.base import FINISH_COLUMNS, ended, finish
+from django_ojs.sql.rows import FINISH_COLUMNS, ended, finish
 from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers
 

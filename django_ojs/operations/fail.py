@@ -34,7 +34,8 @@ from django_ojs.operations.common import (
 )
 from django_ojs.policies import errorobjects
 from django_ojs.policies import retry as policies
-from django_ojs.sql.base import FINISH_COLUMNS, Ack, finish, holds
+from django_ojs.sql.base import Ack
+from django_ojs.sql.rows import FINISH_COLUMNS, finish, holds
 from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers
 

@@ -28,7 +28,8 @@ from django_ojs.operations.gate import Blocked, Candidate, Gate
 from django_ojs.policies import errorobjects, queueconfig
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.ratelimit import RatePolicy, queue_key
-from django_ojs.sql.base import Store, finish
+from django_ojs.sql.base import Store
+from django_ojs.sql.rows import finish
 from django_ojs.states import State, Verb
 
 #: How many jobs are looked at to fill one claim, for each asked for and at least; and how often more are

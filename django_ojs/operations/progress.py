@@ -23,7 +23,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations.beat import renew
 from django_ojs.operations.common import atomic, database
 from django_ojs.policies.durations import format_instant
-from django_ojs.sql.base import holds
+from django_ojs.sql.rows import holds
 from django_ojs.states import State
 
 #: Between two events of one job.

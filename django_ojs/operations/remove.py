@@ -25,7 +25,7 @@ from django_ojs.operations.common import add_error, atomic, database
 from django_ojs.operations.fail import FAIL_COLUMNS
 from django_ojs.policies import errorobjects
 from django_ojs.policies.queueconfig import fault
-from django_ojs.sql.base import finish
+from django_ojs.sql.rows import finish
 from django_ojs.states import State, Verb
 
 STRATEGIES = ("reject", "discard", "move")

@@ -20,7 +20,8 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations.common import database
 from django_ojs.policies import limits, results
 from django_ojs.policies.durations import format_instant
-from django_ojs.sql.base import Ack, holds
+from django_ojs.sql.base import Ack
+from django_ojs.sql.rows import holds
 from django_ojs.states import State
 
 #: What the events need of a job.

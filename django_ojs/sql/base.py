@@ -28,14 +28,10 @@ from django_ojs.models.job import COLUMNS, JSON_COLUMNS, STAGED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
 from django_ojs.sql.counting import Place, Tally
+from django_ojs.sql.rows import ALIVE, CLAIM_COLUMNS, FINISH_COLUMNS, ended, finish, holds, reserve
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _MAINTENANCE = (model._meta.db_table for model in (Job, Queue, Maintenance))
-#: What may still be claimed, with the time of the claim three times: `ended` in SQL.
-ALIVE = (
-    "AND (expires_at IS NULL OR expires_at > %s) AND (deadline_at IS NULL OR deadline_at > %s) "
-    "AND (start_by IS NULL OR start_by > %s OR attempt > 0)"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -214,13 +210,13 @@ class Store:
         """The jobs with these unique keys in these states: the live ones all, and locked; of the terminal ones
         the newest of each key and state, which is the last to get out of the way."""
         live = [state for state in wanted if state in states.LIVE]
-        ended = [state for state in wanted if state in states.TERMINAL]
+        over = [state for state in wanted if state in states.TERMINAL]
         found: list[JobRow] = []
         if live:
             found += self.lock_live(keys, live)
-        if ended:
+        if over:
             place = Window(RowNumber(), partition_by=["unique_key", "state"], order_by=F("created_at").desc())
-            jobs = self.jobs.filter(unique_key__in=list(keys), state__in=ended).extra(where=["unique_key > ''"])
+            jobs = self.jobs.filter(unique_key__in=list(keys), state__in=over).extra(where=["unique_key > ''"])
             newest = jobs.annotate(place=place).filter(place=1)
             found += self.jobs.filter(pk__in=list(newest.values_list("pk", flat=True))).rows()  # type: ignore[attr-defined]
         return found
@@ -368,57 +364,9 @@ class Store:
         return connections[self.using]
 
 
-#: What a job brings along when it is born; all other columns begin at their defaults.
-BIRTH_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args", "meta", "extra", "retry",
-                 "timeout_ms", "visibility_ms", "heartbeat_ms", "grace_ms", "trace_id", "created_at", "enqueued_at",
-                 "due_at", "expires_at", "start_by", "deadline_at", "wake_at", "unique_key", "workflow_id",
-                 "result_ttl", "rate_key", "rate_limit")  # fmt: skip
-#: What a claim writes.
-CLAIM_COLUMNS = ("state", "attempt", "started_at", "worker_id", "lease_ms", "visible_until", "timeout_at", "wake_at",
-                 "due_at")  # fmt: skip
-#: What entering a terminal state writes.
-FINISH_COLUMNS = ("state", "finished_at", "due_at", "visible_until", "timeout_at", "wake_at")
-
-
-def ended(now: dt.datetime) -> Q:
-    """Waiting jobs whose time has run out (binding 5)."""
-    return Q(expires_at__lte=now) | Q(deadline_at__lte=now) | Q(start_by__lte=now, attempt=0)
-
-
 def guarded(guard: Verb | State) -> list[State]:
     """The states that a statement under this guard may touch."""
     return [guard] if isinstance(guard, State) else states.ordered(states.sources(guard))
-
-
-def reserve(row: JobRow, claim: Claim) -> None:
-    """Make `row` what the claim makes it (core 7.2)."""
-    lease = claim.lease_ms(row["visibility_ms"])
-    timeout = (row["timeout_ms"] or claim.base_timeout_ms) + (row["grace_ms"] or 0)
-    row.update(
-        state=State.ACTIVE.value, attempt=row["attempt"] + 1, started_at=claim.now, worker_id=claim.worker_id,
-        lease_ms=lease, visible_until=held_until(row, lease, claim.now),
-        timeout_at=claim.now + dt.timedelta(milliseconds=timeout), due_at=None,
-    )  # fmt: skip
-    row["wake_at"] = min(row["visible_until"], row["timeout_at"], row["deadline_at"] or row["timeout_at"])
-
-
-def held_until(row: JobRow, lease_ms: int, now: dt.datetime) -> dt.datetime:
-    """The end of a reservation that begins anew now: no later than its worker has to be heard of the job."""
-    return now + dt.timedelta(milliseconds=min(lease_ms, row["heartbeat_ms"] or lease_ms))
-
-
-def finish(row: JobRow, state: State, now: dt.datetime) -> None:
-    """Make `row` enter a terminal state."""
-    row.update(state=state.value, finished_at=now, due_at=None, visible_until=None, timeout_at=None, wake_at=None)
-
-
-def holds(row: JobRow, worker_id: str, attempt: int | None) -> bool:
-    """Whether a worker may speak for this job: it is active, and holder and attempt fit where both are known."""
-    return (
-        row["state"] == State.ACTIVE
-        and (not worker_id or not row["worker_id"] or worker_id == row["worker_id"])
-        and (attempt is None or attempt == row["attempt"])
-    )
 
 
 def _claimable(claim: Claim) -> Q:

@@ -17,7 +17,8 @@ from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, W
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
-from django_ojs.sql.base import ALIVE, BIRTH_COLUMNS, Ack, Claim, Store, guarded, workflow_values
+from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
+from django_ojs.sql.rows import ALIVE, BIRTH_COLUMNS
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA = (

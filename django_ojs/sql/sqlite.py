@@ -18,8 +18,9 @@ from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflo
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
-from django_ojs.sql.base import ALIVE, Ack, Claim, Store, guarded, workflow_values
+from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
 from django_ojs.sql.counting import Tally
+from django_ojs.sql.rows import ALIVE
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _EVENT, _DELTA = (m._meta.db_table for m in (Job, Queue, Event, CountDelta))

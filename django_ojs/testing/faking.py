@@ -27,7 +27,7 @@ from django_ojs.operations.workflow import View, draft
 from django_ojs.policies import workflowgraph as rules
 from django_ojs.policies import workflows
 from django_ojs.policies.workflows import Plan
-from django_ojs.sql.base import finish
+from django_ojs.sql.rows import finish
 from django_ojs.states import LIVE, State, Verb
 from django_ojs.testing.jobs import Jobs, Lasting
 
