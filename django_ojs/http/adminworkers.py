@@ -55,7 +55,7 @@ class WorkerDetail(OJSView):
         held = Job.objects.using(_using()).filter(state=State.ACTIVE, worker_id=worker.pk).order_by("id")
         jobs = [
             {"id": str(job["id"]), "type": job["type"], "queue": job["queue"], "attempt": job["attempt"],
-             "started_at": format_instant(job["started_at"])}
+             **({"started_at": format_instant(job["started_at"])} if job["started_at"] else {})}
             for job in held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
         ]  # fmt: skip
         item = _item(worker, clock.now(_using()))
