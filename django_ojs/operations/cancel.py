@@ -18,6 +18,9 @@ from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.sql.base import FINISH_COLUMNS, finish
 from django_ojs.states import State, Verb
 
+#: Where an act that spares running jobs begins.
+_WAITING = {"expected_state": [state.value for state in states.ordered(states.WAITING)]}
+
 
 class Cancelled(NamedTuple):
     """`changed` is False for a job that was cancelled before: cancelling twice is no error."""
@@ -53,7 +56,7 @@ def cancel(
             if previous == State.CANCELLED:
                 return Cancelled(row, previous, changed=False)
             if previous not in states.sources(Verb.CANCEL) or (spare_active and previous == State.ACTIVE):
-                return refuse(row, Verb.CANCEL, State.CANCELLED)
+                return refuse(row, Verb.CANCEL, State.CANCELLED, **_WAITING if spare_active else {})
             finish(row, State.CANCELLED, now)
             changed.append(Cancelled(row, previous, changed=True))
             return changed[-1]
