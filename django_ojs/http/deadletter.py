@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
-from django_ojs.http import access, compat, fields, query, shown
+from django_ojs.http import access, compat, fields, overriding, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.pagination import DEFAULT_LIMIT, Key, capped, paginate, parse_time, parse_uuid
@@ -78,10 +78,8 @@ class DeadLetterRetry(OJSView):
 
     @audited("job.retry")
     def post(self, request: Request, job_id: str) -> Response:
-        override = fields.member(self.payload(required=False), "override")
+        override = overriding.read(request, self.payload(required=False))
         row = _find(request, job_id)
-        if override and isinstance(override.get("queue"), str):
-            check_queue(request, override["queue"])
         job = shown.job(retry_one(row["id"], override=override))
         return Response({"job": job | {"re_enqueued_at": job["enqueued_at"]}})
 
