@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_ojs import clock, sql, states
 from django_ojs.contention import retried
@@ -19,7 +19,7 @@ from django_ojs.sql.base import FINISH_COLUMNS, finish
 from django_ojs.states import State, Verb
 
 #: Where an act that spares running jobs begins.
-_WAITING = {"expected_state": [state.value for state in states.ordered(states.WAITING)]}
+_WAITING: dict[str, Any] = {"expected_state": [state.value for state in states.ordered(states.WAITING)]}
 
 
 class Cancelled(NamedTuple):
