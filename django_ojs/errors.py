@@ -208,16 +208,29 @@ class InvalidStateTransition(Conflict):
     kind = "invalid_state_transition"
 
     @classmethod
-    def of(cls, job_id: str, current: str | None, verb: str, target: str, **facts: Any) -> InvalidStateTransition:
-        """`current` None means that the change was tried around the state machine (save, update)."""
+    def of(
+        cls, job_id: str, current: str | None, verb: str, target: str, *, called: str = "", **facts: Any
+    ) -> InvalidStateTransition:
+        """`current` None means that the change was tried around the state machine (save, update).
+
+        `called` is what the caller knows the verb as, where it is another word. A state or states in `expected_state`
+        among the facts are those from which it could be done.
+        """
         canonical = {"completed": "JOB_ALREADY_COMPLETED", "cancelled": "JOB_ALREADY_CANCELLED"}.get(current or "", "")
         details = {"job_id": job_id, "current_state": current, "attempted": verb, "attempted_state": target} | facts
+        values = {"verb": called or verb, "job": job_id, "state": current, "target": target}
         message = told(
             "Cannot %(verb)s job '%(job)s': it is %(state)s, and %(verb)s leads to %(target)s from other states only.",
-            verb=verb, job=job_id, state=current, target=target,
-        )  # fmt: skip
+            **values,
+        )
+        if expected := facts.get("expected_state"):
+            message = told(
+                "Cannot %(verb)s job '%(job)s': it is %(state)s, and %(verb)s leads to %(target)s from %(expected)s "
+                "only.",
+                **values, expected=expected if isinstance(expected, str) else ", ".join(expected),
+            )  # fmt: skip
         if facts.get("reason") == "not_claimant":
-            message = told("Cannot %(verb)s job '%(job)s': another worker holds it.", verb=verb, job=job_id)
+            message = told("Cannot %(verb)s job '%(job)s': another worker holds it.", verb=values["verb"], job=job_id)
         return cls(message, details=details, canonical=canonical)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import decimal
 import json
 import re
+import sys
 import uuid
 from typing import Any, NoReturn, Self, TypeGuard
 
@@ -64,7 +65,8 @@ def loads(text: str | bytes) -> Any:
     except JSONTextError:
         raise
     except ValueError as error:
-        raise JSONTextError(f"A number in the JSON text is too long: {error}") from error
+        limit = sys.get_int_max_str_digits()
+        raise JSONTextError(f"A number in the JSON text is too long: it has more than {limit:,} digits.") from error
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _too_deep()
     return value

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
+from django.core.exceptions import ValidationError
 from django.db.models import Case, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThan
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -96,6 +98,26 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if not self.admin_site.is_registered(Job):
             return ""
         return reverse("admin:django_ojs_job_change", args=[job_id], current_app=self.admin_site.name)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The row in a path, None where there is none. No row has NUL in its key, and not every database hears it."""
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list; what is selected and can be no row's key is not selected."""
+        if chosen := request.POST.getlist(ACTION_CHECKBOX_NAME):
+            given = request.POST.copy()
+            given.setlist(ACTION_CHECKBOX_NAME, [key for key in chosen if self._may_be_key(key)])
+            request.POST = given  # type: ignore[assignment]
+        response: HttpResponse = super().changelist_view(request, extra_context)
+        return response
+
+    def _may_be_key(self, text: str) -> bool:
+        try:
+            self.opts.pk.to_python(text)
+        except ValidationError:
+            return False
+        return "\0" not in text
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -61,15 +61,15 @@ class BulkActionCancel(AdminView):
         return Response(bulkactions.facts(bulkactions.cancel(_find(request, action_id).pk)))
 
 
-def is_wanted(request: Request, body: dict[str, Any]) -> bool:
+def is_wanted(request: Request, body: dict[str, Any], by_filter: bool) -> bool:
     """Whether the caller asks to be answered at once: in the body, or by `Prefer: respond-async` (RFC 7240), which is
     no more than a wish: it counts for a filter only, and where the body says nothing."""
     if fields.flag(body, "background"):
-        if body.get("job_ids") is not None:
+        if not by_filter:
             raise fields.fault("background", "goes with a filter: jobs that are named are done at once", True)
         return True
     wishes = {wish.partition(";")[0].strip().lower() for wish in request.headers.get("Prefer", "").split(",")}
-    return "respond-async" in wishes and body.get("filter") is not None and "background" not in body
+    return "respond-async" in wishes and by_filter and "background" not in body
 
 
 def accepted(request: Request, action: BulkAction) -> Response:

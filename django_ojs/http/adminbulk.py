@@ -17,16 +17,17 @@ from rest_framework.response import Response
 
 from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import InvalidRequest
 from django_ojs.http import access, adminbackground, fields, filters
 from django_ojs.http.adminjobs import AdminView, path_ids, using
 from django_ojs.http.auditing import audited
+from django_ojs.http.bulkbody import confirm, known, meant, said
 from django_ojs.http.jobs import check_size
 from django_ojs.http.permissions import check_queue, principal
 from django_ojs.models import Job
 from django_ojs.operations import bulk, bulkactions
+from django_ojs.operations.foretelling import foretold
 from django_ojs.operations.retry import check_override
-from django_ojs.operations.sweep import Report, Verb, batches, split, sweep
+from django_ojs.operations.sweep import MAX_ERRORS, Report, Verb, batches, split, sweep
 from django_ojs.policies import durations
 from django_ojs.states import State
 
@@ -77,21 +78,19 @@ class BulkAct(AdminView):
     @audited("job.bulk", together=False)
     def post(self, request: Request) -> Response:
         body = known(self.payload(limit=ojs_settings.MAX_BATCH_BYTES), *self.members)
-        if adminbackground.is_wanted(request, body) and not fields.flag(body, "dry_run"):
-            return self.later(request, body)
+        given = meant(body).filter
+        if adminbackground.is_wanted(request, body, given is not None) and not fields.flag(body, "dry_run"):
+            return self.later(request, body, given or {})
         return self.run(request, body)
 
-    def later(self, request: Request, body: dict[str, Any]) -> Response:
+    def later(self, request: Request, body: dict[str, Any], given: dict[str, Any]) -> Response:
         """Leave it to the scheduler."""
-        given = fields.member(body, "filter")
-        if given is None:
-            raise InvalidRequest("Say by filter which jobs are meant.", details={"field": "filter"})
         filters.of_body(request, given)  # what is wrong with it comes first, as when it is done at once
         wanted = filters.selected(request, given, self.states(given), dead_letters=self.dead_letters)
         confirm(body)
         override = self.override(body)
         self.act.action = f"job.bulk_{self.name}"
-        self.act.detail = {"reason": body["reason"]} if body.get("reason") else {}
+        self.act.detail = said(body)
         action = bulkactions.start(self.name, wanted, self.act, override=override, using=using())
         return adminbackground.accepted(request, action)
 
@@ -100,13 +99,12 @@ class BulkAct(AdminView):
         return None
 
     def run(self, request: Request, body: dict[str, Any]) -> Response:
-        by_ids = body.get("job_ids") is not None
-        if by_ids == (body.get("filter") is not None) and (by_ids or not self.all_if_silent):
-            raise InvalidRequest("Name the jobs either by job_ids or by filter.", details={"field": "job_ids"})
+        by_ids = meant(body, all_if_silent=self.all_if_silent).filter is None
         dry = fields.flag(body, "dry_run")
+        said(body)
         if by_ids:
             ids = self.named(request, body)
-            return Response(self.report(Report(len(ids)), dry=True) if dry else self.sweep(body, split(ids), False))
+            return Response(self.foretell(ids) if dry else self.sweep(body, split(ids), False))
         jobs = self.chosen(body)
         if dry:
             return Response(self.report(Report(jobs.count()), dry=True))
@@ -119,9 +117,15 @@ class BulkAct(AdminView):
         access.check_jobs(request, ids)
         return ids
 
+    def foretell(self, ids: list[uuid.UUID]) -> dict[str, Any]:
+        """A dry run of jobs that are named: how many would be done, and what the others would be refused."""
+        refused = foretold(self.name, ids, dead_letters=self.dead_letters, using=using())
+        found = self.report(Report(len(ids) - len(refused), 0, refused[:MAX_ERRORS]), dry=True)
+        return found | {"failed": len(refused)}
+
     def sweep(self, body: dict[str, Any], ids: Iterator[list[uuid.UUID]], by_filter: bool) -> dict[str, Any]:
         confirm(body)
-        noted: dict[str, Any] = {"filter": fields.member(body, "filter") or {}} if by_filter else {}
+        noted = said(body) | ({"filter": fields.member(body, "filter") or {}} if by_filter else {})
         self.act.action, self.act.detail = f"job.bulk_{self.name}", noted
         return self.report(sweep(ids, self.verb(by_filter), self.act, using()))
 
@@ -233,6 +237,7 @@ class DeadLetterPurge(QueuePurge):
     scopes = {"DELETE": "admin.purge", "POST": "admin.purge"}
     rights = {"DELETE": "delete_job", "POST": "delete_job"}
     default_states, eligible = (State.DISCARDED,), (State.DISCARDED,)
+    dead_letters = True
 
     def base(self) -> Any:
         return super().base().dead_letters()
@@ -254,16 +259,6 @@ class DeadLetterPurge(QueuePurge):
     post = delete
 
 
-def confirm(body: dict[str, Any]) -> None:
-    """Raise InvalidRequest unless the body says `"confirm": true` (admin 1.1)."""
-    if body.get("confirm") is not True:
-        raise InvalidRequest(
-            "This cannot be undone: it needs confirm.",
-            details={"field": "confirm", "expected": "true"},
-            hint='Send "confirm": true, or "dry_run": true to count what it would concern.',
-        )
-
-
 def destructive(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """The body of a DELETE, or what stands in the query, since proxies may drop that body."""
     given: dict[str, Any] = {str(name): value for name, value in request.query_params.items()}
@@ -271,14 +266,6 @@ def destructive(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     if narrowed := {name: given.pop(name) for name in filters.NAMES if name in given}:
         given["filter"] = narrowed
     return {**given, **body}
-
-
-def known(body: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The body; refused if it has other members than these: one that is misplaced would widen what is deleted."""
-    names += ("confirm", "dry_run")
-    if unknown := sorted(body.keys() - set(names)):
-        raise fields.fault(unknown[0][:100], f"is unknown here: there are {', '.join(names)}")
-    return body
 
 
 def older(jobs: QuerySet[Job], body: dict[str, Any]) -> QuerySet[Job]:

@@ -12,9 +12,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, fields, filters, priority, query, shown
+from django_ojs.http import access, fields, filters, overriding, priority, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
+from django_ojs.http.bulkbody import said
 from django_ojs.http.pagination import Key, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import principal, type_limit
 from django_ojs.http.searching import searched
@@ -22,12 +23,12 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations import counts
 from django_ojs.operations.activate import activate
+from django_ojs.operations.bulk import retry_failed
 from django_ojs.operations.cancel import cancel_one
 from django_ojs.operations.common import only
 from django_ojs.operations.duplicate import duplicate
 from django_ojs.operations.hurry import hurry
 from django_ojs.operations.info import info
-from django_ojs.operations.retry import retry
 from django_ojs.operations.walking import FEW
 from django_ojs.policies import retry as retry_policy
 from django_ojs.policies.durations import format_instant, format_iso
@@ -94,17 +95,17 @@ class AdminJobCancel(AdminView):
 
 
 class AdminJobRetry(AdminView):
-    """`POST /admin/jobs/{id}/retry`: a discarded job begins anew, a retryable one is not made to wait any longer."""
+    """`POST /admin/jobs/{id}/retry`: a discarded job begins anew, a retryable one is not made to wait any longer. Only
+    a dead letter can be changed thereby, under `/admin/dead-letter`."""
 
     scopes = {"POST": "admin.write"}
     rights = {"POST": "change_job"}
 
     @audited("job.retry")
     def post(self, request: Request, job_id: str) -> Response:
-        self.payload(required=False)
+        self.act.detail |= said(overriding.alone(self.payload(required=False), "reason", "confirm"))
         row = find(request, job_id)
-        hurried = row["state"] == State.RETRYABLE
-        done = only(hurry([row["id"]]) if hurried else retry([row["id"]], any_discarded=True))
+        done = only(retry_failed([row["id"]], using()))
         return Response(detail(done) | {"previous_state": row["state"]})
 
 

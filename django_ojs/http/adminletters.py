@@ -7,16 +7,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import states
-from django_ojs.errors import InvalidStateTransition, NotFound
-from django_ojs.http import access, fields
+from django_ojs.errors import NotFound
+from django_ojs.http import access, fields, overriding
 from django_ojs.http.adminbulk import DeadLetterPurge
 from django_ojs.http.adminjobs import AdminView, Base, detail, listing
 from django_ojs.http.auditing import audited
+from django_ojs.http.bulkbody import said
 from django_ojs.http.deadletter import dead_by_queue, dead_letters, listed, meant
-from django_ojs.http.permissions import check_queue, type_limit
+from django_ojs.http.permissions import type_limit
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations import overview
+from django_ojs.operations.common import refuse
 from django_ojs.operations.delete import delete_one
 from django_ojs.operations.info import info
 from django_ojs.operations.retry import retry_one
@@ -82,11 +84,10 @@ class AdminDeadLetterRetry(AdminView):
 
     @audited("job.retry")
     def post(self, request: Request, job_id: str) -> Response:
-        override = fields.member(self.payload(required=False), "override")
+        body = overriding.alone(self.payload(required=False), "override", "reason", "confirm")
+        override = overriding.read(request, body)
         row = _find(request, job_id)
-        if override and isinstance(override.get("queue"), str):
-            check_queue(request, override["queue"])
-        self.act.detail["override"] = sorted(override or {})
+        self.act.detail |= said(body) | {"override": sorted(override or {})}
         return Response(detail(retry_one(row["id"], override=override)))
 
 
@@ -97,5 +98,5 @@ def _find(request: Request, text: str) -> JobRow:
     if row["state"] == State.DISCARDED and row["dead_letter"]:
         return row
     if request.method == "POST" and row["state"] in states.LIVE:
-        raise InvalidStateTransition.of(str(row["id"]), row["state"], Verb.RETRY, State.AVAILABLE)
+        raise refuse(row, Verb.RETRY, State.AVAILABLE)
     raise NotFound.resource(RESOURCE, text)

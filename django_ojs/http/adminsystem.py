@@ -71,7 +71,7 @@ class AdminHistory(AdminView):
             raise query.fault("period", f"must be one of {', '.join(PERIODS)}", name)
         now = clock.now(using())
         until = query.instant(request, "until") or now
-        since = query.instant(request, "since") or until - dt.timedelta(hours=1)
+        since = query.instant(request, "since") or min(until, now) - dt.timedelta(hours=1)
         if since > until:
             raise query.fault("since", "must not lie after until", format_instant(since))
         chosen = _chosen(request)

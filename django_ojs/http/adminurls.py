@@ -77,11 +77,11 @@ urls = [
     ),
     path("admin/workers", adminworkers.Workers.as_view(), name="admin-workers"),
     path("admin/workers/directive", adminworkers.DirectiveForAll.as_view()),
-    path("admin/workers/<str:worker_id>", adminworkers.WorkerDetail.as_view(), name="admin-worker"),
-    *(
-        path(f"admin/workers/<str:worker_id>/{verb}", adminworkers.Directive.as_view(verb=verb))
+    *(  # before the worker itself: its id may hold slashes, and one that ends so is only read in the list
+        path(f"admin/workers/<path:worker_id>/{verb}", adminworkers.Directive.as_view(verb=verb))
         for verb in ("quiet", "resume", "terminate")
     ),
+    path("admin/workers/<path:worker_id>", adminworkers.WorkerDetail.as_view(), name="admin-worker"),
     path("admin/schemas", operated(schemas.Schemas, "jobschema")),
     path("admin/workflows", operated(workflows.AdminWorkflows, "workflow"), name="admin-workflows"),
     path("admin/workflows/<str:workflow_id>", operated(workflows.WorkflowDetail, "workflow"), name="admin-workflow"),

@@ -49,6 +49,8 @@ _BULK = {200: ref("BulkAnswer"), 207: ref("BulkAnswer"), 422: {"anyOf": [ref("Bu
 _FLOW, _SCHEDULE = {200: ref("Workflow")}, ref("Schedule")
 _ACTION = obj("id worker_id state directive", id=TEXT, worker_id=TEXT, state=TEXT, directive=TEXT)
 _OVERRIDE = obj(override=OBJECT)
+_AGAIN = obj(reason=TEXT, confirm=FLAG) | {"additionalProperties": False}
+_LETTER_AGAIN = obj(override=OBJECT, reason=TEXT, confirm=FLAG) | {"additionalProperties": False}
 _OPEN: dict[str, Any] = {"body": OBJECT, "needed": False}
 
 
@@ -150,7 +152,7 @@ DOCS: dict[str, Doc] = {
     "AdminJobDetail.get": Doc(_FLAT),
     "AdminJobDetail.patch": Doc(_FLAT, body=obj("priority", priority=ANY)),
     "AdminJobCancel.post": plain(_FLAT, body=_REASON),
-    "AdminJobRetry.post": plain(_FLAT),
+    "AdminJobRetry.post": plain(_FLAT, body=_AGAIN),
     "AdminJobRun.post": plain(_FLAT),
     "AdminJobActivate.post": plain(_FLAT),
     "AdminJobDuplicate.post": plain({201: ref("JobDetail")}),
@@ -168,7 +170,7 @@ DOCS: dict[str, Doc] = {
     "AdminDeadLetterStats.get": Doc({200: ref("LetterStats")}),
     "AdminDeadLetterDetail.get": Doc(_FLAT),
     "AdminDeadLetterDetail.delete": Doc({204: None}),
-    "AdminDeadLetterRetry.post": plain(_FLAT, body=_OVERRIDE),
+    "AdminDeadLetterRetry.post": plain(_FLAT, body=_LETTER_AGAIN),
     "Workers.get": Doc(
         {200: {"allOf": [page("items", "workers", item=ref("WorkerLine")), obj("summary", summary=OBJECT)]}}, PAGES
     ),

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import PermissionDenied
+from django_ojs.http import fields
 from django_ojs.http.exceptions import logger
 from django_ojs.http.permissions import principal
 from django_ojs.operations import audit
@@ -25,6 +26,7 @@ Method = TypeVar("Method", bound=Callable[..., Response])
 NOTED = ("reason", "strategy", "target_queue", "states", "older_than", "priority", "directive", "config", "concurrency",
          "rate_limit", "retention", "backpressure", "max_depth", "limit", "period", "enabled", "expression", "cron",
          "timezone", "version", "active")  # fmt: skip
+MAX_REASON = 1000  #: characters
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -45,6 +47,7 @@ def audited(action: str, *, together: bool = True) -> Callable[[Method], Method]
             def act() -> Response:
                 view.act.detail = {}
                 response = method(view, request, **path)
+                fields.text(view.body, "reason", maximum=MAX_REASON)
                 view.act.detail |= {name: view.body[name] for name in NOTED if name in view.body}
                 return response
 

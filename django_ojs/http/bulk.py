@@ -11,9 +11,10 @@ from rest_framework.response import Response
 
 from django_ojs import envelope
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import InvalidRequest, NotFound, OJSError
+from django_ojs.errors import NotFound, OJSError
 from django_ojs.http import access, admission, fields, media, shown
 from django_ojs.http.auditing import audited
+from django_ojs.http.bulkbody import meant
 from django_ojs.http.idempotency import Answer
 from django_ojs.http.jobs import PushView, check_size
 from django_ojs.http.permissions import principal
@@ -101,13 +102,15 @@ class BulkChange(BulkView):
     def post(self, request: Request) -> Response:
         body = self.read()
         self.act.action = f"job.{self.operation}"
-        if (body.get("job_ids") is None) == (body.get("filter") is None):
-            raise InvalidRequest("Name the jobs either by job_ids or by filter.", details={"field": "job_ids"})
-        self.by_filter = body.get("job_ids") is None
+        for name in ("dry_run", "background"):
+            if body.get(name) not in (None, False):
+                raise fields.fault(name, "works below /ojs/v1/admin/jobs/bulk only, and here it would be done at once")
+        jobs = meant(body)
+        self.by_filter = jobs.filter is not None
         if self.by_filter:
-            wanted = read_filter(body["filter"], self.default_states)
+            wanted = read_filter(jobs.filter, self.default_states)
             return self.answer(self._audited(lambda using: self._filtered(wanted, using)), self.key)
-        ids = _job_ids(body["job_ids"])
+        ids = _job_ids(jobs.ids)
         self.count = len(ids)
         check_size(self.count, "job_ids")
         access.check_jobs(request, [job_id for job_id in ids if isinstance(job_id, uuid.UUID)])

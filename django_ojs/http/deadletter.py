@@ -12,13 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import NotFound
-from django_ojs.http import access, compat, fields, filters, query, shown
+from django_ojs.http import access, compat, fields, filters, overriding, query, shown
 from django_ojs.http.adminbulk import DeadLetterPurge
 from django_ojs.http.adminjobs import unindexed
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.pagination import DEFAULT_LIMIT, Key, Page, capped, paginate, parse_time, parse_uuid
-from django_ojs.http.permissions import check_queue, type_limit
+from django_ojs.http.permissions import type_limit
 from django_ojs.http.searching import searched
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
@@ -75,10 +75,8 @@ class DeadLetterRetry(OJSView):
 
     @audited("job.retry")
     def post(self, request: Request, job_id: str) -> Response:
-        override = fields.member(self.payload(required=False), "override")
+        override = overriding.read(request, self.payload(required=False))
         row = _find(request, job_id)
-        if override and isinstance(override.get("queue"), str):
-            check_queue(request, override["queue"])
         job = shown.job(retry_one(row["id"], override=override))
         return Response({"job": job | {"re_enqueued_at": job["enqueued_at"]}})
 

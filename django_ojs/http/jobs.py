@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from django_ojs import envelope, states
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import BatchSizeExceeded, InvalidStateTransition, OJSError, QueueFull
+from django_ojs.errors import BatchSizeExceeded, OJSError, QueueFull
 from django_ojs.http import access, admission, fields, idempotency, media, priority, ratelimits, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
@@ -25,6 +25,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations import backpressure
 from django_ojs.operations.activate import activate_one
 from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.common import refuse
 from django_ojs.operations.info import info
 from django_ojs.operations.push import Pushed, push
 from django_ojs.states import State, Verb
@@ -150,7 +151,7 @@ def cancel(request: Request, job_id: uuid.UUID, reason: str = "") -> Response:
     access.check_jobs(request, [job_id])
     done = cancel_one(job_id, cancelled_by=principal(request), reason=reason)
     if not done.changed and ojs_settings.DIALECT == "published":
-        raise InvalidStateTransition.of(str(job_id), done.previous_state, Verb.CANCEL, State.CANCELLED)
+        raise refuse(done.row, Verb.CANCEL, State.CANCELLED)
     return Response({"job": shown.job(done.row) | {"previous_state": done.previous_state}})
 
 

@@ -51,7 +51,9 @@ class Workflows(PushView):
     def get(self, request: Request) -> Response:
         found = _visible(request).select_related("start").defer("facts")
         if state := query.text(request, "state"):
-            found = found.filter(state=_STATES[state]) if state in _STATES else found.none()
+            if state not in _STATES:
+                raise query.fault("state", f"must be one of {', '.join(_STATES)}", state)
+            found = found.filter(state=_STATES[state])
         page = paginate(found, request, _ORDER)
         items = [workflowview.summary(flow) for flow in page.rows]
         return Response(

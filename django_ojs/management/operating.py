@@ -18,6 +18,7 @@ from django_ojs.models import Job, Lease
 from django_ojs.models.job import JobRow
 from django_ojs.operations import audit, bulkactions
 from django_ojs.operations.common import database
+from django_ojs.operations.foretelling import TAKES, foretold
 from django_ojs.operations.selection import Selection
 from django_ojs.states import State
 
@@ -27,6 +28,8 @@ SPELLED_OUT = 20  #: refusals that are told one by one
 
 #: Takes ids, returns an outcome for each, an `OJSError` where it is refused.
 Run = Callable[[Sequence[uuid.UUID]], Sequence[Any]]
+#: A job, and why it is left as it is.
+Refusal = tuple[uuid.UUID, OJSError]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Deed:
     """What is done to jobs.
 
     Attributes:
-        name: what a bulk action in the background calls it.
+        name: what a bulk action in the background calls it, one of `TAKES`.
         asks, done: `Retry`, `retried`.
         action: in the audit log.
         run: does it to a batch.
@@ -90,21 +93,22 @@ class Operator(ShellCommand):
     def act(self, options: dict[str, Any], default: Sequence[State], verb: Deed) -> None:
         """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
         entry in the audit log."""
-        self._check(options)
+        self._check(options, verb)
         if options["background"]:
             self._later(options, default, verb)
             return
         ids = self._ids(options, default)
         if options["dry_run"]:
-            self.stdout.write(f"{jobs(len(ids))} would be {verb.done}.")
+            refused = foretold(verb.name, ids, dead_letters=self.dead_letters) if options["ids"] else []
+            self.stdout.write(f"{jobs(len(ids) - len(refused))} would be {verb.done}.")
+            if self._tell(refused):
+                sys.exit(IN_PART)
             return
         if ids:
             self.confirm(f"{verb.asks} {jobs(len(ids))}?", yes=options["yes"])
         refused, seen = self._run(ids, verb)
         self.stdout.write(f"{jobs(seen - len(refused))} {verb.done}.")
-        for error in refused[:SPELLED_OUT]:
-            self.stderr.write(str(error))
-        if refused:
+        if self._tell(refused):
             left = "1 job was left as it is." if len(refused) == 1 else f"{len(refused)} jobs were left as they are."
             self.stderr.write(left)
         if seen < len(ids):
@@ -112,12 +116,22 @@ class Operator(ShellCommand):
         if refused or seen < len(ids):
             sys.exit(IN_PART)
 
-    def _check(self, options: dict[str, Any]) -> None:
+    def _tell(self, refused: Sequence[Refusal]) -> bool:
+        """Say which jobs refused, and why; whether any did."""
+        for job_id, error in refused[:SPELLED_OUT]:
+            told = str(error)
+            self.stderr.write(told if str(job_id) in told else f"{job_id}: {told}")
+        return bool(refused)
+
+    def _check(self, options: dict[str, Any], verb: Deed) -> None:
         filters = [options.get(name) for name in FILTERS]
         if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
             raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
         if options["ids"] and options["background"]:
             raise CommandError("--background takes a filter or --all: jobs that are named are done at once.")
+        takes = TAKES[verb.name]
+        if wrong := [state for state in options.get("state") or () if state not in takes]:
+            raise CommandError(f"--state {','.join(wrong)}: only jobs that are {', '.join(takes)} can be {verb.done}.")
 
     def _wanted(self, options: dict[str, Any], default: Sequence[State]) -> Selection:
         return chosen(options, default, dead_letters=self.dead_letters)
@@ -163,13 +177,14 @@ class Operator(ShellCommand):
         if not Lease.objects.using(using).filter(name="scheduler", expires_at__gt=clock.now(using)).exists():
             self.stderr.write("No scheduler is running: it begins when one does.", str)
 
-    def _run(self, ids: Sequence[uuid.UUID], verb: Deed) -> tuple[list[OJSError], int]:
+    def _run(self, ids: Sequence[uuid.UUID], verb: Deed) -> tuple[list[Refusal], int]:
         """What was refused, and how many jobs had their turn before the end or Ctrl-C."""
-        refused: list[OJSError] = []
+        refused: list[Refusal] = []
         seen, progress = 0, Progress(self.stderr, len(ids), live=len(ids) > CHUNK)
         try:
             for part in _parts(ids):
-                refused += [outcome for outcome in _audited(verb, part) if isinstance(outcome, OJSError)]
+                outcomes = zip(part, _audited(verb, part), strict=True)
+                refused += [(job_id, outcome) for job_id, outcome in outcomes if isinstance(outcome, OJSError)]
                 seen += len(part)
                 progress.show(seen)
         except KeyboardInterrupt:  # the batch it falls into is undone

@@ -164,7 +164,9 @@ def retry_failed(job_ids: Sequence[uuid.UUID], using: str) -> list[Any]:
     revived, hurried = by_state[State.DISCARDED], by_state[State.RETRYABLE]
     done: dict[uuid.UUID, Any] = dict(zip(revived, retry(revived, any_discarded=True, using=using), strict=True))
     done |= zip(hurried, hurry(hurried, using=using), strict=True)
-    done |= {i: refuse(row, Verb.RETRY, State.AVAILABLE) for i, row in rows.items() if i not in done}
+    takes = [state.value for state in RETRY_STATES]
+    left = {i: row for i, row in rows.items() if i not in done}
+    done |= {i: refuse(row, Verb.RETRY, State.AVAILABLE, expected_state=takes) for i, row in left.items()}
     return [done[job_id] if job_id in done else _not_found(job_id) for job_id in job_ids]
 
 

@@ -100,7 +100,11 @@ def cancel(action_id: int, *, using: str | None = None) -> BulkAction:
     if found is None:
         raise NotFound.resource("bulk_action", str(action_id))
     if not changed:
-        raise Conflict(told("Bulk action %(action_id)s is %(state)s.", action_id=action_id, state=found.state))
+        raise Conflict(
+            told("Bulk action %(action_id)s is %(state)s.", action_id=action_id, state=found.state),
+            details={"resource_type": "bulk_action", "resource_id": str(action_id), "current_state": found.state},
+            hint="It has ended, and what it has done stays done: read it to see how many jobs that were.",
+        )
     return found
 
 

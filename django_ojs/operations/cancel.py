@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_ojs import clock, sql, states
 from django_ojs.contention import retried
@@ -17,6 +17,9 @@ from django_ojs.operations.common import atomic, database, each_locked, only, re
 from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.sql.rows import FINISH_COLUMNS, finish
 from django_ojs.states import State, Verb
+
+#: Where an act that spares running jobs begins.
+_WAITING: dict[str, Any] = {"expected_state": [state.value for state in states.ordered(states.WAITING)]}
 
 
 class Cancelled(NamedTuple):
@@ -53,7 +56,7 @@ def cancel(
             if previous == State.CANCELLED:
                 return Cancelled(row, previous, changed=False)
             if previous not in states.sources(Verb.CANCEL) or (spare_active and previous == State.ACTIVE):
-                return refuse(row, Verb.CANCEL, State.CANCELLED)
+                return refuse(row, Verb.CANCEL, State.CANCELLED, **_WAITING if spare_active else {})
             finish(row, State.CANCELLED, now)
             changed.append(Cancelled(row, previous, changed=True))
             return changed[-1]

@@ -34,11 +34,11 @@ def each_locked(
     return [decided[job_id] if job_id in decided else NotFound.resource("job", str(job_id)) for job_id in ids]
 
 
-def refuse(row: JobRow, verb: Verb, target: State, **facts: object) -> InvalidStateTransition:
-    """The error that says why `verb` cannot take this job to `target`."""
+def refuse(row: JobRow, verb: Verb, target: State, *, called: str = "", **facts: object) -> InvalidStateTransition:
+    """The error that says why `verb`, which the caller knows as `called`, cannot take this job to `target`."""
     expected = [state.value for state in states.ordered(states.sources(verb)) if states.is_legal(verb, state, target)]
     facts = {"expected_state": expected[0] if len(expected) == 1 else expected} | facts
-    return InvalidStateTransition.of(str(row["id"]), row["state"], verb, target, **facts)
+    return InvalidStateTransition.of(str(row["id"]), row["state"], verb, target, called=called, **facts)
 
 
 def only(outcomes: Iterable[T | OJSError]) -> T:

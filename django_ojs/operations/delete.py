@@ -9,6 +9,7 @@ from django_ojs import clock, sql, states
 from django_ojs.contention import retried
 from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
+from django_ojs.models.job import JobRow
 from django_ojs.operations.common import atomic, database, only
 from django_ojs.states import State
 
@@ -45,10 +46,16 @@ def delete_ended(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> l
         if job_id in ended:
             return job_id
         if job_id in locked:
-            return InvalidStateTransition.of(str(job_id), locked[job_id]["state"], "delete", "deleted")
+            return refused(locked[job_id])
         return NotFound.resource("job", str(job_id))
 
     return [outcome(job_id) for job_id in job_ids]
+
+
+def refused(row: JobRow) -> InvalidStateTransition:
+    """The error that says why a job that has not ended is not deleted."""
+    ended = [state.value for state in states.ordered(states.TERMINAL)]
+    return InvalidStateTransition.of(str(row["id"]), row["state"], "delete", "deleted", expected_state=ended)
 
 
 def delete_one(job_id: uuid.UUID, *, using: str | None = None) -> uuid.UUID:

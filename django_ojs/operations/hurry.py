@@ -35,7 +35,7 @@ def hurry(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[Out
 
         def decide(row: JobRow) -> Outcome:
             if row["state"] not in _WAITING_FOR_TIME:
-                return refuse(row, Verb.PROMOTE, State.AVAILABLE)
+                return refuse(row, Verb.PROMOTE, State.AVAILABLE, called="run")
             was, due_at = row["state"], row["due_at"]
             row.update(state=State.AVAILABLE.value, enqueued_at=clock.stamps(1, using), due_at=None)
             row["wake_at"] = wake_at(row)

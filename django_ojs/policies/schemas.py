@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, Unsupported
 from django_ojs.jsontext import ExactNumber
+from django_ojs.policies import schemaloops
 from django_ojs.policies.faults import shorten
 
 MAX_PROBLEMS = 20
@@ -47,6 +48,8 @@ def check_document(schema: Any) -> None:
         validator(jsontext.dumps(schema))
     except ValueError as error:
         raise _refused("is not a valid JSON Schema", str(error).partition("\n")[0][:500]) from error
+    if schemaloops.loops(schema):
+        raise _refused("refers to itself and says nothing", "a $ref leads back to where it stands, and no deeper")
 
 
 def problems(schema_text: str, args: list[Any]) -> list[dict[str, str]]:

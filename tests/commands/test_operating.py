@@ -206,6 +206,46 @@ def test_a_dry_run_counts_and_changes_nothing() -> None:
     assert states(*handles) == ["available"] * 3
 
 
+def test_a_dry_run_of_named_jobs_counts_those_that_would_be_done_and_tells_the_others() -> None:
+    dead, waits, unknown = discarded(), enqueue("mail.send"), "01990000-0000-7000-8000-000000000000"
+    assert run("ojs_jobs", "cancel", str(waits.id), "--dry-run") == "1 job would be cancelled."
+    assert partly("ojs_jobs", "cancel", unknown, "--dry-run").splitlines() == [
+        "0 jobs would be cancelled.", f"Job '{unknown}' not found.",
+    ]  # fmt: skip
+    for verb, done, left in (("retry", "retried", waits), ("purge", "deleted", waits), ("cancel", "cancelled", dead)):
+        named = (str(dead.id), str(waits.id), unknown)
+        counted, *told = partly("ojs_jobs", verb, *named, "--dry-run").splitlines()
+        assert counted == f"1 job would be {done}."
+        assert len(told) == 2
+        assert str(left.id) in told[0]
+        assert unknown in told[1]
+    assert run("ojs_dead_letter", "delete", str(dead.id), "--dry-run") == "1 job would be deleted."
+    assert str(waits.id) in partly("ojs_dead_letter", "delete", str(waits.id), "--dry-run")
+    assert states(dead, waits) == ["discarded", "available"]
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("more", [("--dry-run",), ("--yes",), ("--background", "--yes"), ("--background", "--dry-run")])
+@pytest.mark.parametrize(
+    "verb,state",
+    [("purge", "available"), ("retry", "available"), ("run", "pending"), ("cancel", "completed")],
+)
+def test_a_state_that_the_verb_cannot_take_is_a_mistake(verb: str, state: str, more: tuple[str, ...]) -> None:
+    handle, dead = enqueue("mail.send"), discarded()
+    with pytest.raises(CommandError, match=f"^--state {state}: only jobs that are "):
+        run("ojs_jobs", verb, "--state", f"discarded,{state}" if verb == "retry" else state, *more)
+    assert states(handle, dead) == ["available", "discarded"]
+    assert not AuditEntry.objects.exists()
+
+
+def test_each_refusal_says_which_job_it_is_of() -> None:
+    letters = [discarded() for _ in range(2)]
+    told = partly("ojs_dead_letter", "retry", "--all", "--set", "priority=1000", "--yes").splitlines()
+    assert [line.partition(": ")[0] for line in told[1:3]] == sorted(str(letter.id) for letter in letters)
+    unknown = "01990000-0000-7000-8000-000000000000"
+    assert partly("ojs_jobs", "run", unknown, "--yes").count(unknown) == 1
+
+
 def test_what_is_refused_is_told_and_the_rest_is_done() -> None:
     dead, fresh = discarded(), enqueue("mail.send")
     unknown = "01990000-0000-7000-8000-000000000000"

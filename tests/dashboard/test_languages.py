@@ -154,7 +154,7 @@ def test_a_refusal_is_in_the_viewers_language_and_over_http_in_english(admin_cli
     admin_client.post(url("job", "verb", job.pk, "retry_dead_letters"))
     told = said(admin_client.post(url("job", "verb", job.pk, "retry_dead_letters"), follow=True))
     assert told[-1].endswith(f"impossible pour la tâche « {job.pk} » : elle est dans l’état available, et « retry » ne "
-                             "mène à available que depuis d’autres états.")  # fmt: skip
+                             "mène à available que depuis discarded.")  # fmt: skip
     (refused,) = retry([job.pk])
     assert isinstance(refused, InvalidStateTransition)
     with translation.override("fr"):

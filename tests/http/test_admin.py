@@ -16,6 +16,7 @@ from django_ojs.http import adminbulk
 from django_ojs.models import AuditEntry, Event, Job
 from django_ojs.operations import metrics, sweep
 from django_ojs.operations.counts import fold
+from django_ojs.policies.durations import format_instant
 from tests.http.conftest import Api, error_of
 from tests.http.test_site import every_view
 
@@ -377,6 +378,9 @@ class TestFigures:
         early = {"period": "1m", "since": "2001-01-01T00:00:00Z"}
         first = api.get("/admin/stats/history", early).json()
         assert first["data"][0]["timestamp"] == first["kept_since"]
+        ahead = {"period": "1m", "until": format_instant(clock.now() + dt.timedelta(hours=5))}
+        points = api.get("/admin/stats/history", ahead).json()["data"]
+        assert sum(point["completed"] for point in points) == 1
         error_of(api.get("/admin/stats/history", {"period": "3m"}), 400, "invalid_request")
         error_of(api.get("/admin/stats/history", {"since": "2099-01-01T00:00:00Z"}), 400, "invalid_request")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -42,6 +43,18 @@ def test_a_directive_is_what_the_next_heartbeat_is_answered_and_stays(api: Api, 
     assert (answer["id"], answer["worker_id"], answer["state"]) == ("w", "w", answered)
     for _ in range(2):
         assert api.post("/workers/heartbeat", {"worker_id": "w"}).json()["state"] == answered
+
+
+@pytest.mark.parametrize("name", ["a/b", "host/4711/quiet/1", "/", "a//b", "directive/1", "a/quiet/"])
+def test_a_worker_is_reached_whose_id_holds_slashes(api: Api, name: str) -> None:
+    register(name, {})
+    for shown in (name, quote(name, safe="")):
+        assert api.get(f"/admin/workers/{shown}").json()["id"] == name
+        assert api.post(f"/admin/workers/{shown}/quiet").json()["worker_id"] == name
+    error_of(api.get(f"/admin/workers/{name}/x"), 404, "not_found")
+    Worker.objects.filter(pk=name).update(last_heartbeat_at=clock.now() - dt.timedelta(hours=1))
+    assert api.delete(f"/admin/workers/{name}").status_code == 204
+    assert not Worker.objects.exists()
 
 
 def test_a_worker_that_was_told_to_be_quiet_gets_no_jobs_until_it_is_resumed(api: Api) -> None:

@@ -103,7 +103,7 @@ def test_the_header_is_a_wish_for_filters_only(api: Api) -> None:
     [
         ("/jobs/bulk/cancel", {"filter": {}}, "confirm"),
         ("/jobs/bulk/cancel", {"filter": {"stat": "x"}, "confirm": True}, "filter.stat"),
-        ("/jobs/bulk/cancel", {"confirm": True}, "filter"),
+        ("/jobs/bulk/cancel", {"confirm": True}, "job_ids"),
         ("/jobs/bulk/retry", {"filter": {"state": "completed"}, "confirm": True}, "filter.state"),
         ("/jobs/bulk/delete", {"filter": {}, "confirm": True}, "filter.state"),
         ("/dead-letter/retry", {"filter": {}, "override": {"state": "x"}, "confirm": True}, "override.state"),
@@ -143,7 +143,9 @@ def test_one_is_stopped_once(api: Api) -> None:
     answer = api.post(f"/admin/bulk-actions/{where}/cancel").json()
     assert (answer["state"], answer["matched"]) == ("cancelled", 2)
     assert not bulkactions.advance()
-    error_of(api.post(f"/admin/bulk-actions/{where}/cancel"), 409, "conflict")
+    error = error_of(api.post(f"/admin/bulk-actions/{where}/cancel"), 409, "conflict")
+    assert error["details"] == {"resource_type": "bulk_action", "resource_id": str(where), "current_state": "cancelled"}
+    assert "job's" not in error["hint"]
     entry = AuditEntry.objects.get(action="bulkaction.cancel")
     assert (entry.target, entry.door) == (str(where), "http")
     for stranger in ("0", "x", "9" * 30, "1e5"):

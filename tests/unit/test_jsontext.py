@@ -89,7 +89,7 @@ def test_an_exact_number_keeps_its_literal_in_copies() -> None:
         ("NaN", "NaN is not a JSON number"),
         ("[Infinity]", "Infinity is not"),
         ("[-Infinity]", "-Infinity is not"),
-        ("9" * 5000, "too long"),
+        ("9" * 5000, r"too long: it has more than 4,300 digits\.$"),
         ("1e99999999999999999999", "beyond what can be represented"),
         ("[" * 201 + "]" * 201, "deeper than 200"),
         ('{"a":' * 201 + "1" + "}" * 201, "deeper than 200"),
