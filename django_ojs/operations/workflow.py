@@ -82,20 +82,14 @@ def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> F
 
 @rehearsed("read_workflow")
 def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = None) -> View:
-    """The workflow. With `brief` for those who show how far it is: steps without their documents, and of the jobs
-    the columns of `BRIEF` alone. Raises NotFound.
-    """
+    """The workflow; with `brief` without the documents of its steps, and of its jobs only `BRIEF`. Raises NotFound."""
     using = database(using)
     flow = Workflow.objects.using(using).select_related("start").filter(pk=workflow_id).first()
     if flow is None:
         raise NotFound.resource("workflow", str(workflow_id))
     found = WorkflowStep.objects.using(using).filter(workflow_id=workflow_id).order_by("position")
     steps = list(found.defer("document") if brief else found)
-    ids = [
-        step.job_id
-        for step in steps
-        if step.job_id and flow.progress[step.position] not in (rules.WAITING, rules.NEVER)
-    ]
+    ids = [s.job_id for s in steps if s.job_id and flow.progress[s.position] not in (rules.WAITING, rules.NEVER)]
     rows = Job.objects.using(using).filter(pk__in=ids).rows(BRIEF if brief else None)
     return View(flow, steps, {row["id"]: row for row in rows})
 
