@@ -23,6 +23,7 @@ from django_ojs.operations import advance, limits, results
 from django_ojs.operations.ack import why_not
 from django_ojs.operations.common import (
     RELEASE_COLUMNS,
+    WITH_LIMITED,
     Outcome,
     add_error,
     atomic,
@@ -36,7 +37,7 @@ from django_ojs.policies import errorobjects
 from django_ojs.policies import retry as policies
 from django_ojs.sql.base import FINISH_COLUMNS, Ack, finish, holds
 from django_ojs.states import State, Verb
-from django_ojs.waking import wake_workers
+from django_ojs.waking import slots_freed, wake_workers
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,7 +93,7 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
                 failed.append((row, failure))
             return row
 
-        outcomes = each_locked(Verb.FAIL, [failure.job_id for failure in failures], using, decide)
+        outcomes = each_locked(Verb.FAIL, [failure.job_id for failure in failures], using, decide, WITH_LIMITED)
         release(released, now, using)
         records: list[Record] = []
         for row, failure in failed:
@@ -105,6 +106,7 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
             records += limits.block(blocked, now, using)
         log.append(records, using)
         advance.settled([row for row, _ in failed], now, using)
+        slots_freed([row for row, _ in failed], using)
     return outcomes
 
 
