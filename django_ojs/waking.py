@@ -1,4 +1,4 @@
-"""Telling sleeping workers that there is work: `NOTIFY` on PostgreSQL, nothing elsewhere.
+"""Telling sleeping workers that there is work: those of this process by a call, all others by `NOTIFY` on PostgreSQL.
 
 A NOTIFY in every transaction would serialise commits, so one is sent only after the commit and only while
 some worker sleeps, which workers say in their row (`Worker.asleep`). Who misses one still looks again by
@@ -7,37 +7,77 @@ himself before long; this is about milliseconds, not about correctness.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 from django.db import connections, transaction
 
 from django_ojs.contention import harmless
 from django_ojs.models import Worker
+from django_ojs.models.job import LIMITED, JobRow
 
 CHANNEL = "ojs_jobs"
-_WAKE = f"SELECT pg_notify('{CHANNEL}', '') WHERE EXISTS (SELECT 1 FROM {Worker._meta.db_table} WHERE asleep)"  # noqa: S608
+_WAKE = f"SELECT pg_notify('{CHANNEL}', %s) WHERE EXISTS (SELECT 1 FROM {Worker._meta.db_table} WHERE asleep)"  # noqa: S608
+#: Who sleeps in this process, and on which database.
+_sleepers: set[tuple[str, Callable[[], None]]] = set()
+
+
+@contextlib.contextmanager
+def woken_here(using: str, wake: Callable[[], None]) -> Iterator[None]:
+    """Have `wake` called, in any thread, when this process gives workers something to do."""
+    _sleepers.add((using, wake))
+    try:
+        yield
+    finally:
+        _sleepers.discard((using, wake))
 
 
 def wake_workers(using: str) -> None:
     """Wake sleeping workers once the current transaction is committed; several calls in it count once."""
     connection = connections[using]
-    if connection.vendor != "postgresql":
+    if connection.vendor != "postgresql" and not _sleepers:
         return
     if not connection.in_atomic_block:
-        _notifier(using)()
+        _waker(using)()
         return
-    notifier = _notifier(using)
-    if not any(hook[1] is notifier for hook in connection.run_on_commit):
-        transaction.on_commit(notifier, using=using)
+    waker = _waker(using)
+    if not any(hook[1] is waker for hook in connection.run_on_commit):
+        transaction.on_commit(waker, using=using)
+
+
+def slots_freed(rows: Iterable[JobRow], using: str) -> None:
+    """These jobs are active no longer: if a limit counted one of them, whoever waits for it may start the next.
+
+    `rows` need `LIMITED`. Nobody waits for the end of a job that is under no limit, so nobody is told.
+    """
+    if any(row[LIMITED] for row in rows):
+        wake_workers(using)
+
+
+def identity() -> str:
+    """What the notifications of this process carry, so that it need not hear its own: it woke its workers itself."""
+    return _identity(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _identity(pid: int) -> str:
+    """Of one process: a child made by fork has another."""
+    return uuid.uuid4().hex
 
 
 @lru_cache(maxsize=16)
-def _notifier(using: str) -> Callable[[], None]:
+def _waker(using: str) -> Callable[[], None]:
     """The same object each time, by which a second call in a transaction is recognised."""
-    return harmless(lambda: _notify(using), using)
+    return harmless(lambda: _wake(using), using)
 
 
-def _notify(using: str) -> None:
-    with connections[using].cursor() as cursor:
-        cursor.execute(_WAKE)
+def _wake(using: str) -> None:
+    for place, wake in list(_sleepers):
+        if place == using:
+            wake()
+    if connections[using].vendor == "postgresql":
+        with connections[using].cursor() as cursor:
+            cursor.execute(_WAKE, [identity()])

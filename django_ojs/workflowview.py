@@ -66,9 +66,10 @@ def summary(flow: Workflow) -> dict[str, Any]:
 
 
 def progress(flow: Workflow, steps: list[WorkflowStep], jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:
-    """How far it is, from 0 to 1 (orchestration 5.3)."""
+    """How far it is, from 0 to 1 (orchestration 5.3). A brief view will do."""
     counted = summary(flow)
-    shown = [_step(flow, step, jobs) for step in steps if not flow.shape.nodes[step.position].trigger]
+    nodes = flow.shape.nodes
+    shown = [_head(flow, step, _job(step, jobs)) for step in steps if not nodes[step.position].trigger]
     times = [row["finished_at"] or row["started_at"] for row in jobs.values()]
     updated = max((time for time in times if time is not None), default=flow.created_at)
     return {
@@ -107,24 +108,32 @@ def _callbacks(flow: Workflow, scope: int, shown: dict[int, dict[str, Any]]) -> 
 
 
 def _step(flow: Workflow, step: WorkflowStep, jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:
-    letter, node = flow.progress[step.position], flow.shape.nodes[step.position]
-    job = jobs.get(step.job_id) if step.job_id else None
-    began = letter not in (rules.WAITING, rules.NEVER, rules.SKIPPED, rules.REFUSED) and node.kind == "job"
-    view: dict[str, Any] = {
-        "index": node.place,
-        "id": step.step_id,
-        "type": step.type,
-        "state": _state(flow, letter, job),
-        "job_id": str(step.job_id) if began else None,
-        "depends_on": [],
-    }
-    if letter == rules.SKIPPED:
+    job = _job(step, jobs)
+    view = _head(flow, step, job) | {"depends_on": []}
+    if flow.progress[step.position] == rules.SKIPPED:
         view["skipped"] = True
     if step.document:
         view["args"] = jsontext.loads(step.document).get("args")
     if step.error:
         view["error"] = step.error
     return view | (_of_job(job) if job is not None else {})
+
+
+def _head(flow: Workflow, step: WorkflowStep, job: JobRow | None) -> dict[str, Any]:
+    """Which step it is and how far; nothing that a brief view lacks."""
+    letter, node = flow.progress[step.position], flow.shape.nodes[step.position]
+    began = letter not in (rules.WAITING, rules.NEVER, rules.SKIPPED, rules.REFUSED) and node.kind == "job"
+    return {
+        "index": node.place,
+        "id": step.step_id,
+        "type": step.type,
+        "state": _state(flow, letter, job),
+        "job_id": str(step.job_id) if began else None,
+    }
+
+
+def _job(step: WorkflowStep, jobs: Mapping[uuid.UUID, JobRow]) -> JobRow | None:
+    return jobs.get(step.job_id) if step.job_id else None
 
 
 def _of_job(job: JobRow) -> dict[str, Any]:

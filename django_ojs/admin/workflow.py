@@ -103,7 +103,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
     @admin.display(description=_("in their order"))
     def members(self, flow: Workflow) -> SafeString | str:
         """A line for each job: what it is, its state, and a link to it once it exists."""
-        view = operations.info(flow.pk)
+        view = operations.info(flow.pk, brief=True)
         rows = [self._member(step, view.jobs) for step in view.steps[:MAX_MEMBERS] if step.job_id]
         table = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows)
         more = len(view.steps) - MAX_MEMBERS

@@ -111,7 +111,7 @@ class WorkflowProgress(OJSView):
     scopes = {"GET": "read"}
 
     def get(self, request: Request, workflow_id: str) -> Response:
-        return Response(workflowview.progress(*operations.info(_find(request, workflow_id))))
+        return Response(workflowview.progress(*operations.info(_find(request, workflow_id), brief=True)))
 
 
 def cancel(request: Request, workflow_id: str, reason: str = "") -> Response:

@@ -13,13 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from django.db import models, transaction
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.expressions import ExpressionWrapper, RawSQL
 
 from django_ojs import clock, envelope, states
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import JSONTextField
+from django_ojs.models.queue import TEMPLATE, Queue
 from django_ojs.states import State, Verb
 
 #: A job as a plain dict of column values with JSON columns as text: what the engine passes around.
@@ -68,7 +69,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         return super().bulk_create(objs, *args, **kwargs)
 
     def rows(self, columns: Sequence[str] | None = None) -> list[JobRow]:
-        """These jobs as plain dicts with JSON columns as stored text, ready for `envelope.render()` if whole."""
+        """These jobs as plain dicts with JSON columns as stored text, ready for `envelope.render()` if whole.
+
+        `LIMITED` may be among the columns.
+        """
         names = COLUMNS if columns is None else columns
         return [dict(zip(names, values, strict=True)) for values in self.values_list(*_raw(names))]
 
@@ -223,14 +227,22 @@ class Job(models.Model):
 
 
 COLUMNS: tuple[str, ...] = tuple(field.attname for field in Job._meta.concrete_fields)
+#: No column, but to be asked for like one: whether a limit counts the job, by its rate key, its queue or its type.
+LIMITED = "limited"
 JSON_COLUMNS: frozenset[str] = frozenset(f.attname for f in Job._meta.concrete_fields if isinstance(f, JSONTextField))
 
 
 def _raw(names: Sequence[str]) -> list[Any]:
-    return [
-        ExpressionWrapper(F(name), output_field=models.TextField()) if name in JSON_COLUMNS else F(name)
-        for name in names
-    ]
+    return [_expression(name) for name in names]
+
+
+def _expression(name: str) -> Any:
+    if name in JSON_COLUMNS:
+        return ExpressionWrapper(F(name), output_field=models.TextField())
+    if name == LIMITED:
+        by_queue = Queue.objects.filter(Q(name=OuterRef("queue")) | Q(name=TEMPLATE), limited=True)
+        return ExpressionWrapper(Q(rate_key__gt="") | Exists(by_queue), output_field=models.BooleanField())
+    return F(name)
 
 
 def blank_row(now: dt.datetime, **values: Any) -> JobRow:

@@ -11,13 +11,14 @@ from django_ojs.contention import retried
 from django_ojs.errors import NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue
 from django_ojs.models import Job
-from django_ojs.models.job import COLUMNS, JobRow
+from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.operations import advance, results
 from django_ojs.operations.common import Outcome, atomic, database, only, refuse
 from django_ojs.sql.base import Ack
 from django_ojs.sql.rows import holds
 from django_ojs.states import State, Verb
 from django_ojs.telemetry import lifecycle
+from django_ojs.waking import slots_freed
 
 __all__ = ["Ack", "ack", "ack_one"]
 
@@ -38,7 +39,7 @@ def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | N
         keep = ojs_settings.RESULTS_IN_EVENTS
         needed = results.COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
         told = lifecycle.hears(logging.INFO)
-        returned = tuple(dict.fromkeys((*columns, *needed, *(lifecycle.COLUMNS if told else ()))))
+        returned = tuple(dict.fromkeys((*columns, LIMITED, *needed, *(lifecycle.COLUMNS if told else ()))))
         done = sql.store(using).complete(wanted, now, with_result=keep, columns=returned) if wanted else []
         if ojs_settings.EXTENSION_EVENTS:
             results.stored(done, now, using)
@@ -46,6 +47,7 @@ def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | N
         if told:
             lifecycle.tell([catalogue.completed(row, now, with_result=False) for row in done], using)
         advance.settled(done, now, using)
+        slots_freed(done, using)
         rows = {row["id"]: row for row in done}
         refused = _refusals([ack for ack in wanted if ack.job_id not in rows], using)
     return [rows.get(a.job_id) or oversized.get(a.job_id) or refused[a.job_id] for a in acks]

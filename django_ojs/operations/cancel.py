@@ -13,10 +13,11 @@ from django_ojs.errors import OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.models.job import JobRow
 from django_ojs.operations import advance
-from django_ojs.operations.common import atomic, database, each_locked, only, refuse
+from django_ojs.operations.common import WITH_LIMITED, atomic, database, each_locked, only, refuse
 from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.sql.rows import FINISH_COLUMNS, finish
 from django_ojs.states import State, Verb
+from django_ojs.waking import slots_freed
 
 #: Where an act that spares running jobs begins.
 _WAITING: dict[str, Any] = {"expected_state": [state.value for state in states.ordered(states.WAITING)]}
@@ -61,10 +62,11 @@ def cancel(
             changed.append(Cancelled(row, previous, changed=True))
             return changed[-1]
 
-        outcomes = each_locked(Verb.CANCEL, job_ids, using, decide)
+        outcomes = each_locked(Verb.CANCEL, job_ids, using, decide, WITH_LIMITED)
         sql.store(using).update_jobs(Verb.CANCEL, [done.row for done in changed], FINISH_COLUMNS)
         records = [catalogue.cancelled(c.row, now, cancelled_by, reason, c.previous_state) for c in changed]
         log.append(records, using)
+        slots_freed([done.row for done in changed if done.previous_state == State.ACTIVE], using)
         if ended is None:
             advance.settled([done.row for done in changed], now, using)
         else:

@@ -13,7 +13,7 @@ from django_ojs import jsontext, sql, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
 from django_ojs.models import Job
-from django_ojs.models.job import JobRow
+from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.states import State, Verb
 
 T = TypeVar("T")
@@ -26,10 +26,11 @@ def database(using: str | None) -> str:
 
 
 def each_locked(
-    verb: Verb, ids: Sequence[uuid.UUID], using: str, decide: Callable[[JobRow], T | OJSError]
-) -> list[T | OJSError]:
-    """Lock the jobs and let `decide` say what becomes of each; unknown ids are `NotFound`."""
-    rows = {row["id"]: row for row in sql.store(using).lock(set(ids))}
+    verb: Verb, ids: Sequence[uuid.UUID], using: str, decide: Callable[[JobRow], T | OJSError],
+    columns: Sequence[str] | None = None,
+) -> list[T | OJSError]:  # fmt: skip
+    """Lock the jobs and let `decide` say what becomes of each; unknown ids are `NotFound`. No `columns`: all."""
+    rows = {row["id"]: row for row in sql.store(using).lock(set(ids), columns=columns)}
     decided = {job_id: decide(row) for job_id, row in rows.items()}
     return [decided[job_id] if job_id in decided else NotFound.resource("job", str(job_id)) for job_id in ids]
 
@@ -82,6 +83,8 @@ def add_error(row: JobRow, error: dict[str, Any]) -> None:
     row["errors"] = jsontext.dumps([*history, error][-ojs_settings.ERROR_HISTORY :])
 
 
+#: A whole job, and whether its end may let others start.
+WITH_LIMITED = (*COLUMNS, LIMITED)
 #: What leaving `active` for the queue writes.
 RELEASE_COLUMNS = ("state", "enqueued_at", "started_at", "worker_id", "visible_until", "timeout_at", "wake_at")
 

@@ -23,6 +23,7 @@ from django_ojs.operations import advance, deadletters, limits, results
 from django_ojs.operations.ack import why_not
 from django_ojs.operations.common import (
     RELEASE_COLUMNS,
+    WITH_LIMITED,
     Outcome,
     add_error,
     atomic,
@@ -37,7 +38,7 @@ from django_ojs.policies import retry as policies
 from django_ojs.sql.base import Ack
 from django_ojs.sql.rows import FINISH_COLUMNS, finish, holds
 from django_ojs.states import State, Verb
-from django_ojs.waking import wake_workers
+from django_ojs.waking import slots_freed, wake_workers
 
 
 @dataclasses.dataclass(slots=True)
@@ -93,7 +94,7 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
                 failed.append((row, failure))
             return row
 
-        outcomes = each_locked(Verb.FAIL, [failure.job_id for failure in failures], using, decide)
+        outcomes = each_locked(Verb.FAIL, [failure.job_id for failure in failures], using, decide, WITH_LIMITED)
         release(released, now, using)
         records: list[Record] = []
         for row, failure in failed:
@@ -106,6 +107,7 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
             records += limits.block(blocked, now, using)
         log.append(records, using)
         advance.settled([row for row, _ in failed], now, using)
+        slots_freed([row for row, _ in failed], using)
     return outcomes
 
 

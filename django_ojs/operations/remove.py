@@ -27,6 +27,7 @@ from django_ojs.policies import errorobjects
 from django_ojs.policies.queueconfig import fault
 from django_ojs.sql.rows import finish
 from django_ojs.states import State, Verb
+from django_ojs.waking import wake_workers
 
 STRATEGIES = ("reject", "discard", "move")
 BATCH = 500
@@ -134,6 +135,8 @@ def _discard(name: str, *, using: str) -> int:
         store.update_jobs(Verb.FAIL, active, FAIL_COLUMNS)
         log.append(records, using)
         advance.settled(rows, now, using)
+        if active:  # their keys may have room for jobs of other queues
+            wake_workers(using)
     return len(rows)
 
 

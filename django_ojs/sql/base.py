@@ -24,7 +24,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import Event, Job, JobProgress, Maintenance, Queue, UniqueLock, Workflow, WorkflowStart
 from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import RawJSON
-from django_ojs.models.job import COLUMNS, JSON_COLUMNS, STAGED, JobRow
+from django_ojs.models.job import COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
 from django_ojs.sql.counting import Place, Tally
@@ -89,15 +89,20 @@ class Store:
     def jobs(self) -> QuerySet[Job]:
         return Job.objects.using(self.using)
 
-    def lock(self, ids: Iterable[uuid.UUID], *, skip_locked: bool = False) -> list[JobRow]:
-        """Lock these jobs in the order of their ids (the fixed lock order) and read them."""
-        return self.lock_where(Q(pk__in=list(ids)), skip_locked=skip_locked)
+    def lock(
+        self, ids: Iterable[uuid.UUID], *, skip_locked: bool = False, columns: Sequence[str] | None = None
+    ) -> list[JobRow]:
+        """Lock these jobs in the order of their ids (the fixed lock order) and read them; None: all columns."""
+        return self.lock_where(Q(pk__in=list(ids)), skip_locked=skip_locked, columns=columns)
 
-    def lock_where(self, condition: Q, *, limit: int | None = None, skip_locked: bool = False) -> list[JobRow]:
+    def lock_where(
+        self, condition: Q, *, limit: int | None = None, skip_locked: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> list[JobRow]:  # fmt: skip
         query = (
             self.jobs.filter(condition).order_by("pk").select_for_update(skip_locked=skip_locked and self.skip_locked)
         )
-        return (query[:limit] if limit else query).rows()  # type: ignore[attr-defined, no-any-return]
+        return (query[:limit] if limit else query).rows(columns)  # type: ignore[attr-defined, no-any-return]
 
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
         """Insert new jobs and the events of their birth; say whether a worker sleeps that waits to be woken.
@@ -174,10 +179,11 @@ class Store:
     ) -> list[JobRow]:
         """Complete those jobs that are active and whose holder and attempt fit, with their events.
 
-        Of each completed job the named columns are returned, in no particular order.
+        Of each completed job the named columns are returned, `LIMITED` among them if named, in no particular order.
         """
         by_id = {ack.job_id: ack for ack in acks}
-        rows = [row for row in self.lock(by_id) if holds(row, by_id[row["id"]].worker_id, by_id[row["id"]].attempt)]
+        locked = self.lock(by_id, columns=(*COLUMNS, LIMITED))
+        rows = [row for row in locked if holds(row, by_id[row["id"]].worker_id, by_id[row["id"]].attempt)]
         for row in rows:
             finish(row, State.COMPLETED, now)
             row["result"], row["losses"] = by_id[row["id"]].result, 0

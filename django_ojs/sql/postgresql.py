@@ -14,7 +14,7 @@ from django_ojs import clock, states
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, WorkflowStart
-from django_ojs.models.job import COLUMNS, JobRow
+from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
 from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
@@ -240,12 +240,18 @@ def _claim_statement(limit: int, typed: bool, columns: tuple[str, ...], *, raw: 
     )
 
 
+_UNDER_LIMIT = (
+    f"(rate_key <> '' OR EXISTS (SELECT 1 FROM {_QUEUE} q WHERE q.limited AND q.name IN (done.queue, '{TEMPLATE}')))"
+)
+
+
 @lru_cache(maxsize=16)
 def _complete_statement(with_result: bool, columns: tuple[str, ...]) -> str:
     """The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock."""
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "started_at", "finished_at",
-              "result")  # fmt: skip
-    returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)))
+              "result", "rate_key")  # fmt: skip
+    returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)) if name != LIMITED)
+    shown = ", ".join(_UNDER_LIMIT if name == LIMITED else name for name in columns)
     result = "|| coalesce(',\"result\":' || result, '')" if with_result else ""
     return (
         f"WITH a AS (SELECT * FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
@@ -260,7 +266,7 @@ def _complete_statement(with_result: bool, columns: tuple[str, ...]) -> str:
         f"worker_id, trace_id, workflow_id, '{{\"duration_ms\":' || {_DURATION_MS} {result} || '}}' FROM done), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, active, completed, run_ms) "
         f"SELECT queue, %(now)s, -count(*), count(*), {_RAN_MS} FROM done GROUP BY queue) "
-        f"SELECT {', '.join(columns)} FROM done"
+        f"SELECT {shown} FROM done"
     )
 
 

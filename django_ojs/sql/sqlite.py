@@ -15,7 +15,7 @@ from django_ojs import clock
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflow
-from django_ojs.models.job import COLUMNS, JobRow
+from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
 from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
@@ -233,15 +233,21 @@ def _claim_statement(
     )
 
 
+_UNDER_LIMIT = (
+    f"(rate_key <> '' OR EXISTS (SELECT 1 FROM {_QUEUE} AS q WHERE q.limited AND q.name IN (queue, '{TEMPLATE}')))"
+)
+
+
 @lru_cache(maxsize=16)
 def _complete_statement(columns: tuple[str, ...]) -> str:
+    shown = ", ".join(_UNDER_LIMIT if name == LIMITED else name for name in columns)
     return (
         f"UPDATE {_JOB} AS j SET state = 'completed', result = a.result, finished_at = %s, losses = 0, "
         f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL FROM ("
         f"SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS worker, "
         f"json_extract(value, '$[2]') AS attempt, json_extract(value, '$[3]') AS result FROM json_each(%s)) AS a "
         f"WHERE j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
-        f"AND (a.attempt IS NULL OR a.attempt = j.attempt) RETURNING id, queue, started_at, {', '.join(columns)}"
+        f"AND (a.attempt IS NULL OR a.attempt = j.attempt) RETURNING id, queue, started_at, {shown}"
     )
 
 

@@ -17,6 +17,7 @@ from django_ojs.operations.fetch import fetch
 from django_ojs.operations.requeue import release_where, requeue
 from django_ojs.scheduler.outage import ERRORS, persist
 from django_ojs.scheduler.service import Service
+from django_ojs.waking import woken_here
 from django_ojs.worker.context import COLUMNS
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
 from django_ojs.worker.pool import Pool
@@ -57,11 +58,12 @@ class Claimer(Service):
     def run(self) -> None:
         while not (self._ready.wait(0.1) or self.stopping.is_set()):
             pass
-        while not self.stopping.is_set():
-            if self._lifecycle.stage is not Stage.RUNNING:
-                self._waker.wait(found=False)
-            else:
-                self._look()
+        with woken_here(self._using, self.wake):
+            while not self.stopping.is_set():
+                if self._lifecycle.stage is not Stage.RUNNING:
+                    self._waker.wait(found=False)
+                else:
+                    self._look()
 
     def _look(self) -> None:
         """Claim what there is room for; then sleep, unless there may be more."""

@@ -14,7 +14,7 @@ from django.db import connections
 from django_ojs.models import Worker
 from django_ojs.scheduler.outage import ERRORS
 from django_ojs.scheduler.service import Service
-from django_ojs.waking import CHANNEL
+from django_ojs.waking import CHANNEL, identity
 
 logger = logging.getLogger(__name__)
 
@@ -179,8 +179,9 @@ class Listener(Service):
             self.listening.set()
             self._warned = False
             while not self.stopping.is_set():
-                for _ in connection.notifies(timeout=0.5, stop_after=1):
-                    self._told()
+                for notice in connection.notifies(timeout=0.5, stop_after=1):
+                    if notice.payload != identity():
+                        self._told()
 
     def _hears_itself(self, connection: Any) -> bool:
         """Behind a pooler that gives out connections per transaction nothing would ever arrive."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_ojs.models import Job
@@ -32,6 +34,18 @@ def test_list_and_page_show_the_workflow_and_link_its_members(admin_client: Any)
     assert reverse("admin:django_ojs_job_change", args=[Job.objects.get().pk]) in shown
     assert "etl.load" in shown
     assert "not enqueued" in shown
+
+
+@pytest.mark.usefixtures("long_memory")
+def test_the_page_asks_as_often_for_three_steps_as_for_sixty(admin_client: Any) -> None:
+    costs = []
+    for size in (2, 3, 60):  # the first warms up what a process asks for once
+        address = page(operations.create({"type": "group", "jobs": [{"type": "etl.load", "args": []}] * size}).workflow)
+        with CaptureQueriesContext(connection) as captured:
+            assert admin_client.get(address).status_code == 200
+        costs.append(len(captured))
+        assert not [query for query in captured if "document" in query["sql"]]
+    assert costs[1] == costs[2], costs
 
 
 def test_nothing_can_be_edited(admin_client: Any) -> None:

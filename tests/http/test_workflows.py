@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_ojs.models import Job, Workflow
 from tests.http.conftest import Api, error_of
@@ -97,6 +100,32 @@ def test_active_members_are_cancelled_on_demand(api: Api) -> None:
     response = api.client.delete(f"/ojs/v1/workflows/{flow['id']}?cancel_active=true")
     assert response.json()["steps_cancelled"] == 2
     assert api.get(f"/jobs/{job['id']}").json()["job"]["state"] == "cancelled"
+
+
+@pytest.mark.usefixtures("long_memory")
+def test_no_answer_asks_once_for_each_step(api: Api) -> None:
+    costs: dict[str, list[int]] = {}
+    for size in (2, 3, 60):  # the first warms up what a process asks for once
+
+        def measured(method: str, path: str, body: Any = None) -> dict[str, Any]:
+            with CaptureQueriesContext(connection) as captured:
+                response = api.post(path, body) if method == "POST" else getattr(api, method.lower())(path)
+            assert response.status_code in (200, 201), response.content
+            door = re.sub("[0-9a-f-]{36}", "{id}", path)
+            costs.setdefault(f"{method} {door}", []).append(len(captured))
+            document: dict[str, Any] = response.json()
+            return document
+
+        path = f"/workflows/{measured('POST', '/workflows', {'type': 'group', 'jobs': [A] * size})['id']}"
+        assert [step["args"] for step in measured("GET", path)["steps"]] == [[]] * size
+        assert len(measured("GET", f"{path}/progress")["steps"]) == size
+        assert "items" in measured("GET", "/workflows")
+        assert measured("DELETE", path)["steps_cancelled"] == size
+        other = f"/workflows/{create(api, type='group', jobs=[A] * size)['id']}"
+        assert measured("POST", f"{other}/cancel", {})["steps_cancelled"] == size
+    assert len(costs) == 6
+    for door, (_, few, many) in costs.items():
+        assert few == many, (door, costs[door])
 
 
 def test_the_list_pages_and_filters(api: Api) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +18,10 @@ from django_ojs.operations import cronruns, queues, schemas
 from django_ojs.operations import workflow as operations
 from django_ojs.operations.ack import Ack, ack
 from django_ojs.operations.bury import bury
-from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.cancel import cancel, cancel_one
 from django_ojs.operations.delete import delete_one
 from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail_one
+from django_ojs.operations.fail import Failure, fail, fail_one
 from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
 from django_ojs.operations.prune import prune
@@ -515,6 +516,42 @@ class TestCosts:
         assert last[1] == last[2] <= 23, last
         assert claims[1] == claims[2] <= 17, claims
         assert set(Workflow.objects.values_list("state", flat=True)) == {"completed"}
+
+    @pytest.mark.parametrize("by", ["cancelled", "discarded"])
+    def test_every_verb_and_every_answer_costs_the_same_for_three_steps_and_for_sixty(self, by: str) -> None:
+        def group(size: int) -> Workflow:
+            return create(type="group", jobs=[{**job("a"), "args": [i]} for i in range(size)])
+
+        costs: dict[str, list[int]] = {}
+        for size in (2, 3, 60):  # the first warms up what a process asks for once
+
+            def measured(verb: str, act: Callable[[], Any]) -> None:
+                costs.setdefault(verb, []).append(self.statements(act))
+
+            ended = group(size)
+            measured("read", lambda: workflowview.render(*operations.info(ended.pk)))  # noqa: B023
+            measured("progress", lambda: workflowview.progress(*operations.info(ended.pk, brief=True)))  # noqa: B023
+            if by == "cancelled":
+                cancel(list(Job.objects.filter(workflow_id=ended.pk).values_list("pk", flat=True)))
+            else:
+                fail([Failure(row["id"], {"message": "no", "retryable": False}) for row in claim(size)])
+            measured("retry", lambda: workflowview.render(*operations.retry(ended.pk)))  # noqa: B023
+            assert len(claim(size)) == size
+            flow = group(size)
+            measured("create", lambda: group(size))  # noqa: B023
+            measured("cancel", lambda: workflowview.render(*operations.cancel(flow.pk).view))  # noqa: B023
+            claim(size)
+        for verb, (_, few, many) in costs.items():
+            assert few == many, (verb, costs[verb])
+
+    def test_a_brief_view_says_the_same_of_the_progress(self) -> None:
+        flow = create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_success": job("good")})
+        complete("[1]")
+        whole, brief = operations.info(flow.pk), operations.info(flow.pk, brief=True)
+        told = workflowview.progress(*brief)
+        assert told == workflowview.progress(*whole)
+        assert [(step["state"], step["progress"]) for step in told["steps"]] == [("completed", 1.0), ("pending", None)]
+        assert told["updated_at"] == shown(flow)["steps"][0]["completed_at"]
 
     def test_jobs_without_a_workflow_pay_no_statement(self) -> None:
         def asked() -> str:

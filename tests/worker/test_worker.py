@@ -18,6 +18,9 @@ from django_ojs.models import Job, Worker
 from django_ojs.operations.cancel import cancel_one
 from django_ojs.operations.register import direct
 from django_ojs.registry import registry
+from django_ojs.worker import process
+from django_ojs.worker.waker import PollingWaker
+from django_ojs.worker.writer import Writer
 from tests.worker.conftest import WorkerThread, eventually
 
 Drain = Callable[..., WorkerThread]
@@ -180,6 +183,45 @@ def test_concurrency_is_a_limit(drain: Drain) -> None:
     enqueue_many([work.s() for _ in range(21)])
     drain(concurrency=3)
     assert most == 3
+
+
+class Sleeper(PollingWaker):
+    """Never wakes by itself. `naps` counts how often it fell asleep, `sleeping` is set while it does."""
+
+    def __init__(self) -> None:
+        super().__init__(shortest=3600.0, longest=3600.0)
+        self.sleeping, self.naps = threading.Event(), 0
+
+    def _sleep(self, seconds: float) -> None:
+        if not self._woken.is_set():
+            self.naps += 1
+            self.sleeping.set()
+        super()._sleep(seconds)
+        self.sleeping.clear()
+
+
+def test_a_claimer_that_a_limit_turned_away_is_woken_after_the_commit(
+    start_worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waker = Sleeper()
+    monkeypatch.setattr(process, "waker_for", lambda using, worker_id: waker)
+    naps, write = [0], Writer.write
+
+    @job("limit.one", rate_limit={"key": "one", "concurrency": 1})
+    def one() -> None:
+        assert waker.sleeping.wait(60)
+        naps[0] = waker.naps
+
+    def write_late(self: Writer, batch: Any) -> None:
+        """Not before the end of the handler has made the claimer look in vain and lie down again."""
+        if batch:
+            eventually(lambda: waker.naps > naps[0] and waker.sleeping.is_set())
+        write(self, batch)
+
+    monkeypatch.setattr(Writer, "write", write_late)
+    handles = enqueue_many([one.s() for _ in range(3)])
+    start_worker(concurrency=2, scheduler=False)
+    eventually(lambda: all(handle.refresh().state == "completed" for handle in handles), timeout=60)
 
 
 def test_the_reservation_is_the_workers_unless_the_job_has_its_own(start_worker: Start, settings: Any) -> None:

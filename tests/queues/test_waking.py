@@ -1,0 +1,177 @@
+"""Who waits for a limit is told when it has room: after the commit, for jobs that it counts, and for no others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs.models import Job, Worker
+from django_ojs.operations import limits, queues
+from django_ojs.operations.ack import Ack, ack
+from django_ojs.operations.beat import Beat, beat
+from django_ojs.operations.bury import bury
+from django_ojs.operations.cancel import cancel
+from django_ojs.operations.configure import configure
+from django_ojs.operations.due import settle
+from django_ojs.operations.fail import Failure, fail
+from django_ojs.operations.fetch import fetch
+from django_ojs.operations.push import push
+from django_ojs.operations.remove import remove
+from django_ojs.operations.requeue import requeue
+from django_ojs.operations.rescue import rescue_dead_workers
+from django_ojs.waking import CHANNEL, identity, wake_workers, woken_here
+from django_ojs.worker.waker import Listener
+from tests.conftest import FrozenClock
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
+
+NO = {"message": "no", "retryable": False}
+
+
+def make(count: int = 2, **fields: Any) -> None:
+    push([{"type": "a.b", "args": [i], "queue": "q", **fields} for i in range(count)])
+
+
+@pytest.fixture
+def found() -> Iterator[list[Any]]:
+    """What a worker of this process that waits gets when it is woken; None for each time when nothing was there."""
+    queues.forget()
+    claims: list[Any] = []
+
+    def look() -> None:
+        assert not connection.in_atomic_block
+        claims.append(next((row["id"] for row in fetch(["q"], worker_id="waits")), None))
+
+    with woken_here(connection.alias, look):
+        yield claims
+
+
+def _by_key() -> None:
+    make(rate_limit={"key": "k", "concurrency": 1})
+
+
+def _by_queue() -> None:
+    make()
+    configure("q", {"concurrency": 1})
+
+
+def _by_template() -> None:
+    make()
+    configure("_default", {"concurrency": 1})
+
+
+def _by_type() -> None:
+    make()
+    limits.override("type:a.b", {"concurrency": 1})
+
+
+ENDS: dict[str, Callable[[Any, FrozenClock], Any]] = {
+    "ack": lambda job, time: ack([Ack(job, "1")], columns=["id"]),
+    "fail": lambda job, time: fail([Failure(job, NO)]),
+    "retry later": lambda job, time: fail([Failure(job, {"message": "no"}, retry_after_ms=3_600_000)]),
+    "snooze": lambda job, time: fail([Failure(job, snooze_ms=3_600_000)]),
+    "requeue": lambda job, time: requeue([job]),
+    "cancel": lambda job, time: cancel([job]),
+    "burial": lambda job, time: bury("works"),
+    "timeout": lambda job, time: (time.advance(days=1), settle()),
+    "death": lambda job, time: (time.advance(hours=1), rescue_dead_workers()),
+}
+
+
+@pytest.mark.parametrize("limit", [_by_key, _by_queue, _by_template, _by_type])
+def test_the_next_job_can_be_claimed_when_the_waiting_are_woken(limit: Callable[[], None], found: list[Any]) -> None:
+    limit()
+    ((first,), nothing) = ([row["id"] for row in fetch(["q"], count=2)], fetch(["q"]))
+    assert not nothing
+    found.clear()
+    with transaction.atomic():
+        ack([Ack(first, "1")], columns=["id"])
+        assert found == []
+    (second,) = found
+    assert second == Job.objects.exclude(pk=first).get().pk
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_whatever_ends_a_limited_job_wakes(end: str, found: list[Any], frozen_clock: FrozenClock) -> None:
+    beat(Beat("works"))
+    make(rate_limit={"key": "k", "concurrency": 1})
+    (row,) = fetch(["q"], count=2, worker_id="works")
+    found.clear()
+    ENDS[end](row["id"], frozen_clock)
+    assert len(found) == 1
+    assert found[0] is not None
+
+
+def test_the_removal_of_another_queue_makes_room_under_a_key(found: list[Any]) -> None:
+    limit = {"key": "k", "concurrency": 1}
+    push([{"type": "a.b", "args": [], "queue": "other", "rate_limit": limit}])
+    assert len(fetch(["other"])) == 1
+    make(rate_limit=limit)
+    assert not fetch(["q"])
+    found.clear()
+    remove("other", "discard")
+    assert found[0] is not None
+
+
+def test_nobody_is_woken_for_a_plain_job(found: list[Any]) -> None:
+    configure("elsewhere", {"concurrency": 1})
+    make(4)
+    beat(Beat("sleeps"))
+    Worker.objects.update(asleep=True)
+    rows = [row["id"] for row in fetch(["q"], count=3)]
+    found.clear()
+    with CaptureQueriesContext(connection) as captured:
+        ack([Ack(rows[0], "1")])
+        fail([Failure(rows[1], NO)])
+        cancel([rows[2]])
+    assert found == []
+    assert not [query for query in captured if "pg_notify" in query["sql"]]
+
+
+def test_the_cancellation_of_a_job_that_waits_makes_no_room(found: list[Any]) -> None:
+    make(3, rate_limit={"key": "k", "concurrency": 1})
+    (row,) = fetch(["q"], count=3)
+    found.clear()
+    cancel([Job.objects.exclude(pk=row["id"]).first().pk])  # type: ignore[union-attr]
+    assert found == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("end", ["ack", "fail", "cancel"])
+def test_other_processes_are_told_after_the_commit(end: str, frozen_clock: FrozenClock) -> None:
+    make(rate_limit={"key": "k", "concurrency": 1})
+    (row,) = fetch(["q"], count=2)
+    beat(Beat("sleeps"))
+    Worker.objects.update(asleep=True)
+    with CaptureQueriesContext(connection) as captured:
+        ENDS[end](row["id"], frozen_clock)
+    assert ["pg_notify" in query["sql"] for query in captured] == [False] * (len(captured) - 1) + [True]
+
+
+@pytest.mark.postgres
+def test_a_process_does_not_hear_itself() -> None:
+    beat(Beat("sleeps"))
+    Worker.objects.update(asleep=True)
+    told: list[str] = []
+    heard = threading.Event()
+
+    def tell() -> None:
+        told.append("")
+        heard.set()
+
+    listener = Listener(connection.alias, tell)
+    listener.start()
+    try:
+        assert listener.listening.wait(60)
+        wake_workers(connection.alias)
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT pg_notify('{CHANNEL}', 'not {identity()}')")
+        assert heard.wait(60)  # notifications come in the order of their commits
+        assert len(told) == 1
+    finally:
+        listener.stop(60)
