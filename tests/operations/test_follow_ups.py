@@ -54,7 +54,7 @@ class TestAfterACommit:
     @pytest.mark.postgres
     @pytest.mark.parametrize("in_callers", [False, True])
     def test_nor_do_workers_that_cannot_be_woken(self, monkeypatch: pytest.MonkeyPatch, in_callers: bool) -> None:
-        monkeypatch.setattr(waking, "_notify", broken)
+        monkeypatch.setattr(waking, "_wake", broken)
         monkeypatch.setattr("django_ojs.operations.push.insert", _noting_sleepers())
         if in_callers:
             with transaction.atomic():
