@@ -79,7 +79,7 @@ UNCHECKED = ("migrations",)
 
 MAX_MODULE, MAX_FUNCTION = 300, 60
 #: Modules that may be longer, and how long.
-LARGE = {"checks": 400, "errors": 400, "operations.push": 340, "sql.base": 390}
+LARGE = {"checks": 400, "errors": 400, "operations.push": 340, "sql.base": 400}
 #: Functions that may be longer: (module, function).
 LONG: set[tuple[str, str]] = set()
 

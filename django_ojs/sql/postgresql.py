@@ -18,7 +18,7 @@ from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
 from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
-from django_ojs.sql.rows import ALIVE, BIRTH_COLUMNS
+from django_ojs.sql.rows import ALIVE, BIRTH_COLUMNS, under_limit
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA = (
@@ -240,18 +240,13 @@ def _claim_statement(limit: int, typed: bool, columns: tuple[str, ...], *, raw: 
     )
 
 
-_UNDER_LIMIT = (
-    f"(rate_key <> '' OR EXISTS (SELECT 1 FROM {_QUEUE} q WHERE q.limited AND q.name IN (done.queue, '{TEMPLATE}')))"
-)
-
-
 @lru_cache(maxsize=16)
 def _complete_statement(with_result: bool, columns: tuple[str, ...]) -> str:
     """The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock."""
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "started_at", "finished_at",
               "result", "rate_key")  # fmt: skip
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)) if name != LIMITED)
-    shown = ", ".join(_UNDER_LIMIT if name == LIMITED else name for name in columns)
+    shown = ", ".join(under_limit("done.queue") if name == LIMITED else name for name in columns)
     result = "|| coalesce(',\"result\":' || result, '')" if with_result else ""
     return (
         f"WITH a AS (SELECT * FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
+from django_ojs.models import Queue
 from django_ojs.models.job import JobRow
+from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ ALIVE = (
 def ended(now: dt.datetime) -> Q:
     """Waiting jobs whose time has run out (binding 5)."""
     return Q(expires_at__lte=now) | Q(deadline_at__lte=now) | Q(start_by__lte=now, attempt=0)
+
+
+def under_limit(queue: str) -> str:
+    """`models.job.LIMITED` in SQL: whether a job is under a limit; `queue` is its column there."""
+    limited = f"SELECT 1 FROM {Queue._meta.db_table} AS q WHERE q.limited AND q.name IN ({queue}, '{TEMPLATE}')"
+    return f"(rate_key <> '' OR EXISTS ({limited}))"
 
 
 def reserve(row: JobRow, claim: Claim) -> None:

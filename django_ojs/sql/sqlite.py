@@ -20,7 +20,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.sql import counting, kinds
 from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
 from django_ojs.sql.counting import Tally
-from django_ojs.sql.rows import ALIVE
+from django_ojs.sql.rows import ALIVE, under_limit
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _EVENT, _DELTA = (m._meta.db_table for m in (Job, Queue, Event, CountDelta))
@@ -233,14 +233,9 @@ def _claim_statement(
     )
 
 
-_UNDER_LIMIT = (
-    f"(rate_key <> '' OR EXISTS (SELECT 1 FROM {_QUEUE} AS q WHERE q.limited AND q.name IN (queue, '{TEMPLATE}')))"
-)
-
-
 @lru_cache(maxsize=16)
 def _complete_statement(columns: tuple[str, ...]) -> str:
-    shown = ", ".join(_UNDER_LIMIT if name == LIMITED else name for name in columns)
+    shown = ", ".join(under_limit("queue") if name == LIMITED else name for name in columns)
     return (
         f"UPDATE {_JOB} AS j SET state = 'completed', result = a.result, finished_at = %s, losses = 0, "
         f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL FROM ("
