@@ -11,11 +11,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound
+from django_ojs.errors import NotFound, PermissionDenied
 from django_ojs.http import fields
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.pagination import Key, paginate, parse_name
+from django_ojs.http.permissions import check_type, principal, queue_limit
 from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema
 from django_ojs.operations import schemas
@@ -52,6 +53,7 @@ class Schemas(OJSView):
         given = body.get("version")
         version, numeric = _version(given if given is not None else implied[2] if implied else None)
         self.act.target = f"{job_type} {version}"
+        _check_limits(request, job_type)
         schema = schemas.register(job_type, version, _document(body, "schema"), numeric=numeric, uri=uri)
         return Response({"schema": _shown(schema, _is_latest(schema))}, status=201)
 
@@ -80,6 +82,7 @@ class SchemaDetail(OJSView):
         if version is None and ":" not in name and "/" not in name:
             raise NotFound.resource("schema", shorten(name))
         schema, _ = _find(name, version)
+        _check_limits(request, schema.job_type)
         schemas.remove(schema)
         self.act.target = f"{schema.job_type} {schema.version}"
         shown = {"uri": schema.uri, "job_type": schema.job_type, "type": schema.job_type}
@@ -99,6 +102,7 @@ class AdminSchema(OJSView):
         text, _ = _version(version)
         self.act.target = f"{name} {text}"
         document = _document(body, member)
+        _check_limits(request, _type(name))
         schema = schemas.register(_type(name), text, document, numeric=version.isdecimal() and version.isascii())
         return Response(_shown(schema, _is_latest(schema), admin=True), status=201)
 
@@ -108,6 +112,7 @@ class AdminSchema(OJSView):
     @audited("schema.delete")
     def delete(self, request: Request, name: str, version: str) -> Response:
         schema, _ = schemas.find(name, version)
+        _check_limits(request, schema.job_type)
         schemas.remove(schema)
         self.act.target = f"{schema.job_type} {schema.version}"
         return Response({"deleted": True, "type": schema.job_type, "version": _number(schema)})
@@ -186,6 +191,16 @@ def _uri(body: dict[str, Any]) -> str:
     if not names.is_schema_uri(value) or len(value) > _MAX_URI:
         raise fields.fault("uri", "must be a URI such as urn:ojs:schema:email.send:v1", value)
     return str(value)
+
+
+def _check_limits(request: Request, job_type: str) -> None:
+    """Raise PermissionDenied for a schema that would judge jobs beyond the limits of the caller."""
+    if queue_limit(request) is not None:
+        raise PermissionDenied(
+            "A key that is limited to queues cannot change schemas, which hold in all of them.",
+            details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
+        )
+    check_type(request, job_type)
 
 
 def _type(value: Any) -> str:

@@ -136,6 +136,18 @@ class TestRegistry:
         error_of(register(with_key("push", "read")), 403, "permission_denied")
         error_of(with_key("push").get("/schemas"), 403, "permission_denied")
 
+    def test_a_limited_key_changes_no_schema_of_others(self, with_key: Any) -> None:
+        assert put(with_key("admin"), "a.b/1", {"schema": TWO}).status_code == 201
+        for limit in ({"queues": ["mine"]}, {"job_types": ["mail.*"]}):
+            limited = with_key("admin", **limit)
+            error_of(put(limited, "a.b/2", {"schema": TWO}), 403, "permission_denied")
+            error_of(register(limited), 403, "permission_denied")
+            error_of(limited.delete("/admin/schemas/a.b/1"), 403, "permission_denied")
+            error_of(limited.delete("/schemas/a.b/1"), 403, "permission_denied")
+        own = with_key("admin", job_types=["a.*"])
+        assert put(own, "a.b/2", {"schema": TWO}).status_code == 201
+        assert own.delete("/admin/schemas/a.b/2").status_code == 200
+
     def test_the_admin_family_has_the_scopes_of_admin(self, with_key: Any) -> None:
         with_key("admin").post("/schemas", {"job_type": "a.b", "version": 1, "schema": TWO})
         for path in ("", "/a.b", "/a.b/versions", "/a.b/1"):
