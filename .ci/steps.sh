@@ -100,7 +100,7 @@ step_docs() { # the documentation, with warnings as errors
 }
 
 step_python312() { newer_suite 3.12 -m "not slow"; } # between two versions on which the slow ones run
-step_python313() { OJS_TEST_FULL=1 newer_suite 3.13; } # 20,000 jobs on SQLite
+step_python313() { newer_suite 3.13; }
 
 step_djangotasks() { # Django's own tests of its Tasks framework on our backend; ours with the backport beside Django 6
   local version python none=1 code=0 told
