@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, fields, filters, overriding, priority, query, shown
+from django_ojs.http import access, fields, filters, priority, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
 from django_ojs.http.bulkbody import said
@@ -103,7 +103,7 @@ class AdminJobRetry(AdminView):
 
     @audited("job.retry")
     def post(self, request: Request, job_id: str) -> Response:
-        self.act.detail |= said(overriding.alone(self.payload(required=False), "reason", "confirm"))
+        self.act.detail |= said(fields.only(self.payload(required=False), "reason", "confirm"))
         row = find(request, job_id)
         done = only(retry_failed([row["id"]], using()))
         return Response(detail(done) | {"previous_state": row["state"]})

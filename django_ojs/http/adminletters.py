@@ -84,7 +84,7 @@ class AdminDeadLetterRetry(AdminView):
 
     @audited("job.retry")
     def post(self, request: Request, job_id: str) -> Response:
-        body = overriding.alone(self.payload(required=False), "override", "reason", "confirm")
+        body = fields.only(self.payload(required=False), "override", "reason", "confirm")
         override = overriding.read(request, body)
         row = _find(request, job_id)
         self.act.detail |= said(body) | {"override": sorted(override or {})}

@@ -46,10 +46,7 @@ def meant(body: Mapping[str, Any], *, all_if_silent: bool = False) -> Meant:
 
 def known(body: dict[str, Any], *names: str) -> dict[str, Any]:
     """The body; refused if it has other members than these: one that is misplaced would widen what is deleted."""
-    names += ("confirm", "dry_run")
-    if unknown := sorted(body.keys() - set(names)):
-        raise fields.fault(unknown[0][:100], f"is unknown here: there are {', '.join(names)}")
-    return body
+    return fields.only(body, *names, "confirm", "dry_run")
 
 
 def confirm(body: dict[str, Any]) -> None:

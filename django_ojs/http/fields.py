@@ -146,3 +146,10 @@ def texts(body: dict[str, Any], field: str, *, maximum: int = 1000) -> list[str]
         if not isinstance(item, str) or len(item) > 255 or not item.isprintable():
             raise fault(field, "must hold printable texts of at most 255 characters only", item)
     return value
+
+
+def only(body: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The body of an operator's call; refused if it has other members than these: ignored, one might mean more."""
+    if unknown := sorted(body.keys() - set(names)):
+        raise fault(unknown[0][:100], f"is unknown here: there are {', '.join(names)}")
+    return body

@@ -32,10 +32,3 @@ def read(request: Request, body: dict[str, Any]) -> dict[str, Any] | None:
     if override and isinstance(override.get("queue"), str):
         check_queue(request, override["queue"])
     return override
-
-
-def alone(body: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The body of an operator's call on one job; refused if it has other members than these."""
-    if unknown := sorted(body.keys() - set(names)):
-        raise fields.fault(unknown[0][:100], f"is unknown here: there are {', '.join(names)}")
-    return body

@@ -34,7 +34,7 @@ from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers
 
 _PROMOTE_COLUMNS = ("state", "enqueued_at", "due_at", "wake_at")
-_EXPIRE_COLUMNS = (*FINISH_COLUMNS, "errors", "dead_letter")
+_EXPIRE_COLUMNS = (*FINISH_COLUMNS, "errors", "dead_letter", "retry_delay_ms", "losses")
 LOST_COLUMNS = tuple(dict.fromkeys((*RELEASE_COLUMNS, *FINISH_COLUMNS, "errors", "losses", "dead_letter")))
 
 
