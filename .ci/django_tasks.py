@@ -9,7 +9,7 @@ a site whose `TASKS` name ours instead. Four things are other than in Django:
 - the names of Django's backends in those modules are those of two small classes here: `Stored` for DummyBackend,
   which keeps what is enqueued, and `Inline` for ImmediateBackend, which runs it at once, as sites' tests do;
 - `SimpleTestCase` is `TestCase`, for our backend has a database;
-- queues have hyphens in their names, since OJS has no underscores there (`ojs.E201` tells a site);
+- queues have hyphens in their names, since OJS has no underscores there (`django_ojs.E201` tells a site);
 - `DIFFERENT` lists the tests that ask for what only Django's two have, each with the reason. One that is listed and
   passes is a failure too, or the list would grow old.
 

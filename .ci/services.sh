@@ -93,8 +93,11 @@ install() {
   local sudo=()
   [[ $(id -u) == 0 ]] || sudo=(sudo -n)
   export DEBIAN_FRONTEND=noninteractive
+  exec 9>"$state/apt"
+  flock 9 # steps may run side by side
   "${sudo[@]}" apt-get update -q >&2
   "${sudo[@]}" apt-get install -q -y --no-install-recommends "$@" >&2
+  exec 9>&-
 }
 
 directory() { # path, owner: a server does not run as root

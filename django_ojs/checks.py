@@ -8,6 +8,7 @@ E005 rest_framework missing     W005 heartbeats too rare             W105 MariaD
 E006 USE_TZ is off              W006 a connection per request        W106 database without SKIP LOCKED
 E007 no users and permissions   W008 webhooks over plain http
                                 W009 webhooks cannot be sent
+                                W012 a pool that waits too long
 I001 no packages for webhooks
 
 In `tasks/checks.py`, about the backend of Django's Tasks:
@@ -34,9 +35,11 @@ from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
 from django.db import connections
 
+from django_ojs import dburl
 from django_ojs.conf import FIELDS, Settings, ojs_settings
 
 _CheckResult = list[CheckMessage]
+_POOL = {"pool": dburl.POOL_OPTIONS}
 
 
 @register(Tags.compatibility)
@@ -44,7 +47,7 @@ def check_settings(**kwargs: Any) -> _CheckResult:
     """E001, E002: the keys of the `OJS` dict and the types of their values."""
     given = getattr(settings, "OJS", None) or {}
     if not isinstance(given, Mapping):
-        return [Error("OJS is not a dict.", hint='Write OJS = {"SERVICE_NAME": "shop"}.', id="ojs.E002")]
+        return [Error("OJS is not a dict.", hint='Write OJS = {"SERVICE_NAME": "shop"}.', id="django_ojs.E002")]
     return [problem for key, value in given.items() for problem in _check_setting(key, value)]
 
 
@@ -60,7 +63,9 @@ def check_middleware(**kwargs: Any) -> _CheckResult:
                 Chain.inspect(path, takes_async=takes_async)
             except Exception as error:  # noqa: BLE001 - whatever the site's own code raises is what is wrong
                 message = f"OJS['{name}']: {path!r} cannot be used: {error}"
-                problems.append(Error(message, hint="Name a function or class by its dotted path.", id="ojs.E003"))
+                problems.append(
+                    Error(message, hint="Name a function or class by its dotted path.", id="django_ojs.E003")
+                )
     return problems
 
 
@@ -72,7 +77,7 @@ def check_handlers(**kwargs: Any) -> _CheckResult:
     try:
         registry.autodiscover()
     except InvalidHandler as error:
-        return [Error(str(error), hint="Correct the @job that the message names.", id="ojs.E004")]
+        return [Error(str(error), hint="Correct the @job that the message names.", id="django_ojs.E004")]
     return []
 
 
@@ -82,13 +87,13 @@ def check_apps(**kwargs: Any) -> _CheckResult:
     problems: _CheckResult = []
     if not apps.is_installed("rest_framework"):
         hint = "Add 'rest_framework' to INSTALLED_APPS."
-        problems.append(Error("The HTTP binding needs Django REST framework.", hint=hint, id="ojs.E005"))
+        problems.append(Error("The HTTP binding needs Django REST framework.", hint=hint, id="django_ojs.E005"))
     if not settings.USE_TZ:
         hint = "Set USE_TZ = True: an instant without a time zone is not the same instant on every worker."
-        problems.append(Error("django-ojs needs time zone support.", hint=hint, id="ojs.E006"))
+        problems.append(Error("django-ojs needs time zone support.", hint=hint, id="django_ojs.E006"))
     if not apps.is_installed("channels"):
-        hint = "Add 'channels' to INSTALLED_APPS, or silence ojs.W003 if you do without."
-        problems.append(Caution("Without channels there is no WebSocket.", hint=hint, id="ojs.W003"))
+        hint = "Add 'channels' to INSTALLED_APPS, or silence django_ojs.W003 if you do without."
+        problems.append(Caution("Without channels there is no WebSocket.", hint=hint, id="django_ojs.W003"))
     return problems
 
 
@@ -106,7 +111,7 @@ def check_heartbeats(**kwargs: Any) -> _CheckResult:
         Caution(
             f"OJS['{name}'] is {limit:g} s, less than three heartbeats of {beat:g} s.",
             hint=f"Raise it to at least {3 * beat:g}, or lower OJS['HEARTBEAT_INTERVAL'].",
-            id="ojs.W005",
+            id="django_ojs.W005",
         )
         for name, limit in limits.items()
         if limit < 3 * beat
@@ -122,14 +127,14 @@ def check_webhooks(**kwargs: Any) -> _CheckResult:
     if not (missing := webhooks.missing()):
         return []
     message = f"Without {' and '.join(missing)} there are no webhooks."
-    return [Info(message, hint=f"{webhooks.HINT} Silence ojs.I001 if you do without.", id="ojs.I001")]
+    return [Info(message, hint=f"{webhooks.HINT} Silence django_ojs.I001 if you do without.", id="django_ojs.I001")]
 
 
 @register(Tags.database)
 def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W009: somebody waits for webhooks that this installation cannot send."""
     from django_ojs import webhooks
-    from django_ojs.operations.common import database
+    from django_ojs.database import database
 
     alias = database(None)
     if alias not in (databases or ()) or not (missing := webhooks.missing()):
@@ -140,7 +145,7 @@ def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -
     if not model._default_manager.using(alias).filter(active=True).exists():
         return []
     message = f"There are webhooks, and without {' and '.join(missing)} none is sent."
-    return [Caution(message, hint=f"{webhooks.HINT} Or delete the subscriptions.", id="ojs.W009")]
+    return [Caution(message, hint=f"{webhooks.HINT} Or delete the subscriptions.", id="django_ojs.W009")]
 
 
 @register(Tags.security, deploy=True)
@@ -148,8 +153,8 @@ def check_webhook_transport(**kwargs: Any) -> _CheckResult:
     """W008: outside a site's own network everybody on the way can read what plain http carries."""
     if not ojs_settings.WEBHOOK_ALLOW_HTTP:
         return []
-    hint = "Leave it out; put receivers of your own network behind TLS, too, or silence ojs.W008."
-    return [Caution("OJS['WEBHOOK_ALLOW_HTTP'] sends events unencrypted.", hint=hint, id="ojs.W008")]
+    hint = "Leave it out; put receivers of your own network behind TLS, too, or silence django_ojs.W008."
+    return [Caution("OJS['WEBHOOK_ALLOW_HTTP'] sends events unencrypted.", hint=hint, id="django_ojs.W008")]
 
 
 @register(Tags.security, deploy=True)
@@ -160,7 +165,7 @@ def check_anonymous(**kwargs: Any) -> _CheckResult:
             Caution(
                 "OJS['ALLOW_ANONYMOUS'] lets everybody enqueue, run and delete jobs.",
                 hint="Leave it out, and give callers keys: manage.py ojs_apikey create.",
-                id="ojs.W001",
+                id="django_ojs.W001",
             )
         ]
     return []
@@ -169,7 +174,7 @@ def check_anonymous(**kwargs: Any) -> _CheckResult:
 @register(Tags.compatibility, deploy=True)
 def check_pool(**kwargs: Any) -> _CheckResult:
     """W006: under ASGI each request has a thread of its own, so nothing but a pool keeps a connection."""
-    from django_ojs.operations.common import database
+    from django_ojs.database import database
 
     alias = database(None)
     config = settings.DATABASES.get(alias, {})
@@ -179,11 +184,39 @@ def check_pool(**kwargs: Any) -> _CheckResult:
     return [
         Caution(
             f"Under ASGI every request opens a connection of its own to the database {alias!r}: OJS over HTTP is slow.",
-            hint=_options_hint(alias, pool={"min_size": 1, "max_size": 16})
-            + " It takes psycopg[pool] and CONN_MAX_AGE = 0. Silence ojs.W006 if this site is served by WSGI only.",
-            id="ojs.W006",
+            hint=_options_hint(alias, **_POOL)
+            + " It takes psycopg[pool] and CONN_MAX_AGE = 0. Silence django_ojs.W006 if only WSGI serves this site.",
+            id="django_ojs.W006",
         )
     ]
+
+
+@register(Tags.compatibility, deploy=True)
+def check_pool_patience(**kwargs: Any) -> _CheckResult:
+    """W012: a pool that waits for long lets requests stall after the database has cut connections."""
+    from django_ojs.database import database
+
+    alias = database(None)
+    pool = settings.DATABASES.get(alias, {}).get("OPTIONS", {}).get("pool")
+    if not pool:
+        return []
+    given = pool if isinstance(pool, Mapping) else {}
+    waits = {"timeout": given.get("timeout", 30), "reconnect_timeout": given.get("reconnect_timeout", 300)}
+    long = [f"{name} is {seconds:g} s" for name, seconds in waits.items() if seconds > _POOL_PATIENCE]
+    if not long:
+        return []
+    return [
+        Caution(
+            f"The pool of the database {alias!r} is too patient ({' and '.join(long)}): requests stall for that long "
+            "after connections were cut.",
+            hint=_options_hint(alias, **_POOL),
+            id="django_ojs.W012",
+        )
+    ]
+
+
+#: Seconds of a pool's timeouts from which on it is too patient.
+_POOL_PATIENCE = 10
 
 
 @register(Tags.urls)
@@ -193,8 +226,11 @@ def check_urls(**kwargs: Any) -> _CheckResult:
         return []
     if _includes_us(_patterns()):
         return _check_auth()
-    hint = 'Add path("", include("django_ojs.urls")) to the root URLconf, or silence ojs.W002 if only Python enqueues.'
-    return [Caution("The URLs of django-ojs are not included.", hint=hint, id="ojs.W002")]
+    hint = (
+        'Add path("", include("django_ojs.urls")) to the root URLconf, '
+        "or silence django_ojs.W002 if only Python enqueues."
+    )
+    return [Caution("The URLs of django-ojs are not included.", hint=hint, id="django_ojs.W002")]
 
 
 def _check_auth() -> _CheckResult:
@@ -202,13 +238,13 @@ def _check_auth() -> _CheckResult:
     if not (missing := [app for app in needed if not apps.is_installed(app)]):
         return []
     hint = f"Add {' and '.join(map(repr, missing))} to INSTALLED_APPS; sessions and their middleware can stay away."
-    return [Error("The HTTP binding needs Django's users and permissions.", hint=hint, id="ojs.E007")]
+    return [Error("The HTTP binding needs Django's users and permissions.", hint=hint, id="django_ojs.E007")]
 
 
 @register(Tags.database)
 def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W101 to W106: the database that holds the jobs is set up for many workers."""
-    from django_ojs.operations.common import database
+    from django_ojs.database import database
 
     alias = database(None)
     if alias not in (databases or ()):
@@ -222,18 +258,34 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     if key not in FIELDS:
         near = difflib.get_close_matches(str(key).upper(), FIELDS, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(FIELDS))}."
-        yield Error(f"OJS has no setting {key!r}.", hint=hint, id="ojs.E001")
+        yield Error(f"OJS has no setting {key!r}.", hint=hint, id="django_ojs.E001")
         return
     wanted = typing.get_type_hints(Settings)[key]
     if not _fits(value, wanted):
-        yield Error(f"OJS[{key!r}] is {value!r:.80}.", hint=f"It must be {_describe(wanted)}.", id="ojs.E002")
+        yield Error(f"OJS[{key!r}] is {value!r:.80}.", hint=f"It must be {_describe(wanted)}.", id="django_ojs.E002")
     elif key == "REDACT":
         from django_ojs.policies import redaction
 
         for problem in redaction.problems(value):
-            yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="ojs.E002")
+            yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="django_ojs.E002")
+    elif key == "REPLAY_RULES":
+        from django_ojs.errors import InvalidRequest
+        from django_ojs.policies import replayrules
+
+        try:
+            replayrules.parse_all(value)
+        except InvalidRequest as error:
+            yield Error(
+                f"OJS['REPLAY_RULES'] is wrong. {error}", hint="See docs/dead-letters.md.", id="django_ojs.E002"
+            )
+    elif key == "RETRY":
+        from django_ojs.policies import members
+
+        for unknown in members.in_policy("retry", value, "OJS['RETRY']"):
+            hint = f"There are {', '.join(sorted(members.POLICIES['retry']))}."
+            yield Error(f"{unknown.path} {unknown.sentence()}", hint=hint, id="django_ojs.E002")
     elif isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-        yield Error(f"OJS[{key!r}] is {value!r}.", hint="It must not be negative.", id="ojs.E002")
+        yield Error(f"OJS[{key!r}] is {value!r}.", hint="It must not be negative.", id="django_ojs.E002")
 
 
 def _fits(value: Any, wanted: Any) -> bool:
@@ -265,7 +317,7 @@ def _describe(wanted: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_describe(option) for option in arguments)
     if origin is tuple:
-        return "a list of strings"
+        return "a list of strings" if arguments[0] is str else "a list of dicts"
     if origin is not None:
         return "a dict"
     names = {str: "a string", int: "a whole number", float: "a number", bool: "True or False", type(None): "None"}
@@ -313,13 +365,13 @@ def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:
         patience = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
     if journal not in ("wal", "memory"):  # a database in memory has no journal to speak of
         message = f"SQLite's journal mode is {journal}: every write stops all readers."
-        yield Caution(message, hint=hint, id="ojs.W101")
+        yield Caution(message, hint=hint, id="django_ojs.W101")
     if (connection.transaction_mode or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         message = "SQLite transactions take the write lock late: two workers fail with 'database is locked'."
-        yield Caution(message, hint=hint, id="ojs.W102")
+        yield Caution(message, hint=hint, id="django_ojs.W102")
     if patience < 10_000:
         message = f"SQLite waits {patience} ms for a lock, too little beside several workers."
-        yield Caution(message, hint=hint, id="ojs.W103")
+        yield Caution(message, hint=hint, id="django_ojs.W103")
 
 
 def _check_postgresql(alias: str, connection: Any) -> Iterator[CheckMessage]:
@@ -330,7 +382,7 @@ def _check_postgresql(alias: str, connection: Any) -> Iterator[CheckMessage]:
         yield Caution(
             f"PostgreSQL runs at isolation level {level}: claims of several workers fail instead of sharing the work.",
             hint=f'Leave "isolation_level" out of DATABASES["{alias}"]["OPTIONS"]; read committed is the default.',
-            id="ojs.W104",
+            id="django_ojs.W104",
         )
 
 
@@ -342,11 +394,11 @@ def _check_mysql(alias: str, connection: Any) -> Iterator[CheckMessage]:
         yield Caution(
             f"The database runs at isolation level {level}: its gap locks make workers wait for each other.",
             hint=_options_hint(alias, isolation_level="read committed"),
-            id="ojs.W105",
+            id="django_ojs.W105",
         )
     if not connection.features.has_select_for_update_skip_locked:
         message = "This database has no SKIP LOCKED: workers claim one after the other."
-        yield Caution(message, hint="Use MariaDB 10.6 or newer, or MySQL 8.", id="ojs.W106")
+        yield Caution(message, hint="Use MariaDB 10.6 or newer, or MySQL 8.", id="django_ojs.W106")
 
 
 _VENDORS: dict[str, Callable[[str, Any], Iterator[CheckMessage]]] = {

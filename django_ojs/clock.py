@@ -1,34 +1,78 @@
-"""The one clock. Everything that asks for the time asks here, so that tests own it.
+"""Give the time: all code asks this clock, so that tests can stop it.
 
-Hosts disagree about the time, and what is due or whose lease is over must not depend on who looks. So on a server
-database `now(using)` is this host's clock plus how far the database's is ahead of it, which is looked up each minute.
+Whether a job is due, and whether a reservation or a lease is over, must not depend on the host that looks, nor on an
+operator or an NTP daemon that sets a host's wall clock while jobs run. So `now()` is an instant that was looked up
+once, plus the time that has passed since by a clock that nothing can set:
+
+- **PostgreSQL, MariaDB, MySQL**: the database's time, asked again each minute. A host's wall clock does not matter.
+- **SQLite**: the wall clock of this host, looked at again each minute. Where it has been set, `now()` goes faster or
+  slower by at most 5 % until the two agree: no reservation ends before its holder could renew it, no delayed job
+  starts early, and time never stands still or goes back, so that schedules go on firing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from django.db import connections
 
+logger = logging.getLogger(__name__)
+
 UTC = dt.UTC
 _RESYNC_SECONDS = 60.0
+_SLEW = 0.05  #: how much faster or slower than time itself `now()` may go to meet a wall clock that was set
+_STEP_SECONDS = 1.0  #: a wall clock that is further away has been set, and the log says so
+_ASK = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}
+
+#: Linux's boot clock and macOS's monotonic clock go on while the machine sleeps; `time.monotonic` need not.
+_TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC if sys.platform == "darwin" else None)
+
+
+class _Anchor(NamedTuple):
+    """An instant, when it was looked up by the clock that nothing can set (seconds), and how fast to meet the wall
+    clock from there."""
+
+    instant: dt.datetime
+    at: float
+    slew: float = 0.0
+
+    def time(self, ticks: float) -> dt.datetime:
+        passed = ticks - self.at
+        return self.instant + dt.timedelta(seconds=passed + self.slew * min(passed, _RESYNC_SECONDS))
+
 
 _override: dt.datetime | None = None
-_offsets: dict[str, tuple[float, dt.timedelta]] = {}
+_host: _Anchor | None = None
+_databases: dict[str, _Anchor] = {}
+_asked_last: str | None = None
+_gap_logged = False
 _stamp_lock = threading.Lock()
 _last_stamp = dt.datetime.min.replace(tzinfo=UTC)
 
 
 def now(using: str | None = None) -> dt.datetime:
-    """The current instant, UTC. With a database alias: as that database sees it."""
+    """The current instant, UTC. With a database alias: as that database sees it.
+
+    Without one it asks no database: it is the time of the server database that was asked last, else this host's.
+    A caller that compares the time with what another process has stored names the database.
+    """
     if _override is not None:
         return _override
-    local = dt.datetime.now(UTC)
-    return local if using is None else local + _offset(using)
+    ticks = _ticks()
+    alias = using or _asked_last
+    known = _databases.get(alias) if alias is not None else None
+    if known is not None and (using is None or ticks - known.at < _RESYNC_SECONDS):
+        return known.time(ticks)
+    if using is None or connections[using].vendor not in _ASK:
+        return _host_time(ticks)
+    return _ask(using)
 
 
 def stamps(count: int, using: str | None = None) -> dt.datetime:
@@ -47,32 +91,59 @@ def stamps(count: int, using: str | None = None) -> dt.datetime:
     return first
 
 
-def _offset(using: str) -> dt.timedelta:
-    connection = connections[using]
-    if connection.vendor == "sqlite":
-        return dt.timedelta(0)
-    known = _offsets.get(using)
-    if known is not None and time.monotonic() - known[0] < _RESYNC_SECONDS:
-        return known[1]
-    return _measure(using)
+def forget() -> None:
+    """Look everything up again at the next call. For tests."""
+    global _host, _asked_last, _gap_logged
+    _host, _asked_last, _gap_logged = None, None, False
+    _databases.clear()
 
 
-def _measure(using: str) -> dt.timedelta:
-    sql = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP(6)"}.get(connections[using].vendor)
-    if sql is None:
-        return dt.timedelta(0)
-    before = dt.datetime.now(UTC)
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql)
+def _ticks() -> float:
+    """Seconds by the clock that nothing can set."""
+    return time.monotonic() if _TICKING is None else time.clock_gettime(_TICKING)
+
+
+def _wall() -> dt.datetime:
+    return dt.datetime.now(UTC)
+
+
+def _host_time(ticks: float) -> dt.datetime:
+    """The wall clock as this process first saw it, plus what has passed since; one that was set is met slowly."""
+    global _host, _gap_logged
+    if _host is None:
+        _host = _Anchor(_wall(), ticks)
+    shown = _host.time(ticks)
+    if ticks - _host.at < _RESYNC_SECONDS:
+        return shown
+    gap = (_wall() - shown).total_seconds()
+    _host = _Anchor(shown, ticks, max(-_SLEW, min(_SLEW, gap / _RESYNC_SECONDS)))
+    if abs(gap) > _STEP_SECONDS and not _gap_logged:
+        logger.warning(
+            "The clock of this host was set %s by %.0f s. Jobs and schedules follow it by %.0f s a minute, so that "
+            "none is lost. To follow it at once, stop all processes that use the jobs' database and start them again.",
+            "forward" if gap > 0 else "back", abs(gap), _SLEW * 60,
+        )  # fmt: skip
+    _gap_logged = abs(gap) > _STEP_SECONDS
+    return shown
+
+
+def _ask(using: str) -> dt.datetime:
+    """Ask a server database for the time, and remember it."""
+    global _asked_last
+    with connections[using].cursor() as cursor:  # which may have to connect first
+        before = _ticks()
+        cursor.execute(_ASK[connections[using].vendor])
         theirs: dt.datetime = cursor.fetchone()[0]
-    after = dt.datetime.now(UTC)
+        wall, after = _wall(), _ticks()
     if theirs.tzinfo is None:
         theirs = theirs.replace(tzinfo=UTC)
-    offset = theirs - (before + (after - before) / 2)
-    if abs(offset) < max(after - before, dt.timedelta(milliseconds=5)):
-        offset = dt.timedelta(0)  # within the error of the measurement: the same clock
-    _offsets[using] = (time.monotonic(), offset)
-    return offset
+    # The answer was made somewhere between the two. Where the wall clock says the same within that error, the two
+    # are one clock, and all processes of this host agree to the microsecond.
+    answered = theirs + dt.timedelta(seconds=(after - before) / 2)
+    if abs((wall - answered).total_seconds()) < max(after - before, 0.005):
+        answered = wall
+    _databases[using], _asked_last = _Anchor(answered, after), using
+    return answered
 
 
 def freeze(instant: dt.datetime | None) -> None:

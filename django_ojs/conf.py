@@ -1,4 +1,4 @@
-"""The site's choices: one typed object made from the `OJS` dict of Django's settings.
+"""Read the site's settings: one typed object made from the `OJS` dict of Django's settings.
 
 `ojs_settings.MAX_BATCH_SIZE` reads the value; unknown keys and wrong types are reported by the system
 checks (`checks.py`), and the object is rebuilt when a test changes the setting.
@@ -28,7 +28,7 @@ PerSecond = Annotated[float, "per second"]
 class Settings:
     """Every key of the `OJS` dict with its type, unit and default.
 
-    The reference is made of this class: a plain comment begins a section, `#:` speaks of the key below it.
+    The reference is made of this class: a plain comment begins a section, `#:` describes the key below it.
     """
 
     # The server
@@ -51,7 +51,7 @@ class Settings:
     PRIORITY_LEVELS: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"HIGH": 3, "NORMAL": 2, "LOW": 1})
     #: Execution timeout of a job that names none.
     DEFAULT_TIMEOUT: WholeSeconds = 1800
-    #: How long a claim holds when neither request, job nor queue says (decision of the protocol: 1800).
+    #: How long a claim holds when neither request, job nor queue says (the protocol's default: 1800).
     VISIBILITY_TIMEOUT: WholeSeconds = 1800
     #: What our own worker asks for and renews, for jobs without a value of their own.
     WORKER_VISIBILITY_TIMEOUT: WholeSeconds = 60
@@ -69,8 +69,11 @@ class Settings:
     #: How long a stopping worker lets its jobs finish. Where the setting is left out, the environment variable
     #: `OJS_SHUTDOWN_GRACE_PERIOD` says it, in seconds.
     SHUTDOWN_GRACE_PERIOD: Seconds = 25.0
+    #: Directory on the worker's machine for the outcomes of jobs that a worker could not report, because it stopped
+    #: while the database was away. The next worker that starts there reports them. Empty: none are kept.
+    WORKER_SPOOL: str = ""
     # Maintenance
-    #: Whether maintenance mode with an estimated end ends by itself then, where whoever switched it on did not say.
+    #: Whether maintenance mode with an estimated end ends by itself then, unless the operator chose when starting it.
     MAINTENANCE_AUTO_END: bool = False
     # Limits
     #: Largest serialised envelope.
@@ -99,7 +102,7 @@ class Settings:
     #: Whether `job.completed` events carry the job's result.
     RESULTS_IN_EVENTS: bool = True
     #: Whether the log also holds the extension events that come with every workflow and every result
-    #: (`events.catalogue.ON_REQUEST`). Like all of an extension they are shown to who names them exactly.
+    #: (`events.catalogue.ON_REQUEST`). As with all extensions, only readers that name them exactly get them.
     EXTENSION_EVENTS: bool = False
     #: Age at which events are pruned.
     EVENT_RETENTION: Seconds = 168 * 3600.0
@@ -154,6 +157,10 @@ class Settings:
     )
     #: How many jobs the dead letter queue keeps, newest first.
     DEAD_LETTER_MAX_COUNT: int = 10_000
+    #: Rules by which the scheduler retries dead letters, such as
+    #: `{"name": "payments", "filter": {"queue": "payments"}, "delay": "PT1H", "max_replays": 3}`.
+    #: Rules that operators make come after these (docs/dead-letters.md).
+    REPLAY_RULES: tuple[Mapping[str, Any], ...] = ()
     #: How long an idempotency key is remembered.
     IDEMPOTENCY_TTL: Seconds = 86_400.0
     # Webhooks
@@ -253,21 +260,31 @@ class LazySettings:
             "EXECUTION_MIDDLEWARE",
             "REALTIME_ALLOWED_ORIGINS",
             "INDEXED_FILTERS",
+            "REPLAY_RULES",
         ):
             if name in known:
                 known[name] = tuple(known[name])
         if "SHUTDOWN_GRACE_PERIOD" not in known:
-            with contextlib.suppress(ValueError):  # `ojs_worker`, whom it concerns, refuses to start with such a value
+            with contextlib.suppress(ValueError):  # `ojs_worker`, which uses it, refuses to start with such a value
                 known |= grace_from_environment()
         return Settings(**known)
 
     def __getattr__(self, name: str) -> Any:
-        if self._wrapped is None:
-            self._wrapped = self._load()
-        return getattr(self._wrapped, name)
+        """Only for what is not in `__dict__`, where each key goes when it is first read."""
+        wrapped = self._wrapped
+        if wrapped is None:
+            wrapped = self._wrapped = self._load()
+        value = getattr(wrapped, name)
+        if name in FIELDS:
+            self.__dict__[name] = value
+            if self._wrapped is not wrapped:  # reset by another thread meanwhile
+                self.__dict__.pop(name, None)
+        return value
 
     def reset(self) -> None:
         self._wrapped = None
+        for name in FIELDS:
+            self.__dict__.pop(name, None)
 
 
 #: Typed as what it stands for, so that editors and mypy know each key.

@@ -1,4 +1,4 @@
-"""Deadlocks, serialization failures and busy locks: the database answered, only somebody was in the way.
+"""Runs operations again that lost a race: deadlocks, serialization failures and busy locks.
 
 The loser of such a race has changed nothing and simply does it again. That is possible only where the
 transaction is ours alone: inside the caller's, the caller has to.
@@ -10,10 +10,13 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar, cast
 
-from django.db import Error, OperationalError, connections, router
+from django.db import Error, OperationalError, connections
+from django.db.models import Q
+
+from django_ojs.database import database
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +33,7 @@ _CODES = frozenset({1205, 1213})
 
 
 def is_contention(error: BaseException) -> bool:
-    """Whether the database answered, and only somebody else was in the way."""
+    """Whether the database answered, and only another transaction was in the way."""
     return (
         getattr(error.__cause__, "sqlstate", None) in _STATES
         or (bool(error.args) and error.args[0] in _CODES)
@@ -48,7 +51,10 @@ def retried(operation: Callable[P, T]) -> Callable[P, T]:
             try:
                 return operation(*args, **kwargs)
             except OperationalError as error:
-                if not is_contention(error) or connections[_database(kwargs)].in_atomic_block:
+                if (
+                    not is_contention(error)
+                    or connections[database(cast("str | None", kwargs.get("using")))].in_atomic_block
+                ):
                     raise
             time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311
         return operation(*args, **kwargs)
@@ -56,11 +62,50 @@ def retried(operation: Callable[P, T]) -> Callable[P, T]:
     return wrapper
 
 
+def in_callers_transaction(using: str) -> bool:
+    """Whether an `atomic` block is open on this connection that ends when the caller wants.
+
+    That of a `TestCase` is none: it never commits, and so a test sees at once what would follow the commit.
+    """
+    return not all(getattr(block, "_from_testcase", False) for block in connections[using].atomic_blocks)
+
+
+def commits_later(using: str) -> bool:
+    """Whether what is written on this connection now is committed when the caller wants: in an `atomic` block of the
+    caller's (`in_callers_transaction`), or because autocommit is off."""
+    connection = connections[using]
+    return in_callers_transaction(using) or not (connection.in_atomic_block or connection.get_autocommit())
+
+
+def piece_by_piece(act: Callable[[Q, bool], int], pieces: Callable[[], Iterable[Q]], using: str) -> int:
+    """`act` on all at once; where another transaction holds what some need, on each of `pieces` by itself.
+
+    `act` is given what to act on, and whether it may wait for others: inside the caller's transaction it has to.
+
+    Returns the sum of what the acts return. The pieces that still cannot be had are left alone, for the next time.
+    """
+    if connections[using].in_atomic_block:
+        return act(Q(), True)
+    try:
+        return act(Q(), False)
+    except OperationalError as error:
+        if not is_contention(error):
+            raise
+    done = 0
+    for piece in pieces():
+        try:
+            done += act(piece, False)
+        except OperationalError as error:
+            if not is_contention(error):
+                raise
+    return done
+
+
 def harmless(act: Callable[[], None], using: str) -> Callable[[], None]:
     """`act`, for behind a commit: there it raises nothing of the database's, and logs it instead.
 
     By then the caller's work is stored, so an error would have it done twice, by the caller or by `retried`. Only for
-    what may be missing until somebody does it again. Inside a transaction errors are raised, since they spoil it.
+    what may be missing until it is done again. Inside a transaction errors are raised, since they spoil it.
     """
 
     def call() -> None:
@@ -72,9 +117,3 @@ def harmless(act: Callable[[], None], using: str) -> Callable[[], None]:
             logger.warning("What was to follow a commit could not be done.", exc_info=True)
 
     return call
-
-
-def _database(kwargs: dict[str, Any]) -> str:
-    from django_ojs.models import Job
-
-    return kwargs.get("using") or router.db_for_write(Job)

@@ -1,8 +1,8 @@
-"""The registration of a schedule: from what clients send to values, and from a schedule to what they read.
+"""Parse the registration of a schedule, and render a schedule for clients. Uses no database.
 
-Clients spell it in several ways (orchestration 2.2): the expression is `cron`, `expression` or `schedule`, the
-job stands flat beside it or in `job_template`. All are read, all are written, and two spellings in one body
-must agree. No database here.
+Clients spell it in several ways (orchestration 2.2): the expression is `cron`, `expression` or `schedule`, and the
+members of the job are beside it or in `job_template`. All spellings are read and all are written; two spellings in one
+body must agree.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from django_ojs import envelope
 from django_ojs.errors import InvalidPayload, InvalidRequest
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import cron, zones
 from django_ojs.policies.cronfields import InvalidExpression
 from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.policies.faults import member_fault as fault
 from django_ojs.policies.overlap import OverlapPolicy
 from django_ojs.policies.source import SYSTEM, TOP_LEVEL
-from django_ojs.told import reason, told
 
 if TYPE_CHECKING:
     from django_ojs.models import CronSchedule
@@ -41,7 +41,7 @@ _DELAYS = frozenset({"scheduled_at", "delay_until", "pending"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CronSpec:
-    """A valid schedule that somebody asks for; `template` is the envelope of its jobs."""
+    """A valid schedule to register; `template` is the envelope of its jobs."""
 
     name: str
     expression: str
@@ -59,18 +59,18 @@ class CronSpec:
 
 
 def parse(body: Mapping[str, Any], *, now: dt.datetime, base: CronSchedule | None = None) -> CronSpec:
-    """The schedule that `body` asks for; with a `base`, what becomes of that when the members of `body` change.
+    """The schedule that `body` asks for; with a `base`, that schedule with the members of `body` changed.
 
-    Raises InvalidRequest (400), naming the member, for whatever cannot be meant; PayloadTooLarge (413).
+    Raises InvalidRequest (400), naming the member, for an invalid one; PayloadTooLarge (413).
     """
     name = check_name(body.get("name") if base is None else body.get("name", base.name))
     if base is not None and name != base.name:
-        raise fault("name", told("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
+        raise fault("name", phrase("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
     timezone = _timezone(body, base.timezone if base else zones.UTC_NAME)
     template, spec = _job(body, base.document if base else {}, now)
     policy = _policy(body, base.overlap_policy if base else OverlapPolicy.SKIP)
     if policy is OverlapPolicy.ENQUEUE and _DELAYS & {*template, *(template.get("options") or {})}:
-        raise fault("overlap_policy", told("cannot be enqueue for jobs that are delayed or pending"), policy.value)
+        raise fault("overlap_policy", phrase("cannot be enqueue for jobs that are delayed or pending"), policy.value)
     return CronSpec(
         name=name,
         expression=_expression(body, base.expression if base else None, timezone),
@@ -88,7 +88,7 @@ def check_name(value: object) -> str:
     """`value` if it can name a schedule. Raises InvalidRequest."""
     if isinstance(value, str) and len(value) <= MAX_NAME and _NAME.fullmatch(value):
         return value
-    message = told(
+    message = phrase(
         "must be 1 to %(most)s lowercase letters, digits, hyphens and dots, starting with a letter or digit, "
         "such as nightly-report",
         most=MAX_NAME,
@@ -97,7 +97,7 @@ def check_name(value: object) -> str:
 
 
 def render(schedule: CronSchedule) -> dict[str, Any]:
-    """The entry as every reader knows it (orchestration 2.6)."""
+    """The entry for clients, in every spelling (orchestration 2.6)."""
     document = schedule.document
     job = {
         "type": schedule.type,
@@ -128,19 +128,6 @@ def render(schedule: CronSchedule) -> dict[str, Any]:
     }
 
 
-def fault(field: str, message: str, received: Any = None, *, canonical: str = "", hint: str = "") -> InvalidRequest:
-    """The 400 for one member of a registration; `message` begins after its name, without a full stop."""
-    details = {
-        "field": field,
-        "expected": message.removeprefix("must be "),
-        "received": shorten(received),
-        "validation_errors": [{"path": field, "message": f"{field}: {message}."}],
-    }
-    return InvalidRequest(
-        told("%(field)s: %(problem)s.", field=field, problem=message), details=details, canonical=canonical, hint=hint
-    )
-
-
 def _expression(body: Mapping[str, Any], kept: str | None, timezone: str) -> str:
     given = {name: body[name] for name in _EXPRESSION if body.get(name) is not None}
     field, value = next(iter(given.items()), ("cron", kept))
@@ -169,11 +156,13 @@ def _job(body: Mapping[str, Any], kept: Mapping[str, Any], now: dt.datetime) -> 
     flat = {name: value for name, value in body.items() if name in _JOB and value is not None}
     nested = body.get("job_template")
     if nested is not None and not isinstance(nested, dict):
-        raise fault("job_template", told("must be an object with at least a type"), nested)
+        raise fault("job_template", phrase("must be an object with at least a type"), nested)
     inner = {name: value for name, value in (nested or {}).items() if value is not None}
     if "id" in inner:
         raise fault(
-            "job_template.id", told("must be absent: every job of a schedule gets an id of its own"), inner["id"]
+            "job_template.id",
+            phrase("must be absent: every job of a schedule gets an id of its own"),
+            inner["id"],
         )
     for name in flat.keys() & inner.keys():
         if flat[name] != inner[name]:
@@ -200,7 +189,9 @@ def _of_job(error: InvalidPayload, prefix: str) -> InvalidRequest:
         {**entry, "path": f"{prefix}{entry['path']}"} for entry in error.details.get("validation_errors", ())
     ]
     return InvalidRequest(
-        told("%(prefix)s%(problem)s", prefix=prefix, problem=reason(error)), details=details, canonical=error.canonical
+        phrase("%(prefix)s%(problem)s", prefix=prefix, problem=reason(error)),
+        details=details,
+        canonical=error.canonical,
     )
 
 
@@ -209,14 +200,14 @@ def _policy(body: Mapping[str, Any], kept: str) -> OverlapPolicy:
     if value is None:
         return OverlapPolicy(kept)
     if not isinstance(value, str) or value not in _POLICIES:
-        raise fault("overlap_policy", told("must be one of %(words)s", words=", ".join(_POLICIES)), value)
+        raise fault("overlap_policy", phrase("must be one of %(words)s", words=", ".join(_POLICIES)), value)
     return _POLICIES[value]
 
 
 def _flag(body: Mapping[str, Any], field: str, kept: bool) -> bool:
     value = body.get(field)
     if value is not None and not isinstance(value, bool):
-        raise fault(field, told("must be true or false"), value)
+        raise fault(field, phrase("must be true or false"), value)
     return kept if value is None else value
 
 
@@ -227,7 +218,7 @@ def _text(body: Mapping[str, Any], field: str, kept: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_DESCRIPTION or "\0" in value or not _is_utf8(value):
         raise fault(
             field,
-            told("must be a text of at most %(most)s characters", most=MAX_DESCRIPTION),
+            phrase("must be a text of at most %(most)s characters", most=MAX_DESCRIPTION),
             value,
         )
     return value
@@ -238,7 +229,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _contradiction(field: str, other: str, received: Any) -> InvalidRequest:
-    return fault(other, told("must not say anything else than %(field)s; give one of them", field=field), received)
+    return fault(other, phrase("must not say anything else than %(field)s; give one of them", field=field), received)
 
 
 def _time(instant: dt.datetime | None) -> str | None:

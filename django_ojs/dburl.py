@@ -8,13 +8,19 @@
 
 Names and passwords are percent-decoded. Of the query, `conn_max_age`, `conn_health_checks` and
 `atomic_requests` are settings of Django; everything else is an option of the database driver.
+
+dj-database-url reads the URL. By hand is what it lacks: the way back, paths relative to a folder, the options that the
+claim needs on SQLite, pools, and Django's own settings in a query.
 """
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
+
+import dj_database_url
 
 #: What the claim needs on SQLite: readers beside one writer, and the write lock taken when a transaction
 #: begins, so that the busy timeout (seconds) applies. A lock taken later fails at once instead.
@@ -31,9 +37,17 @@ ENGINES = {
     "mariadb": "django.db.backends.mysql",
 }
 #: Under ASGI each request has a thread of its own, so a kept connection would only be left behind: none is
-#: kept unless the URL asks, by `?pool=true` (PostgreSQL) or, under WSGI and in workers, `?conn_max_age=60`.
+#: kept unless the URL asks, by `?pool=true` (PostgreSQL: `POOL_OPTIONS`) or, under WSGI and in workers,
+#: `?conn_max_age=60`.
 SERVER_SETTINGS: dict[str, Any] = {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
+#: A pool of psycopg for a server, as Django takes it in `OPTIONS["pool"]`. `timeout` is how long a request waits for a
+#: connection before it is answered with 503, and `reconnect_timeout` how long the pool goes on with an attempt to
+#: connect, ever more rarely, before the next request begins a new one; both in seconds. With psycopg's own 30 and 300,
+#: requests stall for 30 to 60 s after connections were cut, and for as long after an outage of the database.
+POOL_OPTIONS: dict[str, Any] = {"min_size": 1, "max_size": 16, "timeout": 5, "reconnect_timeout": 2}
 DJANGO_KEYS = {"conn_max_age", "conn_health_checks", "atomic_requests", "disable_server_side_cursors"}
+
+dj_database_url.register("mariadb", ENGINES["mariadb"])
 
 
 def parse(url: str, base: Path) -> dict[str, Any]:
@@ -41,22 +55,39 @@ def parse(url: str, base: Path) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.scheme not in ENGINES or not parts.path.strip("/"):
         raise ValueError(f"A database URL is <{'|'.join(ENGINES)}>://[user:password@host:port]/name, see {__name__}.")
-    query = {key: _value(text) for key, text in parse_qsl(parts.query)}
-    config: dict[str, Any] = {"ENGINE": ENGINES[parts.scheme], "NAME": unquote(parts.path[1:])}
+    config: dict[str, Any] = {**dj_database_url.parse(url)}
+    query = {key: _value(value) for key, value in config.pop("OPTIONS", {}).items()}
     if parts.scheme == "sqlite":
-        config["NAME"] = base / config["NAME"]
-        config["OPTIONS"] = dict(SQLITE_OPTIONS)
+        config = {"ENGINE": config["ENGINE"], "NAME": base / config["NAME"], "OPTIONS": dict(SQLITE_OPTIONS)}
     else:
-        config |= SERVER_SETTINGS | {
-            "HOST": unquote(parts.hostname or ""),
-            "PORT": parts.port or "",
-            "USER": unquote(parts.username or ""),
-            "PASSWORD": unquote(parts.password or ""),
-            "OPTIONS": {"charset": "utf8mb4"} if ENGINES[parts.scheme].endswith("mysql") else {},
-        }
+        config |= SERVER_SETTINGS | {"OPTIONS": {"charset": "utf8mb4"} if config["ENGINE"].endswith("mysql") else {}}
     config |= {key.upper(): query.pop(key) for key in DJANGO_KEYS & query.keys()}
     config["OPTIONS"] |= query
+    if config["OPTIONS"].get("pool") is True:
+        config["OPTIONS"]["pool"] = dict(POOL_OPTIONS)
     return config
+
+
+_renewing = threading.Lock()
+
+
+def renew_pool(connection: Any) -> None:
+    """Replace the connections of a pool that are cut, in a thread of its own; without a pool, do nothing.
+
+    For when a request has met a cut connection. Left to themselves, the next requests would find the others one by
+    one, and wait longer after each.
+    """
+    pool = getattr(connection, "pool", None)
+    if pool is None or not _renewing.acquire(blocking=False):
+        return
+
+    def renew() -> None:
+        try:
+            pool.check()
+        finally:
+            _renewing.release()
+
+    threading.Thread(target=renew, name="ojs-pool", daemon=True).start()
 
 
 def unparse(config: dict[str, Any]) -> str:
@@ -76,9 +107,7 @@ def extended(url: str, query: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
 
 
-def _value(text: str) -> Any:
-    """`true`, `false`, `none` and whole numbers of a query as what they mean."""
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    return int(text) if text.lstrip("-").isdigit() else text
+def _value(found: Any) -> Any:
+    """A value of a query: the last of several under one name, and `none` as what it means."""
+    value = found[-1] if isinstance(found, list) else found
+    return None if isinstance(value, str) and value.lower() == "none" else value

@@ -18,7 +18,9 @@ from typing import Any
 from django_ojs import clock, jsontext
 from django_ojs.conf import Settings, ojs_settings
 from django_ojs.errors import OJSError
-from django_ojs.policies import attributes, codecs, limits, results, timeouts
+from django_ojs.messages import phrase
+from django_ojs.policies import attributes, limits, members, results, timeouts
+from django_ojs.policies import attributes as codecs
 from django_ojs.policies.attributes import SPECVERSION
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.faults import fault
@@ -28,7 +30,6 @@ from django_ojs.policies.ratelimit import RatePolicy
 from django_ojs.policies.source import Source
 from django_ojs.policies.unique import UniquePolicy
 from django_ojs.states import State
-from django_ojs.told import told
 
 __all__ = ["SPECVERSION", "JobSpec", "Problem", "new_id", "parse", "render", "trace_id_in", "trace_id_of", "validate"]
 
@@ -66,6 +67,7 @@ class JobSpec:
     workflow_id: uuid.UUID | None = None  #: set by the workflow that the job belongs to, never by a client
     rate_limit: RatePolicy | None = None
     trace_id: str = ""
+    warnings: tuple[dict[str, Any], ...] = ()  #: which of its members mean nothing, for the answer
     extra: dict[str, Any] = field(default_factory=dict)
     args_text: str = "[]"
     meta_text: str = "{}"
@@ -81,7 +83,7 @@ def parse(
     """
     try:
         if not isinstance(document, dict):
-            raise fault("job", told("must be a JSON object with at least type and args"), document)
+            raise fault("job", phrase("must be a JSON object with at least type and args"), document)
         return _parse(document, now, settings)
     except OJSError as error:
         if index is not None:
@@ -105,11 +107,11 @@ def render(row: Mapping[str, Any], *, dialect: str | None = None) -> dict[str, A
         envelope |= jsontext.loads(row["extra"])
     if row.get("workflow_id") is not None:
         envelope["workflow_id"] = str(row["workflow_id"])
-        envelope |= row.get("lineage", {})  # put there by operations.lineage
+        envelope |= row.get("lineage", {})  # put there by workflows.graphs
     envelope["state"] = str(state)
     envelope["attempt"] = row["attempt"]
     envelope["max_attempts"] = row["max_attempts"]
-    if "progress" in row:  # put there by operations.progress
+    if "progress" in row:  # put there by jobs.progress
         envelope |= row["progress"]
     errors = jsontext.loads(row["errors"]) if row["errors"] else []
     _render_times(envelope, row, state)
@@ -183,6 +185,7 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
     spec.rate_limit = attributes.rate_limit(source, extra)
     spec.result_ttl = attributes.result_ttl(source, extra)
     spec.unique_policy = attributes.unique_policy(source)
+    spec.warnings = members.warnings(members.in_job(source.document))
     if spec.unique_policy is not None and "args" in spec.unique_policy.dimensions and codecs.is_encoded(spec.meta):
         spec.unique_policy = None  # a key made of them would mean nothing (orchestration 7)
     if spec.unique_policy is not None:

@@ -1,14 +1,14 @@
 """One exception per error code of the HTTP binding: code, status, whether a retry can help, details.
 
 Operations raise these; every binding renders them with `OJSError.as_dict()`. A message says what is
-wrong and what to do about it, and holds no secret. One that an operator may meet in the admin is `told`.
+wrong and what to do about it, and holds no secret. One that an operator may meet in the admin is `phrase`.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from django_ojs.told import told
+from django_ojs.messages import phrase
 
 DOCS_URL = "https://openjobspec.org/errors/"
 
@@ -174,7 +174,7 @@ class NotFound(OJSError):
         """`resource_type` is `job`, `dead_letter_job`, `worker`, `queue`, ..."""
         label = resource_type.replace("_", " ").capitalize()
         details = {"resource_type": resource_type, "resource_id": resource_id}
-        message = told("%(kind)s '%(id)s' not found.", kind=told(label), id=resource_id)
+        message = phrase("%(kind)s '%(id)s' not found.", kind=phrase(label), id=resource_id)
         return cls(message, details=details, hint=f"Check the {label.lower()} id.")
 
 
@@ -219,18 +219,18 @@ class InvalidStateTransition(Conflict):
         canonical = {"completed": "JOB_ALREADY_COMPLETED", "cancelled": "JOB_ALREADY_CANCELLED"}.get(current or "", "")
         details = {"job_id": job_id, "current_state": current, "attempted": verb, "attempted_state": target} | facts
         values = {"verb": called or verb, "job": job_id, "state": current, "target": target}
-        message = told(
+        message = phrase(
             "Cannot %(verb)s job '%(job)s': it is %(state)s, and %(verb)s leads to %(target)s from other states only.",
             **values,
         )
         if expected := facts.get("expected_state"):
-            message = told(
+            message = phrase(
                 "Cannot %(verb)s job '%(job)s': it is %(state)s, and %(verb)s leads to %(target)s from %(expected)s "
                 "only.",
                 **values, expected=expected if isinstance(expected, str) else ", ".join(expected),
             )  # fmt: skip
         if facts.get("reason") == "not_claimant":
-            message = told("Cannot %(verb)s job '%(job)s': another worker holds it.", verb=values["verb"], job=job_id)
+            message = phrase("Cannot %(verb)s job '%(job)s': another worker holds it.", verb=values["verb"], job=job_id)
         return cls(message, details=details, canonical=canonical)
 
 
@@ -327,7 +327,9 @@ class QueueFull(OJSError):
     def of(cls, queue: str, depth: int, bound: int, strategy: str) -> QueueFull:
         facts = {"queue": queue, "depth": depth, "bound": bound, "strategy": strategy}
         headers = {"X-OJS-Queue-Depth": str(depth), "X-OJS-Queue-Bound": str(bound)}
-        message = told("The queue '%(queue)s' is full: %(depth)s of %(bound)s.", queue=queue, depth=depth, bound=bound)
+        message = phrase(
+            "The queue '%(queue)s' is full: %(depth)s of %(bound)s.", queue=queue, depth=depth, bound=bound
+        )
         return cls(message, details=dict(facts), extra=facts, headers=headers)
 
 

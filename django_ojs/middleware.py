@@ -1,12 +1,13 @@
-"""The two middleware chains (core section 9): around every PUSH, and around every run of a handler.
+"""Call the middlewares around every PUSH, and around every run of a handler (core section 9).
 
 An enqueue middleware is a function, or an object with `__call__`, of `(job, next)`: `job` is the envelope as
 a dict, `next(job)` runs the rest of the chain and returns the job, or None if it was dropped. Return the
-job, changed or not (its id must stay), None to drop it silently, or raise, `errors.MiddlewareRejected` for
-instance. It is synchronous: a push runs inside a database transaction.
+job, changed or not (its id must stay), or None to drop it silently, or raise an error such as
+`errors.MiddlewareRejected`. It is synchronous: a push runs inside a database transaction.
 
 An execution middleware is called with `(job, context, next)`; `next()` runs the rest of the chain and
-returns the handler's result. Whoever does not call it skips the handler, and what it returns is the result.
+returns the handler's result. A middleware that does not call it skips the handler, and its own return value is the
+result.
 
 The chain runs where its handler runs. Around a synchronous handler middlewares are called in its thread;
 around an asynchronous one they are awaited on its loop, through their coroutine method `acall` if they have

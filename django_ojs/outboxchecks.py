@@ -21,15 +21,15 @@ _CheckResult = list[CheckMessage]
 @register(Tags.compatibility)
 def check_second_database(**kwargs: Any) -> _CheckResult:
     """E010, W010, W011: where the jobs are in another database than the site's data, an outbox joins them."""
-    from django_ojs.operations.common import database
+    from django_ojs.database import database
 
     outbox, jobs = (getattr(settings, "OJS", None) or {}).get("OUTBOX"), database(None)
     if outbox is not None and outbox not in list(settings.DATABASES):
         hint = f"DATABASES has {', '.join(sorted(settings.DATABASES))}."
-        return [Error(f"OJS['OUTBOX'] is {outbox!r}, which is no database.", hint=hint, id="ojs.E010")]
+        return [Error(f"OJS['OUTBOX'] is {outbox!r}, which is no database.", hint=hint, id="django_ojs.E010")]
     if outbox == jobs:
         hint = "Set OJS['OUTBOX'] to None: enqueue() is in the caller's transaction as it is."
-        return [Caution(f"The outbox is in {jobs!r}, where the jobs are.", hint=hint, id="ojs.W011")]
+        return [Caution(f"The outbox is in {jobs!r}, where the jobs are.", hint=hint, id="django_ojs.W011")]
     callers = _callers()
     if jobs in callers:
         return []  # they share it with the site's data; other databases are beside it on purpose
@@ -39,8 +39,8 @@ def check_second_database(**kwargs: Any) -> _CheckResult:
             f"whose data is in {alias!r} while the jobs are in {jobs!r}: a rollback leaves the job, and a worker may "
             "run it before the data is committed.",
             hint=f"Set OJS['OUTBOX'] = {alias!r} and migrate it (docs/second-database.md), or route both to one "
-            "database. Silence ojs.W010 where nobody enqueues inside these transactions.",
-            id="ojs.W010",
+            "database. Silence django_ojs.W010 where nobody enqueues inside these transactions.",
+            id="django_ojs.W010",
         )
         for alias, names in sorted(callers.items())
         if alias != outbox
@@ -73,4 +73,4 @@ def check_outbox(databases: Sequence[str] | None = None, **kwargs: Any) -> _Chec
         return []
     hint = f"Run manage.py migrate django_ojs --database {alias}; a router must let it (django_ojs.routers.JobsRouter)."
     message = f"The database {alias!r} has no table {table}: every enqueue() fails."
-    return [Caution(message, hint=hint, id="ojs.W110")]
+    return [Caution(message, hint=hint, id="django_ojs.W110")]

@@ -1,34 +1,58 @@
-"""Which job types this site has handlers for: filled by `@job`, found in each app's `jobs.py`."""
+"""Find the handler of a job type: `@job` registers handlers, and each app's `jobs.py` is imported to find them."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
 
-if TYPE_CHECKING:
-    from django_ojs.client.definition import JobDefinition
-
 
 class InvalidHandler(ImproperlyConfigured):
     """A function that cannot be the handler of a job type; the message says what to change."""
 
 
+class Definition(Protocol):
+    """A registered handler with its defaults: `client.definition.JobDefinition`, which describes the attributes."""
+
+    type: str
+    queue: str
+    handler: Callable[..., Any]
+    takes_context: bool
+    is_async: bool
+    inline: bool
+    transactional: str | None
+    schedule: Mapping[str, Any]
+
+    @property
+    def after(self) -> Callable[[Sequence[Any]], None] | None: ...
+
+    @property
+    def options(self) -> Callable[..., Any]: ...
+
+    def of(self, args: Sequence[Any]) -> Any: ...
+
+
 class Registry:
-    """Job types and their handlers. The handlers of all apps are imported when the first one is asked for."""
+    """Job types and their handlers. The handlers of all apps are imported when the first one is looked up."""
 
     def __init__(self) -> None:
-        self._definitions: dict[str, JobDefinition[..., ..., Any]] = {}
+        self._definitions: dict[str, Definition] = {}
+        self._sources: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self._discovered = False
 
-    def register(self, definition: JobDefinition[..., ..., Any]) -> None:
+    def add_source(self, discover: Callable[[], None]) -> None:
+        """Call `discover` with the discovery of handlers: it imports modules that the registry does not know of."""
+        if discover not in self._sources:
+            self._sources.append(discover)
+
+    def register(self, definition: Definition) -> None:
         """Add a handler. Raises InvalidHandler when another function has the job type already."""
         with self._lock:
             taken = self._definitions.get(definition.type)
@@ -40,30 +64,30 @@ class Registry:
             self._definitions[definition.type] = definition
 
     def autodiscover(self) -> None:
-        """Import the jobs module (setting JOBS_MODULE) of every installed app, once, and where tasks may be."""
-        from django_ojs.tasks import discovery
-
+        """Import the jobs module (setting JOBS_MODULE) of every installed app, and call the other sources; once."""
         with self._lock:
             if self._discovered:
                 return
             self._discovered = True  # before the import: a jobs.py may enqueue while it is loaded
             try:
                 autodiscover_modules(ojs_settings.JOBS_MODULE)
-                discovery.discover()
+                for discover in self._sources:
+                    discover()
             except BaseException:
                 self._discovered = False
                 raise
 
-    def known(self, type: str) -> JobDefinition[..., ..., Any] | None:
+    def known(self, type: str) -> Definition | None:
         """The handler of a type if it has been imported; `get` imports."""
         return self._definitions.get(type)
 
-    def get(self, type: str) -> JobDefinition[..., ..., Any] | None:
+    def get(self, type: str) -> Definition | None:
+        """The handler of a type; None if no app has one."""
         if type not in self._definitions:
             self.autodiscover()
         return self._definitions.get(type)
 
-    def definitions(self) -> list[JobDefinition[..., ..., Any]]:
+    def definitions(self) -> list[Definition]:
         """Every handler, in the order of the job types."""
         self.autodiscover()
         with self._lock:
@@ -72,12 +96,6 @@ class Registry:
     def types(self) -> list[str]:
         """Every job type that has a handler here, sorted."""
         return [definition.type for definition in self.definitions()]
-
-    def unserved_types(self, using: str | None = None) -> dict[str, int]:
-        """Job types with unfinished jobs that no known worker serves, and how many jobs each has."""
-        from django_ojs.worker.coverage import unserved_types
-
-        return unserved_types(using)
 
     @contextlib.contextmanager
     def isolated(self) -> Iterator[Registry]:
@@ -90,7 +108,7 @@ class Registry:
             self._definitions, self._discovered = kept, discovered
 
 
-def _place(definition: JobDefinition[..., ..., Any]) -> str:
+def _place(definition: Definition) -> str:
     return f"{definition.handler.__module__}.{definition.handler.__qualname__}"
 
 

@@ -20,7 +20,7 @@ class State(StrEnum):
 
     SCHEDULED = "scheduled"  #: waits for its `scheduled_at`
     AVAILABLE = "available"  #: ready to be fetched
-    PENDING = "pending"  #: staged until somebody activates it
+    PENDING = "pending"  #: staged until a caller activates it
     ACTIVE = "active"  #: claimed by a worker
     COMPLETED = "completed"  #: ended well; terminal
     RETRYABLE = "retryable"  #: failed, waits for its backoff
@@ -52,7 +52,8 @@ class Transition(NamedTuple):
 
 _S, _V = State, Verb
 
-#: Core 6.3, with EXPIRE from every waiting state and REQUEUE; closed: nothing else is legal.
+#: Core 6.3, with EXPIRE from every waiting state, REQUEUE, and ACTIVATE of a job whose start is still ahead; closed:
+#: nothing else is legal.
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(_V.PUSH, None, _S.SCHEDULED),
     Transition(_V.PUSH, None, _S.AVAILABLE),
@@ -60,6 +61,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_V.PROMOTE, _S.SCHEDULED, _S.AVAILABLE),
     Transition(_V.PROMOTE, _S.RETRYABLE, _S.AVAILABLE),
     Transition(_V.ACTIVATE, _S.PENDING, _S.AVAILABLE),
+    Transition(_V.ACTIVATE, _S.PENDING, _S.SCHEDULED),
     Transition(_V.FETCH, _S.AVAILABLE, _S.ACTIVE),
     Transition(_V.ACK, _S.ACTIVE, _S.COMPLETED),
     Transition(_V.FAIL, _S.ACTIVE, _S.RETRYABLE),

@@ -21,7 +21,7 @@ PREFIX = "tkt_"
 def issue(key: APIKey | None, user: Any) -> tuple[str, dt.datetime]:
     """A ticket with the rights of this key, or else of this user of the site (None: nobody); and when it expires."""
     using = router.db_for_write(Ticket)
-    now = clock.now()
+    now = clock.now(using)
     expires_at = now + dt.timedelta(seconds=ojs_settings.REALTIME_TICKET_TTL)
     text = PREFIX + secrets.token_urlsafe(32)
     tickets = Ticket.objects.using(using)
@@ -36,4 +36,4 @@ def redeem(text: str) -> Ticket | None:
     ticket = tickets.select_related("key").first()
     if ticket is None or not tickets.delete()[0]:  # of several that try one deletes it
         return None
-    return ticket if ticket.expires_at > clock.now() else None
+    return ticket if ticket.expires_at > clock.now(router.db_for_write(Ticket)) else None

@@ -1,8 +1,8 @@
-"""Telling sleeping workers that there is work: those of this process by a call, all others by `NOTIFY` on PostgreSQL.
+"""Wake sleeping workers when there is work: those of this process by a call, all others by `NOTIFY` on PostgreSQL.
 
 A NOTIFY in every transaction would serialise commits, so one is sent only after the commit and only while
-some worker sleeps, which workers say in their row (`Worker.asleep`). Who misses one still looks again by
-himself before long; this is about milliseconds, not about correctness.
+some worker sleeps, which its row says (`Worker.asleep`). A worker that misses one looks again within a second: this
+saves milliseconds, and correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django_ojs.models.job import LIMITED, JobRow
 
 CHANNEL = "ojs_jobs"
 _WAKE = f"SELECT pg_notify('{CHANNEL}', %s) WHERE EXISTS (SELECT 1 FROM {Worker._meta.db_table} WHERE asleep)"  # noqa: S608
-#: Who sleeps in this process, and on which database.
+#: The sleeping workers of this process: database and call that wakes.
 _sleepers: set[tuple[str, Callable[[], None]]] = set()
 
 
@@ -49,16 +49,16 @@ def wake_workers(using: str) -> None:
 
 
 def slots_freed(rows: Iterable[JobRow], using: str) -> None:
-    """These jobs are active no longer: if a limit counted one of them, whoever waits for it may start the next.
+    """Wake workers if a limit counted one of these jobs, which are active no longer: the next job may start.
 
-    `rows` need `LIMITED`. Nobody waits for the end of a job that is under no limit, so nobody is told.
+    `rows` need `LIMITED`. No job waits for the end of one that is under no limit, so no worker is woken for that.
     """
     if any(row[LIMITED] for row in rows):
         wake_workers(using)
 
 
 def identity() -> str:
-    """What the notifications of this process carry, so that it need not hear its own: it woke its workers itself."""
+    """What the notifications of this process carry, so that it can ignore its own: it woke its workers itself."""
     return _identity(os.getpid())
 
 

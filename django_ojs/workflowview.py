@@ -1,4 +1,4 @@
-"""A workflow as the wire shows it (orchestration 1.5, 1.6, binding 2.8). Pure: rows in, JSON values out."""
+"""Render a workflow for clients (orchestration 1.5, 1.6, binding 2.8): rows in, JSON values out, no database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def render(flow: Workflow, steps: list[WorkflowStep], jobs: Mapping[uuid.UUID, J
         "jobs_total": counted["steps_total"],
         "jobs_completed": counted["steps_completed"],
         "steps": listed,
-        "callbacks": _callbacks(flow, rules.ROOT, shown),
+        **_callbacks(flow, rules.ROOT, shown),
         "error": flow.error,
         **_times(flow),
     }
@@ -97,14 +97,16 @@ def _listed(flow: Workflow, scope: int, shown: dict[int, dict[str, Any]]) -> lis
         step["depends_on"] = [shown[need]["id"] for need in graph.nodes[position].needs]
         if graph.nodes[position].kind != "job":
             step["steps"] = _listed(flow, position, shown)
-            step["callbacks"] = _callbacks(flow, position, shown)
+            step |= _callbacks(flow, position, shown)
         found.append(step)
     return found
 
 
 def _callbacks(flow: Workflow, scope: int, shown: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """The member `callbacks`, which what has none lacks."""
     nodes = flow.shape.nodes
-    return {nodes[position].trigger: shown[position] for position in flow.shape.callbacks(scope)}
+    found = {nodes[position].trigger: shown[position] for position in flow.shape.callbacks(scope)}
+    return {"callbacks": found} if found else {}
 
 
 def _step(flow: Workflow, step: WorkflowStep, jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:

@@ -71,10 +71,10 @@ OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
 BULK = """
 from django_ojs.operations import bulkactions
 from django_ojs.operations.audit import Act
-from django_ojs.operations.deadletters import Filter
+from django_ojs.operations.jobfilter import dead_letters
 by = Act("user:demo", "job.bulk_retry", door="admin")
-bulkactions.cancel(bulkactions.start("retry", Filter(type="mail.*"), by).pk)
-bulkactions.start("retry", Filter(type="files.hash"), by, override={"queue": "slow"})
+bulkactions.cancel(bulkactions.start("retry", dead_letters(type="mail.*"), by).pk)
+bulkactions.start("retry", dead_letters(type="files.hash"), by, override={"queue": "slow"})
 """
 #: Where this machine keeps Python and the checkout is nobody's business, in what live parts bring later neither.
 ANONYMOUS = """host => {

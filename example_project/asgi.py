@@ -1,4 +1,4 @@
-"""HTTP and WebSocket: `uvicorn example_project.asgi:application`."""
+"""HTTP and WebSocket: `uvicorn example_project.asgi:application --http h11`."""
 
 import os
 from typing import Any

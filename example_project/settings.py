@@ -70,6 +70,8 @@ INSTALLED_APPS = [
     "channels",
     *_installed("drf_spectacular", "drf_spectacular_sidecar"),
     "django_ojs",
+    "django_ojs.conformance",  # the command ojs_conformance
+    *_installed("benchmarks"),  # the command ojs_bench, which is in a checkout only
     "example_project",
 ]
 
@@ -113,7 +115,7 @@ DATABASES = {"default": dburl.parse(os.environ.get("DATABASE_URL") or _embedded_
 if DATABASES["default"]["ENGINE"].endswith("postgresql") and not DATABASES["default"]["CONN_MAX_AGE"]:
     # Under ASGI each request has a thread of its own, and without a pool a new connection, which costs more than
     # all the rest of a request. Workers leave the pool to the server.
-    DATABASES["default"]["OPTIONS"].setdefault("pool", {"min_size": 1, "max_size": 16})
+    DATABASES["default"]["OPTIONS"].setdefault("pool", dict(dburl.POOL_OPTIONS))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CHANNEL_LAYERS: dict[str, Any] = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}

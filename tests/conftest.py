@@ -6,6 +6,7 @@ Tests marked for a service are skipped, with the variable to set, where that ser
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import ipaddress
 import os
 import shutil
@@ -19,15 +20,19 @@ import hypothesis
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.test import SimpleTestCase
 from hypothesis import HealthCheck
 
 from django_ojs import clock, dburl, jsontext, keys, sql
 from django_ojs.conf import ojs_settings
+from django_ojs.cron import overlap
 from django_ojs.events import described, ids
 from django_ojs.events.catalogue import Record
-from django_ojs.operations import cronruns, queues, schemas
+from django_ojs.jobs import schemas
+from django_ojs.queues import defaults
 from django_ojs.scheduler.outage import outage
 from django_ojs.testing import database
+from tests import flushing
 
 #: marker: (the vendor it wants, what to set)
 VENDORS = {
@@ -35,12 +40,20 @@ VENDORS = {
     "postgres": ("postgresql", "set OJS_TEST_DATABASE_URL=postgres://user@host/name"),
     "mariadb": ("mysql", "set OJS_TEST_DATABASE_URL=mysql://user@host/name"),
 }
+#: What the test database is named after.
+REAL_DATABASE = connection.settings_dict["NAME"]
 
 
 def pytest_configure() -> None:
     settings.SCRATCH.mkdir(exist_ok=True)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        # Images for containers set it: each process of a test, and of xdist, would compile the package and the suite.
+        os.environ["PYTHONPYCACHEPREFIX"] = str(settings.SCRATCH / "bytecode")
     # How fast a busy machine draws examples, or runs one, decides nothing.
-    hypothesis.settings.register_profile("ojs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    examples = 100 if os.environ.get("OJS_TEST_FULL") else 30
+    hypothesis.settings.register_profile(
+        "ojs", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+    )
     hypothesis.settings.load_profile("ojs")
 
 
@@ -49,6 +62,18 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(settings.SCRATCH, ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests stay to the end; no collection of garbage need look at them again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads `-m`, which may name `database`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = {
         marker: f"needs the database {vendor}: {remedy}"
@@ -60,9 +85,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not os.environ.get("OJS_CONFORMANCE_DIR"):
         missing["conformance"] = "needs the published cases: set OJS_CONFORMANCE_DIR to their directory"
     for item in items:
+        if _uses_database(item):
+            item.add_marker("database")
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _uses_database(item: pytest.Item) -> bool:
+    """Whether the test may end otherwise on another database, in processes of its own too."""
+    fixtures = {"db", "transactional_db", "child_environment"} & set(getattr(item, "fixturenames", ()))
+    case = getattr(item, "cls", None)
+    unittest = isinstance(case, type) and issubclass(case, SimpleTestCase)
+    return (
+        bool(fixtures) or unittest or any(item.iter_markers("django_db")) or any(map(item.get_closest_marker, VENDORS))
+    )
 
 
 # Network
@@ -155,7 +192,7 @@ def frozen_clock() -> FrozenClock:
 def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that count statements: what a process has asked once it knows to the end, on the slowest machine."""
     for module, name in (
-        (clock, "_RESYNC_SECONDS"), (cronruns, "_TRUST"), (queues, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
+        (clock, "_RESYNC_SECONDS"), (overlap, "_TRUST"), (defaults, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 3600.0)
 
@@ -190,6 +227,23 @@ def _fresh_state() -> Iterator[None]:
         access._renewals.forget()
     outage.forget()
     ojs_settings.reset()  # type: ignore[attr-defined]
+
+
+# The database
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Tests that commit neither wait for the disk, in processes of their own either, nor for Django's flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        name = connection.settings_dict["NAME"]
+        if name != REAL_DATABASE:  # there is none where no test uses it
+            with django_db_blocker.unblock(), connection.cursor() as cursor:
+                if connection.vendor == "postgresql":
+                    quoted = connection.ops.quote_name(name)
+                    cursor.execute(f"ALTER DATABASE {quoted} SET synchronous_commit = off")  # of sessions from now on
+                flushing.install(patch, connection.alias)
+        yield
 
 
 # Processes

@@ -40,6 +40,8 @@ INSTALLED_APPS = [
     "rest_framework",
     "channels",
     "django_ojs",
+    "django_ojs.conformance",
+    "benchmarks",
 ]
 
 MIDDLEWARE = [

@@ -19,22 +19,27 @@ import pytest
 import django_ojs
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 TOP_LEVEL = {
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
+    "SECURITY.md",
+    "benchmarks",
     "django_ojs",
     "docs",
     "example_project",
     "manage.py",
+    "noxfile.py",
     "pyproject.toml",
     "tests",
 }
 EXTRAS = {
     *("postgres", "mysql", "redis"),
     *("server", "schemas", "openapi", "webhooks", "otel", "prometheus", "admin", "tasks52", "fast", "zstd"),
-    *("demo", "test", "docs", "dev"),
+    *("demo", "test"),
 }
 MIB = 1024 * 1024
 
@@ -87,6 +92,19 @@ def test_extras_are_the_documented_ones() -> None:
     assert set(PROJECT["optional-dependencies"]) == EXTRAS
 
 
+def test_the_tools_of_developers_are_groups_and_no_extras() -> None:
+    """What a site can install is in the extras; pip 25.1 and newer know groups (PEP 735)."""
+    assert set(PYPROJECT["dependency-groups"]) == {"dev", "docs"}
+
+
+def test_the_package_says_where_the_project_lives() -> None:
+    assert set(PROJECT["urls"]) >= {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    home = PROJECT["urls"]["Homepage"]
+    for url in PROJECT["urls"].values():
+        path = url.removeprefix(f"{home}/blob/main/")
+        assert path == url or (ROOT / path).is_file(), url
+
+
 def test_wheel_holds_every_file_of_the_package_and_nothing_else(built: Path, files: list[Path]) -> None:
     [wheel] = built.glob("*.whl")
     assert wheel.name == f"django_ojs-{django_ojs.__version__}-py3-none-any.whl"
@@ -114,7 +132,7 @@ def test_wheel_has_what_a_site_loads_from_it(built: Path) -> None:
         "templates/admin/django_ojs/change_list.html", "templates/django_ojs/admin/overview.html",
     ):  # fmt: skip
         assert f"django_ojs/{wanted}" in names
-    assert not [name for name in names if re.search(r"(^|/)(tests?|docs|example_project)/", name)]
+    assert not [name for name in names if re.search(r"(^|/)(tests?|docs|example_project|benchmarks?)/", name)]
     assert metadata["Requires-Python"] == PROJECT["requires-python"]
     assert set(metadata.get_all("Provides-Extra")) == EXTRAS
     assert metadata.get_payload().startswith("# django-ojs")

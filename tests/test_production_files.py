@@ -17,9 +17,12 @@ import yaml
 from django.core.management import get_commands, load_command_class
 from django.urls import URLPattern, URLResolver, get_resolver, resolve
 
+from benchmarks import serving
 from django_ojs import dburl
 from django_ojs.conf import Settings
 from django_ojs.realtime.routing import websocket_urlpatterns
+from django_ojs.realtime.sse.views import EventViewSet
+from example_project.management.commands import ojs_demo
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "production"
@@ -135,6 +138,15 @@ def test_uvicorn_has_the_options_that_it_gets() -> None:
             assert {word for word in rest if word.startswith("--")} <= known, name
 
 
+def test_uvicorn_reads_the_bodies_of_clients_that_offer_http2() -> None:
+    found = [(name, words) for name, (program, *words) in vectors() if Path(program).name == "uvicorn"]
+    found += [("ojs_bench", words) for name, words, _ in serving.servers(8000) if name == "uvicorn"]
+    found += [("ojs_demo", ojs_demo.server_command(8000))]
+    assert len(found) == 5
+    for name, words in found:
+        assert ["--http", "h11"] in [words[at : at + 2] for at in range(len(words))], name
+
+
 def test_every_line_of_the_pages_that_calls_manage_py_is_right() -> None:
     found = list(shell_lines())
     assert len(found) > 10
@@ -217,7 +229,10 @@ def test_pods_select_and_route_to_what_is_there() -> None:
 
 
 def streaming_paths() -> Iterator[str]:
-    """A path for each view that answers with a stream, and for each WebSocket."""
+    """A path for each view that answers with a stream, and for each WebSocket.
+
+    `EventViewSet` serves the log page by page, and tickets.
+    """
 
     def walk(patterns: Any, prefix: str) -> Iterator[str]:
         for pattern in patterns:
@@ -226,12 +241,10 @@ def streaming_paths() -> Iterator[str]:
                 yield from walk(pattern.url_patterns, route)
             elif isinstance(pattern, URLPattern):
                 view = getattr(pattern.callback, "cls", pattern.callback)
-                if view.__module__ == "django_ojs.realtime.sse.views":
+                if view.__module__ == "django_ojs.realtime.sse.views" and view is not EventViewSet:
                     yield "/" + re.sub(r"<[^>]+>", "some-id", route)
 
-    for path in walk(get_resolver(URLS).url_patterns, ""):
-        if not path.endswith("/ojs/v1/events"):  # the log, page by page
-            yield path
+    yield from walk(get_resolver(URLS).url_patterns, "")
     for pattern in websocket_urlpatterns:
         yield f"/{pattern.pattern}"
 

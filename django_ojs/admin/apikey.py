@@ -21,9 +21,9 @@ from django_ojs import keys
 from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action
 from django_ojs.errors import Conflict, NotFound
+from django_ojs.messages import phrase
 from django_ojs.models import APIKey
 from django_ojs.operations import audit
-from django_ojs.told import told
 
 
 def _revoke(pks: Sequence[int], by: str) -> list[Any]:
@@ -32,7 +32,7 @@ def _revoke(pks: Sequence[int], by: str) -> list[Any]:
 
 
 def _revoke_one(key: APIKey) -> Any:
-    return key if keys.revoke(key) else Conflict(told("'%(name)s' was revoked before.", name=key.name))
+    return key if keys.revoke(key) else Conflict(phrase("'%(name)s' was revoked before.", name=key.name))
 
 
 VERBS = (

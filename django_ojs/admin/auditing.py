@@ -13,7 +13,7 @@ from django_ojs.operations import audit
 #: Kinds of targets and acts that the other doors call otherwise.
 _KINDS = {"cronschedule": "cron", "webhooksubscription": "webhook", "webhookdelivery": "webhook",
           "outboxentry": "outbox"}  # fmt: skip
-_ACTIONS = {"cron.run": "cron.trigger"}
+_ACTIONS = {"cron.run": "cron.trigger", "replayrule.enable": "replayrule.set", "replayrule.disable": "replayrule.set"}
 
 
 def action(model: type[Model], verb: str) -> str:

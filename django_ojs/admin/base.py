@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs.admin.display import shorten
 from django_ojs.models import Job
 from django_ojs.models.fields import JSONTextField
-from django_ojs.operations.deadletters import named
+from django_ojs.models.patterns import named
 
 #: An offset reads all rows before it: who needs to go further has filters.
 MAX_PAGE = 10_000
@@ -58,6 +58,12 @@ class EndlessChangeList(ChangeList):
     def next_page(self) -> str:
         more = self.result_count > self.page_num * self.list_per_page
         return self.get_query_string({"p": self.page_num + 1}) if more else ""
+
+    @property
+    def typed(self) -> list[tuple[str, list[tuple[str, Any]]]]:
+        """Filters to type into: their names, and the parameters that a new value keeps, but for the page."""
+        ours: list[Any] = [one for one in self.filter_specs if str(one.template).startswith("django_ojs/")]
+        return [(one.parameter_name, next(iter(one.choices(self)))["kept"]) for one in ours]
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """The list's own order, whatever the address says: any other would have to sort the table."""

@@ -18,17 +18,17 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 
 from django_ojs import clock
-from django_ojs.admin import auditing, deadletters, display, figures, live, maintenance, shared
+from django_ojs.admin import auditing, deadletters, display, live, maintenance, overview
 from django_ojs.admin.bulkaction import label
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb
-from django_ojs.admin.overview import overview
 from django_ojs.admin.refusals import local
 from django_ojs.models import BulkAction, CronSchedule, Queue, Worker
 from django_ojs.operations import bulkactions
-from django_ojs.operations.deadletters import Filter
-from django_ojs.operations.retry import retry
+from django_ojs.operations.jobfilter import JobFilter
+from django_ojs.operations.verbs import retry
 from django_ojs.policies import names
 from django_ojs.policies.durations import format_instant
+from django_ojs.statistics import shared
 
 #: What may be done with all dead letters that fit a filter: names of the jobs' verbs.
 BULK = {"retry_dead_letters": "retry", "delete_dead_letters": "delete"}
@@ -57,13 +57,13 @@ class Board(OperatingAdmin):
 
     def overview_page(self, request: HttpRequest) -> HttpResponse:
         url = self._board_url("overview_live")
-        context = overview(figures.current.get(), self._may(request))
-        context["follow"] = live.follow(request, url, live.OVERVIEW, age=figures.FRESH)
+        context = overview.context(overview.current.get(), self._may(request))
+        context["follow"] = live.follow(request, url, live.OVERVIEW, age=overview.FRESH)
         context["maintenance"] = maintenance.address(request)
         return self._page(request, "overview", _("Overview"), context)
 
     def overview_live(self, request: HttpRequest) -> HttpResponse:
-        return self._live(request, "overview", overview(figures.current.get(), self._may(request)))
+        return self._live(request, "overview", overview.context(overview.current.get(), self._may(request)))
 
     def _may(self, request: HttpRequest) -> dict[str, bool]:
         """What of the page this user sees, and whether there are buttons; nothing that this site does not have."""
@@ -79,7 +79,7 @@ class Board(OperatingAdmin):
     def dead_letters_page(self, request: HttpRequest) -> HttpResponse:
         context = self._dead_letters(request)
         url = self._board_url("dead_letters_live") + (f"?{context['query']}" if context["query"] else "")
-        age = deadletters.SEARCHED if context["filter"].error else deadletters.FRESH
+        age = deadletters.SEARCHED if "error" in context["filter"] else deadletters.FRESH
         context["follow"] = live.follow(request, url, live.DEAD_LETTERS, age=age)
         return self._page(request, "dead_letters", _("Dead letters"), context)
 
@@ -87,17 +87,18 @@ class Board(OperatingAdmin):
         return self._live(request, "dead_letters", self._dead_letters(request))
 
     def _dead_letters(self, request: HttpRequest) -> dict[str, Any]:
-        wanted = Filter.of(request.GET)
+        wanted = deadletters.letter_filter(request.GET)
+        given = deadletters.parameters(wanted)
         newest = [{**job, "ended": display.ago(job["finished_at"])} for job in deadletters.newest(wanted).get()]
-        groups = [_shown(group) for group in deadletters.groups.get()]
+        groups = [_shown(group, wanted) for group in deadletters.groups(wanted).get()]
         return {
             "total": deadletters.total.get(),
             "groups": groups,
             "sampled": sum(group["count"] for group in groups),
             "newest": newest,
-            "filter": wanted,
+            "filter": given,
             "query": request.GET.urlencode(),
-            "filtered": bool(wanted.fields()),
+            "filtered": bool(given),
             "may_retry": self._has_right(request, "change"),
             "may_delete": self._has_right(request, "delete"),
             "bulk_actions": [_progress(action) for action in deadletters.actions.get()],
@@ -110,12 +111,13 @@ class Board(OperatingAdmin):
             raise Http404
         if not self._has_right(request, verb.right) or not self.has_view_permission(request):
             raise PermissionDenied
-        wanted = Filter.of(request.POST)
-        if request.method == "POST" and wanted.until:  # else nobody was asked
+        wanted = deadletters.letter_filter(request.POST)
+        if request.method == "POST" and "until" in wanted.values:  # else the user has confirmed nothing yet
             return self._do_all(request, verb, wanted)
-        return self._ask_for_all(request, verb, Filter.of({**request.GET.dict(), "until": format_instant(clock.now())}))
+        given = {**request.GET.dict(), "until": format_instant(clock.now())}
+        return self._ask_for_all(request, verb, deadletters.letter_filter(given))
 
-    def _do_all(self, request: HttpRequest, verb: Verb, wanted: Filter) -> HttpResponse:
+    def _do_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
         """Few at once, many in the background, where they have a page of their own."""
         back = self._board_url("dead_letters")
         queue = request.POST.get("to_queue", "").strip() if BULK[verb.name] == "retry" else ""
@@ -140,21 +142,22 @@ class Board(OperatingAdmin):
         page = f"admin:{self.opts.app_label}_bulkaction_change"
         return HttpResponseRedirect(reverse(page, args=[action.pk], current_app=self.admin_site.name))
 
-    def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: Filter) -> HttpResponse:
+    def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
         jobs = wanted.jobs()
         number = jobs.order_by()[: COUNTED + 1].count()
         sample = jobs.defer(*self.large_columns).order_by("finished_at")[:SPELLED_OUT]
         context = {
             **self._context(request, _("%(verb)s: are you sure?") % {"verb": verb.label}),
+            "here": "dead_letters",
             "verb": verb,
             "number": min(number, COUNTED),
             "too_many": number > COUNTED,
             "background": number > AT_ONCE,
             "may_move": BULK[verb.name] == "retry",
-            "filter": wanted,
+            "filter": deadletters.parameters(wanted),
             "sample": [display.printable(job) for job in sample],
             "more": number > SPELLED_OUT,
-            "fields": wanted.fields().items(),
+            "fields": deadletters.parameters(wanted).items(),
         }
         return TemplateResponse(request, "django_ojs/admin/confirm_all.html", context)
 
@@ -187,7 +190,7 @@ def _progress(action: BulkAction) -> dict[str, Any]:
     return {"pk": action.pk, "name": label(action), "done": action.matched, "of": max(action.expected, action.matched)}
 
 
-def _shown(group: deadletters.Group) -> dict[str, Any]:
-    """A group as the template shows it."""
+def _shown(group: deadletters.Group, wanted: JobFilter) -> dict[str, Any]:
+    """A group of what fits `wanted`, as the template shows it."""
     found = dataclasses.asdict(group)
-    return found | {"query": group.query, "first": display.ago(group.first), "last": display.ago(group.last)}
+    return found | {"query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last)}

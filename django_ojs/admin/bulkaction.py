@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.db import router
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -76,7 +77,9 @@ class BulkActionAdmin(LivePage):
     def page_context(self, obj: BulkAction) -> dict[str, Any]:
         return {
             "running": obj.state == BulkAction.State.RUNNING,
-            "led": Lease.objects.filter(name="scheduler", expires_at__gt=clock.now()).exists(),
+            "led": Lease.objects.filter(
+                name="scheduler", expires_at__gt=clock.now(router.db_for_write(Lease))
+            ).exists(),
         }
 
     @admin.display(description=gettext_lazy("bulk action"))

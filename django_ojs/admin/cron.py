@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.models import DELETION
-from django.db.models import Model
 from django.http import HttpRequest
 from django.utils import dateformat, timezone
 from django.utils.html import format_html
@@ -23,9 +22,9 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs import clock
 from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.cronform import CronForm
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
+from django_ojs.cron import fire, schedules
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.operations import cron, crontick
 from django_ojs.policies import cron as cron_policy
 from django_ojs.policies import redaction
 from django_ojs.policies.cron import SHORTCUTS
@@ -39,20 +38,20 @@ _NAMES = re.compile(rf"\b({'|'.join([*calendar.day_name, *calendar.month_name[1:
 VERBS = (
     Verb(
         "run_schedules", "Run now", "run",
-        one_by_one(lambda pk, by: crontick.trigger(pk)),
+        one_by_one(lambda pk, by: fire.trigger(pk)),
     ),
     Verb(
         "enable_schedules", "Enable", "enabled",
-        one_by_one(lambda pk, by: cron.set_enabled(pk, True)), lambda schedule: not schedule.enabled,
+        one_by_one(lambda pk, by: schedules.set_enabled(pk, True)), lambda schedule: not schedule.enabled,
     ),
     Verb(
         "disable_schedules", "Disable", "disabled",
-        one_by_one(lambda pk, by: cron.set_enabled(pk, False)), lambda schedule: schedule.enabled,
+        one_by_one(lambda pk, by: schedules.set_enabled(pk, False)), lambda schedule: schedule.enabled,
         question="It makes no jobs until it is enabled again, and what it misses is not made up for.",
     ),
     Verb(
         "delete_schedules", "Delete", "deleted",
-        one_by_one(lambda pk, by: cron.delete(pk)),
+        one_by_one(lambda pk, by: schedules.delete(pk)),
         question="Its jobs stay. One that comes from the code is back after the next ojs_cron sync.",
         right="delete", flag=DELETION,
     ),
@@ -60,7 +59,7 @@ VERBS = (
 
 
 @admin.register(CronSchedule)
-class CronScheduleAdmin(OperatingAdmin):
+class CronScheduleAdmin(EditingAdmin):
     """What a form asks for goes through the operations, like everything that comes over HTTP."""
 
     form = CronForm
@@ -106,12 +105,6 @@ class CronScheduleAdmin(OperatingAdmin):
         "updated",
     )
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "add")
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self._has_right(request, "change")
-
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return (*self.adding, self.definition[1])
@@ -122,10 +115,10 @@ class CronScheduleAdmin(OperatingAdmin):
 
     def save_model(self, request: HttpRequest, obj: CronSchedule, form: Any, change: bool) -> None:
         def create() -> None:
-            obj.pk = cron.create(form.fits).pk
+            obj.pk = schedules.create(form.fits).pk
 
         if change:
-            auditing.saved(request, form, obj, "cron.update", lambda: cron.redefine(form.fits))
+            auditing.saved(request, form, obj, "cron.update", lambda: schedules.redefine(form.fits))
         else:
             auditing.saved(request, form, obj, "cron.register", create)
 
@@ -141,7 +134,7 @@ class CronScheduleAdmin(OperatingAdmin):
 
     def _runs(self, schedule: CronSchedule) -> list[dict[str, Any]]:
         """The last runs with what has become of their jobs, in one query more."""
-        runs = cron.history(schedule.name, limit=SHOWN_RUNS)
+        runs = schedules.history(schedule.name, limit=SHOWN_RUNS)
         columns_needed = ("pk", "state", "started_at", "finished_at")
         found = {job["pk"]: job for job in Job.objects.filter(pk__in=[r.job_id for r in runs]).values(*columns_needed)}
         return [self._run(run, found.get(run.job_id)) for run in runs]

@@ -22,6 +22,12 @@ def as_lines(text: str) -> list[str]:
     return distinct(text.replace(",", "\n").splitlines())
 
 
+def not_json(error: jsontext.JSONTextError) -> ValidationError:
+    """What a form says of a text that is not JSON; `error` may begin with saying so itself."""
+    fault = str(error).removeprefix("Not valid JSON: ")
+    return ValidationError(_("This cannot be read as JSON: %(fault)s"), params={"fault": fault})
+
+
 class LinesField(forms.CharField):
     """Texts, one a line."""
 
@@ -59,7 +65,7 @@ class WireField(forms.CharField):
         try:
             found = jsontext.loads(value)
         except jsontext.JSONTextError as error:
-            raise ValidationError(_("This is no JSON: %(fault)s"), params={"fault": str(error)}) from error
+            raise not_json(error) from error
         if not isinstance(found, self.kind):
             word = "kind" if self.kind is dict else "list"
             raise ValidationError(self.error_messages[word], params={"example": self.example})

@@ -21,56 +21,56 @@ from django_ojs import jsontext
 from django_ojs.admin import columns, display, live
 from django_ojs.admin.base import EndlessChangeList, ViewAdmin
 from django_ojs.admin.board import Board
-from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList
-from django_ojs.admin.jobsearch import Search, tags
+from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList, job_filter
+from django_ojs.admin.jobforms import Prioritising, Retrying, in_dead_letters
 from django_ojs.admin.livepage import LivePage
 from django_ojs.admin.maintenance import Switching
 from django_ojs.admin.operate import Verb, as_action, one_by_one
-from django_ojs.admin.prioritising import Prioritising
-from django_ojs.admin.retrying import Retrying
 from django_ojs.admin.timeline import timeline
 from django_ojs.errors import Conflict
+from django_ojs.jobs import progress
+from django_ojs.messages import phrase
 from django_ojs.models import Job, Workflow
-from django_ojs.operations import progress
-from django_ojs.operations.activate import activate
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.delete import delete
-from django_ojs.operations.duplicate import duplicate
-from django_ojs.operations.hurry import hurry
-from django_ojs.operations.retry import retry
+from django_ojs.operations.jobfilter import tags
+from django_ojs.operations.verbs import (
+    ACTIVATABLE,
+    CANCELLABLE,
+    RUNNABLE,
+    activate,
+    cancel,
+    delete,
+    duplicate,
+    retry,
+    run_now,
+)
 from django_ojs.policies import redaction
-from django_ojs.states import LIVE, State
-from django_ojs.told import told
+from django_ojs.states import State
 
 
 def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
     return [
-        Conflict(told("Job '%(job)s' was cancelled before.", job=pk))
+        Conflict(phrase("Job '%(job)s' was cancelled before.", job=pk))
         if getattr(outcome, "changed", True) is False
         else outcome
         for pk, outcome in zip(pks, cancel(pks, cancelled_by=by), strict=True)
     ]
 
 
-def _in_dead_letters(job: Job) -> bool:
-    return job.state == State.DISCARDED and job.dead_letter
-
-
 VERBS = (
     Verb(
-        "cancel_jobs", "Cancel", "cancelled", _cancel, lambda job: job.state in LIVE,
+        "cancel_jobs", "Cancel", "cancelled", _cancel, lambda job: job.state in CANCELLABLE,
         question="A cancelled job never runs again. A worker that has it now is told at its next heartbeat.",
     ),
     Verb(
-        "activate_jobs", "Activate", "activated", lambda pks, by: activate(pks), lambda job: job.state == State.PENDING
+        "activate_jobs", "Activate", "activated", lambda pks, by: activate(pks), lambda job: job.state in ACTIVATABLE
     ),
     Verb(
-        "run_jobs_now", "Run now", "made available", lambda pks, by: hurry(pks),
-        lambda job: job.state in (State.SCHEDULED, State.RETRYABLE),
+        "run_jobs_now", "Run now", "made available", lambda pks, by: run_now(pks),
+        lambda job: job.state in RUNNABLE,
     ),
-    Verb("retry_dead_letters", "Retry", "made available again", lambda pks, by: retry(pks), _in_dead_letters),
+    Verb("retry_dead_letters", "Retry", "made available again", lambda pks, by: retry(pks), in_dead_letters),
     Verb(
-        "delete_dead_letters", "Delete", "deleted", lambda pks, by: delete(pks), _in_dead_letters,
+        "delete_dead_letters", "Delete", "deleted", lambda pks, by: delete(pks), in_dead_letters,
         question="A dead letter that is deleted is gone for good, with its arguments and errors.",
         right="delete", flag=DELETION,
     ),
@@ -108,8 +108,8 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
             ("expires", "start_by", "deadline"),
         )}),
         (_("Engine"), {"classes": ("collapse",), "fields": (
-            "shown_retry", ("max_attempts", "retry_delay"), ("timeout", "visibility"), ("heartbeat", "grace"),
-            ("lease", "losses"), "wake", "unique_key",
+            "shown_retry", ("max_attempts", "uncounted", "retry_delay"), ("timeout", "visibility"),
+            ("heartbeat", "grace"), ("lease", "losses"), "wake", "unique_key",
         )}),
     )  # fmt: skip
 
@@ -118,10 +118,10 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Ended jobs are listed by their end; of those that wait for their time it is told."""
-        search = Search.of(request.GET)
-        if search.state in (State.SCHEDULED, State.RETRYABLE):
+        wanted, _faults = job_filter(request.GET)
+        if wanted.wanted_states in ([State.SCHEDULED], [State.RETRYABLE]):
             return tuple("due" if name == "enqueued_ago" else name for name in self.list_display)
-        if search.along == "id":
+        if wanted.along == "id":
             return self.list_display
         return (*(name for name in self.list_display if name not in ("created_ago", "enqueued_ago")), "finished_ago")
 
@@ -188,7 +188,8 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
 
     @admin.display(description=_("attempt"))
     def attempts(self, job: Job) -> str:
-        return _("%(number)s of %(most)s") % {"number": job.attempt, "most": job.max_attempts}
+        most = job.max_attempts + (job.uncounted or 0)
+        return _("%(number)s of %(most)s") % {"number": job.attempt, "most": most}
 
     @admin.display(description=_("progress"))
     def progress(self, job: Job) -> SafeString | str:

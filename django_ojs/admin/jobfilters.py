@@ -1,24 +1,32 @@
-"""The filters beside the list of jobs, and the list itself. What they mean is `jobsearch`'s business."""
+"""The list of jobs: the filters beside it, and what it shows. The filters are the members of a
+`operations.jobfilter.JobListFilter` under the names of the page's parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import display, jobsearch
+from django_ojs.admin import display
 from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, unless_large
-from django_ojs.admin.jobsearch import DEAD_LETTER, Look, Search
 from django_ojs.admin.operate import MAX_ROWS
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE as QUEUE_TEMPLATE
+from django_ojs.operations.jobfilter import LONGEST, JobListFilter
+from django_ojs.operations.search import Look, moment
 from django_ojs.states import State
 
+#: The state that stands for the dead letter queue.
+DEAD_LETTER = "dead_letter"
+#: Parameters that are members of the filter by the same name.
+_TEXTS = ("queue", "type", "tag", "worker", "error")
 #: Columns that the list does not load.
 LARGE = ("args", "meta", "extra", "result", "errors", "retry")
 
@@ -88,6 +96,7 @@ class TimeFilter(admin.ListFilter):
 
     title, template = _("time"), "django_ojs/admin/time_filter.html"
     names = ("since", "until")
+    parameter_name = "since"  #: by which themes ask what they know of a filter
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
@@ -113,6 +122,42 @@ class TimeFilter(admin.ListFilter):
         }
 
 
+def job_filter(given: Mapping[str, str]) -> tuple[JobListFilter, list[str]]:
+    """The filter that the parameters of a request make, and what could not be understood, for the operator."""
+    texts = {name: clean(given.get(name, "")) for name in (*_TEXTS, "q", "state", "workflow")}
+    found: dict[str, Any] = {name: texts[name] for name in _TEXTS}
+    faults: list[str] = []
+    for name in ("since", "until"):
+        try:
+            found[name] = moment(given.get(name, ""))
+        except ValueError:
+            faults.append(gettext("“%(text)s” is no time: write 2h, 2026-01-31 12:00 or 2026-01-31T12:00:00Z.")
+                          % {"text": given[name][:40]})  # fmt: skip
+    state, workflow = texts["state"], texts["workflow"]
+    if state == DEAD_LETTER:
+        found |= {"states": [State.DISCARDED], "dead_letters": True}
+    elif state in set(State):
+        found["states"] = [state]
+    elif state:
+        faults.append(gettext("“%(text)s” is no state of a job.") % {"text": state[:40]})
+    if workflow and (found.setdefault("workflow", _as_uuid(workflow))) is None:
+        faults.append(gettext("“%(text)s” is not the id of a workflow.") % {"text": workflow[:40]})
+    job = _as_uuid(texts["q"])
+    return JobListFilter({**found, **({"job": job} if job else {"text": texts["q"]})}), faults
+
+
+def clean(text: str) -> str:
+    """A text as databases can look for it."""
+    return text.replace("\0", "").strip()[:LONGEST]
+
+
+def _as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
 FILTERS = (
     StateFilter, QueueFilter, TypeFilter, TagFilter, TimeFilter, ErrorFilter, WorkerFilter, WorkflowFilter,
 )  # fmt: skip
@@ -127,11 +172,14 @@ class JobChangeList(EndlessChangeList):
         jobs: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
         selected = request.method == "POST" and request.POST.get("select_across") != "1"
         if not selected:  # else the ids are named, and a new search might not find them any more
-            search = Search.of(request.GET)
-            for fault in search.faults if request.method == "GET" else ():
+            wanted, faults = job_filter(request.GET)
+            for fault in faults if request.method == "GET" else ():
                 self.model_admin.message_user(request, fault, messages.WARNING)
             page = max(1, min(self.page_num, MAX_PAGE)) * self.list_per_page
-            jobs, self.look = jobsearch.jobs(search, jobs, MAX_ROWS if request.method == "POST" else page + 1)
+            if faults:
+                jobs = jobs.none()
+            else:
+                jobs, self.look = wanted.listed(jobs, MAX_ROWS if request.method == "POST" else page + 1)
         return jobs.defer(*LARGE).annotate(history=unless_large("errors", ~Q(state=State.COMPLETED), limit=262_144))
 
     @property

@@ -23,19 +23,21 @@ INTERVAL = 500
 
 #: What changes the numbers of the overview. No heartbeats: they come all the time.
 OVERVIEW = (
-    "job.state_changed", "dead_letter.retried", "dead_letter.deleted", "dead_letter.pruned", "queue.*",
-    "queue.created", "queue.config_updated", "queue.deleted", "worker.registered", "worker.started", "worker.quiet",
-    "worker.stopped", "worker.terminated", "cron.*",
+    "job.state_changed", "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "dead_letter.pruned",
+    "queue.*", "queue.created", "queue.config_updated", "queue.deleted",
+    "worker.registered", "worker.started", "worker.quiet", "worker.stopped", "worker.terminated", "cron.*",
 )  # fmt: skip
-DEAD_LETTERS = ("job.discarded", "dead_letter.retried", "dead_letter.deleted", "dead_letter.pruned")
+DEAD_LETTERS = (
+    "job.discarded", "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "dead_letter.pruned",
+)  # fmt: skip
 #: Of one worker, for what it holds. They cannot be filtered by worker.
 WORKER = (
     "job.state_changed", "worker.registered", "worker.started", "worker.quiet", "worker.stopped", "worker.terminated",
 )  # fmt: skip
 WORKFLOW = ("job.state_changed", "workflow.*", "workflow.cancelled")
 JOB = (
-    "job.*", "job.state_changed", "job.timeout", "job.stalled", "dead_letter.retried", "priority.changed",
-    "result.pruned",
+    "job.*", "job.state_changed", "job.timeout", "job.stalled", "dead_letter.retried", "dead_letter.replayed",
+    "priority.changed", "result.pruned",
 )  # fmt: skip
 
 

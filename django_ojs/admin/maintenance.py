@@ -15,20 +15,22 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_ojs import clock
-from django_ojs.admin import auditing, display, figures, shared
+from django_ojs.admin import auditing, display, overview
 from django_ojs.admin.operate import OperatingAdmin
-from django_ojs.admin.shared import Shared
 from django_ojs.errors import OJSError
 from django_ojs.models import Maintenance
-from django_ojs.operations import audit, maintenance
+from django_ojs.operations import audit
 from django_ojs.policies import durations
+from django_ojs.queues import maintenance
+from django_ojs.statistics import shared
+from django_ojs.statistics.shared import Shared
 
 PAGE = "maintenance"
 #: The field of the form that a refusal's field is.
 _FIELDS = {"estimated_duration": "lasting", "auto_end": "auto_end", "reason": "reason"}
 
 
-_current = Shared(lambda using: maintenance.current(using=using), figures.FRESH)
+_current = Shared(lambda using: maintenance.current(using=using), overview.FRESH)
 
 
 def may_switch(request: HttpRequest) -> bool:
@@ -114,7 +116,7 @@ class Switching(OperatingAdmin):
             return HttpResponseRedirect(here)
         context = {
             **self.admin_site.each_context(request), "title": _("Maintenance mode"), "opts": self.opts,
-            "media": self.media, "form": form, "is_on": mode is not None,
+            "media": self.media, "form": form, "is_on": mode is not None, "here": "maintenance",
         }  # fmt: skip
         return TemplateResponse(request, "django_ojs/admin/maintenance.html", context)
 
@@ -123,7 +125,7 @@ class Switching(OperatingAdmin):
         entry = auditing.entry(request, maintenance.STARTED)
 
         def act() -> None:
-            entry.detail = maintenance.told(maintenance.start(**form.cleaned_data, by=entry.actor))
+            entry.detail = maintenance.audit_detail(maintenance.start(**form.cleaned_data, by=entry.actor))
 
         try:
             audit.perform(act, entry)
@@ -141,7 +143,7 @@ class Switching(OperatingAdmin):
 
         def act() -> None:
             ended = maintenance.stop()
-            entry.detail = maintenance.told(ended) if ended else {}
+            entry.detail = maintenance.audit_detail(ended) if ended else {}
 
         audit.perform(act, entry)
         shared.forget()

@@ -40,6 +40,7 @@ MORE = (
         Page("AuditEntry", _("Audit log"), "auditentry"),
     )),
     (_("In and out"), (
+        Page("ReplayRule", _("Replay rules"), "replayrule"),
         Page("JobSchema", _("Schemas"), "jobschema"),
         Page("WebhookSubscription", _("Webhooks"), "webhooksubscription"),
         Page("WebhookDelivery", _("Deliveries"), "webhookdelivery"),

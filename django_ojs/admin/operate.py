@@ -15,7 +15,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -24,12 +24,13 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from django_ojs.admin import auditing, shared
+from django_ojs.admin import auditing
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.admin.display import printable, shorten
 from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.operations import audit
+from django_ojs.statistics import shared
 
 #: Rows that one operation gets at a time, and that one action takes at most.
 CHUNK = 500
@@ -89,7 +90,7 @@ def one_by_one(operation: Callable[..., Any]) -> Callable[..., list[Any]]:
 
 
 def _action_label(verb: Verb) -> str:
-    return _("%(verb)s selected %%(verbose_name_plural)s") % {"verb": verb.label}
+    return _("%(verb)s: the selected %%(verbose_name_plural)s") % {"verb": verb.label}
 
 
 _selected = lazy(_action_label, str)
@@ -271,3 +272,13 @@ class OperatingAdmin(ViewAdmin):
             "back": url,
         }
         return TemplateResponse(request, "django_ojs/admin/confirm.html", context)
+
+
+class EditingAdmin(OperatingAdmin):
+    """An `OperatingAdmin` whose objects an operator with the model's permissions may add and change in forms."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self._has_right(request, "add")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self._has_right(request, "change")

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs.admin import columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
 from django_ojs.conf import ojs_settings
+from django_ojs.jobs import outbox
 from django_ojs.models import OutboxEntry
-from django_ojs.operations import outbox
 from django_ojs.policies import redaction
 
 VERBS = (

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -19,15 +19,16 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
 from django_ojs.admin import auditing, columns, display
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
 from django_ojs.admin.queueform import QueueForm
+from django_ojs.database import database
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import configure, counts
-from django_ojs.operations.common import database
-from django_ojs.operations.pause import pause, resume, why_paused
-from django_ojs.operations.stats import stats
+from django_ojs.queues import configuration as configure
+from django_ojs.queues.configuration import pause, resume, why_paused
 from django_ojs.states import TERMINAL, WAITING, State
+from django_ojs.statistics import counters
+from django_ojs.statistics.throughput import stats
 
 VERBS = (
     Verb(
@@ -44,7 +45,7 @@ VERBS = (
 
 
 @admin.register(Queue)
-class QueueAdmin(OperatingAdmin):
+class QueueAdmin(EditingAdmin):
     form = QueueForm
     list_display = (
         "name",
@@ -108,12 +109,6 @@ class QueueAdmin(OperatingAdmin):
             return found
         return _template() or Queue(name=TEMPLATE, created_at=clock.now(), updated_at=clock.now())
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "add")
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self._has_right(request, "change")
-
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return ((None, {"fields": ("name",)}), *self.configuration)
@@ -142,7 +137,7 @@ class QueueAdmin(OperatingAdmin):
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The counts of all queues on the page, read at once."""
         changelist = super().get_changelist_instance(request)
-        found = counts.count_all([queue.pk for queue in changelist.result_list])
+        found = counters.count_all([queue.pk for queue in changelist.result_list])
         for queue in changelist.result_list:
             queue.counted = found.get(queue.pk)
         return changelist
@@ -163,7 +158,7 @@ class QueueAdmin(OperatingAdmin):
 
     @admin.display(description=_("by state"))
     def state_counts(self, queue: Queue) -> str:
-        found = counts.count(queue.pk)
+        found = counters.count(queue.pk)
         return " · ".join(f"{number} {state}" for state, number in found.states.items() if number) or display.NOTHING
 
     @admin.display(description=_("last hour"))
@@ -225,5 +220,5 @@ def _template() -> Queue | None:
 
 def _counted(queue: Queue) -> dict[str, int]:
     """The counts that the list read for this row."""
-    found: counts.Counts | None = getattr(queue, "counted", None)
+    found: counters.Counts | None = getattr(queue, "counted", None)
     return found.states if found else {}

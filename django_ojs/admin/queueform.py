@@ -13,8 +13,8 @@ from django_ojs.admin.forms import LinesField, WireField, blame
 from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.models import Queue
-from django_ojs.operations import configure
 from django_ojs.policies import names, queueconfig
+from django_ojs.queues import configuration
 
 #: Where on the wire the value of a field stands.
 PATHS: dict[str, tuple[str, ...]] = {
@@ -101,7 +101,7 @@ class QueueForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.known = configure.document(self.instance)
+        self.known = configuration.document(self.instance)
         rest = self.known
         for name, path in PATHS.items():
             found, rest = _taken(rest, path)

@@ -1,10 +1,10 @@
-"""What operations refuse, in the viewer's language: everybody else is told in English (`told`)."""
+"""What operations refuse, in the viewer's language. HTTP, Python and logs have the English text (`phrase`)."""
 
 from __future__ import annotations
 
 from django.utils.translation import gettext, gettext_noop
 
-from django_ojs.told import Told, reason
+from django_ojs.messages import Phrase, reason
 
 #: What `NotFound` calls things.
 KINDS = (
@@ -20,7 +20,7 @@ def local(error: Exception) -> str:
 
 
 def translated(text: object) -> str:
-    """A `Told` from the catalogue, with its values, which may be some themselves; anything else as it is."""
-    if not isinstance(text, Told):
+    """A `Phrase` from the catalogue, with its values, which may be some themselves; anything else as it is."""
+    if not isinstance(text, Phrase):
         return str(text)
     return gettext(text.template) % {name: translated(value) for name, value in text.values.items()}

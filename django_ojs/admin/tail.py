@@ -19,7 +19,7 @@ from django_ojs import jsontext
 from django_ojs.admin import display
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.timeline import WORTH, note
-from django_ojs.errors import InvalidRequest
+from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
 from django_ojs.http import sockets
@@ -110,7 +110,7 @@ class TailAdmin(IdSearchAdmin):
             "title": _("Live events"),
             "opts": self.opts,
             "media": self.media,
-            "here": "event",
+            "here": "event_tail",
             "wanted": wanted,
             "shown": {name: " ".join(getattr(wanted, name)) for name in ("types", "queues", "job_types")},
             "rows_choices": ROWS,
@@ -134,8 +134,8 @@ class TailAdmin(IdSearchAdmin):
             if wanted.problem:
                 raise InvalidRequest(wanted.problem)
             page = log.read(wanted=wanted.filter, after=after, limit=MOST)
-        except InvalidRequest as error:
-            return HttpResponse(jsontext.dumps({"error": error.message}), "application/json", status=400)
+        except (InvalidRequest, BackendUnavailable) as error:
+            return HttpResponse(jsontext.dumps({"error": error.message}), "application/json", status=error.status)
         cursor = page.cursor if page.has_more or page.events else end or after
         body = {"events": page.events, "cursor": cursor, "has_more": page.has_more, "gap": page.gap}
         response = HttpResponse(jsontext.dumps(body).encode("utf-8", "backslashreplace"), "application/json")
@@ -152,7 +152,7 @@ class TailAdmin(IdSearchAdmin):
 def _end() -> str | None:
     """The cursor of the log's last event, what was committed just now included."""
     using = log.database()
-    order.catch_up(using)
+    order.catch_up(using, strict=False)
     return log.cursor(places.end(using), using)
 
 

@@ -23,9 +23,9 @@ from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
 from django_ojs.admin.webhookform import WebhookForm
 from django_ojs.errors import Conflict, OJSError
+from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.operations import webhookdeliveries, webhooks
-from django_ojs.told import told
+from django_ojs.webhooks import deliveries, subscriptions
 from django_ojs.webhooks.outcome import Verdict
 
 #: Deliveries that a subscription's page shows.
@@ -34,36 +34,36 @@ SHOWN_DELIVERIES = 20
 
 def _try_out(pk: Any, by: str) -> Any:
     """A test whose failure is told like a refusal, with what the receiver said."""
-    _, reply = webhookdeliveries.send_test(pk)
+    _, reply = deliveries.send_test(pk)
     if reply.verdict is Verdict.SUCCESS:
         return reply
     said = display.shorten(reply.body, 200)
-    return Conflict(told("%(problem)s It said: %(said)s", problem=reply.error, said=said) if said else reply.error)
+    return Conflict(phrase("%(problem)s It said: %(said)s", problem=reply.error, said=said) if said else reply.error)
 
 
 VERBS = (
     Verb("test_webhooks", "Send a test", "tested", one_by_one(_try_out), alone=True),
     Verb(
-        "pause_webhooks", "Pause", "paused", one_by_one(lambda pk, by: webhooks.set_active(pk, False, by=by)),
+        "pause_webhooks", "Pause", "paused", one_by_one(lambda pk, by: subscriptions.set_active(pk, False, by=by)),
         lambda subscription: subscription.active,
         question="What happens until it is resumed is not delivered to it later.",
     ),
     Verb(
-        "resume_webhooks", "Resume", "resumed", one_by_one(lambda pk, by: webhooks.set_active(pk, True, by=by)),
+        "resume_webhooks", "Resume", "resumed", one_by_one(lambda pk, by: subscriptions.set_active(pk, True, by=by)),
         lambda subscription: not subscription.active,
     ),
     Verb(
-        "delete_webhooks", "Delete", "deleted", one_by_one(lambda pk, by: webhooks.delete(pk, by=by)),
+        "delete_webhooks", "Delete", "deleted", one_by_one(lambda pk, by: subscriptions.delete(pk, by=by)),
         question="What it still had coming is cancelled.", right="delete", flag=DELETION,
     ),
 )  # fmt: skip
 #: Not an action of the list: each answer holds one secret.
 ROTATE = Verb(
-    "rotate_secret", "New secret", "given a new secret", one_by_one(lambda pk, by: webhooks.rotate(pk, by=by)),
+    "rotate_secret", "New secret", "given a new secret", one_by_one(lambda pk, by: subscriptions.rotate(pk, by=by)),
     question="The old secret signs beside the new one for 24 hours, and then no more.",
 )  # fmt: skip
 REPLAY = Verb(
-    "replay_deliveries", "Send again", "put in line", one_by_one(lambda pk, by: webhookdeliveries.replay(pk)),
+    "replay_deliveries", "Send again", "put in line", one_by_one(lambda pk, by: deliveries.replay(pk)),
     lambda delivery: not delivery.is_open and delivery.event_type != "webhook.test",
 )  # fmt: skip
 
@@ -125,18 +125,18 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         by = f"user:{request.user.get_username()}"
         if change:
-            update = partial(webhooks.update, obj.pk, form.definition, by=by)
+            update = partial(subscriptions.update, obj.pk, form.definition, by=by)
             auditing.saved(request, form, obj, "webhook.update", update)
             return
 
         def create() -> None:
-            made, obj.shown_secret = webhooks.create(form.definition, by=by)
+            made, obj.shown_secret = subscriptions.create(form.definition, by=by)
             obj.pk = made.pk
 
         auditing.saved(request, form, obj, "webhook.create", create)
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
-        return self._show_secret(request, webhooks.get(obj.pk), obj.shown_secret, gettext("Webhook made"))
+        return self._show_secret(request, subscriptions.get(obj.pk), obj.shown_secret, gettext("Webhook made"))
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
         """The new secret is the answer itself, not a page to be redirected to: nothing else ever holds it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -17,10 +17,10 @@ from django_ojs import clock
 from django_ojs.admin import columns, display, live
 from django_ojs.admin.livepage import LivePage
 from django_ojs.admin.operate import Verb, as_action, one_by_one
-from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, Worker
-from django_ojs.operations.register import direct
 from django_ojs.states import State
+from django_ojs.workers.directory import is_stale, with_held
+from django_ojs.workers.registration import direct
 
 #: Jobs that a worker's page lists.
 HELD = 100
@@ -50,7 +50,7 @@ VERBS = (
 @admin.register(Worker)
 class WorkerAdmin(LivePage):
     list_display = (
-        "id", "state_label", "directive_label", "active_jobs", "concurrency", "its_queues", "hostname", "pid",
+        "id", "state_label", "directive_label", "jobs_held", "concurrency", "its_queues", "hostname", "pid",
         "version", "last_seen",
     )  # fmt: skip
     list_filter = ("state", "directive")
@@ -63,12 +63,15 @@ class WorkerAdmin(LivePage):
     fieldsets = (
         (
             None,
-            {"fields": ("id", ("state_label", "directive_label"), ("active_jobs", "concurrency"), "jobs_completed")},
+            {"fields": ("id", ("state_label", "directive_label"), ("jobs_held", "concurrency"), "jobs_completed")},
         ),
         (_("Serves"), {"fields": ("its_queues", "its_types", "its_labels")}),
         (_("Process"), {"fields": (("hostname", "pid"), "version", ("memory_mb", "cpu_percent"))}),
         (_("Times"), {"fields": ("started", ("heartbeat", "seen"))}),
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
+        return with_held(super().get_queryset(request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.fieldsets)
@@ -89,16 +92,18 @@ class WorkerAdmin(LivePage):
     its_queues = columns.codes("queues", "queues")
     its_labels = columns.json("labels", "labels")
     started = columns.time("started_at", "started")
-    heartbeat = columns.time("last_heartbeat_at", "last heartbeat")
+    heartbeat = columns.time("heard_at", "last heartbeat")
     seen = columns.time("last_seen_at", "last call")
     last_seen = columns.ago("last_seen_at", "last call")
 
     @admin.display(description=_("state"))
     def state_label(self, worker: Worker) -> SafeString:
         """As it reported, unless it has been silent for so long that it counts as dead."""
-        limit = dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-        heard = worker.last_heartbeat_at
-        return display.label("silent" if heard is not None and clock.now() - heard > limit else worker.state)
+        return display.label("silent" if is_stale(worker, clock.now()) else worker.state)
+
+    @admin.display(description=_("active jobs"))
+    def jobs_held(self, worker: Worker) -> int:
+        return worker.held
 
     @admin.display(description=_("told to be"))
     def directive_label(self, worker: Worker) -> SafeString | str:

@@ -20,8 +20,8 @@ from django_ojs.admin.flowgraph import draw
 from django_ojs.admin.livepage import LivePage
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.models import Workflow
-from django_ojs.operations import workflow as operations
 from django_ojs.policies import redaction
+from django_ojs.workflows import workflow as operations
 
 #: Members that a page lists.
 MAX_MEMBERS = 1000

@@ -1,6 +1,6 @@
-"""The Python API: how code of the site defines jobs, enqueues them and asks what became of them.
+"""Define jobs, enqueue them and ask for their state: the Python API of a site.
 
-`definition` is `@job` and what it makes of a function. `options` turns the words of Python (a timedelta, an
-aware datetime) into those of the envelope, `arguments` refuses what JSON cannot carry, `enqueueing` hands
-documents to `operations.push`, and `handle` is what comes back.
+`definition` has `@job` and `enqueue`, `handle` the stored job that `enqueue` returns, `workflow` chains, groups and
+batches, `context` what a handler gets. `options` and `arguments` translate Python values to the envelope, and `sync`
+copies the schedules of `@job(cron=...)` into the database.
 """

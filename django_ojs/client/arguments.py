@@ -1,4 +1,9 @@
-"""Arguments of jobs must be JSON. What is not is refused where it is written, with the fix in the message."""
+"""Encode the arguments of a call as the `args` of a job, which is an array, and decode them; refuse what is not JSON.
+
+Positional arguments are the elements. Keyword arguments follow them in one object `{"$kwargs": {...}}`, which is there
+only where a caller uses keywords, so most jobs look as a client in any language would write them (docs/worker.md,
+"Arguments").
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,16 @@ import enum
 import math
 import pathlib
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
 
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
+
+#: The only key of the object that holds keyword arguments.
+MARKER = "$kwargs"
 
 #: What is often passed by mistake, and what to pass instead; the first match counts.
 FIXES: tuple[tuple[type | tuple[type, ...], str], ...] = (
@@ -27,6 +36,25 @@ FIXES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((bytes, bytearray, memoryview), "pass base64.b64encode(...).decode(), or store the data and pass a reference"),
     (enum.Enum, "pass .value"),
 )
+
+
+def encode(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The `args` of the job for the call `handler(*args, **kwargs)`."""
+    encoded = [*args]
+    if kwargs or (encoded and _holds_keywords(encoded[-1])):  # marks a last argument that only looks so
+        encoded.append({MARKER: dict(kwargs)})
+    return encoded
+
+
+def decode(args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the keyword arguments for a handler: the inverse of `encode`."""
+    if args and _holds_keywords(args[-1]):
+        return list(args[:-1]), dict(args[-1][MARKER])
+    return list(args), {}
+
+
+def _holds_keywords(value: object) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {MARKER} and isinstance(value[MARKER], Mapping)
 
 
 def check(value: Any, path: str) -> None:

@@ -1,4 +1,4 @@
-"""`@job`: a function becomes a job type, and stays a function.
+"""Make a function the handler of a job type (`@job`), and enqueue jobs (`enqueue`, `enqueue_many`).
 
     @job("email.send", queue="email", retry={"max_attempts": 5}, timeout=30)
     def send_email(to: str, template: str) -> None: ...
@@ -7,8 +7,8 @@
     send_email.enqueue("x", "y")                        # runs in a worker, after the caller's commit
     send_email.options(delay="10m").enqueue("x", "y")
 
-A handler whose first parameter is called `context`, or is annotated with `JobContext`, gets the context of
-its run; callers of `.enqueue()` do not pass it.
+A handler whose first parameter is called `context`, or is annotated with `JobContext`, gets the context of its run;
+callers of `.enqueue()` do not pass it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 
-from django_ojs.client import arguments, schedules
-from django_ojs.client.options import HANDLER_NAMES, Options, attributes, checked, merged
-from django_ojs.client.schedules import ScheduledOptions
+from django_ojs import clock, cronspec
+from django_ojs.client import arguments
+from django_ojs.client.context import JobContext
+from django_ojs.client.handle import JobHandle
+from django_ojs.client.options import (
+    HANDLER_NAMES,
+    NAMES,
+    Options,
+    ScheduledOptions,
+    attributes,
+    checked,
+    merged,
+    split_schedule,
+)
 from django_ojs.conf import ojs_settings
+from django_ojs.cronspec import CronSpec
+from django_ojs.errors import OJSError
 from django_ojs.policies import names
-from django_ojs.registry import InvalidHandler, registry
-
-if TYPE_CHECKING:
-    from django_ojs.client.handle import JobHandle
-    from django_ojs.worker.context import JobContext
+from django_ojs.registry import Definition, InvalidHandler, registry
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -56,6 +65,10 @@ class PreparedJob:
         return f"<PreparedJob {self.type}>"
 
 
+#: What `enqueue_many` takes: `send_email.s("a", "b")`, `("report.make", [1])`, `("report.make", [1], {"delay": "5m"})`.
+Enqueueable: TypeAlias = PreparedJob | tuple[str, Sequence[Any]] | tuple[str, Sequence[Any], Mapping[str, Any]]
+
+
 class Enqueuer(Generic[A]):
     """A job type with options, ready to be enqueued with the handler's own parameters."""
 
@@ -70,8 +83,12 @@ class Enqueuer(Generic[A]):
 
     def s(self, *args: A.args, **kwargs: A.kwargs) -> PreparedJob:
         """The job without enqueueing it, for `enqueue_many`. Raises TypeError as `enqueue` does."""
-        self._definition.check_arguments(args, kwargs)
-        return PreparedJob(self.type, args, self._options)
+        return self.of(arguments.encode(args, kwargs))
+
+    def of(self, args: Sequence[Any]) -> PreparedJob:
+        """`s` for arguments as the job has them, keyword arguments in an object at the end (`arguments.encode`)."""
+        self._definition.check_arguments(*arguments.decode(args))
+        return PreparedJob(self.type, list(args), self._options)
 
     def enqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle:
         """Store the job, in the transaction that is open, if there is one.
@@ -79,8 +96,6 @@ class Enqueuer(Generic[A]):
         Raises TypeError for arguments that the handler does not take or that are not JSON, and the
         `OJSError` that PUSH raises (core 7.1): InvalidPayload, Duplicate, MiddlewareRejected, ...
         """
-        from django_ojs.client.enqueueing import push
-
         return push([self.s(*args, **kwargs)])[0]
 
     async def aenqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle:
@@ -92,11 +107,12 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     """A handler under the name of its job type: callable, enqueueable, and found by the worker.
 
     Attributes: `type`, `handler` (the function), `takes_context`, `is_async`, `inline`, `queue` (its default),
-    `schedule` (what `@job` said about it, empty without one), `transactional` (the alias of the database in
-    whose transaction it runs; None: in none of ours), `after` (`worker.aftermath`; None: nothing follows).
+    `schedule` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
+    transaction it runs; None: it runs in none), `after` (called with the contexts of runs whose outcomes are stored;
+    None: nothing is called).
     """
 
-    after: Callable[[Sequence[Any]], None] | None = None
+    after: Callable[[Sequence[JobContext]], None] | None = None
 
     def __init__(
         self,
@@ -128,18 +144,14 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.handler(*args, **kwargs)
 
-    def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError, showing the signature, unless the handler can be called with these."""
-        if kwargs:
-            raise TypeError(
-                f"{self.type} was given {', '.join(f'{name}=' for name in kwargs)}, but arguments of a job are "
-                f"positional on the wire: pass them in the order of {self.type}{self.signature}. "
-                "Options such as queue= or delay= go into .options(...)."
-            )
         try:
-            self.signature.bind(*args)
+            self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.type}{self.signature} cannot take these arguments: {error}.") from None
+            options = sorted(NAMES & kwargs.keys() - self.signature.parameters.keys())
+            hint = f" Options go into .options({options[0]}=...)." if options else ""
+            raise TypeError(f"{self.type}{self.signature} cannot take these arguments: {error}.{hint}") from None
 
     def __repr__(self) -> str:
         return f"<job {self.type}: {self.handler.__module__}.{self.handler.__qualname__}>"
@@ -207,12 +219,12 @@ def job(
     of the one it names: what the handler wrote is there if and only if the job is completed. It must be the
     database of the jobs, and the handler synchronous.
     `options` are the defaults of its jobs, and when it runs by itself (`ScheduledOptions`). Raises InvalidHandler,
-    with the fix, for a name that is no job type, one that is taken, a function that positional arguments cannot
-    call and a schedule that cannot be kept; TypeError or ValueError for a mistaken option.
+    with the fix, for a name that is no job type, one that is taken, a function that is a generator and a schedule
+    that cannot be kept; TypeError or ValueError for a mistaken option.
     """
     if not isinstance(type, str):
         raise InvalidHandler(f'@job needs the name of the job type: write @job("email.send"), not @job({type!r}).')
-    plain, schedule = schedules.split(options)
+    plain, schedule = split_schedule(options)
     defaults = checked(plain, HANDLER_NAMES)
     attributes(defaults)
     _check_type(type)
@@ -221,11 +233,108 @@ def job(
         definition: JobDefinition[..., ..., Any] = JobDefinition(
             type, handler, context, defaults, schedule, inline=inline, transactional=transactional
         )
-        schedules.check(definition)
+        _check_schedule(definition)
         registry.register(definition)
         return definition
 
     return decorate
+
+
+def enqueue(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
+    """Store a job by the name of its type, in the transaction that is open, if there is one.
+
+    For a type with a handler in this site the handler's options and signature hold; for any other (its
+    workers may be written in another language) only `options`. Raises as `.enqueue()` of a handler does.
+    """
+    return push([prepare(type, args, options)])[0]
+
+
+def enqueue_many(jobs: Iterable[Enqueueable]) -> list[JobHandle]:
+    """Store many jobs in order, all or none, in a number of statements that does not grow with theirs."""
+    return push([entry if isinstance(entry, PreparedJob) else _from_tuple(entry) for entry in jobs])
+
+
+enqueue_bulk = enqueue_many
+
+
+def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
+    """`enqueue`, and a check that the job belongs to the open transaction: no worker sees it before the outermost
+    commit, and a rollback takes it back, to a savepoint as well.
+
+    `enqueue` does the same, because it writes the job (with `OJS["OUTBOX"]`, the entry that becomes the job) in the
+    open transaction; a commit cannot lose the job. This one also raises RuntimeError when a transaction is open, but
+    not in the database that the job is written to.
+    """
+    from django_ojs.database import database
+
+    alias = ojs_settings.OUTBOX or database(None)
+    if not connections[alias].in_atomic_block:
+        others = sorted(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
+        if others:
+            raise RuntimeError(
+                f"A transaction is open in {', '.join(map(repr, others))}, but the job would be stored in {alias!r} at "
+                f"once. Open one there, or set OJS['OUTBOX'] = {others[0]!r}."
+            )
+    return enqueue(type, *args, **options)
+
+
+aenqueue = sync_to_async(enqueue)
+aenqueue_many = sync_to_async(enqueue_many)
+
+
+def prepare(type: str, args: Sequence[Any], options: Mapping[str, Any]) -> PreparedJob:
+    definition = registry.get(type)
+    if definition is None:
+        return PreparedJob(type, list(args), checked(options))
+    prepared: PreparedJob = definition.options(**options).of(args)
+    return prepared
+
+
+def push(jobs: Sequence[PreparedJob]) -> list[JobHandle]:
+    """The handles of the stored jobs, in order; one that a middleware dropped has `dropped` set."""
+    from django_ojs.database import or_migrate
+    from django_ojs.jobs.outbox import put
+    from django_ojs.jobs.push import push as operation
+
+    if not jobs:
+        return []
+    documents = [prepared.document() for prepared in jobs]
+    pushed = or_migrate(operation if ojs_settings.OUTBOX is None else put)(documents)
+    return [JobHandle(done.row, done.status) for done in pushed]
+
+
+def _from_tuple(entry: Any) -> PreparedJob:
+    if not isinstance(entry, tuple) or not 2 <= len(entry) <= 3 or not isinstance(entry[1], list | tuple):
+        raise TypeError(
+            f"enqueue_many was given {entry!r:.80}: give handler.s(...), (type, [args]) or (type, [args], {{options}})."
+        )
+    return prepare(entry[0], entry[1], entry[2] if len(entry) == 3 else {})
+
+
+def _check_schedule(definition: Definition) -> None:
+    """Raise InvalidHandler, with what to change, unless the schedule of this handler can be kept."""
+    if not definition.schedule:
+        return
+    try:
+        cron_spec(definition)
+    except OJSError as error:
+        raise InvalidHandler(f"@job({definition.type!r}): its schedule cannot be kept. {error.message}") from None
+    except TypeError as error:
+        raise InvalidHandler(f"@job({definition.type!r}): cron_args do not fit. {error}") from None
+
+
+def cron_spec(definition: Definition) -> CronSpec:
+    """The schedule of a handler, ready to be registered."""
+    given = definition.schedule
+    document = definition.of(given.get("cron_args", ())).document()
+    body = {
+        "name": given.get("cron_name") or definition.type.replace("_", "-"),
+        "cron": given["cron"],
+        "timezone": given.get("timezone"),
+        "overlap_policy": given.get("overlap"),
+        "job_template": document,
+    }
+    return cronspec.parse(body, now=clock.now())
 
 
 def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str | None:
@@ -237,11 +346,15 @@ def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str
             f"The handler of {type} is asynchronous, and Django's transactions are not: make it a plain function, "
             "or leave out transactional=True."
         )
-    from django_ojs.worker.transactional import refusal
+    from django_ojs.database import database
 
     using = transactional if isinstance(transactional, str) else DEFAULT_DB_ALIAS
-    if problem := refusal(using):
-        raise InvalidHandler(f"The handler of {type} cannot be transactional. {problem}")
+    if using != (jobs := database(None)):
+        raise InvalidHandler(
+            f"The handler of {type} cannot be transactional. transactional=True needs one transaction for what the "
+            f"handler writes, to the database {using!r}, and for the job, which is in {jobs!r}: leave it out and make "
+            f"the handler idempotent, or, if it writes to {jobs!r}, say transactional={jobs!r}."
+        )
     return using
 
 
@@ -266,7 +379,7 @@ def _wants_context(handler: Callable[..., Any]) -> bool:
 
 
 def _signature(type: str, handler: Callable[..., Any], takes_context: bool) -> inspect.Signature:
-    """What callers of `.enqueue()` may pass. Refuses what no positional call can start."""
+    """What callers of `.enqueue()` may pass. Refuses what no call can run to its end."""
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidHandler(f"The handler of {type} is a generator: let it return a list, or nothing.")
     signature = inspect.signature(handler)
@@ -275,10 +388,4 @@ def _signature(type: str, handler: Callable[..., Any], takes_context: bool) -> i
         if not parameters:
             raise InvalidHandler(f"The handler of {type} has context=True and no parameter to take it: add `context`.")
         del parameters[0]
-    for parameter in parameters:
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            raise InvalidHandler(
-                f"The handler of {type} demands {parameter.name}= by keyword, but arguments of a job are positional: "
-                "move it before the `*`, or give it a default."
-            )
     return signature.replace(parameters=parameters)

@@ -1,4 +1,4 @@
-"""A stored job, as the code that enqueued it sees it."""
+"""Read, cancel, retry and wait for a stored job: the handle that `enqueue` returns."""
 
 from __future__ import annotations
 
@@ -25,11 +25,38 @@ class JobDropped(LookupError):
     """The job that was asked for is not there: an enqueue middleware dropped it."""
 
 
+class JobFailed(Exception):
+    """The job that was waited for ended discarded, a dead letter or not.
+
+    The testing kit also uses it for a run that failed although its handler raised nothing, for instance because the
+    result is not JSON.
+
+    Attributes:
+        handle: the job.
+        error: its latest error, as `handle.error` has it; None if it has none.
+    """
+
+    def __init__(self, handle: JobHandle) -> None:
+        super().__init__(handle)  # so that it can be pickled
+        self.handle = handle
+        self.error = handle.error
+
+    def __str__(self) -> str:
+        job, error = self.handle, self.error
+        return f"Job {job.id} ({job.type}) is {job.state}" + (
+            f": {error['type']}: {error['message']}" if error else "."
+        )
+
+
+class JobCancelled(JobFailed):
+    """The job that was waited for was cancelled. A kind of JobFailed, so that one `except` serves both."""
+
+
 class JobHandle:
     """One job. What it says is what was last read: at `enqueue`, or by `refresh()`.
 
     `deduplicated` is True, and `created` False, where a unique policy found the job already there. `dropped`
-    is True where an enqueue middleware swallowed it; such a handle has nothing else to say and raises JobDropped.
+    is True where an enqueue middleware dropped it; such a handle knows nothing else and raises JobDropped.
     `in_outbox` is True while the job is on its way to another database (`OJS["OUTBOX"]`): its state is then the one
     that it will have there. `outbox_error` is not empty where that database refused it for good.
     """
@@ -113,7 +140,7 @@ class JobHandle:
     def cancel(self, reason: str = "") -> JobHandle:
         """Stop the job (core 7.6). Raises InvalidStateTransition if it is completed or discarded already, and
         Conflict while it is in the outbox."""
-        from django_ojs.operations.cancel import cancel_one
+        from django_ojs.operations.verbs import cancel_one
 
         if self.in_outbox and self.refresh().in_outbox:
             raise in_outbox("cancel", f"job '{self.id}'")
@@ -122,31 +149,38 @@ class JobHandle:
 
     def retry(self) -> JobHandle:
         """Make a dead letter available again. Raises InvalidStateTransition for a job that is not discarded."""
-        from django_ojs.operations.retry import retry_one
+        from django_ojs.operations.verbs import retry_one
 
         if self.in_outbox and self.refresh().in_outbox:
             raise in_outbox("retry", f"job '{self.id}'")
         self._row = retry_one(self.id)
         return self
 
-    def wait(self, timeout: float | None = None) -> JobHandle:
-        """Return when the job is finished; for scripts. `timeout` in seconds, None: as long as it takes.
+    def wait(self, timeout: float | None = None, *, raise_error: bool = True) -> JobHandle:
+        """Return this handle when the job is completed; for scripts. `timeout` in seconds, None: as long as it takes.
 
-        Raises TimeoutError, and TransactionManagementError inside an open transaction: no worker sees the
-        job before the commit that this call would hold up.
+        Raises JobFailed, with the job's error, for a job that is discarded, and JobCancelled for one that is
+        cancelled; with `raise_error=False` such a job is returned like any other. Raises TimeoutError, and
+        TransactionManagementError inside an open transaction: no worker sees the job before the commit that this
+        call would hold up.
         """
         for pause in pauses(timeout):
             if self.refresh().is_finished:
-                return self
+                return self._ended(raise_error)
             self._refuse_endless()
             time.sleep(pause)
         raise self._late(timeout)
 
-    async def await_(self, timeout: float | None = None) -> JobHandle:  # noqa: ASYNC109 - the same contract as wait()
+    async def await_(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - the same contract as wait()
+        *,
+        raise_error: bool = True,
+    ) -> JobHandle:
         """`wait` from asynchronous code (`await` itself is Python's)."""
         for pause in pauses(timeout):
             if (await self.arefresh()).is_finished:
-                return self
+                return self._ended(raise_error)
             await sync_to_async(self._refuse_endless)()
             await asyncio.sleep(pause)
         raise self._late(timeout)
@@ -154,6 +188,13 @@ class JobHandle:
     arefresh = sync_to_async(refresh)
     acancel = sync_to_async(cancel)
     aretry = sync_to_async(retry)
+
+    def _ended(self, raise_error: bool) -> JobHandle:
+        if raise_error and self.state is State.CANCELLED:
+            raise JobCancelled(self)
+        if raise_error and self.state is State.DISCARDED:
+            raise JobFailed(self)
+        return self
 
     def _refuse_endless(self) -> None:
         refuse_set_aside(f"job {self.id}", self.outbox_error)
@@ -184,8 +225,8 @@ def in_outbox(verb: str, what: str) -> Conflict:
 
 
 def refuse_open_transaction(what: str) -> None:
-    """Raise TransactionManagementError where somebody would wait inside the transaction that has to end first."""
-    from django_ojs.operations.common import database
+    """Raise TransactionManagementError where the caller would wait inside the transaction that has to end first."""
+    from django_ojs.database import database
 
     if connections[ojs_settings.OUTBOX or database(None)].in_atomic_block:
         raise TransactionManagementError(
@@ -195,7 +236,7 @@ def refuse_open_transaction(what: str) -> None:
 
 
 def refuse_set_aside(what: str, error: str) -> None:
-    """Raise RuntimeError where somebody would wait for what was set aside in the outbox."""
+    """Raise RuntimeError where the caller would wait for a job that was set aside in the outbox."""
     if error:
         raise RuntimeError(f"wait() for {what} would never end: it is set aside in the outbox. {error}")
 
@@ -218,7 +259,9 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
         key = id if isinstance(id, uuid.UUID) else uuid.UUID(id)
     except ValueError:
         raise NotFound.resource("job", str(id)) from None
-    row, in_outbox, error = _look(key)
+    from django_ojs.database import or_migrate
+
+    row, in_outbox, error = or_migrate(_look)(key)
     handle = JobHandle(row, "outbox" if in_outbox else "created")
     handle.outbox_error = error
     return handle
@@ -226,7 +269,7 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
 
 def _look(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
     """The job, whether it is in the outbox still, and why it will stay there. Raises NotFound."""
-    from django_ojs.operations import outbox
+    from django_ojs.jobs import outbox
     from django_ojs.operations.info import info
 
     try:

@@ -1,4 +1,4 @@
-"""How a job is to be run, in Python's words, and their translation into the envelope's (core section 5)."""
+"""Translate the options of a job from Python (a timedelta, an aware datetime) to the envelope (core section 5)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import datetime as dt
 import difflib
 import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from django_ojs.client import arguments
-from django_ojs.policies import durations, names, ratelimit, retry
+from django_ojs.policies import durations, members, names, ratelimit, retry
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
 Duration: TypeAlias = str | int | float | dt.timedelta
 
 
 class HandlerOptions(TypedDict, total=False):
-    """What `@job` takes: the defaults of a handler's jobs."""
+    """The defaults of a handler's jobs."""
 
     queue: str
     priority: int | str  #: a number, or a name from `OJS["PRIORITY_LEVELS"]`
-    retry: Mapping[str, Any]  #: in the wire's spelling: `{"max_attempts": 5, "initial_interval": "2s"}`
+    #: In the wire's spelling: `{"max_attempts": 5, "initial_interval": 2}`.
+    #: Its intervals are durations too, and so is each `period` of `unique` and `rate_limit`.
+    retry: Mapping[str, Any]
     timeout: Duration  #: of one attempt
     total_timeout: Duration  #: of the job from its creation on, waits and retries included: then it is discarded
     enqueue_ttl: Duration  #: from its creation to its first start: then it is discarded
@@ -43,7 +45,7 @@ class TimedOptions(HandlerOptions, total=False):
     delay: Duration  #: from now
     at: dt.datetime  #: not before this instant
     expires_at: dt.datetime  #: not after this instant
-    pending: bool  #: staged until somebody activates it
+    pending: bool  #: staged until it is activated
 
 
 class Options(TimedOptions, total=False):
@@ -52,8 +54,19 @@ class Options(TimedOptions, total=False):
     id: str | uuid.UUID  #: a UUIDv7 of your own
 
 
+class ScheduledOptions(HandlerOptions, total=False):
+    """What `@job` takes: the defaults of a handler's jobs, and the schedule that makes jobs of it."""
+
+    cron: str  #: `"0 9 * * 1-5"`, `"@daily"`, `"@every 90m"`
+    timezone: str  #: `"Europe/Paris"`; the default is UTC
+    overlap: str  #: `"skip"` (default), `"allow"`, `"enqueue"` or `"cancel_previous"`
+    cron_args: Sequence[Any]  #: the arguments of the jobs that the schedule makes
+    cron_name: str  #: of the schedule; the default is the job type, with hyphens for underscores
+
+
 HANDLER_NAMES = frozenset(HandlerOptions.__annotations__)
 NAMES = frozenset(Options.__annotations__)
+_SCHEDULE_NAMES = ScheduledOptions.__annotations__.keys() - HANDLER_NAMES
 
 
 def checked(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[str, Any]:
@@ -62,6 +75,14 @@ def checked(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[s
         if name not in known:
             raise TypeError(_unknown(name, known))
     return {name: value for name, value in options.items() if value is not None}
+
+
+def split_schedule(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of `@job` that are of its jobs, and those of its schedule. TypeError for one without `cron`."""
+    schedule = {name: value for name, value in options.items() if name in _SCHEDULE_NAMES and value is not None}
+    if schedule and "cron" not in schedule:
+        raise TypeError(f"{', '.join(sorted(schedule))} of @job says how a schedule runs: give cron= as well.")
+    return {name: value for name, value in options.items() if name not in _SCHEDULE_NAMES}, schedule
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,8 +100,8 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def attributes(options: Mapping[str, Any]) -> dict[str, Any]:
     """The members of an envelope that say the same as `options`.
 
-    Raises TypeError or ValueError, naming the option, for a value that cannot be meant, and
-    InvalidRetryPolicy or InvalidRequest for an impossible retry policy or rate limit.
+    Raises TypeError or ValueError, naming the option, for a value that cannot be meant, TypeError for a member that no
+    policy has, and InvalidRetryPolicy or InvalidRequest for an impossible retry policy or rate limit.
     """
     if "at" in options and "delay" in options:
         raise TypeError("Give either at= or delay=, not both.")
@@ -106,6 +127,16 @@ def milliseconds(value: Duration, name: str) -> int:
     return min(math.ceil(round(value * 1000, 6)), durations.MAX_MS)
 
 
+def _with_durations(name: str, value: Mapping[str, Any], members: Iterable[str]) -> dict[str, Any]:
+    """`value` with the numbers and timedeltas of these members as the texts that the wire has for durations."""
+    given = dict(value)
+    for member in members:
+        found = given.get(member)
+        if isinstance(found, int | float | dt.timedelta) and not isinstance(found, bool):
+            given[member] = durations.format_iso(milliseconds(found, f"{name}[{member!r}]"))
+    return given
+
+
 def _plain(name: str, value: Any) -> dict[str, Any]:
     return {name: value}
 
@@ -120,17 +151,31 @@ def _queue(name: str, value: Any) -> dict[str, Any]:
 def _retry(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f'retry={value!r}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
+    given = _with_durations(name, value, ("initial_interval", "max_interval"))
+    _policy(name, given)
+    retry.parse(given, name)
+    return {name: given}
+
+
+def _policy(name: str, value: Mapping[str, Any]) -> None:
+    """Refuse what is no JSON, and members that would mean nothing."""
     arguments.check(dict(value), name)
-    retry.parse(dict(value), name)
-    return {name: dict(value)}
+    for unknown in members.in_policy(name, value):
+        known = ", ".join(sorted(members.POLICIES[name]))
+        advice = f"Did you mean {unknown.suggestion!r}?" if unknown.suggestion else f"There are {known}."
+        raise TypeError(f"{name}=: there is no member {unknown.path.removeprefix(name + '.')!r}. {advice}")
 
 
 def _rate_limit(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f'rate_limit={value!r}: give a dict such as {{"key": "partner", "concurrency": 1}}.')
-    arguments.check(dict(value), name)
-    ratelimit.parse(dict(value), name)
-    return {name: dict(value)}
+    given = _with_durations(name, value, ("period",))
+    for member in ("rate", "throttle"):
+        if isinstance(window := given.get(member), Mapping):
+            given[member] = _with_durations(f"{name}.{member}", window, ("period",))
+    _policy(name, given)
+    ratelimit.parse(given, name)
+    return {name: given}
 
 
 def _limit(name: str, value: Any) -> dict[str, Any]:
@@ -143,8 +188,9 @@ def _limit(name: str, value: Any) -> dict[str, Any]:
 
 def _unique(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        arguments.check(dict(value), name)
-        return {name: dict(value)}
+        given = _with_durations(name, value, ("period",))
+        _policy(name, given)
+        return {name: given}
     return {name: {}} if value else {}
 
 

@@ -1,6 +1,6 @@
-"""The schedules of the code, in the database: created, updated, and removed when they have left the code.
+"""Create, update and remove schedules in the database, so that they are as the code says.
 
-It is done at deploy by `manage.py ojs_cron sync` and not by workers when they start: during a deploy old and
+This is done at deploy by `manage.py ojs_cron sync` and not by workers when they start: during a deploy old and
 new workers run side by side, and an old one that restarts would take the new schedules away. Schedules that
 were registered over HTTP are never touched.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from django_ojs.client.schedules import spec_of
+from django_ojs.client.definition import cron_spec
+from django_ojs.cron import schedules
 from django_ojs.cronspec import CronSpec
+from django_ojs.database import atomic, database
 from django_ojs.models import CronSchedule
-from django_ojs.operations import cron
-from django_ojs.operations.common import atomic, database
 from django_ojs.registry import registry
 
 
@@ -29,7 +29,7 @@ class SyncResult:
 
 
 class NotSynchronised(Exception):
-    """The code and the database cannot agree; nothing was changed. The message says what to do."""
+    """The schedules of the code cannot be stored; nothing was changed. The message says what to do."""
 
 
 def declared() -> list[CronSpec]:
@@ -38,7 +38,7 @@ def declared() -> list[CronSpec]:
     for definition in registry.definitions():
         if not definition.schedule:
             continue
-        spec = spec_of(definition)
+        spec = cron_spec(definition)
         if spec.name in found:
             types = f"{found[spec.name].type} and {spec.type}"
             raise NotSynchronised(f"{types} both have the schedule '{spec.name}': give one of them cron_name=.")
@@ -65,7 +65,7 @@ def sync(*, dry_run: bool = False, using: str | None = None) -> SyncResult:
             if row.source == CronSchedule.Source.CODE and name not in wanted:
                 result.removed.append(name)
                 if not dry_run:
-                    cron.delete(name, using=using)
+                    schedules.delete(name, using=using)
     return result
 
 
@@ -78,12 +78,12 @@ def out_of_date(using: str | None = None) -> list[str]:
 def _settle(spec: CronSpec, row: CronSchedule | None, result: SyncResult, dry_run: bool, using: str) -> None:
     if row is not None:
         spec = dataclasses.replace(spec, enabled=row.enabled, description=row.description)
-    if row is not None and not cron.differs(row, spec):
+    if row is not None and not schedules.differs(row, spec):
         result.unchanged.append(spec.name)
         return
     (result.created if row is None else result.updated).append(spec.name)
     if not dry_run:
-        cron.register(spec, source=CronSchedule.Source.CODE, using=using)
+        schedules.register(spec, source=CronSchedule.Source.CODE, using=using)
 
 
 def _refuse_taken(wanted: Iterable[str], known: Mapping[str, CronSchedule]) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that belong together, as the site's code writes them.
+"""Enqueue jobs that belong together: chains, groups, batches and graphs.
 
     chain(fetch.s(url), clean.s(), load.s()).enqueue(name="etl")
     group(resize.s(1), resize.s(2)).enqueue()
@@ -29,7 +29,7 @@ from django_ojs.errors import NotFound
 
 if TYPE_CHECKING:
     from django_ojs.client.options import TimedOptions
-    from django_ojs.operations.workflow import View
+    from django_ojs.workflows.workflow import View
 
 #: What a workflow is made of.
 Part: TypeAlias = "PreparedJob | Workflow"
@@ -72,8 +72,9 @@ class Workflow:
         other faults, Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
         """
         from django_ojs.client.options import attributes, checked
-        from django_ojs.operations.outbox import put_workflow
-        from django_ojs.operations.workflow import create
+        from django_ojs.database import or_migrate
+        from django_ojs.jobs.outbox import put_workflow
+        from django_ojs.workflows.workflow import create
 
         document = self.document()
         if name:
@@ -84,8 +85,8 @@ class Workflow:
             nested = given.pop("options", {})
             document["options"] = {**given, **nested}
         if ojs_settings.OUTBOX is None:
-            return WorkflowHandle(create(document))
-        return WorkflowHandle(put_workflow(document), in_outbox=True)
+            return WorkflowHandle(or_migrate(create)(document))
+        return WorkflowHandle(or_migrate(put_workflow)(document), in_outbox=True)
 
     async def aenqueue(
         self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Unpack[TimedOptions]
@@ -120,6 +121,29 @@ def batch(
     if not callbacks:
         raise TypeError("batch() needs on_complete=, on_success= or on_failure=; without one it is a group().")
     return Workflow({"type": "batch", "jobs": _documents(jobs, "batch"), "callbacks": callbacks})
+
+
+class WorkflowFailed(Exception):
+    """The workflow that was waited for failed: a job in it was discarded or cancelled.
+
+    Attributes:
+        handle: the workflow.
+        error: `failed_step_id`, `failed_job_ids` and `errors`, as `handle.error` has them; None if it has none.
+    """
+
+    def __init__(self, handle: WorkflowHandle) -> None:
+        super().__init__(handle)  # so that it can be pickled
+        self.handle = handle
+        self.error = handle.error
+
+    def __str__(self) -> str:
+        what = f"Workflow {self.handle.id} ({self.handle.type}) is {self.handle.state}"
+        step = (self.error or {}).get("failed_step_id")
+        return what + (f": the step {step!r} failed." if step else ".")
+
+
+class WorkflowCancelled(WorkflowFailed):
+    """The workflow that was waited for was cancelled. A kind of WorkflowFailed, so that one `except` serves both."""
 
 
 class WorkflowHandle:
@@ -180,8 +204,8 @@ class WorkflowHandle:
 
     def refresh(self) -> WorkflowHandle:
         """Read it again. Raises NotFound once it has been pruned."""
-        from django_ojs.operations.outbox import find
-        from django_ojs.operations.workflow import info
+        from django_ojs.jobs.outbox import find
+        from django_ojs.workflows.workflow import info
 
         try:
             self._view, self.in_outbox, self.outbox_error = info(self.key), False, ""
@@ -196,7 +220,7 @@ class WorkflowHandle:
 
     def cancel(self, reason: str = "", *, cancel_active: bool = False) -> WorkflowHandle:
         """Cancel what has not begun, with `cancel_active` also what is running. Raises Conflict if it has ended."""
-        from django_ojs.operations.workflow import cancel
+        from django_ojs.workflows.workflow import cancel
 
         self._refuse_in_outbox("cancel")
         self._view = cancel(self.key, cancel_active=cancel_active, reason=reason).view
@@ -204,29 +228,36 @@ class WorkflowHandle:
 
     def retry(self) -> WorkflowHandle:
         """Go on from where it failed. Raises Conflict for a workflow that has not failed."""
-        from django_ojs.operations.workflow import retry
+        from django_ojs.workflows.workflow import retry
 
         self._refuse_in_outbox("retry")
         self._view = retry(self.key)
         return self
 
-    def wait(self, timeout: float | None = None) -> WorkflowHandle:
-        """Return when it is finished; for scripts. `timeout` in seconds, None: as long as it takes.
+    def wait(self, timeout: float | None = None, *, raise_error: bool = True) -> WorkflowHandle:
+        """Return this handle when the workflow is completed; for scripts. `timeout` in seconds, None: as long as it
+        takes.
 
-        Raises TimeoutError, and TransactionManagementError inside an open transaction, which would never end.
+        Raises WorkflowFailed, with the workflow's error, or WorkflowCancelled, unless `raise_error` is False. Raises
+        TimeoutError, and TransactionManagementError inside an open transaction, which would never end.
         """
         for pause in pauses(timeout):
             if self.refresh().is_finished:
-                return self
+                return self._ended(raise_error)
             self._refuse_endless()
             time.sleep(pause)
         raise self._late(timeout)
 
-    async def await_(self, timeout: float | None = None) -> WorkflowHandle:  # noqa: ASYNC109 - as wait()
+    async def await_(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - as wait()
+        *,
+        raise_error: bool = True,
+    ) -> WorkflowHandle:
         """`wait` from asynchronous code (`await` itself is Python's)."""
         for pause in pauses(timeout):
             if (await self.arefresh()).is_finished:
-                return self
+                return self._ended(raise_error)
             await sync_to_async(self._refuse_endless)()
             await asyncio.sleep(pause)
         raise self._late(timeout)
@@ -238,6 +269,13 @@ class WorkflowHandle:
     def _refuse_in_outbox(self, verb: str) -> None:
         if self.in_outbox and self.refresh().in_outbox:
             raise in_outbox(verb, f"workflow '{self.id}'")
+
+    def _ended(self, raise_error: bool) -> WorkflowHandle:
+        if raise_error and self.state == "cancelled":
+            raise WorkflowCancelled(self)
+        if raise_error and self.state == "failed":
+            raise WorkflowFailed(self)
+        return self
 
     def _refuse_endless(self) -> None:
         refuse_set_aside(f"workflow {self.id}", self.outbox_error)
@@ -258,9 +296,10 @@ class WorkflowHandle:
 
 def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
     """The workflow with this id. Raises NotFound."""
-    from django_ojs.operations.workflow import identify, info
+    from django_ojs.database import or_migrate
+    from django_ojs.workflows.workflow import identify, info
 
-    return WorkflowHandle(info(identify(str(id))))
+    return WorkflowHandle(or_migrate(info)(identify(str(id))))
 
 
 aget_workflow = sync_to_async(get_workflow)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from . import durations, jsonpath
-from .cases import Case, Object, objects
+from .cases import OPERATIONS, Case, Object, objects
 from .recognition import problems as value_problems
 from .responses import response_problems
+from .standard import STANDARD_HANDLERS
 from .templates import references
 from .values import is_number
 
@@ -71,7 +72,7 @@ def _repeat(step: Object) -> list[str]:
 
 
 def _seed(case: Case) -> list[str]:
-    found: list[str] = []
+    found = _about_itself(case)
     for number, step in enumerate(case.steps, 1):
         found += _prefixed(f"step {number}", _seed_step(step))
     for number, assertion in enumerate(objects(case.raw.get("assertions")), 1):
@@ -87,10 +88,25 @@ def _seed(case: Case) -> list[str]:
     return found
 
 
+def _about_itself(case: Case) -> list[str]:
+    """What a case says of other cases, of its own validity, and of the handler it needs."""
+    found: list[str] = []
+    requires = case.raw.get("requires", [])
+    if not isinstance(requires, list) or not all(isinstance(each, str) for each in requires):
+        found.append("requires: no array of test ids")
+    if not isinstance(case.raw.get("deprecated", False), bool):
+        found.append("deprecated: neither true nor false")
+    if case.deprecated and not case.raw.get("deprecated_reason"):
+        found.append("deprecated without a deprecated_reason")
+    if case.handler and case.handler not in {*STANDARD_HANDLERS, *case.handlers}:
+        found.append(f"no handler {case.handler!r} among the standard ones nor in handlers/handlers.json")
+    return found
+
+
 def _seed_step(step: Object) -> list[str]:
     found = _unknown_keys(step, _SEED_STEP)
     method, _, path = str(step.get("action", "")).partition(" ")
-    if method not in METHODS or not path:
+    if step.get("action") not in OPERATIONS and (method not in METHODS or not path):
         found.append(f"unknown action {step.get('action')!r}")
     if "wait" in step:
         found += _understood(durations.seconds, str(step["wait"]))

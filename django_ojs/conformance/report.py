@@ -49,9 +49,14 @@ class Report:
     suite_version: str | None = None
 
     @property
+    def counted(self) -> list[Result]:
+        """The results that count: all but those of deprecated cases (9.4)."""
+        return [result for result in self.results if not result.case.deprecated]
+
+    @property
     def failed(self) -> bool:
-        """Whether any case failed, or none ran."""
-        return not self.results or any(result.outcome == "failed" for result in self.results)
+        """Whether any case that counts failed, or none ran."""
+        return not self.counted or any(result.outcome == "failed" for result in self.counted)
 
     @property
     def conformant_level(self) -> int | None:
@@ -76,31 +81,35 @@ class Report:
             "results": self._counts(),
             "conformant": not self.failed and level is not None and level >= self.requested_level,
             "conformant_level": level,
-            "failures": [_entry(result) for result in self.results if result.outcome == "failed"],
-            "skipped": [_entry(result) for result in self.results if result.outcome == "skipped"],
+            "failures": [_entry(result) for result in self.counted if result.outcome == "failed"],
+            "skipped": [_entry(result) for result in self.counted if result.outcome == "skipped"],
+            "deprecated": [_deprecated(result) for result in self.results if result.case.deprecated],
             "cases": {result.case.file: _details(result) for result in self.results},
         }
 
     def _counts(self) -> dict[str, object]:
-        counts: dict[str, object] = dict(count(self.results))
+        counts: dict[str, object] = dict(count(self.counted))
         for level in self._levels():
             counts[f"level_{level}"] = count(self._at(level))
         return counts
 
     def _levels(self) -> list[int]:
-        return sorted({result.case.level for result in self.results if result.case.level is not None})
+        return sorted({result.case.level for result in self.counted if result.case.level is not None})
 
     def _at(self, level: int | None) -> list[Result]:
-        return [result for result in self.results if result.case.level == level]
+        return [result for result in self.counted if result.case.level == level]
 
     def as_text(self) -> str:
         """A table by level, then every case that did not pass with its reason."""
         lines = [f"{'':10}{'total':>7}{'passed':>8}{'failed':>8}{'skipped':>9}"]
         lines += [_row(f"level {level}", self._at(level)) for level in self._levels()]
         lines += [_row("no level", self._at(None))] if self._at(None) else []
-        lines.append(_row("all", self.results))
+        lines.append(_row("all", self.counted))
         for outcome in ("failed", "skipped"):
-            lines += [_line(result) for result in self.results if result.outcome == outcome]
+            lines += [_line(result, outcome) for result in self.counted if result.outcome == outcome]
+        for result in self.results:
+            if result.case.deprecated:
+                lines.append(_line(result, f"deprecated ({result.outcome})"))
         return "\n".join(lines)
 
 
@@ -130,6 +139,11 @@ def _row(name: str, results: Sequence[Result]) -> str:
     return f"{name:10}{counts['total']:>7}{counts['passed']:>8}{counts['failed']:>8}{counts['skipped']:>9}"
 
 
-def _line(result: Result) -> str:
+def _deprecated(result: Result) -> dict[str, object]:
+    reason = {"outcome": result.outcome, "deprecated_reason": str(result.case.raw.get("deprecated_reason", ""))}
+    return _entry(result) | reason
+
+
+def _line(result: Result, word: str) -> str:
     case = result.case
-    return f"\n{result.outcome.upper()} {case.test_id} {case.name} [{case.file}]\n  {result.reason}"
+    return f"\n{word.upper()} {case.test_id} {case.name} [{case.file}]\n  {result.reason}"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from . import durations
 from .behaviour import watch_input
-from .cases import Case, Object, objects
+from .cases import OPERATIONS, Case, Object, objects
 from .client import Client
 from .clock import Clock
 from .exchange import StepFailed, send, verify
@@ -23,11 +23,11 @@ def needs_worker(case: Case) -> bool:
     """
     if case.format != "seed":
         return False
-    return bool(_setup(case).get("handler")) or (_expects_completed(case) and not _fetches(case))
+    return bool(case.handler) or (_expects_completed(case) and not _fetches(case))
 
 
 def _fetches(case: Case) -> bool:
-    return any(str(step.get("action")).endswith("/fetch") for step in case.steps)
+    return any(request_of(step)[1].endswith("/fetch") for step in case.steps)
 
 
 def _expects_completed(case: Case) -> bool:
@@ -85,10 +85,22 @@ def run_seed(case: Case, client: Client, clock: Clock, worker: WorkerFactory | N
 def _run_step(step: Object, name: str, scope: Scope, client: Client) -> None:
     if "wait" in step:
         scope.clock.sleep(durations.seconds(str(step["wait"])))
-    method, _, path = str(step["action"]).partition(" ")
-    response = send(client, scope, step, method, path)
+    method, path, body = request_of(step)
+    response = send(client, scope, body, method, path)
     verify(scope, step.get("expect", {}), response, f"{name} ({step['action']})")
     scope.capture(step.get("capture"), response)
+
+
+def request_of(step: Object) -> tuple[str, str, Object]:
+    """Method, path and the step as it is to be sent: `POST /path` as it stands, an operation as HTTP spells it."""
+    action = str(step.get("action"))
+    method, path = OPERATIONS.get(action) or (action.partition(" ")[0], action.partition(" ")[2])
+    if action not in OPERATIONS or "{job_id}" not in path:
+        return method, path, step
+    given = step.get("body")
+    if isinstance(given, dict) and "job_id" in given:
+        path = path.replace("{job_id}", str(given["job_id"]))
+    return method, path, {name: value for name, value in step.items() if name != "body"}
 
 
 def _prepare(case: Case, client: Client, scope: Scope) -> None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+from .standard import STANDARD_HANDLERS
 from .suite import Target
 
 RESET: Final = "/ojs/v1/admin/reset"
@@ -68,7 +69,8 @@ def _target(process: subprocess.Popen[str]) -> Target:
     word, _, url = process.stdout.readline().strip().partition(" ")
     if word != "ready":
         raise NotStarted(f"the server did not start: {process.stderr.read().strip()}")
-    return Target(url, RESET, worker_on(process.stderr.readline().strip().removeprefix("database ")))
+    worker = worker_on(process.stderr.readline().strip().removeprefix("database "))
+    return Target(url, RESET, worker, frozenset(STANDARD_HANDLERS))
 
 
 def worker_on(database: str) -> Callable[[], AbstractContextManager[None]]:

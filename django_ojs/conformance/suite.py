@@ -20,11 +20,15 @@ from .seed import WorkerFactory, needs_worker, run_seed
 
 @dataclass(frozen=True)
 class Target:
-    """A server under test: its base URL, its reset path if it has one, and how a worker for it is started."""
+    """A server under test: its base URL, its reset path if it has one, and how a worker for it is started.
+
+    `handlers` are those that this worker has; None where only whoever gave it knows.
+    """
 
     url: str
     reset: str | None = None
     worker: WorkerFactory | None = None
+    handlers: frozenset[str] | None = None
 
 
 def run_case(case: Case, target: Target, clock: Clock | None = None) -> Result:
@@ -36,6 +40,8 @@ def run_case(case: Case, target: Target, clock: Clock | None = None) -> Result:
     not_understood = lint.problems(case)
     if not_understood:
         return Result(case, "failed", "not understood: " + "; ".join(not_understood))
+    if target.handlers is not None and case.handler and case.handler not in target.handlers:
+        return Result(case, "failed", f"the worker of this run has no handler {case.handler!r}")
     start = clock.seconds()
     outcome, reason = _attempt(case, target, clock)
     return Result(case, outcome, reason, round((clock.seconds() - start) * 1000), target.url)
@@ -62,29 +68,80 @@ def run_suite(
     clock: Clock | None = None,
     on_result: Callable[[Result], None] | None = None,
 ) -> list[Result]:
-    """Run all cases, the longest first so that none is left over at the end. Results are sorted by file."""
-    waiting = sorted(cases, key=waiting_time)
-    results: list[Result] = []
-    lock = threading.Lock()
+    """Run all cases, the longest first so that none is left over at the end, and each after those that it requires.
+
+    A case is skipped where one that it requires did not pass or is not run. Results are sorted by file.
+    """
+    line = _Line(cases, on_result)
 
     def serve(target: Target) -> None:
-        while True:
-            with lock:
-                if not waiting:
-                    return
-                case = waiting.pop()
-            result = run_case(case, target, clock)
-            with lock:
-                results.append(result)
-                if on_result:
-                    on_result(result)
+        while (case := line.take()) is not None:
+            line.done(run_case(case, target, clock))
 
     threads = [threading.Thread(target=serve, args=(target,), name=f"case@{target.url}") for target in targets]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sorted(results, key=lambda result: result.case.file)
+    return sorted(line.results, key=lambda result: result.case.file)
+
+
+class _Line:
+    """The cases that wait, given out to the threads when what they require has passed."""
+
+    def __init__(self, cases: Iterable[Case], on_result: Callable[[Result], None] | None) -> None:
+        self.results: list[Result] = []
+        self._waiting = sorted(cases, key=waiting_time)
+        self._on_result = on_result
+        self._running: list[Case] = []
+        self._changed = threading.Condition()
+
+    def take(self) -> Case | None:
+        """The next case that may run, waiting for one; None when none is left."""
+        with self._changed:
+            while True:
+                self._skip_hopeless()
+                open_ids = {case.test_id for case in (*self._waiting, *self._running) if case.format == "seed"}
+                for case in reversed(self._waiting):
+                    if open_ids.isdisjoint(case.requires):
+                        self._waiting.remove(case)
+                        self._running.append(case)
+                        return case
+                if not self._waiting:
+                    return None
+                if self._running:
+                    self._changed.wait()
+                else:
+                    self._skip(self._waiting[-1], f"{', '.join(self._waiting[-1].requires)} and it wait for each other")
+
+    def done(self, result: Result) -> None:
+        with self._changed:
+            self._running.remove(result.case)
+            self._note(result)
+            self._changed.notify_all()
+
+    def _skip_hopeless(self) -> None:
+        """Skip what requires a case that did not pass or is not there; and what requires that, in turn."""
+        while hopeless := [(case, why) for case in self._waiting if (why := self._missing(case))]:
+            for case, why in hopeless:
+                self._skip(case, f"requires {why}, which did not pass")
+
+    def _missing(self, case: Case) -> str:
+        """A test id that the case requires and that can no longer pass; '' for none."""
+        still = {other.test_id for other in (*self._waiting, *self._running) if other.format == "seed"}
+        ended = [result for result in self.results if result.case.format == "seed"]
+        failed = {result.case.test_id for result in ended if result.outcome != "passed"}
+        passed = {result.case.test_id for result in ended} - failed
+        return next((each for each in case.requires if each not in passed | still or each in failed), "")
+
+    def _skip(self, case: Case, reason: str) -> None:
+        self._waiting.remove(case)
+        self._note(Result(case, "skipped", reason))
+
+    def _note(self, result: Result) -> None:
+        self.results.append(result)
+        if self._on_result:
+            self._on_result(result)
 
 
 def waiting_time(case: Case) -> float:
@@ -121,10 +178,12 @@ def run_report(
 
 
 def suite_version(suites: Sequence[Path]) -> str | None:
-    """The version in the `manifest.json` of the first suite directory that has one."""
+    """Name and version in the `manifest.json` of the first suite directory that has one, so that nobody takes ours for
+    the suite of the specification's authors; the version alone where the manifest has no name."""
     for path in suites:
         manifest = path / "manifest.json"
         if manifest.is_file():
             content = json.loads(manifest.read_text(encoding="utf-8"))
-            return str(content["version"]) if "version" in content else None
+            named = [str(content[key]) for key in ("name", "version") if key in content]
+            return " ".join(named) if "version" in content else None
     return None

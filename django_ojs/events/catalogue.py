@@ -28,7 +28,7 @@ CATALOGUE: tuple[str, ...] = (
 #: Events of extensions: stored, and returned only to a reader who names the type exactly.
 EXTENSIONS: tuple[str, ...] = (
     "job.timeout", "job.stalled", "job.total_timeout", "job.ttl_expired",
-    "dead_letter.retried", "dead_letter.deleted", "workflow.cancelled",
+    "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "workflow.cancelled",
     "bulk.enqueue.completed", "bulk.cancel.completed", "bulk.retry.completed", "bulk.delete.completed",
     "backpressure.rejected", "backpressure.dropped", "backpressure.warning", "backpressure.cleared",
     "priority.changed", "result.pruned",
@@ -60,7 +60,7 @@ ALIASES: Mapping[str, str] = {
 #: Every change of a job's state under one name: made from stored events when it is read, never stored (events 1.4).
 STATE_CHANGED = "job.state_changed"
 #: The stored events that may tell of a change, and the state before it where their data has no `previous_state`.
-#: None: without it the event follows another one that told of the same change, as `job.retrying` does `job.failed`.
+#: None: without it the event follows another one about the same change, as `job.retrying` does `job.failed`.
 TRANSITIONS: Mapping[str, str | None] = {
     "job.enqueued": "", "job.scheduled": "", "job.started": "available", "job.completed": "active",
     "job.failed": "active", "job.stalled": "active",
@@ -97,12 +97,25 @@ def of_job(
 ) -> Record:
     """An event about the job in `row`, which must show the job after the event (events 1.6)."""
     return Record(
-        type, time, component, "", row["id"], row["type"], row["queue"], row["state"], row["attempt"],
+        type, moment(row, time), component, "", row["id"], row["type"], row["queue"], row["state"], row["attempt"],
         worker_id, row["trace_id"], row["workflow_id"], jsontext.dumps(data) if data else "",
     )  # fmt: skip
 
 
-def birth(row: Mapping[str, Any], component: str) -> Record | None:
+def moment(row: Mapping[str, Any], now: dt.datetime) -> dt.datetime:
+    """When something happens to this job: now, but neither before it waited nor before it started.
+
+    A statement sees what others have committed since its transaction looked at the clock. Rows whose times are as the
+    database gave them (`raw`) are taken at `now`.
+    """
+    for name in ("enqueued_at", "started_at"):
+        before = row.get(name)
+        if isinstance(before, dt.datetime) and before.tzinfo is not None and before > now:
+            now = before
+    return now
+
+
+def of_new_job(row: Mapping[str, Any], component: str) -> Record | None:
     """The event of a new job; a pending one has none until it is activated (events 1.7)."""
     match row["state"]:
         case State.AVAILABLE:
@@ -118,8 +131,8 @@ def enqueued(row: Mapping[str, Any], time: dt.datetime, component: str, **data: 
     return of_job("job.enqueued", row, time, component, priority=row["priority"], **data)
 
 
-def scheduled(row: Mapping[str, Any], time: dt.datetime, component: str) -> Record:
-    return of_job("job.scheduled", row, time, component, scheduled_at=format_instant(row["due_at"]))
+def scheduled(row: Mapping[str, Any], time: dt.datetime, component: str, **data: Any) -> Record:
+    return of_job("job.scheduled", row, time, component, scheduled_at=format_instant(row["due_at"]), **data)
 
 
 def started(row: Mapping[str, Any], time: dt.datetime) -> Record:
@@ -135,7 +148,7 @@ def completed(row: Mapping[str, Any], time: dt.datetime, *, with_result: bool) -
 
 
 def failed(row: Mapping[str, Any], time: dt.datetime, component: str, error: Mapping[str, Any]) -> Record:
-    # The duration first, where `events.tally` looks for it.
+    # The duration first, where `statistics.eventlog` looks for it.
     facts = {"duration_ms": duration_ms(row, time), "error": event_error(error)}
     return of_job("job.failed", row, time, component, worker_id=row["worker_id"], **facts)
 

@@ -29,8 +29,8 @@ SHARED: dict[str, Members] = {
 }  # fmt: skip
 #: Types that are about a job, or about a queue, and do not say so by their name.
 ABOUT_JOBS = frozenset({
-    "dead_letter.added", "dead_letter.retried", "dead_letter.deleted", "backpressure.dropped", "priority.changed",
-    "result.pruned", "result.stored", "result.rejected", "result.retrieved",
+    "dead_letter.added", "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "backpressure.dropped",
+    "priority.changed", "result.pruned", "result.stored", "result.rejected", "result.retrieved",
 })  # fmt: skip
 ABOUT_QUEUES = frozenset({
     "dead_letter.pruned", "backpressure.rejected", "backpressure.warning", "backpressure.cleared", "cron.triggered",
@@ -70,7 +70,7 @@ DESCRIBED: dict[str, Description] = {
         "A job waits to be claimed: it is new, or its time has come, or somebody activated or revived it.",
         {"priority": "integer", "unique_key?": "string", "scheduled_at?": "instant", **_WAS},
     ),
-    "job.scheduled": Description("A new job waits for its time.", {"scheduled_at": "instant"}),
+    "job.scheduled": Description("A new or activated job waits for its time.", {"scheduled_at": "instant", **_WAS}),
     "job.started": Description("A worker has claimed a job.", {"wait_ms": "integer"}),
     "job.completed": Description("A job is done.", {"duration_ms": "integer", "result?": "any"}),
     "job.failed": Description("An attempt has failed.", {"duration_ms": "integer", "error": "error"}),
@@ -175,6 +175,10 @@ DESCRIBED: dict[str, Description] = {
     "job.ttl_expired": Description("Nothing began a job within its enqueue TTL; it was discarded.", _TIMEOUT),
     "dead_letter.added": Description("A job was discarded into the dead letter queue."),
     "dead_letter.retried": Description("A job left the dead letter queue to run again."),
+    "dead_letter.replayed": Description(
+        "A rule made a job leave the dead letter queue to run again; `count` is how often it did so with this job.",
+        {"rule": "string", "count": "integer"},
+    ),
     "dead_letter.deleted": Description("A dead letter was deleted."),
     "dead_letter.pruned": Description("Dead letters were too old or too many.", {"count": "integer"}),
     "bulk.enqueue.completed": Description(
@@ -248,15 +252,15 @@ DESCRIBED: dict[str, Description] = {
     "webhook.delivered": Description("An event arrived at its receiver.", _DELIVERY),
     "webhook.failed": Description("An attempt at a delivery failed and will be repeated.", _DELIVERY),
     STATE_CHANGED: Description(
-        "A job's state changed: made of the events above when they are read.",
-        {"job_id": "UUID", "queue": "string", "type": "string", "from": "string", "to": "string"},
+        "A job's state changed: made of the events above when a reader names it.",
+        {"from": "string", "to": "string"},
     ),
 }
 
 
 def shared(type: str) -> Members:
     """What events of this type have besides their own members."""
-    if type in ABOUT_JOBS or (type.startswith("job.") and type != STATE_CHANGED):
+    if type in ABOUT_JOBS or type.startswith("job."):
         return SHARED["job"]
     return SHARED["queue"] if type in ABOUT_QUEUES or type.startswith("queue.") else {}
 

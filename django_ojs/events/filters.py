@@ -11,6 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from django.db.models import Q
@@ -18,9 +19,22 @@ from django.db.models import Q
 from django_ojs.conf import ojs_settings
 from django_ojs.events.catalogue import ALIASES, CATALOGUE, STATE_CHANGED, TRANSITIONS
 from django_ojs.models import Event
+from django_ojs.models.patterns import named
 from django_ojs.policies import names
 
 _NOTHING = Q(pk__in=[])
+
+
+class Kinds(NamedTuple):
+    """The kinds of events that a reader gets: stored ones of these types, and `job.state_changed` where `changes`."""
+
+    shown: frozenset[str]
+    changes: bool
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The types of stored events that have to be read: a change of state is made of them."""
+        return self.shown | TRANSITIONS.keys() if self.changes else self.shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +42,7 @@ class Filter:
     """Dimensions are AND-ed, the values of one OR-ed; an empty one does not restrict (events 6.1).
 
     `types` and `sources` may end in `*`. `only_queues` and `only_types` are the limits of the caller's key, None for
-    a caller without; they hold whatever is asked for. `realtime` is for channels that also show `job.state_changed`,
-    which is made of stored events (events 1.4): there no types, and wildcards, mean it too.
+    a caller without; they hold whatever is asked for.
     """
 
     types: tuple[str, ...] = ()
@@ -40,26 +53,21 @@ class Filter:
     workflow_ids: tuple[uuid.UUID, ...] = ()
     only_queues: tuple[str, ...] | None = None
     only_types: tuple[str, ...] | None = None
-    realtime: bool = False
 
     @cached_property
-    def shown(self) -> frozenset[str]:
-        """The types that the reader gets to see as they are stored."""
-        plain = [name for name in self.types if name != STATE_CHANGED]
-        return frozenset(expand_types(plain)) if plain or not self.types else frozenset()
-
-    @cached_property
-    def changes(self) -> bool:
-        """Whether `job.state_changed` is wanted."""
-        if STATE_CHANGED in self.types:
-            return True
-        wide = self.types or ("*",)
-        return self.realtime and any(name.endswith("*") and STATE_CHANGED.startswith(name[:-1]) for name in wide)
+    def kinds(self) -> Kinds:
+        """What `types` means."""
+        return kinds(self.types)
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """The types that have to be read for it."""
-        return self.shown | TRANSITIONS.keys() if self.changes else self.shown
+        """The types of stored events that have to be read."""
+        return self.kinds.stored
+
+    @property
+    def restricts(self) -> bool:
+        """Whether it leaves anything of the catalogue out."""
+        return self != Filter()
 
     @cached_property
     def _queues(self) -> frozenset[str] | None:
@@ -103,16 +111,15 @@ class Filter:
         return None if self._queues is None else [("queue", queue) for queue in self._queues]
 
 
-def expand_types(types: Iterable[str]) -> list[str]:
-    """The stored types that a filter means: `job.*` covers the catalogue only, extensions are named exactly."""
-    wanted: dict[str, None] = {}
-    asked = [name for name in types if name] or ["*"]
-    for name in asked:
+def kinds(types: Iterable[str]) -> Kinds:
+    """What a list of types means: `job.*` covers the catalogue only; extensions and changes are named exactly."""
+    shown: set[str] = set()
+    for name in [name for name in types if name] or ["*"]:
         if name.endswith("*"):
-            wanted.update(dict.fromkeys(known for known in CATALOGUE if known.startswith(name[:-1])))
+            shown.update(known for known in CATALOGUE if known.startswith(name[:-1]))
         else:
-            wanted[ALIASES.get(name, name)] = None
-    return list(wanted)
+            shown.add(ALIASES.get(name, name))
+    return Kinds(frozenset(shown - {STATE_CHANGED}), STATE_CHANGED in shown)
 
 
 def _any_of(conditions: Iterable[Q]) -> Q:
@@ -123,7 +130,7 @@ def _any_of(conditions: Iterable[Q]) -> Q:
 
 
 def _of_type(entry: str) -> Q:
-    return Q(job_type__startswith=entry[:-1]) if entry.endswith(".*") else Q(job_type=entry)
+    return named("job_type", entry)
 
 
 def _service() -> str:

@@ -12,42 +12,57 @@ import hashlib
 import hmac
 import secrets
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connections, transaction
 
+from django_ojs.contention import commits_later
 from django_ojs.errors import InvalidRequest
 from django_ojs.models import EventLog
 
 PREFIX = "evt_"
 _POSITION_BITS = 48
 _MAC_BITS = 26
+#: Flipped in the MAC of a `job.state_changed`, whose id has the time and the position of the event it is made of.
+_CHANGE = 1 << (_MAC_BITS - 1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def encode(position: int, time: dt.datetime, salt: str) -> str:
-    """The public id of the event at `position` that happened at `time`."""
+def encode(position: int, time: dt.datetime, salt: str, *, change: bool = False) -> str:
+    """The public id of the event at `position` that happened at `time`, or of the `job.state_changed` made of it."""
     ms = (time - _EPOCH) // dt.timedelta(milliseconds=1)
-    mac = _mac(position, ms, salt)
+    mac = _mac(position, ms, salt) ^ (_CHANGE if change else 0)
     low = (0b10 << 62) | ((mac & 0x3FFF) << _POSITION_BITS) | position
     return PREFIX + str(uuid.UUID(int=(ms << 80) | (0x7 << 76) | ((mac >> 14) << 64) | low))
 
 
-def decode(text: str, salt: str) -> int:
-    """The position behind a public id. Raises `InvalidRequest` when this server never issued it."""
+def decode(text: str, salt: str) -> tuple[int, bool]:
+    """The position behind a public id, and whether it is that of a `job.state_changed`.
+
+    Raises `InvalidRequest` when this server never issued it.
+    """
     try:
         value = uuid.UUID(text.removeprefix(PREFIX)).int if text.startswith(PREFIX) else 0
     except ValueError:
         value = 0
     position = value & ((1 << _POSITION_BITS) - 1)
     mac = ((value >> 64) & 0xFFF) << 14 | (value >> _POSITION_BITS) & 0x3FFF
-    if not position or not hmac.compare_digest(str(mac), str(_mac(position, value >> 80, salt))):
+    expected = _mac(position, value >> 80, salt)
+    change = hmac.compare_digest(str(mac), str(expected ^ _CHANGE))
+    if not position or not (change or hmac.compare_digest(str(mac), str(expected))):
         raise InvalidRequest(
             "The cursor is not an event id of this server.",
             details={"field": "after"},
             hint="Pass the `cursor` or the `id` of an event exactly as it was returned.",
         )
-    return position
+    return position, change
+
+
+def of_change(text: str, salt: str) -> str:
+    """The id of the `job.state_changed` made of the event with this id."""
+    position, _ = decode(text, salt)
+    return encode(position, time_of(text), salt, change=True)
 
 
 def time_of(text: str) -> dt.datetime:
@@ -67,11 +82,30 @@ def salt_of(using: str) -> str:
 
 
 def log_row(using: str) -> EventLog:
+    """The log's row, made on first use and committed at once.
+
+    In a caller's transaction another connection makes it: until the caller commits, all others who need the row would
+    wait for it, and after a rollback this process would go on with a salt that is nowhere.
+    """
     log = EventLog.objects.using(using).filter(pk=1).first()
-    if log is None:
+    if log is not None:
+        return log
+    if not commits_later(using) or connections[using].vendor == "sqlite":  # there the caller has the only write lock
+        return _make_row(using)
+
+    def make() -> EventLog:
         try:
-            with transaction.atomic(using=using):
-                log = EventLog.objects.using(using).create(pk=1, salt=secrets.token_hex(16))
-        except IntegrityError:  # another process was first
-            log = EventLog.objects.using(using).get(pk=1)
-    return log
+            return _make_row(using)
+        finally:
+            connections[using].close()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(make).result()
+
+
+def _make_row(using: str) -> EventLog:
+    try:
+        with transaction.atomic(using=using):
+            return EventLog.objects.using(using).create(pk=1, salt=secrets.token_hex(16))
+    except IntegrityError:  # another process was first
+        return EventLog.objects.using(using).get(pk=1)

@@ -11,21 +11,28 @@ from urllib.parse import quote
 
 from django.db import router
 
-from django_ojs import sql
+from django_ojs import hooks, sql
 from django_ojs.conf import ojs_settings
-from django_ojs.events import ids, order, places
+from django_ojs.events import ids, order, places, transitions
 from django_ojs.events.catalogue import NAMES_WORKER, Record
 from django_ojs.events.filters import Filter
 from django_ojs.events.places import Place
 from django_ojs.models import Event
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant
-from django_ojs.telemetry import lifecycle
+
+#: How many events one look goes through for a filter that no index finds, so that a look costs the same however long
+#: the log is.
+STRETCH = 20_000
 
 
 @dataclasses.dataclass(slots=True)
 class Page:
-    """One page of the log, oldest first. `cursor` is the id to go on from; `gap` says what was pruned away."""
+    """One page of the log, oldest first. `cursor` is the id to go on from; `gap` says what was pruned away.
+
+    With `has_more` there may be more behind the cursor, also where no event was found: a filter is looked for in
+    `STRETCH` events at a time.
+    """
 
     events: list[dict[str, Any]]
     cursor: str | None
@@ -37,7 +44,8 @@ def append(records: Sequence[Record], using: str) -> None:
     """Write events in the caller's transaction, in one statement however many."""
     if records:
         sql.store(using).insert_events(records)
-        lifecycle.tell(records, using)
+        if hooks.event_listeners:
+            hooks.tell(hooks.event_listeners, records, using)
 
 
 def read(
@@ -57,6 +65,9 @@ def read(
 ) -> Page:
     """The events after the cursor that match every given filter (`wanted` stands for all of them), at most `limit`.
 
+    Where fewer fit within the next `STRETCH` events and the log goes on, the page ends there, its cursor behind them.
+    An empty page at the end of the log has the cursor that was given. A filter by jobs is looked for in the whole log.
+
     Raises `InvalidRequest` for a cursor that this server never issued.
     """
     wanted = wanted or Filter(
@@ -67,16 +78,39 @@ def read(
     order.catch_up(using)
     salt = ids.salt_of(using)
     place, gap = start(after, using)
-    query = places.behind(using, place).filter(wanted.condition())
+    edge: Event | None = None
+    query = places.behind(using, place)
+    if since or until or (wanted.restricts and not wanted.job_ids):
+        edge = places.ahead(using, place, STRETCH)
+        query = places.between(using, place, places.place_of(edge) if edge else None)
+    query = query.filter(wanted.condition())
     if since:
         query = query.filter(time__gte=since)
     if until:
         query = query.filter(time__lt=until)
     found = list(query[: limit + 1])
     looked_at = found[:limit]
-    cursor = ids.encode(looked_at[-1].pk, looked_at[-1].time, salt) if looked_at else after
-    events = [render(event, salt) for event in looked_at if wanted.matches(event)]
-    return Page(events, cursor, len(found) > limit, gap)
+    events = views(looked_at, wanted, salt, place)
+    if len(events) > limit:  # a stored event may be seen twice
+        events = events[:limit]
+        return Page(events, events[-1]["id"], True, gap)
+    last = looked_at[-1] if looked_at else None
+    if edge is not None and len(found) <= limit:
+        last = edge  # nothing else fits in this stretch
+    cursor = ids.encode(last.pk, last.time, salt) if last else after
+    return Page(events, cursor, len(found) > limit or last is edge is not None, gap)
+
+
+def views(found: Iterable[Event], wanted: Filter, salt: str, behind: Place = places.START) -> list[dict[str, Any]]:
+    """The envelopes that a reader at `behind` gets of these events: theirs, and those of the changes they made."""
+    if not wanted.kinds.changes:
+        return [render(event, salt) for event in found if wanted.matches(event)]
+    return [
+        view
+        for event in found
+        if wanted.matches(event)
+        for view in transitions.views(wanted.kinds, render(event, salt), salt, places.place_of(event), behind)
+    ]
 
 
 def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
@@ -86,8 +120,8 @@ def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
     """
     if not after:
         return places.START, None
-    position = ids.decode(after, ids.salt_of(using))
-    place = places.find(using, position)
+    position, is_change = ids.decode(after, ids.salt_of(using))
+    place = places.find(using, position, places.CHANGE if is_change else places.EVENT)
     if place is not None:
         return place, None
     return places.START, gap_behind(position, ids.time_of(after), using)
@@ -96,7 +130,7 @@ def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
 def cursor(place: Place, using: str) -> str | None:
     """The id to go on from behind `place`; None at the start, or where the event has been pruned."""
     time = Event.objects.using(using).filter(pk=place.id).values_list("time", flat=True).first()
-    return None if time is None else ids.encode(place.id, time, ids.salt_of(using))
+    return None if time is None else ids.encode(place.id, time, ids.salt_of(using), change=place.seen == places.CHANGE)
 
 
 def gap_behind(position: int, begin: dt.datetime | None, using: str) -> dict[str, Any]:

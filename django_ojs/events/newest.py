@@ -1,4 +1,4 @@
-"""The log from its end, by page: for somebody who looks at it, where `log.read` is for who must miss nothing."""
+"""Reads the log from its end, page by page, for people. Code that must miss nothing uses `log.read`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ WINDOW = 50_000
 
 
 class Newest(NamedTuple):
-    """One page, newest first. `total` counts the matches within the window."""
+    """One page, newest first. `total` counts the matches within the window.
+
+    A page of `job.state_changed` is one of the stored events that may tell of a change: some tell of none, and where
+    their own types are asked for as well, they come beside it.
+    """
 
     events: list[dict[str, Any]]
     total: int
@@ -33,7 +37,7 @@ def page(
 ) -> Newest:
     """The events from place `offset`, counted from the end, that match."""
     using = using or log.database()
-    order.catch_up(using)
+    order.catch_up(using, strict=False)
     query = places.behind(using, places.START).filter(wanted.condition())
     if not wanted.job_ids:
         newest = Event.objects.using(using).order_by("-id").values_list("id", flat=True).first() or 0
@@ -45,5 +49,5 @@ def page(
     total = query.order_by()[:WINDOW].count()
     found = list(query.reverse()[offset : offset + limit]) if offset < total else []
     salt = ids.salt_of(using)
-    events = [log.render(event, salt) for event in found if wanted.matches(event)]
+    events = log.views(reversed(found), wanted, salt)[::-1]
     return Newest(events, total, offset + len(found) < total)

@@ -1,7 +1,7 @@
 """A total order for the log, assigned after commit, so that no reader ever passes an event unseen.
 
 An id is given out when a row is written, but others see the row when its transaction commits, when rows with higher
-ids may have been read already. And a reader that waits for whoever is still writing hangs on the longest transaction.
+ids may have been read already. And a reader that waited for all that still write would hang on the longest transaction.
 So the order is given to what has *become visible*:
 
 - SQLite has one writer at a time: ids are commit order already.
@@ -12,16 +12,21 @@ So the order is given to what has *become visible*:
   transaction, id).
 - Elsewhere a pass stamps the newly visible rows with a running number (`Event.seq`).
 
-A pass is short, serialised by the lock of the log's single row, and anybody may run it: the scheduler
-does so continuously, a reader when nobody else has.
+A pass is short and a transaction of its own, serialised by the lock of the log's single row. The scheduler runs one
+continuously, and a reader before it reads. Inside a caller's transaction there is no pass: it would hold the lock until
+the caller commits, and all readers would wait for that. A reader there sees what was in order already, on PostgreSQL
+and MariaDB without the events that its own transaction has written.
 """
 
 from __future__ import annotations
 
+import math
 import time
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
+from django_ojs.contention import commits_later, is_contention
+from django_ojs.errors import BackendUnavailable
 from django_ojs.events.ids import log_row
 from django_ojs.models import Event, EventCommit, EventLog
 
@@ -39,46 +44,79 @@ FROM (SELECT pg_current_snapshot() AS seen, pg_current_xact_id()::text::bigint A
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ends) AS now"""
 
 
-#: Seconds that a reader waits for somebody else's pass, and between two looks. A pass takes milliseconds; one within
-#: a long transaction of a caller's must not freeze every reader.
-PATIENCE, LOOK = 0.1, 0.002
-#: Seconds that a reader works off what has piled up, where a pass stamps one batch of rows.
-DILIGENCE = 5.0
+#: Seconds in which a reader gets what was committed before in order, by waiting for the pass of another connection and
+#: by passes of its own. A pass takes milliseconds: only a connection that hangs in the middle of one takes so long.
+PATIENCE = 5.0
 
 
 def advance(using: str) -> int:
-    """Put newly committed events in order. Returns how many transactions or events were numbered."""
-    return _pass(using) or 0
+    """Put newly committed events in order, if no other connection is at it.
+
+    Returns how many transactions or events were numbered; 0 in a caller's transaction, where there is no pass.
+    """
+    return 0 if commits_later(using) else _pass(using) or 0
 
 
-def catch_up(using: str) -> None:
-    """`advance` for a reader, who shall find what was committed before: a pass under way may have begun earlier."""
+def catch_up(using: str, *, strict: bool = True) -> None:
+    """Put everything that was committed before this call in order, so that a reader finds it.
+
+    A pass of another connection that is under way may have begun before; so this waits for its end, and makes one of
+    its own. In a caller's transaction nothing is done.
+
+    Args:
+        strict: raise rather than return when that is not achieved within `PATIENCE`; False for a reader that only
+            looks, or that takes its place in the log here and reads on from there.
+
+    Raises:
+        BackendUnavailable: `strict`, and the order could not be had in time.
+    """
+    if commits_later(using):
+        return
     began = time.monotonic()
-    while True:
-        numbered = _pass(using)
-        spent = time.monotonic() - began
-        if numbered is None and spent < PATIENCE:
-            time.sleep(LOOK)
-        elif numbered is None or numbered < _STAMP_BATCH or spent > DILIGENCE:
+    numbered = _pass(using)
+    while numbered is None or numbered >= _STAMP_BATCH:  # one pass may not be enough
+        left = began + PATIENCE - time.monotonic()
+        if left <= 0:
+            if strict:
+                raise BackendUnavailable("The newest events could not be put in order in time.")
             return
+        numbered = _pass(using, wait=left if numbered is None else None)
 
 
-def _pass(using: str) -> int | None:
-    """One pass: how much it numbered, or None if somebody else is at it."""
+def _pass(using: str, wait: float | None = None) -> int | None:
+    """One pass: how much it numbered, or None if another connection is at it, after `wait` seconds still."""
     vendor = connections[using].vendor
     if vendor == "sqlite":
         return 0
-    with transaction.atomic(using=using):
-        locked = EventLog.objects.using(using).select_for_update(skip_locked=True).filter(pk=1)
-        log = locked.first()
-        if log is None:  # being advanced by somebody else right now, or the very first pass
-            if EventLog.objects.using(using).filter(pk=1).exists():
-                return None
-            log_row(using)
+    try:
+        with transaction.atomic(using=using):
+            if wait is not None:
+                _wait_for_lock(using, wait)
+            locked = EventLog.objects.using(using).select_for_update(skip_locked=True).filter(pk=1)
             log = locked.first()
-            if log is None:
-                return None
-        return _number_transactions(using, log) if vendor == "postgresql" else _stamp_rows(using, log)
+            if log is None:  # being advanced by another connection right now, or the very first pass
+                if EventLog.objects.using(using).filter(pk=1).exists():
+                    return None
+                log_row(using)
+                log = locked.first()
+                if log is None:
+                    return None
+            return _number_transactions(using, log) if vendor == "postgresql" else _stamp_rows(using, log)
+    except OperationalError as error:
+        if wait is None or not is_contention(error):
+            raise
+        return None
+
+
+def _wait_for_lock(using: str, seconds: float) -> None:
+    """Take the lock, in turn with all that wait for it. Raises a contention error (`is_contention`) after `seconds`."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(f"SET LOCAL lock_timeout = {math.ceil(seconds * 1000)}")
+            cursor.execute(f"SELECT 1 FROM {_LOG} WHERE id = 1 FOR UPDATE")
+        else:
+            cursor.execute(f"SELECT 1 FROM {_LOG} WHERE id = 1 FOR UPDATE WAIT {math.ceil(seconds)}")
 
 
 def _number_transactions(using: str, log: EventLog) -> int:

@@ -1,7 +1,8 @@
 """The HTTP binding: it translates between the wire and `django_ojs.operations`, and holds no rule of the protocol.
 
-A request meets `base.OJSView` first: version, credentials, scope. The view of its resource (`jobs`, `workers`,
-`queues`, `deadletter`, `events`, `health`, `manifest`) reads the body through `body`, single values through
-`fields` and `query`, calls one operation and answers with envelopes. Whatever goes wrong becomes an error of
-the spec in `exceptions`. What single clients need beyond the spec is in `compat`.
+A request meets `base.OJSView` first: version, credentials, scope. Resources are ViewSets (`viewsets.OJSViewSet`) on one
+router (`router`): `jobs`, `workers`, `queues` and others, each with its serializers. A ViewSet reads the body
+(`body`, `serializers`, and `fields` on the fast calls) and the query (`filters`, `pagination`, `query`), calls one
+operation and answers. Whatever goes wrong becomes an error of the spec in `exceptions`. What single clients need
+beyond the spec is in `compat`.
 """

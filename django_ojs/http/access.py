@@ -15,16 +15,17 @@ from django.db.models import Q
 from rest_framework.request import Request
 
 from django_ojs.errors import InvalidPayload
-from django_ojs.http.permissions import check_queue, check_type, queue_limit, type_limit
+from django_ojs.http.permissions import api_key, check_queue, check_type, queue_limit, type_limit
 from django_ojs.models import Job
-from django_ojs.operations.selection import allowed
+from django_ojs.operations.jobfilter import allowed
 from django_ojs.policies import attributes
 from django_ojs.policies.source import Source
 from django_ojs.states import State
 
 
 def is_limited(request: Request) -> bool:
-    return queue_limit(request) is not None or type_limit(request) is not None
+    key = api_key(request)
+    return key is not None and bool(key.queues or key.job_types)
 
 
 def check_documents(request: Request, documents: Iterable[Any]) -> None:

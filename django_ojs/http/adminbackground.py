@@ -14,9 +14,9 @@ from rest_framework.response import Response
 
 from django_ojs.errors import NotFound
 from django_ojs.http import access, fields, query
-from django_ojs.http.adminjobs import MAX_PAGE, PAGE, AdminView, using
 from django_ojs.http.auditing import audited
-from django_ojs.http.pagination import Key, capped, paginate
+from django_ojs.http.base import AdminView, using
+from django_ojs.http.pagination import MAX_PAGE, PAGE, Key, capped, paginate
 from django_ojs.http.permissions import principal
 from django_ojs.models import BulkAction
 from django_ojs.operations import bulkactions
@@ -36,7 +36,7 @@ class BulkActions(AdminView):
             found = found.filter(state=state)
         order = [Key("id", descending=True, parse=int)]
         page = paginate(found, request, order, maximum=MAX_PAGE, default=PAGE, count=capped)
-        return Response({"items": [bulkactions.facts(one) for one in page.rows], "pagination": page.pagination})
+        return Response(page.listed([bulkactions.facts(one) for one in page.rows], "items"))
 
 
 class BulkActionDetail(AdminView):

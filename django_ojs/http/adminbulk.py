@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, states
+from django_ojs import states
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, adminbackground, fields, filters
-from django_ojs.http.adminjobs import AdminView, path_ids, using
+from django_ojs.http import access, adminbackground, fields, filters, overriding
 from django_ojs.http.auditing import audited
+from django_ojs.http.base import AdminView, using
 from django_ojs.http.bulkbody import confirm, known, meant, said
 from django_ojs.http.jobs import check_size
 from django_ojs.http.permissions import check_queue, principal
-from django_ojs.models import Job
 from django_ojs.operations import bulk, bulkactions
-from django_ojs.operations.foretelling import foretold
-from django_ojs.operations.retry import check_override
-from django_ojs.operations.sweep import MAX_ERRORS, Report, Verb, batches, split, sweep
-from django_ojs.policies import durations
+from django_ojs.operations.bulk import DEAD_LETTERS, JOBS, BulkVerb, How, Report
+from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.states import State
 
 TERMINAL = states.ordered(states.TERMINAL)
-WAITING = (State.SCHEDULED, State.AVAILABLE, State.PENDING, State.RETRYABLE)
 
 
 class BulkAct(AdminView):
@@ -40,40 +34,28 @@ class BulkAct(AdminView):
 
     scopes = {"POST": "admin.write"}
     rights = {"POST": "change_job"}
-    name = ""
+    verb: BulkVerb
     #: States that a filter means if it names none; without any it has to.
     default_states: Sequence[State] = ()
-    #: States that it may name.
-    eligible: Sequence[State] = tuple(State)
     #: Whether a body without `filter` and `job_ids` means all.
     all_if_silent = False
     #: Members of the body.
     members: Sequence[str] = ("filter", "job_ids", "reason", "background")
-    #: Whether only dead letters are meant.
-    dead_letters = False
 
-    def verb(self, spare_active: bool) -> Verb:
-        raise NotImplementedError
-
-    def chosen(self, body: dict[str, Any]) -> QuerySet[Job]:
+    def wanted(self, given: dict[str, Any]) -> JobFilter:
         """The jobs that the body's filter means."""
-        given = dict(fields.member(body, "filter") or {})
-        found = filters.of_body(self.request, given, self.base())
-        return filters.in_states(found, self.states(given))
+        read = filters.of_body(self.request, given)
+        return read.replace(states=self.states(read), dead_letters=self.verb.dead_letters)
 
-    def states(self, given: dict[str, Any]) -> list[State]:
-        """Those that a valid filter names, or the act's own."""
-        if not given.get("state"):
-            if not self.default_states:
-                raise fields.fault("filter.state", f"must be some of {', '.join(self.eligible)}")
-            return list(self.default_states)
-        wanted: list[State] = filters.StatesField().clean(given["state"])
-        if wrong := [state.value for state in wanted if state not in self.eligible]:
-            raise fields.fault("filter.state", f"must be some of {', '.join(self.eligible)}", ", ".join(wrong))
+    def states(self, read: JobFilter) -> list[State]:
+        """Those that a filter names, or the act's own."""
+        wanted = list(read.wanted_states or self.default_states)
+        takes = self.verb.takes
+        if not wanted:
+            raise fields.fault("filter.state", f"must be some of {', '.join(takes)}")
+        if wrong := [state.value for state in wanted if state not in takes]:
+            raise fields.fault("filter.state", f"must be some of {', '.join(takes)}", ", ".join(wrong))
         return wanted
-
-    def base(self) -> Any:
-        return Job.objects.using(using())
 
     @audited("job.bulk", together=False)
     def post(self, request: Request) -> Response:
@@ -85,13 +67,12 @@ class BulkAct(AdminView):
 
     def later(self, request: Request, body: dict[str, Any], given: dict[str, Any]) -> Response:
         """Leave it to the scheduler."""
-        filters.of_body(request, given)  # what is wrong with it comes first, as when it is done at once
-        wanted = filters.selected(request, given, self.states(given), dead_letters=self.dead_letters)
+        wanted = self.wanted(given)
         confirm(body)
         override = self.override(body)
-        self.act.action = f"job.bulk_{self.name}"
+        self.act.action = f"job.bulk_{self.verb.name}"
         self.act.detail = said(body)
-        action = bulkactions.start(self.name, wanted, self.act, override=override, using=using())
+        action = bulkactions.start(self.verb.name, wanted, self.act, override=override, using=using())
         return adminbackground.accepted(request, action)
 
     def override(self, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -104,107 +85,95 @@ class BulkAct(AdminView):
         said(body)
         if by_ids:
             ids = self.named(request, body)
-            return Response(self.foretell(ids) if dry else self.sweep(body, split(ids), False))
-        jobs = self.chosen(body)
+            return Response(self.dry_run(ids) if dry else self.act_on(body, bulk.split(ids)))
+        wanted = self.wanted(fields.member(body, "filter") or {})
         if dry:
-            return Response(self.report(Report(jobs.count()), dry=True))
-        return Response(self.sweep(body, batches(jobs, using()), True))
+            return Response(self.report(Report(wanted.jobs(using()).count()), dry=True))
+        return Response(self.act_on(body, bulk.batches(wanted.jobs(using()), using()), wanted))
 
     def named(self, request: Request, body: dict[str, Any]) -> list[uuid.UUID]:
         texts = fields.texts(body, "job_ids", maximum=ojs_settings.MAX_BATCH_SIZE) or []
         check_size(len(texts), "job_ids")
-        ids = list(dict.fromkeys(path_ids(texts)))
+        ids = list(dict.fromkeys(map(fields.path_id, texts)))
         access.check_jobs(request, ids)
         return ids
 
-    def foretell(self, ids: list[uuid.UUID]) -> dict[str, Any]:
+    def dry_run(self, ids: list[uuid.UUID]) -> dict[str, Any]:
         """A dry run of jobs that are named: how many would be done, and what the others would be refused."""
-        refused = foretold(self.name, ids, dead_letters=self.dead_letters, using=using())
-        found = self.report(Report(len(ids) - len(refused), 0, refused[:MAX_ERRORS]), dry=True)
+        refused = bulk.refusals(self.verb, ids, using=using())
+        found = self.report(Report(len(ids) - len(refused), 0, refused[: bulk.MAX_ERRORS]), dry=True)
         return found | {"failed": len(refused)}
 
-    def sweep(self, body: dict[str, Any], ids: Iterator[list[uuid.UUID]], by_filter: bool) -> dict[str, Any]:
+    def act_on(
+        self, body: dict[str, Any], ids: Iterator[list[uuid.UUID]], wanted: JobFilter | None = None
+    ) -> dict[str, Any]:
         confirm(body)
-        noted = said(body) | ({"filter": fields.member(body, "filter") or {}} if by_filter else {})
-        self.act.action, self.act.detail = f"job.bulk_{self.name}", noted
-        return self.report(sweep(ids, self.verb(by_filter), self.act, using()))
+        noted = said(body) | ({"filter": fields.member(body, "filter") or {}} if wanted else {})
+        self.act.action, self.act.detail = f"job.bulk_{self.verb.name}", noted
+        return self.report(self.in_batches(ids, wanted, self.override(body)))
+
+    def in_batches(
+        self, ids: Iterator[list[uuid.UUID]], wanted: JobFilter | None, override: dict[str, Any] | None = None
+    ) -> Report:
+        """A filter leaves running jobs alone unless it names their state."""
+        if override:
+            self.act.detail["override"] = sorted(override)
+        spare = wanted is not None and State.ACTIVE not in wanted.wanted_states
+        how = How(principal(self.request), spare, override)
+        jobs = wanted.jobs(using()) if wanted else None
+        return bulk.run_in_batches(self.verb, ids, how, self.act, using(), meant=jobs)
 
     def report(self, done: Report, *, dry: bool = False) -> dict[str, Any]:
         errors = [{"job_id": str(job_id), "error": error.as_dict(self.request_id)} for job_id, error in done.errors]
         counted = {"matched": done.matched, "succeeded": done.succeeded, "failed": 0 if dry else done.failed}
-        return {"action": self.name, "dry_run": dry, **counted, "errors": errors}
+        return {"action": self.verb.name, "dry_run": dry, **counted, "errors": errors}
 
 
 class AdminBulkRetry(BulkAct):
     """`POST /admin/jobs/bulk/retry`"""
 
-    name = "retry"
-    default_states: Sequence[State] = (State.DISCARDED,)
-    eligible: Sequence[State] = (State.DISCARDED, State.RETRYABLE)
-
-    def verb(self, spare_active: bool) -> Verb:
-        return lambda ids, alias: bulk.retry_many(ids, partial=True, using=alias)
+    verb = JOBS["retry"]
+    default_states = (State.DISCARDED,)
 
 
 class AdminBulkCancel(BulkAct):
     """`POST /admin/jobs/bulk/cancel`: a filter leaves running jobs alone unless it names their state."""
 
-    name = "cancel"
-    default_states, eligible = WAITING, (*WAITING, State.ACTIVE)
-
-    def verb(self, spare_active: bool) -> Verb:
-        named = (self.body.get("filter") or {}).get("state")
-        spare = spare_active and not (named and State.ACTIVE in filters.StatesField().clean(named))
-        by = principal(self.request)
-        return lambda ids, alias: bulk.cancel_many(ids, partial=True, spare_active=spare, by=by, using=alias)
+    verb = JOBS["cancel"]
+    default_states = states.ordered(states.WAITING)
 
 
 class AdminBulkDelete(BulkAct):
     """`POST /admin/jobs/bulk/delete`: ended jobs only, and a filter has to say of which states."""
 
-    name = "delete"
+    verb = JOBS["delete"]
     scopes = {"POST": "admin.purge"}
     rights = {"POST": "delete_job"}
-    eligible = tuple(TERMINAL)
-
-    def verb(self, spare_active: bool) -> Verb:
-        return lambda ids, alias: bulk.delete_many(ids, partial=True, using=alias)
 
 
 class DeadLetterBulkRetry(AdminBulkRetry):
     """`POST /admin/dead-letter/retry`: those that are named, or all that fit; an empty filter means all. `override`
     changes them, and what it makes of one is refused where a push of that would be."""
 
-    eligible = (State.DISCARDED,)
     members = ("filter", "job_ids", "reason", "background", "override")
-    dead_letters = True
-
-    def verb(self, spare_active: bool) -> Verb:
-        override = self.override(dict(self.body))
-        if override:
-            self.act.detail["override"] = sorted(override)
-        return lambda ids, alias: bulk.retry_many(ids, partial=True, dead_letters=True, override=override, using=alias)
+    verb = DEAD_LETTERS["retry"]
 
     def override(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        override = fields.member(body, "override")
-        check_override(override)
-        if override and isinstance(override.get("queue"), str):
-            check_queue(self.request, override["queue"])
-        return override
-
-    def base(self) -> Any:
-        return super().base().dead_letters()
+        return overriding.read(self.request, body)
 
     def report(self, done: Report, *, dry: bool = False) -> dict[str, Any]:
         return super().report(done, dry=dry) | {"retried": done.succeeded}
 
 
 class QueuePurge(AdminBulkDelete):
-    """`DELETE /admin/queues/{name}/jobs`: ended jobs of a queue, in the body or the query `states`, `older_than`."""
+    """`DELETE /admin/queues/{name}/jobs`: ended jobs of a queue, in the body or the query `states`, `older_than`.
+
+    `POST /queues/{name}/purge` for the command line.
+    """
 
     http_method_names = ["delete", "options"]
-    scopes = {"DELETE": "admin.purge"}
-    rights = {"DELETE": "delete_job"}
+    scopes = {"DELETE": "admin.purge", "POST": "admin.purge"}
+    rights = {"DELETE": "delete_job", "POST": "delete_job"}
     all_if_silent = True
 
     @audited("job.purge", together=False)
@@ -215,35 +184,30 @@ class QueuePurge(AdminBulkDelete):
         found = filters.StatesField(required=False).clean(wanted) if isinstance(wanted, str | list) else []
         if not found or not set(found) <= set(TERMINAL):
             raise fields.fault("states", f"must be some of {', '.join(TERMINAL)}", wanted)
-        jobs = filters.in_states(self.base().filter(access.visible(request), queue=name), found)
-        done = self.purge(body, older(jobs, body), f"queue {name}")
+        wanted = filters.of_body(request, {"queue": name}).replace(states=found, older_than=older(body))
+        done = self.purge(body, wanted, f"queue {name}")
         return Response({**done, "queue": name, "states": [state.value for state in found]})
 
-    def purge(self, body: dict[str, Any], jobs: QuerySet[Job], what: str) -> dict[str, Any]:
+    post: Any = delete
+
+    def purge(self, body: dict[str, Any], wanted: JobFilter, what: str) -> dict[str, Any]:
+        jobs = wanted.jobs(using())
         if fields.flag(body, "dry_run"):
             return {"purged_count": 0, "matched": jobs.count(), "dry_run": True}
         confirm(body)
         noted = {name: body[name] for name in ("states", "older_than", "filter") if body.get(name)}
         self.act.target, self.act.detail = what, noted
-        done = sweep(batches(jobs, using()), self.verb(True), self.act, using())
+        done = self.in_batches(bulk.batches(jobs, using()), wanted)
         return {"purged_count": done.succeeded, "matched": done.matched, "dry_run": False}
 
 
 class DeadLetterPurge(QueuePurge):
-    """`DELETE /admin/dead-letter`, and `POST /admin/dead-letter/purge` for the command line: dead letters alone, all
-    that a filter means or those that are named."""
+    """`DELETE /admin/dead-letter`, and `POST /dead-letter/purge` for the command line: dead letters alone, all that a
+    filter means or those that are named."""
 
     http_method_names = ["delete", "post", "options"]
-    scopes = {"DELETE": "admin.purge", "POST": "admin.purge"}
-    rights = {"DELETE": "delete_job", "POST": "delete_job"}
-    default_states, eligible = (State.DISCARDED,), (State.DISCARDED,)
-    dead_letters = True
-
-    def base(self) -> Any:
-        return super().base().dead_letters()
-
-    def verb(self, spare_active: bool) -> Verb:
-        return lambda ids, alias: bulk.delete_many(ids, partial=True, dead_letters=True, using=alias)
+    default_states: Sequence[State] = (State.DISCARDED,)
+    verb = DEAD_LETTERS["delete"]
 
     @audited("job.purge", together=False)
     def delete(self, request: Request) -> Response:  # type: ignore[override]
@@ -254,7 +218,9 @@ class DeadLetterPurge(QueuePurge):
                 raise fields.fault("older_than", "goes with a filter, not with job_ids", body["older_than"])
             done = self.run(request, body).data
             return Response({**done, "purged_count": done["succeeded"]})
-        return Response(self.purge(body, older(self.chosen(body), body), "dead letters"))
+        wanted = self.wanted(fields.member(body, "filter") or {})
+        ages = [age for age in (wanted.values.get("older_than"), older(body)) if age]
+        return Response(self.purge(body, wanted.replace(older_than=min(ages, default=None)), "dead letters"))
 
     post = delete
 
@@ -268,19 +234,6 @@ def destructive(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     return {**given, **body}
 
 
-def older(jobs: QuerySet[Job], body: dict[str, Any]) -> QuerySet[Job]:
-    """Those that ended before `older_than`: an age such as PT24H, or an instant."""
-    given = body.get("older_than")
-    if given is None:
-        return jobs
-    readers: tuple[Callable[[Any], dt.datetime], ...] = (durations.parse_instant, partial(_ago, clock.now(using())))
-    for read in readers:
-        try:
-            return jobs.filter(finished_at__lt=read(given))
-        except (ValueError, OverflowError):
-            continue
-    raise fields.fault("older_than", "must be a duration such as P7D, or a time", given)
-
-
-def _ago(now: dt.datetime, value: Any) -> dt.datetime:
-    return now - dt.timedelta(milliseconds=durations.parse_duration_ms(value))
+def older(body: dict[str, Any]) -> dt.datetime | None:
+    """Only jobs that ended before `older_than` are meant: an age such as PT24H, or an instant."""
+    return filters.older_than(body.get("older_than"))

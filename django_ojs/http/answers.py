@@ -1,22 +1,46 @@
-"""The answers of ACK, FAIL, BEAT and worker health: supersets of what the sources and their readers expect."""
+"""The answers about one job, of ACK, FAIL, BEAT and worker health: supersets of what sources and readers expect."""
 
 from __future__ import annotations
 
 import datetime as dt
 from typing import Any
 
-from django_ojs import envelope
+from django_ojs import envelope, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.http import compat
 from django_ojs.models import Worker
+from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.operations.beat import BeatAnswer
-from django_ojs.operations.register import mood
 from django_ojs.policies.durations import format_instant
+from django_ojs.workers.heartbeat import BeatAnswer
+from django_ojs.workers.registration import mood
 
 #: What FAIL repeats beside the envelope, where the outcome has it (jobs 1.7).
 _FAIL_KEYS = ("state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "next_retry_at",
               "discarded_at", "completed_at")  # fmt: skip
+
+
+#: What an answer says about itself beside `job`: a member of a job that has such a name is shown under `job` alone.
+OWN = frozenset({"job", "deduplicated", "dropped", "warnings", "previous_priority"})
+
+
+def one(job: dict[str, Any], **beside: Any) -> RawJSON:
+    """The answer about one job, as `text` has it."""
+    return RawJSON(text(job, **beside))
+
+
+def text(job: dict[str, Any], **beside: Any) -> str:
+    """The JSON of the answer about one job: under `job`, and its members beside it for clients that look there.
+
+    Args:
+        job: the job as it is shown to this caller.
+        beside: what the answer says about itself; every name of these is one of `OWN`.
+    """
+    whole = flat = jsontext.dumps(job)
+    around = f'"job":{whole}' + "".join(f",{jsontext.dumps(name)}:{jsontext.dumps(beside[name])}" for name in beside)
+    if not OWN.isdisjoint(job):
+        flat = jsontext.dumps({name: value for name, value in job.items() if name not in OWN})
+    return f"{{{around},{flat[1:]}"
 
 
 def acknowledged(row: JobRow) -> dict[str, Any]:
@@ -57,17 +81,17 @@ def beaten(worker_id: str, answer: BeatAnswer, unknown: list[str], directive: st
 
 
 def worker_health(worker: Worker, now: dt.datetime) -> dict[str, Any]:
-    """`state` is `draining` or `shutting_down` once the worker reported so or was told to."""
+    """`worker` has its `held`. `state` is `draining` or `shutting_down` once the worker reported so or was told to."""
     patience = dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-    stale = now - (worker.last_heartbeat_at or worker.last_seen_at) > patience
-    times = {"started_at": worker.started_at, "last_heartbeat_at": worker.last_heartbeat_at}
+    stale = now - worker.heard_at > patience
+    times = {"started_at": worker.started_at, "last_heartbeat_at": worker.heard_at}
     return {
         "id": worker.pk,
         "worker_id": worker.pk,
         "status": "stale" if stale else "ok",
         "state": compat.HEALTH_STATES[mood(worker)],
-        "active_jobs": worker.active_jobs,
+        "active_jobs": worker.held,
         "concurrency": worker.concurrency,
         "queues": worker.queues or [],
-        **{name: format_instant(time) for name, time in times.items() if time is not None},
+        **{name: format_instant(time) for name, time in times.items()},
     }

@@ -1,39 +1,43 @@
-"""What the core's methods take and answer, for the OpenAPI document. A test holds it against the views.
+"""What the methods of views without serializers of their own take and answer, for the OpenAPI document.
 
-What stands beside the core, such as streams and webhooks, is in `apiextensions`.
+An entry goes when its view names its serializers (`OJSViewSet.action_serializers`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from django_ojs.http.apischemas import ANY, FLAG, INTEGER, NUMBER, OBJECT, TEXT, Schema, array, obj, page, ref
+from django_ojs.http.openapi import Doc
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
+ANY: Schema = {}
+OBJECT: Schema = {"type": "object"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Doc:
-    """One method.
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
 
-    Attributes:
-        answers: status -> schema of the JSON; None for an answer without any.
-        query: names of the query's parameters.
-        body: what it takes, None for nothing; `needed`: whether there must be a body.
-        text: the media type of the text that 200 may be, or always is where it has no schema.
-        resumes: whether `Last-Event-ID` counts.
-        errors: statuses of errors beside those that every method may answer.
-        optional: whether the site decides if credentials are needed.
-    """
 
-    answers: Mapping[int, Schema | None]
-    query: str = ""
-    body: Schema | None = None
-    needed: bool = True
-    text: str = ""
-    resumes: bool = False
-    errors: tuple[int, ...] = ()
-    optional: bool = False
+def array(item: Schema) -> Schema:
+    return {"type": "array", "items": item}
+
+
+def obj(needed: str = "", **members: Schema) -> Schema:
+    """An object with these members, of which those in `needed` are always there."""
+    return {"type": "object", "properties": members} | ({"required": needed.split()} if needed else {})
+
+
+def page(*keys: str, item: Schema = OBJECT) -> Schema:
+    """The answer of a list: the same rows under each of the keys, and where they stand."""
+    lists = dict.fromkeys(keys, array(item))
+    return obj(" ".join((*keys, "pagination")), **lists, total=INTEGER, total_is_minimum=FLAG,
+               pagination=ref("Pagination"))  # fmt: skip
 
 
 PAGES = " limit offset page per_page cursor"
@@ -46,7 +50,6 @@ _MANY = {200: ref("AdminBulkAnswer"), 202: ref("BulkAction")}
 _QUEUE_STATE = {200: obj("queue name paused", queue=OBJECT, name=TEXT, paused=FLAG)}
 _ADMIN_STATE = {200: obj("name paused", name=TEXT, paused=FLAG)}
 _BULK = {200: ref("BulkAnswer"), 207: ref("BulkAnswer"), 422: {"anyOf": [ref("BulkAnswer"), ref("Error")]}}
-_FLOW, _SCHEDULE = {200: ref("Workflow")}, ref("Schedule")
 _ACTION = obj("id worker_id state directive", id=TEXT, worker_id=TEXT, state=TEXT, directive=TEXT)
 _OVERRIDE = obj(override=OBJECT)
 _AGAIN = obj(reason=TEXT, confirm=FLAG) | {"additionalProperties": False}
@@ -59,103 +62,87 @@ def plain(answers: Mapping[int, Schema | None], **more: Any) -> Doc:
     return Doc(answers, **{**_OPEN, **more})
 
 
+_STATUS: Schema = obj("status", status=TEXT)
+
+
 DOCS: dict[str, Doc] = {
     "Manifest.get": Doc({200: obj("specversion implementation conformance_level protocols backend")}),
-    "Health.get": Doc({200: obj("status", status=TEXT), 503: obj("status", status=TEXT)}),
-    "Jobs.post": Doc({200: ref("Pushed"), 201: ref("JobAnswer")}, body=ref("Envelope")),
-    "JobBatch.post": Doc({201: ref("JobBatchAnswer")}, body=ref("JobBatch")),
+    "Health.get": Doc({200: ref("Health"), 503: obj("status", status=TEXT)}),
+    "JobViewSet.create": Doc({200: ref("Pushed"), 201: ref("JobAnswer")}, body=ref("Envelope")),
+    "JobViewSet.list": Doc({200: page("items", "jobs", item=ref("JobLine"))}, _JOBS),
+    "JobViewSet.retries": Doc({200: obj(
+        "job_id state attempt max_attempts retry_policy retries items total", job_id=TEXT, state=TEXT, attempt=INTEGER,
+        max_attempts=INTEGER, retry_policy=OBJECT, retries=array(OBJECT), items=array(OBJECT), total=INTEGER,
+    )}),
+    "JobViewSet.batch": Doc({201: ref("JobBatchAnswer")}, body=ref("JobBatch")),
     "BulkEnqueue.post": Doc({201: ref("BulkAnswer"), **{k: v for k, v in _BULK.items() if k != 200}},
                             body=ref("BulkRequest")),
     "BulkChange.post": Doc(_BULK, body=ref("BulkChange")),
-    "JobDetail.get": Doc(_JOB),
-    "JobDetail.delete": Doc(_JOB),
-    "JobDetail.patch": Doc({200: obj("id priority", id=TEXT, priority=INTEGER)}, body=obj("priority", priority=ANY)),
-    "JobCancel.post": plain(_JOB, body=_REASON),
-    "JobActivate.post": plain(_JOB),
-    "Result.get": Doc({200: obj("job_id state", job_id=TEXT, state=TEXT, result=ANY), 202: OBJECT}, "wait timeout",
-                      errors=(408, 410)),
-    "Results.post": Doc({200: obj("results", results=OBJECT)}, body=obj("ids", ids=array(TEXT))),
-    "Fetch.post": Doc({200: ref("FetchAnswer")}, body=ref("Fetch")),
-    "WorkerAck.post": Doc({200: ref("AckAnswer")}, body=ref("Ack")),
-    "JobAck.post": plain({200: ref("AckAnswer")}, body=ref("AckOfPath")),
-    "WorkerNack.post": Doc({200: ref("NackAnswer")}, body=ref("Nack")),
-    "JobNack.post": Doc({200: ref("NackAnswer")}, body=ref("NackOfPath")),
-    "Register.post": Doc({200: OBJECT, 201: OBJECT}, body=ref("Worker")),
-    "Deregister.post": Doc({200: OBJECT, 204: None}, body=obj("worker_id", worker_id=TEXT)),
-    "Heartbeat.post": Doc({200: ref("HeartbeatAnswer")}, body=ref("Heartbeat")),
-    "workers.WorkerDetail.delete": Doc({200: OBJECT, 204: None}),
-    "WorkerHealth.get": Doc({status: obj("worker_id status state", worker_id=TEXT, status=TEXT, state=TEXT)
+    "JobViewSet.retrieve": Doc(_JOB),
+    "JobViewSet.destroy": Doc(_JOB),
+    "JobViewSet.update": Doc({200: {"allOf": [ref("JobAnswer"), obj(previous_priority=INTEGER)]}},
+                           body=obj("priority", priority=ANY)),
+    "JobViewSet.cancel": plain(_JOB, body=_REASON),
+    "JobViewSet.activate": plain(_JOB),
+    "JobViewSet.result": Doc({200: obj("job_id state", job_id=TEXT, state=TEXT, result=ANY), 202: OBJECT},
+                             "wait timeout", errors=(408, 410)),
+    "JobViewSet.results": Doc({200: obj("results", results=OBJECT)}, body=obj("ids", ids=array(TEXT))),
+    "WorkerViewSet.fetch": Doc({200: ref("FetchAnswer")}, body=ref("Fetch")),
+    "WorkerViewSet.ack": Doc({200: ref("AckAnswer")}, body=ref("Ack")),
+    "JobViewSet.ack": plain({200: ref("AckAnswer")}, body=ref("AckOfPath")),
+    "WorkerViewSet.nack": Doc({200: ref("NackAnswer")}, body=ref("Nack")),
+    "JobViewSet.nack": Doc({200: ref("NackAnswer")}, body=ref("NackOfPath")),
+    "WorkerViewSet.create": Doc({200: OBJECT, 201: OBJECT}, body=ref("Worker")),
+    "WorkerViewSet.deregister": Doc({200: OBJECT, 204: None}, body=obj("worker_id", worker_id=TEXT)),
+    "WorkerViewSet.heartbeat": Doc({200: ref("HeartbeatAnswer")}, body=ref("Heartbeat")),
+    "WorkerViewSet.destroy": Doc({200: OBJECT, 204: None}),
+    "WorkerViewSet.health": Doc({status: obj("worker_id status state", worker_id=TEXT, status=TEXT, state=TEXT)
                              for status in (200, 503)}),
-    "Queues.get": Doc({200: page("queues", item=ref("Queue"))}, PAGES),
-    "Queues.post": Doc({201: obj("name queue config", name=TEXT)}, body=obj("name", name=TEXT, config=OBJECT)),
-    "QueueDetail.get": Doc({200: obj("queue name stats config")}),
-    "QueueDetail.delete": Doc({200: OBJECT, 202: OBJECT}, "strategy target_queue",
+    "QueueViewSet.list": Doc({200: page("queues", item=ref("Queue"))}, PAGES),
+    "QueueViewSet.create": Doc({201: obj("name queue config", name=TEXT)}, body=obj("name", name=TEXT, config=OBJECT)),
+    "QueueViewSet.retrieve": Doc({200: obj("queue name stats config")}),
+    "QueueViewSet.destroy": Doc({200: OBJECT, 202: OBJECT}, "strategy target_queue",
                               body=obj(strategy=TEXT, target_queue=TEXT), needed=False),
-    "QueueStats.get": Doc({200: obj("queue name stats", stats=OBJECT)}),
-    "QueueConfig.get": Doc(_DONE),
-    "QueueConfig.put": Doc(_DONE, body=OBJECT),
-    "QueuePause.post": plain(_QUEUE_STATE, body=_REASON),
-    "QueueResume.post": plain(_QUEUE_STATE, body=_REASON),
-    "PriorityStats.get": Doc({200: obj("queue counts_by_priority total distribution", total=INTEGER)}),
-    "Workflows.get": Doc({200: page("workflows", "items", item=ref("Workflow"))}, "state" + PAGES),
-    "Workflows.post": Doc({201: ref("Workflow")}, body=OBJECT),
-    "WorkflowDetail.get": Doc(_FLOW),
-    "WorkflowDetail.delete": Doc(_FLOW, "cancel_active"),
-    "WorkflowCancel.post": plain(_FLOW, query="cancel_active", body=_REASON),
-    "WorkflowRetry.post": plain(_FLOW),
-    "WorkflowProgress.get": Doc({200: obj("workflow_id progress steps", workflow_id=TEXT, progress=NUMBER)}),
-    "RateLimits.get": Doc({200: page("items", "rate_limits")}, PAGES),
-    "RateLimitDetail.get": Doc({200: obj("key", key=TEXT)}),
-    "RateLimitDetail.put": Doc({200: obj("key", key=TEXT)}, body=OBJECT),
-    "RateLimitOverride.put": Doc({200: obj("key", key=TEXT)}, body=OBJECT),
-    "RateLimitOverride.delete": Doc({204: None}),
+    "QueueViewSet.stats": Doc({200: obj("queue name stats", stats=OBJECT)}),
+    "QueueViewSet.config": Doc(_DONE),
+    "QueueViewSet.configure": Doc(_DONE, body=OBJECT),
+    "QueueViewSet.pause": plain(_QUEUE_STATE, body=_REASON),
+    "QueueViewSet.resume": plain(_QUEUE_STATE, body=_REASON),
+    "QueueViewSet.priority_stats": Doc({200: obj("queue counts_by_priority total distribution", total=INTEGER)}),
     "DeadLetters.get": Doc({200: page("jobs", "items", item=ref("DeadLetter"))}, _LETTERS + PAGES),
-    "DeadLetterDetail.get": Doc({200: obj("id job", id=TEXT, job=ref("Job"))}),
+    "DeadLetterDetail.get": Doc({200: {"allOf": [ref("DeadLetter"), obj("job", job=ref("DeadLetter"))]}}),
     "DeadLetterDetail.delete": Doc({200: obj("deleted job_id", deleted=FLAG, job_id=TEXT)}),
     "DeadLetterRetry.post": plain(_JOB, body=_OVERRIDE),
-    "Crons.get": Doc({200: page("crons", "cron_jobs", "items", item=_SCHEDULE)}, "enabled" + PAGES),
-    "Crons.post": Doc({200: _SCHEDULE, 201: _SCHEDULE}, body=ref("ScheduleRequest")),
-    "CronDetail.get": Doc({200: _SCHEDULE}),
-    "CronDetail.put": Doc({200: _SCHEDULE, 201: _SCHEDULE}, body=OBJECT),
-    "CronDetail.patch": Doc({200: _SCHEDULE}, body=OBJECT),
-    "CronDetail.delete": Doc({200: _SCHEDULE}),
-    "CronTrigger.post": plain({200: obj("name job_id job", name=TEXT, job_id=TEXT, job=ref("Job"))}),
-    "CronSwitch.post": plain({200: _SCHEDULE}),
-    "CronHistory.get": Doc({200: obj("cron_name executions", cron_name=TEXT, executions=array(OBJECT))}, "limit"),
-    "Schemas.get": Doc({200: page("schemas")}, PAGES),
-    "Schemas.post": Doc({201: obj("schema", schema=OBJECT)},
-                        body=obj("schema", schema=ANY, job_type=TEXT, version=ANY)),
-    "SchemaVersions.get": Doc({200: obj("versions", versions=array(OBJECT))}),
-    "SchemaDetail.get": Doc({200: obj("schema", schema=OBJECT)}),
-    "SchemaDetail.delete": Doc({200: obj("deleted", deleted=FLAG)}),
-    "AdminSchema.get": Doc({200: obj("type version schema", type=TEXT)}),
-    "AdminSchema.put": Doc({201: obj("type version schema", type=TEXT)}, body=obj("schema", schema=ANY)),
-    "AdminSchema.delete": Doc({200: obj("deleted", deleted=FLAG)}),
-    "AdminLatest.get": Doc({200: obj("type version schema versions", type=TEXT)}),
-    "AdminStats.get": Doc({200: ref("Stats")}, "queue"),
-    "AdminHistory.get": Doc({200: ref("History")}, "period since until queue"),
-    "AdminScheduling.get": Doc({200: ref("Scheduling")}, PAGES.strip()),
-    "AdminConfig.get": Doc({200: obj("settings", settings=OBJECT)}),
-    "AdminMaintenance.get": Doc({200: ref("Maintenance")}),
-    "AdminMaintenance.post": Doc({200: ref("Maintenance")}, body=ref("MaintenanceSwitch")),
-    "AdminAudit.get": Doc({200: page("items", item=ref("AuditEntry"))},
+    "ServerViewSet.stats": Doc({200: ref("Stats")}, "queue"),
+    "ServerViewSet.history": Doc({200: ref("History")}, "period since until queue"),
+    "ServerViewSet.scheduling": Doc({200: ref("Scheduling")}, PAGES.strip()),
+    "ServerViewSet.config": Doc({200: obj("settings", settings=OBJECT)}),
+    "ServerViewSet.maintenance": Doc({200: ref("Maintenance")}),
+    "ServerViewSet.switch": Doc({200: ref("Maintenance")}, body=ref("MaintenanceSwitch")),
+    "AuditViewSet.list": Doc({200: page("items", item=ref("AuditEntry"))},
                           "actor action target outcome since until" + PAGES),
-    "AdminQueues.get": Doc({200: page("items", item=ref("AdminQueue"))}, PAGES),
-    "AdminQueueDetail.get": Doc({200: ref("AdminQueue")}),
-    "AdminQueuePause.post": plain(_ADMIN_STATE, body=_REASON),
-    "AdminQueueResume.post": plain(_ADMIN_STATE, body=_REASON),
-    "AdminQueueConfig.get": Doc({200: obj("name config", name=TEXT, config=OBJECT)}),
-    "AdminQueueConfig.put": Doc({200: obj("name config", name=TEXT, config=OBJECT)}, body=OBJECT),
+    "QueueViewSet.admin.list": Doc({200: page("items", item=ref("AdminQueue"))}, PAGES),
+    "QueueViewSet.admin.retrieve": Doc({200: ref("AdminQueue")}),
+    "QueueViewSet.admin.pause": plain(_ADMIN_STATE, body=_REASON),
+    "QueueViewSet.admin.resume": plain(_ADMIN_STATE, body=_REASON),
+    "QueueViewSet.admin.config": Doc({200: obj("name config", name=TEXT, config=OBJECT)}),
+    "QueueViewSet.admin.configure": Doc({200: obj("name config", name=TEXT, config=OBJECT)}, body=OBJECT),
+    "QueueViewSet.limit_rate": Doc({200: obj("name config", name=TEXT, config=OBJECT)}, body=OBJECT),
+    "QueueViewSet.rate_limit": Doc({200: obj("name config", name=TEXT, config=OBJECT)}),
     "QueuePurge.delete": Doc({200: ref("Purged")}, "states older_than confirm dry_run",
                              body=ref("Purge"), needed=False),
-    "AdminJobs.get": Doc({200: page("items", item=ref("JobLine"))}, _JOBS),
-    "AdminJobDetail.get": Doc(_FLAT),
-    "AdminJobDetail.patch": Doc(_FLAT, body=obj("priority", priority=ANY)),
-    "AdminJobCancel.post": plain(_FLAT, body=_REASON),
-    "AdminJobRetry.post": plain(_FLAT, body=_AGAIN),
-    "AdminJobRun.post": plain(_FLAT),
-    "AdminJobActivate.post": plain(_FLAT),
-    "AdminJobDuplicate.post": plain({201: ref("JobDetail")}),
+    "QueuePurge.post": Doc({200: ref("Purged")}, body=ref("Purge")),
+    "UniqueJobViewSet.list": Doc({200: page("items", "unique_jobs", item=ref("UniqueKey"))}, PAGES),
+    "MiddlewareChains.get": Doc({200: obj("enqueue execution", enqueue=array(ref("Middleware")),
+                                          execution=array(ref("Middleware")))}),
+    "JobViewSet.admin.list": Doc({200: page("items", "jobs", item=ref("JobLine"))}, _JOBS),
+    "JobViewSet.admin.retrieve": Doc(_FLAT),
+    "JobViewSet.admin.update": Doc(_FLAT, body=obj("priority", priority=ANY)),
+    "JobViewSet.admin.cancel": plain(_FLAT, body=_REASON),
+    "JobViewSet.retry": plain(_FLAT, body=_AGAIN),
+    "JobViewSet.run": plain(_FLAT),
+    "JobViewSet.admin.activate": plain(_FLAT),
+    "JobViewSet.duplicate": plain({201: ref("JobDetail")}),
     "DeadLetterBulkRetry.post": Doc({**_MANY, 200: ref("LetterRetried")}, body=ref("LetterRetry")),
     "BulkAct.post": Doc(_MANY, body=ref("AdminBulk")),
     "BulkActions.get": Doc({200: page("items", item=ref("BulkAction"))}, "state" + PAGES),
@@ -171,15 +158,28 @@ DOCS: dict[str, Doc] = {
     "AdminDeadLetterDetail.get": Doc(_FLAT),
     "AdminDeadLetterDetail.delete": Doc({204: None}),
     "AdminDeadLetterRetry.post": plain(_FLAT, body=_LETTER_AGAIN),
-    "Workers.get": Doc(
+    "ReplayRules.get": Doc({200: page("items", "replay_rules", item=ref("ReplayRule"))}),
+    "ReplayRuleDetail.get": Doc({200: ref("ReplayRule")}),
+    "ReplayRuleDetail.put": Doc({200: ref("ReplayRule"), 201: ref("ReplayRule")}, body=ref("ReplayRuleRequest")),
+    "ReplayRuleDetail.delete": Doc({204: None}),
+    "ReplayRulePreview.post": plain({200: obj("name matched exhausted due looked_at", name=TEXT, matched=INTEGER,
+                                              exhausted=INTEGER, due=INTEGER, looked_at=INTEGER)}),
+    "WorkerViewSet.list": Doc(
         {200: {"allOf": [page("items", "workers", item=ref("WorkerLine")), obj("summary", summary=OBJECT)]}}, PAGES
     ),
-    "adminworkers.WorkerDetail.get": Doc({200: {"allOf": [ref("WorkerLine"), obj("active_job_ids jobs")]}}),
-    "adminworkers.WorkerDetail.delete": Doc({204: None}),
-    "Directive.post": plain({200: _ACTION}),
-    "DirectiveForAll.post": Doc(
+    "WorkerViewSet.retrieve": Doc({200: {"allOf": [ref("WorkerLine"), obj("active_job_ids jobs")]}}),
+    "WorkerViewSet.admin.destroy": Doc({204: None}),
+    "WorkerViewSet.quiet": plain({200: _ACTION}),
+    "WorkerViewSet.resume": plain({200: _ACTION}),
+    "WorkerViewSet.terminate": plain({200: _ACTION}),
+    "WorkerViewSet.direct_all": Doc(
         {200: obj("directive workers count", directive=TEXT, workers=array(TEXT), count=INTEGER)},
         body=obj("directive", directive={"enum": ["quiet", "resume", "running", "terminate"]}),
     ),
     "OpenAPI.get": Doc(_DONE, errors=(404,)),
+    "JobViewSet.progress": Doc({200: ref("Progress")}),
+    "JobViewSet.report_progress": Doc({200: ref("Progress")}, body=ref("ProgressReport")),
+    "WorkerViewSet.progress": Doc({200: ref("Progress")}, body=ref("WorkerProgressReport"), errors=(404,)),
+    "Alive.get": Doc({200: _STATUS}),
+    "Ready.get": Doc({200: _STATUS, 503: _STATUS}),
 }  # fmt: skip

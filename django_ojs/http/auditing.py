@@ -7,6 +7,7 @@ own, if its caller is known: strangers could fill the log.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,13 +15,13 @@ from django.db import DatabaseError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs.database import atomic, database
 from django_ojs.errors import PermissionDenied
 from django_ojs.http import fields
-from django_ojs.http.exceptions import logger
 from django_ojs.http.permissions import principal
 from django_ojs.operations import audit
-from django_ojs.operations.common import atomic, database
 
+logger = logging.getLogger("django_ojs.http")
 Method = TypeVar("Method", bound=Callable[..., Response])
 #: Members of a body that an entry repeats; all others may hold what nobody should keep.
 NOTED = ("reason", "strategy", "target_queue", "states", "older_than", "priority", "directive", "config", "concurrency",
@@ -30,17 +31,20 @@ MAX_REASON = 1000  #: characters
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
-def audited(action: str, *, together: bool = True) -> Callable[[Method], Method]:
+def audited(action: str, *, together: bool = True, operator_only: bool = False) -> Callable[[Method], Method]:
     """Let a view's method run in one transaction with its entry. The target is the first value of the path.
 
-    Not `together`: the method itself sees to the entry, because it takes more transactions or other ones.
+    Args:
+        together: whether they are one transaction; else the method sees to the entry itself.
+        operator_only: whether an action that two doors have is noted at that of operators alone (see `viewsets`).
     """
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
         def wrapper(view: Any, request: Request, **path: Any) -> Response:
+            if operator_only and not view.operator:
+                return method(view, request, **path)
             view.act = entry(request, view.request_id, action, next(iter(path.values()), ""))
-
             if not together:
                 return method(view, request, **path)
 
@@ -54,9 +58,18 @@ def audited(action: str, *, together: bool = True) -> Callable[[Method], Method]
             return audit.perform(act, view.act)
 
         wrapper.audited = action  # type: ignore[attr-defined]
+        wrapper.operator_only = operator_only  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def name_of(view: Any, request: Request) -> str:
+    """What the audit log calls this request; '' where it has no entries."""
+    handler = getattr(view, (request.method or "").lower(), None)
+    if getattr(handler, "operator_only", False) and not view.operator:
+        return ""
+    return getattr(handler, "audited", "")
 
 
 def entry(request: Request, request_id: str, action: str, target: str = "", **detail: Any) -> audit.Act:

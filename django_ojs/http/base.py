@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
-from django.db import transaction
+from django.db import router, transaction
 from django.http import HttpRequest
 from django.utils.cache import patch_vary_headers
 from django.utils.module_loading import import_string
@@ -26,9 +26,10 @@ from rest_framework.views import APIView
 
 from django_ojs import errors
 from django_ojs.conf import ojs_settings
-from django_ojs.http import apidoc, auditing, body, exceptions, media, negotiation
-from django_ojs.http.parsers import OJSParser, single_limit
+from django_ojs.http import body, exceptions, media, openapi
+from django_ojs.http.body import OJSParser
 from django_ojs.http.permissions import ScopePermission
+from django_ojs.models import Job
 from django_ojs.operations.audit import Act
 from django_ojs.policies.faults import shorten
 from django_ojs.policies.ids import new_id
@@ -39,12 +40,11 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NEGOTIATOR = media.FixedNegotiation()
 _RENDERER = media.OJSRenderer()
 _PARSER = OJSParser()
-#: On every answer. Nothing here may be kept by a cache, nor become a bodiless 304 without our headers.
+#: On every answer, with `cache_control`: no cache may keep it, or make a bodiless 304 without our headers of it.
 _HEADERS = {
     "OJS-Version": VERSION,
     "X-OJS-Version": VERSION,
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "private, no-store, max-age=0",
 }
 
 
@@ -52,12 +52,13 @@ class OJSView(APIView):
     """One path. A subclass says in `scopes` what each of its methods needs (see `permissions`)."""
 
     scopes: ClassVar[Mapping[str, str | None]] = {}
-    #: `error.code` of a state conflict at this path (decision 6 of the protocol).
+    #: `error.code` of a state conflict at this path: most clients know one, the operators' tools another.
     conflict_code: ClassVar[str] = "conflict"
     #: Whether the version headers count here: the manifest and the health check answer any client.
     negotiates: ClassVar[bool] = True
     #: The permission on a model that a user needs for a method, where the scope alone does not say (see `permissions`).
     rights: ClassVar[Mapping[str, str]] = {}
+    cache_control: ClassVar[str] = "private, no-store, max-age=0"
     #: What `payload()` read.
     raw: bytes | None = None
     body: Mapping[str, Any] = MappingProxyType({})
@@ -70,12 +71,12 @@ class OJSView(APIView):
     throttle_classes = ()
     content_negotiation_class = media.FixedNegotiation
     metadata_class = None
-    schema = apidoc.LazySchema()
+    schema = openapi.LazySchema()
     versioning_class = None
 
     @classmethod
-    def as_view(cls, **initkwargs: Any) -> Any:
-        view = login_not_required(super().as_view(**initkwargs))
+    def as_view(cls, *actions: Any, **initkwargs: Any) -> Any:
+        view = login_not_required(super().as_view(*actions, **initkwargs))
         for alias in settings.DATABASES:
             view = transaction.non_atomic_requests(alias)(view)
         return view
@@ -83,7 +84,9 @@ class OJSView(APIView):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """With the trace context and the request id that the client sent at hand for the jobs it enqueues."""
         given = request.META.get("HTTP_X_REQUEST_ID", "")
-        token = tracing.receive(request.META, given if _REQUEST_ID.fullmatch(given) else "")
+        given = given if _REQUEST_ID.fullmatch(given) else ""
+        self.request_id = given or f"req_{new_id()}"
+        token = tracing.receive(request.META, given)
         try:
             return super().dispatch(request, *args, **kwargs)
         finally:
@@ -92,7 +95,6 @@ class OJSView(APIView):
     # What DRF calls, in this order
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        self.request_id = _request_id(request)
         return Request(
             request, parsers=(_PARSER,), authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR,
             parser_context={"view": self},
@@ -101,17 +103,16 @@ class OJSView(APIView):
     def get_authenticators(self) -> list[BaseAuthentication]:
         return authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES))
 
-    @property
-    def default_response_headers(self) -> dict[str, str]:
-        return {}
+    default_response_headers: ClassVar[dict[str, str]] = {}
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if request.method == "OPTIONS":
             return
         if self.negotiates:
-            negotiation.check(request._request)
+            media.check_demands(request._request)
         self.perform_authentication(request)
         self.check_permissions(request)
+        self.check_throttles(request)
 
     def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:  # type: ignore[override]
         """The methods of this path, for everybody; the CORS headers are the site's (django-cors-headers)."""
@@ -121,22 +122,8 @@ class OJSView(APIView):
         allowed = ", ".join(self.allowed_methods)
         raise errors.MethodNotAllowed(f"This path takes {allowed} only.", headers={"Allow": allowed})
 
-    def handle_exception(self, exc: Exception) -> Response:
-        error = exceptions.to_error(exc)
-        if action := getattr(getattr(self, (self.request.method or "").lower(), None), "audited", ""):
-            target = next((str(value) for value in self.kwargs.values()), "")
-            auditing.refused(self.request, self.request_id, error, action, target)
-        exceptions.log(exc, error, self.request, self.request_id)
-        if isinstance(error, errors.InvalidStateTransition):
-            error.error_code = self.conflict_code
-        headers = dict(error.headers)
-        if isinstance(error, errors.Unauthenticated):
-            headers.setdefault("WWW-Authenticate", self.get_authenticate_header(self.request) or "Bearer")
-        if error.retry_after is not None:
-            headers["Retry-After"] = str(error.retry_after)
-        response = Response({"error": error.as_dict(self.request_id)}, status=error.status, headers=headers)
-        response.exception = True
-        return response
+    def get_exception_handler(self) -> Any:
+        return exceptions.handler
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         """Render here, where a failure still becomes an answer of ours, and add the headers of every answer."""
@@ -147,6 +134,7 @@ class OJSView(APIView):
             self._render(response)
         for name, value in _HEADERS.items():
             response[name] = value
+        response["Cache-Control"] = self.cache_control
         response["X-Request-Id"] = self.request_id
         patch_vary_headers(response, ("Accept", "OJS-Version"))
         return response
@@ -157,7 +145,7 @@ class OJSView(APIView):
         """The JSON object in the body, `{}` where none is `required`; its bytes stay in `self.raw`."""
         request = self.request._request
         if self.raw is None:  # read before where the call lost a race and begins again
-            self.raw = body.read(request, single_limit() if limit is None else limit, field)
+            self.raw = body.read(request, body.single_limit() if limit is None else limit, field)
         if self.raw:
             body.check_type(request)
         self.body = body.parse(self.raw, required=required)
@@ -175,6 +163,12 @@ class OJSView(APIView):
         response.render()
         if response.content:
             response["Content-Length"] = str(len(response.content))
+
+
+class AdminView(OJSView):
+    """What the operators' views share: the name of a state conflict."""
+
+    conflict_code = "invalid_state_transition"
 
 
 class PublicView(OJSView):
@@ -197,9 +191,9 @@ class NotFoundView(PublicView):
         raise errors.NotFound("There is nothing at this path.", details=details, hint="Check the path and the method.")
 
 
-def _request_id(request: HttpRequest) -> str:
-    given: str = request.META.get("HTTP_X_REQUEST_ID", "")
-    return given if _REQUEST_ID.fullmatch(given) else f"req_{new_id()}"
+def using() -> str:
+    """The alias of the database that jobs are written to."""
+    return router.db_for_write(Job)
 
 
 @lru_cache(maxsize=8)

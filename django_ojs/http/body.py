@@ -6,12 +6,15 @@ Django's own limits (DATA_UPLOAD_MAX_MEMORY_SIZE) do not act here: the stream is
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from django.http import HttpRequest
+from rest_framework.parsers import BaseParser
 
 from django_ojs import jsontext
+from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, UnsupportedCompression
 from django_ojs.policies.faults import shorten
 
@@ -75,12 +78,28 @@ def _read_plain(request: HttpRequest, limit: int, field: str) -> bytes:
     declared = _declared_length(request)
     if declared > limit:
         raise too_large(declared, limit, field)
-    already: bytes | None = getattr(request, "_body", None)  # a middleware may have read it
-    if already is None:
-        already = _drain(request, limit)
-    if len(already) > limit:
-        raise too_large(len(already), limit, field)
-    return already
+    already: bytes | None = getattr(request, "_body", None)  # a middleware may have read it, and may have changed it
+    found = _drain(request, limit) if already is None else already
+    if len(found) > limit:
+        raise too_large(len(found), limit, field)
+    if len(found) < declared and not (already and found):
+        raise _cut_short(request, len(found), declared)
+    return found
+
+
+def _cut_short(request: HttpRequest, actual: int, declared: int) -> InvalidPayload:
+    """The body has fewer bytes than its Content-Length says: the sender stopped, or a server between dropped them."""
+    hint = ""
+    if request.META.get("HTTP_UPGRADE") and not actual:
+        hint = (
+            "Some web servers drop the body of a request that offers an upgrade of the protocol. Start uvicorn with "
+            "--http h11, or have the client speak HTTP/1.1 and offer none."
+        )
+    return InvalidPayload(
+        f"The request body ended early: {actual} of {declared} bytes came.",
+        details={"field": "body", "actual_bytes": actual, "declared_bytes": declared},
+        hint=hint,
+    )
 
 
 def _declared_length(request: HttpRequest) -> int:
@@ -162,3 +181,20 @@ def _broken(encoding: str) -> InvalidPayload:
 def too_large(actual: int, limit: int, field: str) -> PayloadTooLarge:
     details = {"actual_bytes": actual, "max_bytes": limit, "field": field}
     return PayloadTooLarge(f"The request body has more than the {limit} bytes allowed here.", details=details)
+
+
+def single_limit() -> int:
+    """Bytes of a body that is no batch. Twice an envelope: white space and escapes do not count against a job."""
+    return 2 * max(ojs_settings.MAX_ENVELOPE_BYTES, ojs_settings.MAX_RESULT_BYTES)
+
+
+class OJSParser(BaseParser):
+    """DRF's parser for our bodies: a JSON object of bounded size, whatever the Content-Type calls it. Views call
+    `OJSView.payload()`; `request.data` gives the same object."""
+
+    media_type = "application/openjobspec+json"
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return parse(read(stream, single_limit()))

@@ -12,19 +12,19 @@ from rest_framework.response import Response
 from django_ojs import envelope
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
-from django_ojs.http import access, admission, fields, media, shown
+from django_ojs.http import access, fields, filters, media, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.bulkbody import meant
-from django_ojs.http.idempotency import Answer
-from django_ojs.http.jobs import PushView, check_size
+from django_ojs.http.idempotency import PushView
+from django_ojs.http.jobs import check_size, pressure
 from django_ojs.http.permissions import principal
+from django_ojs.jobs.idempotency import Answer
+from django_ojs.jobs.push import Pushed
 from django_ojs.operations import audit, bulk
-from django_ojs.operations.bulk import Filter
-from django_ojs.operations.cancel import Cancelled
-from django_ojs.operations.push import Pushed
-from django_ojs.policies import durations, names
-from django_ojs.policies import priority as priorities
-from django_ojs.states import State
+from django_ojs.operations.bulk import JOBS, BulkVerb, How
+from django_ojs.operations.jobfilter import JobFilter
+from django_ojs.operations.verbs import Cancelled
+from django_ojs.policies import names
 
 
 class BulkView(PushView):
@@ -77,7 +77,7 @@ class BulkEnqueue(BulkView):
         failed = sum(item["status"] == "failed" for item in items)
         total = len(items)
         body = {"total": total, "succeeded": total - failed, "failed": failed, "items": items}
-        return Answer(self.status(total - failed, total, 201), media.to_text(body), admission.headers(outcomes))
+        return Answer(self.status(total - failed, total, 201), media.to_text(body), pressure(outcomes))
 
     def _item(self, index: int, outcome: Pushed | OJSError) -> dict[str, Any]:
         if isinstance(outcome, OJSError):
@@ -94,9 +94,8 @@ class BulkChange(BulkView):
 
     scopes = {"POST": "admin"}
     rights = {"POST": "change_job"}
-    done = ""
+    verb: BulkVerb
     left = "failed"
-    default_states: Sequence[State] = ()
 
     @audited("job.bulk", together=False)
     def post(self, request: Request) -> Response:
@@ -108,7 +107,7 @@ class BulkChange(BulkView):
         jobs = meant(body)
         self.by_filter = jobs.filter is not None
         if self.by_filter:
-            wanted = read_filter(jobs.filter, self.default_states)
+            wanted = filters.of_client(request, jobs.filter or {}, self.verb.default)
             return self.answer(self._audited(lambda using: self._filtered(wanted, using)), self.key)
         ids = _job_ids(jobs.ids)
         self.count = len(ids)
@@ -120,12 +119,9 @@ class BulkChange(BulkView):
         """The same with an entry in the audit log: within the transaction of an Idempotency-Key, not around it."""
         return lambda using: audit.perform(lambda: run(using), self.act, using=using)
 
-    def run(self, ids: Sequence[uuid.UUID], partial: bool, using: str) -> list[Any]:
-        raise NotImplementedError
-
-    def _filtered(self, wanted: Filter, using: str) -> Answer:
+    def _filtered(self, wanted: JobFilter, using: str) -> Answer:
         limit = ojs_settings.MAX_BATCH_SIZE
-        found = bulk.matching(wanted, access.visible(self.request), limit + 1, using=using)
+        found = bulk.matching(wanted, limit + 1, using=using)
         self.count = min(len(found), limit)
         return self._answer(found[:limit], len(found) > limit, using)
 
@@ -135,12 +131,16 @@ class BulkChange(BulkView):
         outcomes: dict[Any, Any] = {}
         if self.partial or not unknown:
             distinct = list(dict.fromkeys(known))
-            outcomes = dict(zip(distinct, self.run(distinct, self.partial, using), strict=True))
+            how = How(principal(self.request), spare_active=self.by_filter)
+            outcomes = dict(
+                zip(distinct, bulk.run(self.verb, distinct, how, partial=self.partial, using=using), strict=True)
+            )
         aborted = bulk.undone() if unknown and not self.partial else None
         items = [self._item(index, job_id, outcomes.get(job_id), aborted) for index, job_id in enumerate(ids)]
-        done = sum(item["status"] == self.done for item in items)
+        word = self.verb.done
+        done = sum(item["status"] == word for item in items)
         fine = sum("error" not in item for item in items)
-        body = {"total_matched": len(items), self.done: done, "skipped": len(items) - done}
+        body = {"total_matched": len(items), word: done, "skipped": len(items) - done}
         changed = [str(job_id) for job_id, outcome in outcomes.items() if not isinstance(outcome, OJSError)]
         self.act.detail = {"matched": len(items), "succeeded": done, "job_ids": changed}
         body |= {"failed": len(items) - fine} | ({"has_more": True} if more else {})
@@ -148,7 +148,7 @@ class BulkChange(BulkView):
         return Answer(self.status(fine, len(items), 200), media.to_text(body | {"items": items}), headers)
 
     def _item(self, index: int, job_id: uuid.UUID | str, outcome: Any, aborted: OJSError | None) -> dict[str, Any]:
-        item: dict[str, Any] = {"index": index, "job_id": str(job_id), "status": self.done}
+        item: dict[str, Any] = {"index": index, "job_id": str(job_id), "status": self.verb.done}
         if not isinstance(job_id, uuid.UUID):
             outcome = NotFound.resource("job", job_id)
         elif outcome is None:
@@ -164,33 +164,20 @@ class BulkChange(BulkView):
 class BulkCancel(BulkChange):
     """`POST /jobs/bulk/cancel`: a filter leaves running jobs alone, an id does not."""
 
-    operation = "bulk_cancel"
-    done, left, default_states = "cancelled", "skipped", bulk.CANCEL_STATES
-
-    def run(self, ids: Sequence[uuid.UUID], partial: bool, using: str) -> list[Any]:
-        by = principal(self.request)
-        return bulk.cancel_many(ids, partial=partial, spare_active=self.by_filter, by=by, using=using)
+    operation, verb, left = "bulk_cancel", JOBS["cancel"], "skipped"
 
 
 class BulkRetry(BulkChange):
     """`POST /jobs/bulk/retry`: discarded and retryable jobs."""
 
-    operation = "bulk_retry"
-    done, default_states = "retried", bulk.RETRY_STATES
-
-    def run(self, ids: Sequence[uuid.UUID], partial: bool, using: str) -> list[Any]:
-        return bulk.retry_many(ids, partial=partial, using=using)
+    operation, verb = "bulk_retry", JOBS["retry"]
 
 
 class BulkDelete(BulkChange):
     """`POST /jobs/bulk/delete`: ended jobs."""
 
-    operation = "bulk_delete"
+    operation, verb = "bulk_delete", JOBS["delete"]
     rights = {"POST": "delete_job"}
-    done, default_states = "deleted", bulk.DELETE_STATES
-
-    def run(self, ids: Sequence[uuid.UUID], partial: bool, using: str) -> list[Any]:
-        return bulk.delete_many(ids, partial=partial, using=using)
 
 
 def _job_ids(value: Any) -> list[uuid.UUID | str]:
@@ -199,46 +186,3 @@ def _job_ids(value: Any) -> list[uuid.UUID | str]:
         raise fields.fault("job_ids", "must be an array of at least one job id", value)
     lower = [item.lower() for item in value]
     return [uuid.UUID(item) if names.is_job_id(item) else item[:64] for item in lower]
-
-
-_FILTER = frozenset({"type", "queue", "state", "states", "enqueued_before", "enqueued_after", "priority", "meta"})
-
-
-def read_filter(value: Any, default_states: Sequence[State]) -> Filter:
-    """The filter of a request. Unknown members are refused: ignored, they would widen what is changed."""
-    if not isinstance(value, dict):
-        raise fields.fault("filter", "must be an object", value)
-    if unknown := sorted(value.keys() - _FILTER):
-        raise fields.fault(f"filter.{unknown[0]}", f"must be one of {', '.join(sorted(_FILTER))}")
-    given = {name: item for name, item in value.items() if item is not None}
-    priority = given.get("priority")
-    try:
-        return Filter(
-            states=_filter_states(given.get("state", given.get("states")), default_states),
-            type=fields.text(given, "type") or "",
-            queue=fields.queue_name(given["queue"], "filter.queue") if "queue" in given else "",
-            enqueued_before=_instant(given, "enqueued_before"),
-            enqueued_after=_instant(given, "enqueued_after"),
-            priority=None if priority is None else priorities.parse(priority, ojs_settings.PRIORITY_LEVELS),
-            meta=fields.member(given, "meta") or {},
-        )
-    except ValueError as error:
-        raise fields.fault("filter.priority", str(error), priority) from error
-
-
-def _filter_states(value: Any, default: Sequence[State]) -> list[State]:
-    if value is None:
-        return list(default)
-    wanted = [value] if isinstance(value, str) else value
-    if not isinstance(wanted, list) or not wanted or not all(item in set(State) for item in map(str, wanted)):
-        raise fields.fault("filter.state", f"must be some of {', '.join(State)}", value)
-    return [State(item) for item in dict.fromkeys(wanted)]
-
-
-def _instant(given: dict[str, Any], name: str) -> Any:
-    if name not in given:
-        return None
-    try:
-        return durations.parse_instant(given[name])
-    except ValueError as error:
-        raise fields.fault(f"filter.{name}", str(error), given[name]) from error

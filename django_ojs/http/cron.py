@@ -9,149 +9,221 @@ import datetime as dt
 from typing import Any
 
 from django.db import router
+from django.db.models import QuerySet
 from django.utils.encoding import iri_to_uri
+from django_filters import FilterSet
+from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import clock, cronspec
+from django_ojs.cron import fire
+from django_ojs.cron import schedules as cron
 from django_ojs.cronspec import CronSpec
 from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.http import access, query, shown
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, paginate, parse_name
+from django_ojs.http.documents import NothingSerializer, ScheduleHistorySerializer, ScheduleTriggeredSerializer
+from django_ojs.http.filtering import FlagFilter, OJSFilterBackend, SamePagination
+from django_ojs.http.openapi import documented
+from django_ojs.http.pagination import Key, parse_name
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer
+from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.operations import cron, crontick
+from django_ojs.policies import members
 from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
-
-_ORDER = [Key("name", descending=False, parse=parse_name)]
-_WORDS = {"true": True, "1": True, "false": False, "0": False}
+from django_ojs.policies.faults import member_fault, shorten
 
 
-class CronView(OJSView):
-    """What the views of one schedule share: the name in the path, and the limits of the caller's key."""
-
-    def schedule(self, name: str) -> CronSchedule:
-        """The schedule in the path, which the caller may touch. Raises NotFound or PermissionDenied."""
-        found = cron.get(_path_name(name))
-        access.check_row(self.request, {"queue": found.queue, "type": found.type})
-        return found
-
-    def spec(self, body: dict[str, Any], base: CronSchedule | None = None) -> CronSpec:
-        """What the body asks for; its jobs must lie within the caller's limits, too."""
-        spec = cronspec.parse(body, now=clock.now(router.db_for_write(Job)), base=base)
-        access.check_row(self.request, {"queue": spec.queue, "type": spec.type})
-        return spec
-
-    def register(self, body: dict[str, Any], location: str = "") -> Response:
-        """Create or replace: 201 for a new one, 200 for one that was there (decision 11)."""
-        spec = self.spec(body)
-        self.act.target = spec.name
-        known = CronSchedule.objects.using(router.db_for_write(Job)).filter(pk=spec.name).first()
-        if known is not None:  # nobody may replace what they may not touch
-            access.check_row(self.request, {"queue": known.queue, "type": known.type})
-        schedule, new = cron.register(spec)
-        headers = {"Location": location or f"{iri_to_uri(self.request.path).rstrip('/')}/{schedule.name}"}
-        return Response(_entry(schedule), status=201 if new else 200, headers=headers if new else None)
+class ScheduleFilter(FilterSet):  # type: ignore[misc]
+    enabled = FlagFilter()
 
 
-class Crons(CronView):
-    """`GET /cron` and `POST /cron`."""
+class ScheduleSerializer(AnswerSerializer):
+    """A schedule, without what the site hides."""
 
-    scopes = {"GET": "read", "POST": "admin"}
-    rights = {"POST": "add_cronschedule"}
+    def show(self, instance: CronSchedule) -> dict[str, Any]:
+        return shown.schedule(instance)
 
-    def get(self, request: Request) -> Response:
-        found = CronSchedule.objects.using(router.db_for_write(Job)).filter(access.visible(request))
-        if (enabled := _enabled(request)) is not None:
-            found = found.filter(enabled=enabled)
-        page = paginate(found, request, _ORDER)
-        entries = [shown.schedule(schedule) for schedule in page.rows]
-        body = {"crons": entries, "cron_jobs": entries, "items": entries, "count": len(entries)}
-        return Response({**body, "pagination": page.pagination})
 
+class ScheduleChangeSerializer(BodySerializer):
+    """Members of a schedule: `validated_data` is the `CronSpec` that they make, laid over the `instance`, if any."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return cronspec.parse(data, now=clock.now(router.db_for_write(Job)), base=self.instance)
+
+
+class ScheduleRequestSerializer(ScheduleChangeSerializer):
+    name = serializers.CharField()
+    cron = serializers.CharField(required=False)
+    timezone = serializers.CharField(required=False)
+    type = serializers.CharField()
+    args = serializers.ListField(child=serializers.JSONField(), required=False)
+    queue = serializers.CharField(required=False)
+    enabled = serializers.BooleanField(required=False)
+
+
+class CronViewSet(OJSViewSet):
+    """A key that is limited to queues or job types sees and changes the schedules of such jobs only."""
+
+    lookup_url_kwarg = "name"
+    model_name = "cronschedule"
+    action_scopes = {"list": "read", "retrieve": "read", "history": "read"}
+    action_rights = {
+        "create": "add_cronschedule", "destroy": "delete_cronschedule",
+        **dict.fromkeys(("update", "partial_update", "pause", "disable", "resume", "enable", "trigger"),
+                        "change_cronschedule"),
+    }  # fmt: skip
+    public_only = ("disable", "enable")
+    serializer_class = operator_serializer_class = ScheduleSerializer
+    action_serializers = {"history": ScheduleHistorySerializer}
+    body_serializers = {
+        "create": ScheduleRequestSerializer, "update": ScheduleChangeSerializer,
+        "partial_update": ScheduleChangeSerializer,
+        **dict.fromkeys(("pause", "disable", "resume", "enable", "trigger"), NothingSerializer),
+    }  # fmt: skip
+    filter_backends = (OJSFilterBackend,)
+    filterset_class = ScheduleFilter
+    pagination_class = SamePagination
+    ordering = [Key("name", descending=False, parse=parse_name)]
+    list_names = ("crons", "cron_jobs", "items")
+
+    def get_queryset(self) -> QuerySet[CronSchedule]:
+        return CronSchedule.objects.using(router.db_for_write(Job)).filter(access.visible(self.request))
+
+    def list(self, request: Request) -> Response:
+        """The schedules."""
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        entries = self.get_serializer(many=True).to_representation(page)
+        return self.page_answer(entries, count=len(entries))
+
+    @documented(200, 201)
     @audited("cron.register")
-    def post(self, request: Request) -> Response:
-        return self.register(self.payload())
+    def create(self, request: Request) -> Response:
+        """Make or change a schedule."""
+        return self._register(self.payload())
 
+    def retrieve(self, request: Request, name: str) -> Response:
+        """A schedule."""
+        return Response(self._entry(self._find(name)))
 
-class CronDetail(CronView):
-    """`GET`, `PUT`, `PATCH` and `DELETE /cron/{name}`."""
-
-    scopes = {"GET": "read", "PUT": "admin", "PATCH": "admin", "DELETE": "admin"}
-    rights = {"PUT": "change_cronschedule", "PATCH": "change_cronschedule", "DELETE": "delete_cronschedule"}
-
-    def get(self, request: Request, name: str) -> Response:
-        return Response(_entry(self.schedule(name)))
-
+    @documented(200, 201)
     @audited("cron.register")
-    def put(self, request: Request, name: str) -> Response:
-        """The whole schedule, under the name in the path."""
+    def update(self, request: Request, name: str) -> Response:
+        """Make or change a schedule."""
         body = self.payload()
         if body.get("name", name) != name:
-            raise cronspec.fault("name", "must be the name in the path, or absent", body["name"])
-        return self.register({**body, "name": name}, iri_to_uri(request.path))
+            raise member_fault("name", "must be the name in the path, or absent", body["name"])
+        return self._register({**body, "name": name}, iri_to_uri(request.path))
 
     @audited("cron.update")
-    def patch(self, request: Request, name: str) -> Response:
-        known = self.schedule(name)
+    def partial_update(self, request: Request, name: str) -> Response:
+        """Change parts of a schedule."""
+        known = self._find(name)
         changes = self.payload()
-        self.spec(changes, base=known)
-        return Response(_entry(cron.update(name, changes)))
+        self._spec(changes, base=known)
+        return Response(self._entry(cron.update(name, changes), changes))
 
+    @documented(200)
     @audited("cron.delete")
-    def delete(self, request: Request, name: str) -> Response:
-        self.schedule(name)
-        return Response({"deleted": True, "name": name, **_entry(cron.delete(name))})
+    def destroy(self, request: Request, name: str) -> Response:
+        """Delete a schedule."""
+        self._find(name)
+        return Response({"deleted": True, "name": name, **self._entry(cron.delete(name))})
 
-
-class CronSwitch(CronView):
-    """`POST /cron/{name}/pause` and `/resume`, or `/disable` and `/enable`."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_cronschedule"}
-    enabled = True
-
+    @documented(needed=False)
+    @action(detail=True, methods=["post"])
     @audited("cron.switch")
-    def post(self, request: Request, name: str) -> Response:
-        self.payload(required=False)
-        self.schedule(name)
-        self.act.action = "cron.enable" if self.enabled else "cron.disable"
-        return Response(_entry(cron.set_enabled(name, self.enabled)))
+    def pause(self, request: Request, name: str) -> Response:
+        """Pause a schedule."""
+        return self._switch(name, enabled=False)
 
+    @documented(needed=False)
+    @action(detail=True, methods=["post"])
+    @audited("cron.switch")
+    def disable(self, request: Request, name: str) -> Response:
+        """Disable a schedule."""
+        return self._switch(name, enabled=False)
 
-class CronTrigger(CronView):
-    """`POST /cron/{name}/trigger`: a job now."""
+    @documented(needed=False)
+    @action(detail=True, methods=["post"])
+    @audited("cron.switch")
+    def resume(self, request: Request, name: str) -> Response:
+        """Resume a schedule."""
+        return self._switch(name, enabled=True)
 
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_cronschedule"}
+    @documented(needed=False)
+    @action(detail=True, methods=["post"])
+    @audited("cron.switch")
+    def enable(self, request: Request, name: str) -> Response:
+        """Enable a schedule."""
+        return self._switch(name, enabled=True)
 
+    @documented(needed=False, answers={200: ScheduleTriggeredSerializer})
+    @action(detail=True, methods=["post"])
     @audited("cron.trigger")
-    def post(self, request: Request, name: str) -> Response:
+    def trigger(self, request: Request, name: str) -> Response:
+        """Make a job of a schedule now."""
         self.payload(required=False)
-        self.schedule(name)
-        schedule, row = crontick.trigger(name)
-        return Response({**_entry(schedule), "job_id": str(row["id"]), "job": shown.job(row)})
+        self._find(name)
+        schedule, row = fire.trigger(name)
+        return Response({**self._entry(schedule), "job_id": str(row["id"]), "job": shown.job(row)})
 
-
-class CronHistory(CronView):
-    """`GET /cron/{name}/history`: the last runs, newest first."""
-
-    scopes = {"GET": "read"}
-
-    def get(self, request: Request, name: str) -> Response:
-        self.schedule(name)
+    @documented(query="limit")
+    @action(detail=True, methods=["get"])
+    def history(self, request: Request, name: str) -> Response:
+        """The last runs of a schedule."""
+        self._find(name)
         limit = query.integer(request, "limit", minimum=1) or 50
         runs = cron.history(name, limit=limit)
         jobs = Job.objects.using(router.db_for_write(Job)).in_bulk([run.job_id for run in runs])
         return Response({"cron_name": name, "executions": [_execution(run, jobs.get(run.job_id)) for run in runs]})
 
+    def _find(self, name: str) -> CronSchedule:
+        """The schedule in the path, which the caller may touch. Raises NotFound or PermissionDenied."""
+        try:
+            found = cron.get(cronspec.check_name(name))
+        except InvalidRequest:
+            raise NotFound.resource("cron", shorten(name)) from None
+        access.check_row(self.request, {"queue": found.queue, "type": found.type})
+        return found
 
-def _entry(schedule: CronSchedule) -> dict[str, Any]:
-    """Under both names and flat; `cron` is the entry here, and the expression inside it."""
-    entry = shown.schedule(schedule)
-    return {**entry, "cron": entry, "cron_job": entry}
+    def _spec(self, body: dict[str, Any], base: CronSchedule | None = None) -> CronSpec:
+        """What the body asks for; its jobs must lie within the caller's limits, too."""
+        reader = self.body_serializers[self.action](base, data=body, context=self.get_serializer_context())
+        reader.is_valid(raise_exception=True)
+        spec: CronSpec = reader.validated_data
+        access.check_row(self.request, {"queue": spec.queue, "type": spec.type})
+        return spec
+
+    def _register(self, body: dict[str, Any], location: str = "") -> Response:
+        """Create or replace: 201 for a new one, 200 for one that was there."""
+        spec = self._spec(body)
+        self.act.target = spec.name
+        known = CronSchedule.objects.using(router.db_for_write(Job)).filter(pk=spec.name).first()
+        if known is not None:  # a caller must not replace a schedule that it may not touch
+            access.check_row(self.request, {"queue": known.queue, "type": known.type})
+        schedule, new = cron.register(spec)
+        headers = {"Location": location or f"{iri_to_uri(self.request.path).rstrip('/')}/{schedule.name}"}
+        return Response(self._entry(schedule, body), status=201 if new else 200, headers=headers if new else None)
+
+    def _switch(self, name: str, *, enabled: bool) -> Response:
+        self.payload(required=False)
+        self._find(name)
+        self.act.action = "cron.enable" if enabled else "cron.disable"
+        return Response(self._entry(cron.set_enabled(name, enabled)))
+
+    def _shown(self, schedule: CronSchedule) -> dict[str, Any]:
+        found: dict[str, Any] = self.represent(schedule)
+        return found
+
+    def _entry(self, schedule: CronSchedule, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Under both names and flat; `cron` is the entry here, and the expression inside it. With the `warnings` about
+        what the caller's `body` has."""
+        entry = self._shown(schedule)
+        warnings = members.warnings(members.in_schedule(body or {}))
+        return {**entry, "cron": entry, "cron_job": entry} | ({"warnings": [*warnings]} if warnings else {})
 
 
 def _execution(run: CronRun, job: Job | None) -> dict[str, Any]:
@@ -161,19 +233,3 @@ def _execution(run: CronRun, job: Job | None) -> dict[str, Any]:
         times |= {"started_at": job.started_at, "completed_at": job.finished_at}
     told = {name: format_instant(time) for name, time in times.items() if time is not None}
     return {"job_id": str(run.job_id), "state": job.state if job else "deleted", **told}
-
-
-def _enabled(request: Request) -> bool | None:
-    given = request.query_params.get("enabled")
-    if given is None:
-        return None
-    if given.lower() not in _WORDS:
-        raise query.fault("enabled", "must be true or false", given)
-    return _WORDS[given.lower()]
-
-
-def _path_name(name: str) -> str:
-    try:
-        return cronspec.check_name(name)
-    except InvalidRequest:
-        raise NotFound.resource("cron", shorten(name)) from None

@@ -12,20 +12,19 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import NotFound
-from django_ojs.http import access, compat, fields, filters, overriding, query, shown
+from django_ojs.http import access, answers, compat, fields, filters, overriding, query, shown
 from django_ojs.http.adminbulk import DeadLetterPurge
-from django_ojs.http.adminjobs import unindexed
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
+from django_ojs.http.joblists import unindexed
 from django_ojs.http.pagination import DEFAULT_LIMIT, Key, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import type_limit
 from django_ojs.http.searching import searched
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
-from django_ojs.operations import counts
-from django_ojs.operations.delete import delete_one
-from django_ojs.operations.retry import retry_one
-from django_ojs.operations.walking import FEW
+from django_ojs.operations.search import FEW
+from django_ojs.operations.verbs import delete_one, retry_one
+from django_ojs.statistics import counters
 
 MAX_LIMIT = 1000
 RESOURCE = "dead_letter_job"
@@ -57,8 +56,7 @@ class DeadLetterDetail(OJSView):
     rights = {"DELETE": "delete_job"}
 
     def get(self, request: Request, job_id: str) -> Response:
-        job = _render(_find(request, job_id))
-        return Response({**job, "job": job})
+        return Response(answers.one(_render(_find(request, job_id))))
 
     @audited("job.delete")
     def delete(self, request: Request, job_id: str) -> Response:
@@ -78,13 +76,13 @@ class DeadLetterRetry(OJSView):
         override = overriding.read(request, self.payload(required=False))
         row = _find(request, job_id)
         job = shown.job(retry_one(row["id"], override=override))
-        return Response({"job": job | {"re_enqueued_at": job["enqueued_at"]}})
+        return Response(answers.one(job | {"re_enqueued_at": job["enqueued_at"]}))
 
 
 def dead_by_queue(request: Request, queue: str) -> dict[str, int]:
     """The number of dead letters in each queue that has any: in this one, or in those that the caller may see."""
     limit = access.queues_to_read(request, [queue] if queue else [])
-    found = counts.count_all(list(limit) or None, using=router.db_for_write(Job))
+    found = counters.count_all(list(limit) or None, using=router.db_for_write(Job))
     return {name: counted.dead for name, counted in sorted(found.items()) if counted.dead}
 
 
@@ -98,8 +96,7 @@ def meant(request: Request) -> tuple[QuerySet[Job], int, bool]:
 
 def listed(page: Page) -> Response:
     """The answer of both lists: the same rows under the names of both (jobs 7.3)."""
-    rows = [_render(row) for row in page.rows]
-    return Response({"jobs": rows, "items": rows, "pagination": page.pagination})
+    return Response(page.listed([_render(row) for row in page.rows], "jobs", "items"))
 
 
 def dead_letters() -> JobQuerySet:

@@ -1,49 +1,76 @@
-"""`GET /events`: the event log by cursor, or by page for a dashboard; the history of one job (events 5)."""
+"""The event log by cursor, or by page for a dashboard; the history of one job; tickets for WebSockets (events 5)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import jsontext
+from django_ojs import jsontext, tickets
+from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.events import log, newest
 from django_ojs.events.filters import Filter
 from django_ojs.http import access, compat, fields, query
-from django_ojs.http.base import OJSView
-from django_ojs.http.permissions import check_type, queue_limit, type_limit
+from django_ojs.http.documents import EventPageSerializer, JobHistorySerializer, TicketSerializer
+from django_ojs.http.openapi import EVENT_STREAM, documented
+from django_ojs.http.permissions import api_key, check_type, queue_limit, type_limit
+from django_ojs.http.serializers import AnswerSerializer
+from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models.fields import RawJSON
 from django_ojs.operations.info import info
+from django_ojs.policies.durations import format_instant
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 #: Of the dashboard's pages.
 PER_PAGE, MAX_PER_PAGE = 50, 100
+#: The parameters that say which events are meant.
+FILTERS = "types queues job_types sources job_id workflow_id since"
 
 
-class Events(OJSView):
-    """Oldest first, behind `after`; `cursor` is where to go on. With `page` or `per_page` newest first."""
+class EventSerializer(AnswerSerializer):
+    """An event as the log has it, with the members at its top level that dashboards look for."""
 
-    scopes = {"GET": "read"}
+    def show(self, instance: dict[str, Any]) -> dict[str, Any]:
+        return compat.event(instance)
 
-    def get(self, request: Request) -> Response:
+
+class EventViewSet(OJSViewSet):
+    """The event log: oldest first behind `after`, where `cursor` is where to go on; with `page` newest first."""
+
+    action_scopes = {"list": "read", "history": "read", "ticket": "read"}
+    serializer_class = EventPageSerializer
+    action_serializers = {"history": JobHistorySerializer, "ticket": TicketSerializer}
+    event_serializer_class: Any = EventSerializer
+    pagination_class = None
+
+    @documented(query=f"after until limit page per_page channel last_event_id {FILTERS}", text=EVENT_STREAM,
+                resumes=True, errors=(404, 406))  # fmt: skip
+    def list(self, request: Request) -> Any:
+        """A page of the event log, or a stream."""
+        if (stream := self.stream(request)) is not None:
+            return stream
         limit = _limit(request)
         number = query.integer(request, "page", minimum=1)
         size = query.integer(request, "per_page", minimum=1)
         wanted, after = wanted_by(request), query.text(request, "after")
         if after or (number is None and size is None):
-            return Response(_body(_read(request, wanted, limit), limit))
-        return Response(_newest(request, wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE)))
+            return Response(self._body(_read(request, wanted, limit), limit))
+        return Response(self._newest(wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE)))
 
+    def stream(self, request: Request) -> Any:
+        """The answer that streams, if the caller wants that; None for a page. `realtime.sse` makes streams."""
+        return None
 
-class JobHistory(OJSView):
-    """`GET /jobs/{id}/history`, `/events/{id}/history`: what happened to a job, oldest first, while it is known."""
+    @documented(query="after types since until limit")
+    def history(self, request: Request, job_id: str) -> Response:
+        """What happened to a job.
 
-    scopes = {"GET": "read"}
-
-    def get(self, request: Request, job_id: str) -> Response:
+        Oldest first, while it is known.
+        """
         identifier, limit = fields.path_id(job_id), _limit(request)
         types = tuple(query.texts(request, "types", "type"))
         wanted = Filter(
@@ -58,8 +85,41 @@ class JobHistory(OJSView):
         else:
             access.check_row(request, row)
             job = {"state": row["state"], "attempt": row["attempt"]}
-        body = _body(_read(request, wanted, limit), limit)
+        body = self._body(_read(request, wanted, limit), limit)
         return Response({"job_id": str(identifier), **job, **body, "history": body["events"]})
+
+    @documented(201)
+    def ticket(self, request: Request) -> Response:
+        """A ticket for one WebSocket.
+
+        It has the caller's own rights and is to be used once before `expires_at`, as `?ticket=`.
+        """
+        key = api_key(request)
+        user = request.user if key is None and getattr(request.user, "is_authenticated", False) else None
+        text, expires_at = tickets.issue(key, user)
+        told = {"ticket": text, "expires_at": format_instant(expires_at)}
+        return Response({**told, "expires_in": ojs_settings.REALTIME_TICKET_TTL}, status=201)
+
+    def _body(self, page: log.Page, limit: int) -> dict[str, Any]:
+        shown = self._shown(page.events)
+        pagination: dict[str, Any] = {"limit": limit, "per_page": limit, "has_more": page.has_more}
+        if page.has_more:
+            pagination["next_cursor"] = page.cursor
+        body = {"events": shown, "items": shown, "cursor": page.cursor, "has_more": page.has_more}
+        return body | {"pagination": pagination} | ({"gap": page.gap} if page.gap else {})
+
+    def _newest(self, wanted: Filter, number: int, size: int) -> dict[str, Any]:
+        """A dashboard's page. Its cursor is the newest event shown: who follows the log from there misses nothing."""
+        since, until = query.instant(self.request, "since"), query.instant(self.request, "until")
+        page = newest.page(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
+        shown = self._shown(page.events)
+        pagination = {"total": page.total, "page": number, "per_page": size, "limit": size, "has_more": page.has_more}
+        cursor = page.events[0]["id"] if page.events else None
+        return {"events": shown, "items": shown, "cursor": cursor, "has_more": page.has_more, "pagination": pagination}
+
+    def _shown(self, events: Sequence[dict[str, Any]]) -> RawJSON:
+        one = self.event_serializer_class(context=self.get_serializer_context())
+        return RawJSON(jsontext.dumps([one.to_representation(event) for event in events]))
 
 
 def wanted_by(request: Request) -> Filter:
@@ -91,26 +151,3 @@ def _read(request: Request, wanted: Filter, limit: int) -> log.Page:
         until=query.instant(request, "until"),
         limit=limit,
     )
-
-
-def _body(page: log.Page, limit: int) -> dict[str, Any]:
-    shown = _shown(page.events)
-    pagination: dict[str, Any] = {"limit": limit, "per_page": limit, "has_more": page.has_more}
-    if page.has_more:
-        pagination["next_cursor"] = page.cursor
-    body = {"events": shown, "items": shown, "cursor": page.cursor, "has_more": page.has_more}
-    return body | {"pagination": pagination} | ({"gap": page.gap} if page.gap else {})
-
-
-def _newest(request: Request, wanted: Filter, number: int, size: int) -> dict[str, Any]:
-    """A dashboard's page. Its cursor is the newest event shown: who follows the log from there misses nothing."""
-    since, until = query.instant(request, "since"), query.instant(request, "until")
-    page = newest.page(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
-    shown = _shown(page.events)
-    pagination = {"total": page.total, "page": number, "per_page": size, "limit": size, "has_more": page.has_more}
-    cursor = page.events[0]["id"] if page.events else None
-    return {"events": shown, "items": shown, "cursor": cursor, "has_more": page.has_more, "pagination": pagination}
-
-
-def _shown(events: list[dict[str, Any]]) -> RawJSON:
-    return RawJSON(jsontext.dumps([compat.event(event) for event in events]))

@@ -6,20 +6,47 @@ import logging
 from typing import Any
 
 from django.core import exceptions as django_exceptions
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connections, router
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions as drf
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from django_ojs import errors
+from django_ojs import dburl, errors
+from django_ojs.database import unmigrated
 from django_ojs.errors import OJSError
+from django_ojs.http import auditing
+from django_ojs.models import Job
 from django_ojs.policies.faults import shorten
 
 logger = logging.getLogger("django_ojs.http")
 
+_AWAY = "The job store is not available at the moment."
+
+
+def handler(exc: Exception, context: dict[str, Any]) -> Response:
+    """The answer to whatever a view raised: DRF's exception handler of our views. `context` holds the view."""
+    view, request = context["view"], context["request"]
+    error = to_error(exc)
+    if isinstance(exc, OperationalError | InterfaceError):
+        dburl.renew_pool(connections[router.db_for_write(Job)])
+    if action := auditing.name_of(view, request):
+        auditing.refused(request, view.request_id, error, action, next(map(str, view.kwargs.values()), ""))
+    log(exc, error, request, view.request_id)
+    if isinstance(error, errors.InvalidStateTransition):
+        error.error_code = view.conflict_code
+    headers = dict(error.headers)
+    if isinstance(error, errors.Unauthenticated):
+        headers.setdefault("WWW-Authenticate", view.get_authenticate_header(request) or "Bearer")
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return Response({"error": error.as_dict(view.request_id)}, status=error.status, headers=headers)
+
 
 def to_error(exc: Exception) -> OJSError:
     """The spec's error for `exc`."""
+    if sentence := unmigrated(exc):
+        return errors.BackendUnavailable(_AWAY, hint=sentence)
     match exc:
         case OJSError():
             return exc
@@ -34,7 +61,7 @@ def to_error(exc: Exception) -> OJSError:
         case django_exceptions.SuspiciousOperation() | django_exceptions.BadRequest():
             return errors.InvalidRequest("The request is not acceptable: too many or malformed parameters.")
         case OperationalError() | InterfaceError():
-            return errors.BackendUnavailable("The job store is not available at the moment.")
+            return errors.BackendUnavailable(_AWAY)
         case _:
             return errors.BackendError("The server met an unexpected condition and could not complete the request.")
 

@@ -1,107 +1,52 @@
-"""`Idempotency-Key` (binding 6): the same request twice does its work once and gets the same answer.
-
-Two short transactions. The first takes the key, so that a second request that comes meanwhile can be told
-so; the next one holds the work and the answer together. A request that died in between leaves a key
-without an answer, which may be taken over after a minute; whoever lost a key that way cannot commit.
-"""
+"""`Idempotency-Key` in the views that push: the answer to the first request with a key is that to all others."""
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
-import json
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
-from django.db import transaction
+from django.db import router
+from rest_framework.response import Response
 
-from django_ojs import clock
-from django_ojs.conf import ojs_settings
-from django_ojs.errors import Conflict, InvalidRequest
-from django_ojs.models import IdempotencyKey
-
-MAX_KEY_LENGTH = 256
-#: After so long a key without an answer belongs to a request that died.
-_ABANDONED = dt.timedelta(seconds=60)
-
-
-class Answer(NamedTuple):
-    """What is remembered of an answer; `text` is its JSON body."""
-
-    status: int
-    text: str
-    headers: dict[str, str]
+from django_ojs.errors import QueueFull
+from django_ojs.http.base import OJSView
+from django_ojs.http.permissions import principal
+from django_ojs.jobs import idempotency
+from django_ojs.jobs.idempotency import Answer, Operation
+from django_ojs.models import Job
+from django_ojs.models.fields import RawJSON
+from django_ojs.queues import bounds
 
 
-class Operation(NamedTuple):
-    """Whose key it is and for what. `body` are the bytes that must be the same again."""
+class Idempotent:
+    """What views share that honour `Idempotency-Key`."""
 
-    key: str
-    principal: str
-    name: str
-    body: bytes
+    request: Any
+    raw: bytes | None
+    #: What the key is for: the same key may be used for another operation.
+    operation = "push"
 
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps([self.principal, self.name, self.key]).encode()).hexdigest()
+    def answer(self, act: Callable[[str], Answer], key: str | None = None) -> Response:
+        """The answer of `act`, which is given the database alias; with an Idempotency-Key, of its first call.
 
-
-def once(operation: Operation, act: Callable[[], Answer], using: str) -> tuple[Answer, bool]:
-    """The answer of `act`, and whether it is an old one. An exception from `act` frees the key again.
-
-    Raises Conflict when the key was used for another body, or when its first request is still running.
-    """
-    if not 1 <= len(operation.key) <= MAX_KEY_LENGTH:
-        details = {"field": "Idempotency-Key", "max_length": MAX_KEY_LENGTH, "length": len(operation.key)}
-        raise InvalidRequest(f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.", details=details)
-    mine = clock.now(using)
-    if (known := _take(operation, mine, using)) is not None:
-        return known, True
-    held = IdempotencyKey.objects.using(using).filter(pk=operation.digest, status=None, created_at=mine)
-    try:
-        with transaction.atomic(using=using):
-            answer = act()
-            headers = json.dumps(answer.headers)
-            if not held.update(status=answer.status, body=answer.text, headers=headers):
-                raise _still_running()
-    except BaseException:
-        held.delete()
-        raise
-    return answer, False
+        `key` is one from the body, which counts where there is no header.
+        """
+        using = router.db_for_write(Job)
+        key = self.request.META.get("HTTP_IDEMPOTENCY_KEY", key)
+        if key is None:
+            done, headers = (found := act(using)), found.headers
+        else:
+            operation = Operation(key.strip(), principal(self.request), self.operation, self.raw or b"")
+            try:
+                done, replayed = idempotency.once(operation, lambda: act(using), using)
+            except QueueFull as error:
+                bounds.record(error, using)
+                raise
+            headers = {**done.headers, "Idempotency-Replayed": "true"} if replayed else done.headers
+        return Response(RawJSON(done.text), status=done.status, headers=headers)
 
 
-def _take(operation: Operation, now: dt.datetime, using: str) -> Answer | None:
-    """Reserve the key, or give back the answer that it stands for."""
-    request = hashlib.sha256(operation.body).hexdigest()
-    keys = IdempotencyKey.objects.using(using)
-    found, created = keys.get_or_create(pk=operation.digest, defaults={"request": request, "created_at": now})
-    if created:
-        return None
-    lifetime = _ABANDONED if found.status is None else dt.timedelta(seconds=ojs_settings.IDEMPOTENCY_TTL)
-    if now - found.created_at > lifetime:
-        stale = keys.filter(pk=found.pk, status=found.status, created_at=found.created_at)
-        if not stale.update(request=request, status=None, body="", headers="", created_at=now):
-            raise _still_running()
-        return None
-    if found.request != request:
-        raise Conflict(
-            "This Idempotency-Key was used for a request with another body.",
-            canonical="IDEMPOTENCY_KEY_REUSED",
-            details={"field": "Idempotency-Key"},
-            hint="Use a new key for a new request; repeat a request with exactly the same body.",
-        )
-    if found.status is None:
-        raise _still_running()
-    return Answer(found.status, found.body, json.loads(found.headers))
+class PushView(Idempotent, OJSView):
+    """A path at which jobs are pushed."""
 
-
-def _still_running() -> Conflict:
-    error = Conflict(
-        "The first request with this Idempotency-Key is still running.",
-        canonical="IDEMPOTENCY_KEY_IN_USE",
-        details={"field": "Idempotency-Key"},
-        hint="Repeat the request in a moment to get the answer of the first one.",
-        retry_after=1,
-    )
-    error.retryable = True
-    return error
+    scopes = {"POST": "push"}

@@ -1,158 +1,316 @@
-"""Jobs: PUSH, batch PUSH, INFO, CANCEL, ACTIVATE (binding 2.3)."""
+"""Jobs: PUSH, INFO, CANCEL and the other calls about jobs, for callers and for operators (binding 2.3, admin 1.3)."""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import router
 from django.utils.encoding import iri_to_uri
+from django.utils.http import http_date
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import envelope, states
+from django_ojs import envelope, jsontext, states
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import BatchSizeExceeded, OJSError, QueueFull
-from django_ojs.http import access, admission, fields, idempotency, media, priority, ratelimits, shown
+from django_ojs.database import database
+from django_ojs.errors import BatchSizeExceeded, InvalidRequest, OJSError
+from django_ojs.http import access, answers, fields, media, query, ratelimits, results, shown
+from django_ojs.http import jobserializers as serializers
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import OJSView
-from django_ojs.http.idempotency import Answer, Operation
+from django_ojs.http.filters import JobFilter
+from django_ojs.http.idempotency import Idempotent
+from django_ojs.http.joblists import JobFilterBackend, JobPagination
 from django_ojs.http.permissions import principal
+from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.jobs import progress
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.idempotency import Answer
+from django_ojs.jobs.push import Pushed, push
+from django_ojs.jobs.results import retrieved
+from django_ojs.jobs.rows import only, refuse
 from django_ojs.models import Job
-from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.operations import backpressure
-from django_ojs.operations.activate import activate_one
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.common import refuse
 from django_ojs.operations.info import info
-from django_ojs.operations.push import Pushed, push
+from django_ojs.operations.verbs import activate_one, cancel_one, duplicate, prioritise, retry_failed, run_now
+from django_ojs.policies import names
+from django_ojs.policies.faults import shorten
+from django_ojs.queues.bounds import MAX_PATIENCE
 from django_ojs.states import State, Verb
 
+#: What a batch pushes: any JSON, until PUSH has read it. (`list` is an action below.)
+Documents = list[Any]
+_SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")
 
-class PushView(OJSView):
-    """What single and batch PUSH share: the scope, and `Idempotency-Key`."""
 
-    scopes = {"POST": "push"}
-    operation = "push"
+class JobViewSet(Idempotent, OJSViewSet):
+    """`/jobs`, and `/admin/jobs` for operators, who see a job flat where the other door wraps it in `job`.
 
-    def answer(self, act: Callable[[str], Answer], key: str | None = None) -> Response:
-        """The answer of `act`, which is given the database alias; with an Idempotency-Key, of its first call.
+    PUSH, ACK and FAIL answer with the envelope as it is stored, and ask no serializer.
+    """
 
-        `key` is one from the body, which counts where there is no header.
-        """
-        using = router.db_for_write(Job)
-        key = self.request.META.get("HTTP_IDEMPOTENCY_KEY", key)
-        if key is None:
-            done, replayed = act(using), False
+    lookup_url_kwarg = "job_id"
+    model_name = "job"
+    serializer_class = serializers.JobSerializer
+    operator_serializer_class = serializers.JobDetailSerializer
+    action_serializers = {"list": serializers.JobLineSerializer}
+    body_serializers = {
+        "partial_update": serializers.PrioritySerializer,
+        "cancel": serializers.ReasonSerializer,
+        "retry": serializers.RetrySerializer,
+        "report_progress": serializers.ProgressReportSerializer,
+        "results": serializers.JobIdsSerializer,
+    }
+    filter_backends = (JobFilterBackend,)
+    filterset_class: Any = JobFilter
+    pagination_class = JobPagination
+    list_names = ("items", "jobs")
+    action_scopes = {
+        "list": "read", "retrieve": "read", "retries": "read", "result": "read", "results": "read", "progress": "read",
+        "create": "push", "batch": "push", "activate": "push",
+        "ack": "work", "nack": "work", "report_progress": "work",
+    }  # fmt: skip
+    action_rights = dict.fromkeys(
+        ("partial_update", "destroy", "cancel", "retry", "run", "activate"), "change_job"
+    ) | {"duplicate": "add_job"}  # fmt: skip
+    public_only = ("create", "batch", "results", "destroy", "retries", "result", "ack", "nack", "progress",
+                   "report_progress")  # fmt: skip
+    operator_only = ("retry", "run", "duplicate")
+    operations = {"create": "push", "batch": "push_batch"}
+
+    def get_queryset(self) -> Any:
+        return Job.objects.using(router.db_for_write(Job))
+
+    def get_object(self) -> Any:
+        """The row of the job in the path, if the caller may touch it."""
+        row = info(fields.path_id(self.kwargs["job_id"]))
+        access.check_row(self.request, row)
+        self.check_object_permissions(self.request, row)
+        return row
+
+    def check_job(self, job_id: uuid.UUID) -> None:
+        """Raise PermissionDenied for a job that the caller may not touch. Only a site's own permission classes make
+        us read the job for that."""
+        if self.permission_classes == OJSViewSet.permission_classes:
+            access.check_jobs(self.request, [job_id])
         else:
-            operation = Operation(key.strip(), principal(self.request), self.operation, self.raw or b"")
-            try:
-                done, replayed = idempotency.once(operation, lambda: act(using), using)
-            except QueueFull as error:
-                backpressure.record(error, using)
-                raise
-        headers = {**done.headers, "Idempotency-Replayed": "true"} if replayed else done.headers
-        return Response(RawJSON(done.text), status=done.status, headers=headers)
+            self.get_object()
 
+    def is_whole_list(self) -> bool:
+        """Whether the list is narrowed by nothing but our own filters."""
+        return (
+            type(self).get_queryset is JobViewSet.get_queryset
+            and self.filterset_class is JobFilter
+            and tuple(self.filter_backends) == JobViewSet.filter_backends
+        )
 
-class Jobs(PushView):
-    """`POST /jobs`"""
+    def list(self, request: Request) -> Response:
+        return self.listed(self.get_queryset())
 
-    def post(self, request: Request) -> Response:
+    def create(self, request: Request) -> Response:
+        """PUSH."""
         document = self.payload(field="envelope")
         access.check_documents(request, [document])
         return self.answer(lambda using: self._push(document, using))
 
-    def _push(self, document: dict[str, Any], using: str) -> Answer:
-        (pushed,) = push([document], using=using, patience=admission.patience(self.request))
-        if pushed.row is None:
-            return Answer(200, '{"job":null,"dropped":true}', {})
-        warnings = {"warnings": list(pushed.warnings)} if pushed.warnings else {}
-        if pushed.status == "duplicate":  # somebody else's job
-            return Answer(200, media.to_text({"job": shown.job(pushed.row), "deduplicated": True, **warnings}), {})
-        job = envelope.render(pushed.row)
-        headers = {"Location": f"{iri_to_uri(self.request.path)}/{job['id']}"} | admission.headers([pushed])
-        headers |= ratelimits.headers(pushed.row)
-        return Answer(201, media.to_text({"job": job, **warnings}), headers)
+    def retrieve(self, request: Request, job_id: str) -> Response:
+        """INFO."""
+        row = self.get_object()
+        wait = {} if self.operator or row["state"] in states.TERMINAL else {"Retry-After": "1"}  # jobs 8
+        return self.shown(row, headers=wait)
 
+    @audited("job.prioritise")
+    def partial_update(self, request: Request, job_id: str) -> Response:
+        body, identifier = self.payload(), fields.path_id(job_id)
+        priority = self.validated(body)["priority"]
+        self.check_job(identifier)
+        done = prioritise(identifier, priority, by=principal(request))
+        return self.shown(done.row, previous_priority=done.previous)
 
-class JobBatch(PushView):
-    """`POST /jobs/batch`: all or none."""
+    @audited("job.cancel")
+    def destroy(self, request: Request, job_id: str) -> Response:
+        """CANCEL."""
+        return self._cancel(fields.path_id(job_id))
 
-    operation = "push_batch"
+    @action(detail=True, methods=["post"])
+    @audited("job.cancel")
+    def cancel(self, request: Request, job_id: str) -> Response:
+        """CANCEL for clients that send no DELETE, and with a reason."""
+        reason = self.validated(self.payload(required=False)).get("reason")
+        return self._cancel(fields.path_id(job_id), reason or "")
 
-    def post(self, request: Request) -> Response:
+    @action(detail=True, methods=["post"])
+    @audited("job.activate", operator_only=True)
+    def activate(self, request: Request, job_id: str) -> Response:
+        """Release a pending job; who may push one may release it too."""
+        self.payload(required=False)
+        identifier = fields.path_id(job_id)
+        self.check_job(identifier)
+        return self.shown(activate_one(identifier), previous_state="pending")
+
+    @action(detail=True, methods=["post"])
+    @audited("job.retry")
+    def retry(self, request: Request, job_id: str) -> Response:
+        """A discarded job begins anew, a retryable one waits no longer. Only `/admin/dead-letter` changes the job."""
+        reason = self.validated(self.payload(required=False))["reason"]
+        self.act.detail |= {"reason": reason} if reason else {}
+        row = self.get_object()
+        return self.shown(only(retry_failed([row["id"]], database(None))), previous_state=row["state"])
+
+    @action(detail=True, methods=["post"])
+    @audited("job.run")
+    def run(self, request: Request, job_id: str) -> Response:
+        """A scheduled or retryable job waits no longer."""
+        self.payload(required=False)
+        row = self.get_object()
+        return self.shown(only(run_now([row["id"]])), previous_state=row["state"])
+
+    @action(detail=True, methods=["post"])
+    @audited("job.copy")
+    def duplicate(self, request: Request, job_id: str) -> Response:
+        """A new job from what the client of this one sent; 201 with the new one."""
+        self.payload(required=False)
+        made = duplicate(self.get_object()["id"])
+        self.act.detail["copy"] = str(made["id"])
+        return self.shown(made, 201, copy_of=job_id)
+
+    @action(detail=True, methods=["get"])
+    def retries(self, request: Request, job_id: str) -> Response:
+        return Response(serializers.retries(self.get_object()))
+
+    @action(detail=True, methods=["get"])
+    def result(self, request: Request, job_id: str) -> Response:
+        """`?wait=true&timeout=30`: the timeout in seconds, cut to 60, because it holds a thread."""
+        identifier = fields.path_id(job_id)
+        timeout = query.integer(request, "timeout", minimum=0)
+        wait = query.flag(request, "wait")
+        row = self.get_object()
+        if row["state"] not in states.TERMINAL and wait:
+            row = results.ended(identifier, timeout)
+        if row["state"] not in states.TERMINAL:
+            body = {"job_id": str(identifier), "state": row["state"], "result": None}
+            return Response(body, status=202, headers={"Retry-After": "1"})
+        found = results.outcome(row)
+        retrieved([row])
+        return Response({"job_id": str(identifier), **found})
+
+    @action(detail=True, methods=["get"], cache_control="no-cache")  # as the binding asks for at this path
+    def progress(self, request: Request, job_id: str) -> Response:
+        row = self.get_object()
+        found = progress.of([row], router.db_for_write(Job)).get(row["id"])
+        body = shown.progress(row, found)
+        headers = {} if body["progress"] is None else {"X-OJS-Progress": f"{body['progress']:g}"}
+        if found is not None:
+            headers["Last-Modified"] = http_date(found.updated_at.astimezone(dt.UTC).timestamp())
+        return Response(body, headers=headers)
+
+    @progress.mapping.put
+    def report_progress(self, request: Request, job_id: str) -> Response:
+        return report_progress(self, fields.path_id(job_id), self.payload())
+
+    @action(detail=True, methods=["post"], conflict_code="invalid_state_transition")
+    def ack(self, request: Request, job_id: str) -> Response:
+        """ACK by path; the body may be empty."""
+        return acknowledge(request, fields.path_id(job_id), self.payload(required=False))
+
+    @action(detail=True, methods=["post"], conflict_code="invalid_state_transition", aliases=("fail",))
+    def nack(self, request: Request, job_id: str) -> Response:
+        """FAIL by path."""
+        return fail(request, fields.path_id(job_id), self.payload())
+
+    @action(detail=False, methods=["post"])
+    def batch(self, request: Request) -> Response:
+        """PUSH of many: all or none."""
         documents = self.payload(limit=ojs_settings.MAX_BATCH_BYTES).get("jobs")
         if not isinstance(documents, list) or not documents:
             raise fields.fault("jobs", "must be an array of at least one job", documents)
         check_size(len(documents))
         access.check_documents(request, documents)
-        return self.answer(lambda using: self._push(documents, using))
+        return self.answer(lambda using: self._push_batch(documents, using))
 
-    def _push(self, documents: list[Any], using: str) -> Answer:
+    @action(detail=False, methods=["post"])
+    def results(self, request: Request) -> Response:
+        """The results of several jobs: null for an unknown one, and no result for one that has not ended."""
+        ids = self.validated(self.payload())["ids"]
+        check_size(len(ids), "ids")
+        known = {item: uuid.UUID(item.lower()) for item in ids if names.is_job_id(item.lower())}
+        access.check_jobs(request, set(known.values()))
+        rows = {row["id"]: row for row in self.get_queryset().filter(pk__in=list(known.values())).rows()}
+        retrieved(list(rows.values()))
+        return Response({"results": {item: results.brief(rows.get(known.get(item))) for item in ids}})
+
+    def shown(
+        self, row: JobRow, status: int = 200, headers: dict[str, str] | None = None, **more: Any
+    ) -> Response:  # fmt: skip
+        """The answer about one job, as this door has it; `more` is what the call adds."""
+        job = self.represent(row)
+        if self.operator:
+            return Response(job | more, status=status, headers=headers)
+        beside = {name: value for name, value in more.items() if name in answers.OWN}
+        inside = {name: value for name, value in more.items() if name not in answers.OWN}
+        return Response(answers.one(job | inside, **beside), status=status, headers=headers)
+
+    def _cancel(self, job_id: uuid.UUID, reason: str = "") -> Response:
+        """Cancel a job; one that was cancelled before is answered as it is, or with 409 in the published dialect."""
+        self.check_job(job_id)
+        done = cancel_one(job_id, cancelled_by=principal(self.request), reason=reason)
+        if not done.changed and not self.operator and ojs_settings.DIALECT == "published":
+            raise refuse(done.row, Verb.CANCEL, State.CANCELLED)
+        return self.shown(done.row, previous_state=done.previous_state)
+
+    def _push(self, document: dict[str, Any], using: str) -> Answer:
+        (pushed,) = push([document], using=using, patience=patience(self.request))
+        if pushed.row is None:
+            return Answer(200, '{"job":null,"dropped":true}', {})
+        warnings = {"warnings": list(pushed.warnings)} if pushed.warnings else {}
+        if pushed.status == "duplicate":  # somebody else's job
+            return Answer(200, answers.text(shown.job(pushed.row), deduplicated=True, **warnings), {})
+        job = envelope.render(pushed.row)
+        headers = {"Location": f"{iri_to_uri(self.request.path)}/{job['id']}"} | pressure([pushed])
+        headers |= ratelimits.headers(pushed.row)
+        return Answer(201, answers.text(job, **warnings), headers)
+
+    def _push_batch(self, documents: Documents, using: str) -> Answer:
         try:
-            pushed = push(documents, using=using, patience=admission.patience(self.request))
+            pushed = push(documents, using=using, patience=patience(self.request))
         except OJSError as error:
             _name_culprit(error, documents)
             raise
-        return Answer(201, media.to_text(_batch(pushed)), admission.headers(pushed))
+        return Answer(201, media.to_text(_batch(pushed)), pressure(pushed))
 
 
-class JobDetail(OJSView):
-    """`GET /jobs/{id}`: INFO. `DELETE /jobs/{id}`: CANCEL. `PATCH /jobs/{id}`: its priority."""
-
-    scopes = {"GET": "read", "DELETE": "admin", "PATCH": "admin"}
-    rights = {"DELETE": "change_job", "PATCH": "change_job"}
-
-    def get(self, request: Request, job_id: str) -> Response:
-        row = info(fields.path_id(job_id))
-        access.check_row(request, row)
-        wait = {} if row["state"] in states.TERMINAL else {"Retry-After": "1"}  # jobs 8
-        return Response({"job": shown.job(row)}, headers=wait)
-
-    @audited("job.cancel")
-    def delete(self, request: Request, job_id: str) -> Response:
-        return cancel(request, fields.path_id(job_id))
-
-    @audited("job.prioritise")
-    def patch(self, request: Request, job_id: str) -> Response:
-        return priority.change(request, job_id, self.payload())
-
-
-class JobCancel(OJSView):
-    """`POST /jobs/{id}/cancel`: CANCEL for clients that send no DELETE; the body may give a `reason`."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_job"}
-
-    @audited("job.cancel")
-    def post(self, request: Request, job_id: str) -> Response:
-        reason = fields.text(self.payload(required=False), "reason", maximum=1000)
-        return cancel(request, fields.path_id(job_id), reason or "")
-
-
-class JobActivate(OJSView):
-    """`POST /jobs/{id}/activate`: who may push a job may also release one that was staged."""
-
-    scopes = {"POST": "push"}
-
-    def post(self, request: Request, job_id: str) -> Response:
-        self.payload(required=False)
-        identifier = fields.path_id(job_id)
-        access.check_jobs(request, [identifier])
-        row = activate_one(identifier)
-        return Response({"job": shown.job(row) | {"previous_state": "pending"}})
-
-
-def cancel(request: Request, job_id: uuid.UUID, reason: str = "") -> Response:
-    """Cancel a job; one that was cancelled before is answered as it is, or with 409 in the published dialect."""
+def acknowledge(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
+    """ACK, for who holds the job."""
     access.check_jobs(request, [job_id])
-    done = cancel_one(job_id, cancelled_by=principal(request), reason=reason)
-    if not done.changed and ojs_settings.DIALECT == "published":
-        raise refuse(done.row, Verb.CANCEL, State.CANCELLED)
-    return Response({"job": shown.job(done.row) | {"previous_state": done.previous_state}})
+    result = jsontext.dumps(body["result"]) if "result" in body else None  # an explicit null is a value
+    claim = Ack(job_id, result, fields.claimant(body), fields.integer(body, "attempt", minimum=1))
+    return Response(answers.acknowledged(ack_one(claim)))
+
+
+def fail(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
+    """FAIL, for who holds the job."""
+    access.check_jobs(request, [job_id])
+    failure = Failure(
+        job_id,
+        error=body.get("error"),
+        worker_id=fields.claimant(body),
+        attempt=fields.integer(body, "attempt", minimum=1),
+        requeue=fields.flag(body, "requeue"),
+    )
+    return Response(answers.failed(fail_one(failure)))
+
+
+def report_progress(view: OJSViewSet, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
+    """Report, and answer with what is known now: also where the report came too late and was ignored."""
+    access.check_jobs(view.request, [job_id])
+    (known,) = progress.report([progress.Report(job_id, **view.validated(body))])
+    if isinstance(known, OJSError):
+        raise known
+    return Response(shown.progress(known.row, known.progress))
 
 
 def check_size(count: int, field: str = "jobs") -> None:
@@ -166,6 +324,31 @@ def check_size(count: int, field: str = "jobs") -> None:
             extra={"max_batch_size": limit},
             headers={"X-OJS-Max-Batch-Size": str(limit), "X-OJS-Batch-Size": str(count)},
         )
+
+
+def patience(request: Request) -> float:
+    """Seconds that a push waits for room in a bounded queue (jobs 6): `OJS-Block-Timeout`, 0 without it, at most
+    `MAX_PATIENCE`. Raises InvalidRequest."""
+    given = request.META.get("HTTP_OJS_BLOCK_TIMEOUT")
+    if given is None:
+        return 0.0
+    if not _SECONDS.fullmatch(given := given.strip()):
+        details = {"field": "OJS-Block-Timeout", "expected": "seconds", "received": shorten(given)}
+        raise InvalidRequest("OJS-Block-Timeout must be a number of seconds, such as 5.", details=details)
+    return min(float(given), MAX_PATIENCE)
+
+
+def pressure(pushed: Iterable[object]) -> dict[str, str]:
+    """The headers that warn of the fullest of the queues, if one of them is nearly full (jobs 6)."""
+    found = [item.pressure for item in pushed if isinstance(item, Pushed) and item.pressure]
+    if not found:
+        return {}
+    worst = max(found, key=lambda pressure: (pressure.share, pressure.depth))
+    return {
+        "X-OJS-Queue-Depth": str(worst.depth),
+        "X-OJS-Queue-Bound": str(worst.bound),
+        "X-OJS-Queue-Pressure": f"{worst.share:.2f}",
+    }
 
 
 def _name_culprit(error: OJSError, documents: list[Any]) -> None:

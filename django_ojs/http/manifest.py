@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from django_ojs.models import Job
 from django_ojs.policies import names, schemas
 
 SPECVERSION = "1.0"
-#: What `ojs_conformance --record` has seen pass, and not what somebody wrote here (decision 22).
+#: What `ojs_conformance --record` has seen pass, and not what somebody wrote here.
 CLAIM = claim.read()
 CONFORMANCE_LEVEL = CLAIM.level if CLAIM else 0
 CONFORMANCE_TIER = "runtime"
@@ -57,6 +58,19 @@ EXTENSIONS: dict[str, list[dict[str, str]]] = {
     "experimental": [],
 }
 
+
+def _repository() -> str:
+    """Where the package says its source is, in the metadata of the installed distribution; '' where it says nothing."""
+    try:
+        urls = importlib.metadata.metadata("django-ojs").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:  # used from a checkout
+        return ""
+    named = dict(url.split(", ", 1) for url in urls if ", " in url)
+    return next((url for name, url in named.items() if name.lower() in ("repository", "source", "source code")), "")
+
+
+#: Left out of the manifest while the package names none.
+REPOSITORY = _repository()
 _BACKENDS = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql", "oracle": "oracle"}
 
 
@@ -85,6 +99,7 @@ def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[s
             "version": django_ojs.__version__,
             "language": "python",
             "backend": backend(),
+            **({"repository": REPOSITORY} if REPOSITORY else {}),
         },
         "conformance_level": CONFORMANCE_LEVEL,
         "conformance_tier": CONFORMANCE_TIER,
@@ -127,10 +142,11 @@ def events(streams: bool = False) -> dict[str, Any]:
 
 
 def _suite() -> dict[str, str]:
-    """Which test suite passed, and when; nothing if none was recorded."""
+    """Which test suite passed, and when; nothing if none was recorded. The suite is named: a version alone would mean
+    that of the specification's authors."""
     if CLAIM is None:
         return {}
-    return {"test_suite_version": CLAIM.test_suite_version, "test_suite_passed_at": CLAIM.passed_at}
+    return {"test_suite_version": f"{CLAIM.suite} {CLAIM.test_suite_version}", "test_suite_passed_at": CLAIM.passed_at}
 
 
 def payload_limits() -> dict[str, Any]:

@@ -1,7 +1,12 @@
-"""Media types of the binding (1.2): what an answer is called, the renderer, and a negotiation that never refuses."""
+"""What client and server settle in headers: media types, and the version and extensions that a client demands.
+
+Accept chooses between two names of one format and is never refused (binding 1.2). A version or an extension that this
+server lacks is (binding 1.3).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,16 +18,20 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
 from django_ojs import jsontext
-from django_ojs.http import compat
+from django_ojs.errors import Unsupported
+from django_ojs.http import compat, manifest
 from django_ojs.models.fields import RawJSON
+from django_ojs.policies.faults import shorten
 
 OPENJOBSPEC = "application/openjobspec+json"
 JSON = "application/json"
+SUPPORTED = ["1.0", "1.0.0-rc.1"]  #: versions of the protocol
+_VERSION = re.compile(r"1(\.0(\.0)?)?(-rc\.[0-9]+)?")
 
 
 def response_type(request: HttpRequest) -> str:
     """The Content-Type of an answer: plain JSON for those who ask for it alone."""
-    if _wants_plain_json(request.META.get("HTTP_ACCEPT", "")):
+    if (accept := request.META.get("HTTP_ACCEPT")) and _wants_plain_json(accept):
         return JSON
     return compat.ALIASED_TYPE if compat.wants_exact_shapes(request) else OPENJOBSPEC
 
@@ -46,7 +55,7 @@ class OJSRenderer(BaseRenderer):
     ) -> bytes:
         if data is None:
             return b""
-        return to_text(data).encode()
+        return (data.text if isinstance(data, RawJSON) else to_text(data)).encode()
 
 
 class FixedNegotiation(BaseContentNegotiation):
@@ -74,3 +83,28 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], RawJSON):
         return "[" + ",".join(item.text for item in value) + "]"
     return jsontext.dumps(value)
+
+
+def check_demands(request: HttpRequest) -> None:
+    """Raise Unsupported for a version or an extension that this server does not have."""
+    meta = request.META
+    if (version := meta.get("HTTP_OJS_VERSION")) is not None and not _VERSION.fullmatch(version.strip(" \t")):
+        raise Unsupported(
+            f"OJS-Version {shorten(version)!r} is not supported.",
+            details={"received": shorten(version), "supported": SUPPORTED},
+            hint="Send OJS-Version: 1.0, or leave the header out.",
+        )
+    if "HTTP_OJS_REQUIRES_EXTENSION" in meta:
+        _check_extensions(meta["HTTP_OJS_REQUIRES_EXTENSION"])
+
+
+def _check_extensions(header: str) -> None:
+    known = manifest.extension_uris()
+    for urn in filter(None, map(str.strip, header.split(","))):
+        if urn not in known:
+            short = shorten(urn)
+            raise Unsupported(
+                f"This server does not have the extension {short!r}.",
+                details={"extension": short, "supported": sorted(known)},
+                extra={"extension": short},
+            )

@@ -14,13 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db.models import Model, Q, QuerySet
+from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from django_ojs.errors import InvalidRequest
 from django_ojs.http import query
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+#: The sizes of an operator's pages.
+MAX_PAGE, PAGE = 100, 20
 _MAX_CURSOR = 2048
 #: How far `capped` counts, and how far a page of such a list may begin: an offset reads all rows before it.
 CAP, MAX_OFFSET = 10_000, 100_000
@@ -31,6 +35,14 @@ class Page(NamedTuple):
 
     rows: list[Any]
     pagination: dict[str, Any]
+
+    def listed(self, rows: Any, *names: str, **more: Any) -> dict[str, Any]:
+        """The answer of a list: what is shown of the rows under each of these names, then `more`, and where they stand.
+
+        `total` stands at the top too, where clients look for it, and with it `total_is_minimum` where there are more.
+        """
+        told = {name: self.pagination[name] for name in ("total", "total_is_minimum") if name in self.pagination}
+        return {**dict.fromkeys(names, rows), **more, **told, "pagination": self.pagination}
 
 
 class Key(NamedTuple):
@@ -47,6 +59,32 @@ class Window(NamedTuple):
     limit: int
     offset: int
     after: list[Any] | None
+
+
+class OJSPagination(BasePagination):
+    """The pages of a ViewSet's list, in its `ordering`, under its `list_names`. A subclass may set other sizes."""
+
+    max_limit, default_limit = MAX_LIMIT, DEFAULT_LIMIT
+    operator_max_limit, operator_default_limit = MAX_PAGE, PAGE
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        self.names: Sequence[str] = (view.operator and view.operator_list_names) or view.list_names
+        self.page = self.get_page(queryset, request, view)
+        return self.page.rows
+
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+        maximum, default = self.sizes(view)
+        return paginate(queryset, request, view.ordering, maximum=maximum, default=default)
+
+    def sizes(self, view: Any) -> tuple[int, int]:
+        """The most rows of a page, and those of one that says nothing."""
+        if view.operator:
+            return self.operator_max_limit, self.operator_default_limit
+        return self.max_limit, self.default_limit
+
+    def get_paginated_response(self, data: Any, **more: Any) -> Response:
+        """The answer; `more` stands beside the items."""
+        return Response(self.page.listed(data, *self.names, **more))
 
 
 def paginate(

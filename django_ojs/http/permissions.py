@@ -41,7 +41,8 @@ class ScopePermission(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         scope = scope_of(request, view)
         if scope is not None:
-            right = getattr(view, "rights", {}).get(_method(request), "")
+            method = "GET" if request.method == "HEAD" else request.method or "GET"
+            right = getattr(view, "rights", {}).get(method, "")
             require_scope(request, scope, operation=getattr(view, "operation", ""), right=right)
         return True
 
@@ -150,10 +151,6 @@ def _queue_asked(request: Request) -> dict[str, str]:
     """The queue in the request's path, if it has one, as a member of an error's details."""
     match = getattr(request, "resolver_match", None)
     return {"queue": shorten(match.kwargs["name"])} if match is not None and _QUEUE_PATH in match.route else {}
-
-
-def _method(request: Request) -> str:
-    return "GET" if request.method == "HEAD" else request.method or "GET"
 
 
 def _challenge(request: Request) -> str:

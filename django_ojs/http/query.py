@@ -8,6 +8,7 @@ import uuid
 
 from rest_framework.request import Request
 
+from django_ojs import clock
 from django_ojs.errors import InvalidRequest
 from django_ojs.policies import durations, names
 from django_ojs.policies.faults import shorten
@@ -39,9 +40,17 @@ def integer(request: Request, name: str, *, minimum: int) -> int | None:
 def text(request: Request, name: str) -> str:
     """A printable text, '' where absent."""
     given = request.query_params.get(name, "")
-    if len(given) > _MAX_TEXT or not given.isprintable():
-        raise fault(name, f"must be a printable text of at most {_MAX_TEXT} characters", given)
+    if message := text_fault(given):
+        raise fault(name, message, given)
     return given
+
+
+def flag(request: Request, name: str) -> bool:
+    """True or false, also as 1 and 0; false where absent."""
+    given = text(request, name).lower()
+    if given not in ("", "true", "false", "1", "0"):
+        raise fault(name, "must be true or false", given)
+    return given in ("true", "1")
 
 
 def texts(request: Request, *aliases: str) -> list[str]:
@@ -50,19 +59,37 @@ def texts(request: Request, *aliases: str) -> list[str]:
         given = request.query_params.get(name)
         if given is None:
             continue
-        items = [item for item in map(str.strip, given.split(",")) if item]
-        if len(items) > _MAX_LIST or not given.isprintable() or any(len(item) > _MAX_TEXT for item in items):
-            raise fault(name, f"must be at most {_MAX_LIST} printable texts joined by commas", given)
+        items = split(given)
+        if message := texts_fault(given, items):
+            raise fault(name, message, given)
         return items
     return []
 
 
+def split(given: str) -> list[str]:
+    """The items of a comma-separated list; empty ones do not count."""
+    return [item for item in map(str.strip, given.split(",")) if item]
+
+
+def text_fault(given: str) -> str:
+    """What is wrong with a text; '' if nothing."""
+    good = len(given) <= _MAX_TEXT and given.isprintable()
+    return "" if good else f"must be a printable text of at most {_MAX_TEXT} characters"
+
+
+def texts_fault(given: str, items: list[str]) -> str:
+    """What is wrong with a comma-separated list of `items`; '' if nothing."""
+    good = len(items) <= _MAX_LIST and given.isprintable() and all(len(item) <= _MAX_TEXT for item in items)
+    return "" if good else f"must be at most {_MAX_LIST} printable texts joined by commas"
+
+
 def instant(request: Request, name: str) -> dt.datetime | None:
+    """A time, or an age such as `24h`, which is so long ago; None where absent."""
     given = request.query_params.get(name)
     if not given:
         return None
     try:
-        return durations.parse_instant(given.replace(" ", "+"))  # an unescaped + of a zone offset
+        return durations.parse_moment(given.replace(" ", "+"), clock.now())  # an unescaped + of a zone offset
     except ValueError as error:
         raise fault(name, str(error), given) from error
 

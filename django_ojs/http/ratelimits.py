@@ -7,9 +7,11 @@ say: any other holds for jobs beyond its own.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.db import router
 from django.db.models import Q
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,63 +19,86 @@ from django_ojs import clock
 from django_ojs.errors import PermissionDenied
 from django_ojs.http import access
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, paginate, parse_name
+from django_ojs.http.filtering import SamePagination
+from django_ojs.http.openapi import documented
+from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer
+from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.limits import ratelimits
 from django_ojs.models import RateLimit
 from django_ojs.models.job import JobRow
-from django_ojs.operations import limits, limitview
+from django_ojs.models.patterns import any_of
+from django_ojs.operations import limitusage
 from django_ojs.policies import ratelimit
 from django_ojs.policies.durations import parse_instant
 from django_ojs.policies.faults import shorten
 
-_ORDER = [Key("key", descending=False, parse=parse_name)]
+
+class RateLimitSerializer(AnswerSerializer):
+    """A limit and how much of it is used (jobs 5.3)."""
+
+    def prepare(self, instances: list[RateLimit]) -> None:
+        """Describe all of them: the number of queries does not depend on how many there are."""
+        described = limitusage.describe(instances, router.db_for_write(RateLimit))
+        self.described = {limit["key"]: limit for limit in described}
+
+    def show(self, instance: RateLimit) -> dict[str, Any]:
+        return self.described[instance.key]
 
 
-class RateLimits(OJSView):
-    """`GET /rate-limits`, by key."""
+class RateLimitOverrideSerializer(BodySerializer):
+    """What stands in for a limit for a while; `limits.override` reads it."""
 
-    scopes = {"GET": "read"}
-
-    def get(self, request: Request) -> Response:
-        using = router.db_for_write(RateLimit)
-        page = paginate(RateLimit.objects.using(using).filter(_visible(request)), request, _ORDER)
-        shown = limitview.describe(page.rows, using)
-        return Response({"items": shown, "rate_limits": shown, "pagination": page.pagination})
+    def to_internal_value(self, data: Any) -> Any:
+        return data
 
 
-class RateLimitDetail(OJSView):
-    """`GET /rate-limits/{key}`; `PUT` sets an override."""
+class RateLimitViewSet(OJSViewSet):
+    """The limits by key, and their overrides."""
 
-    scopes = {"GET": "read", "PUT": "admin"}
-    rights = {"PUT": "change_ratelimit"}
+    lookup_url_kwarg = "key"
+    model_name = "ratelimit"
+    action_scopes = {"list": "read", "retrieve": "read"}
+    action_rights = dict.fromkeys(("update", "override", "clear_override"), "change_ratelimit")
+    serializer_class = operator_serializer_class = RateLimitSerializer
+    body_serializers = dict.fromkeys(("update", "override"), RateLimitOverrideSerializer)
+    pagination_class = SamePagination
+    ordering = [Key("key", descending=False, parse=parse_name)]
+    list_names = ("items", "rate_limits")
 
-    def get(self, request: Request, key: str) -> Response:
+    def list(self, request: Request) -> Response:
+        """The rate limits."""
+        return self.listed(RateLimit.objects.using(router.db_for_write(RateLimit)).filter(_visible(request)))
+
+    def retrieve(self, request: Request, key: str) -> Response:
+        """A rate limit and how much of it is used."""
         _check(request, key)
-        return Response(limits.inspect(key))
+        return Response(ratelimits.inspect(key))
 
     @audited("rate_limit.override")
-    def put(self, request: Request, key: str) -> Response:
-        _check(request, key)
-        return Response(limits.override(key, self.payload()))
+    def update(self, request: Request, key: str) -> Response:
+        """Override a rate limit."""
+        return self._override(key)
 
-
-class RateLimitOverride(OJSView):
-    """`DELETE /rate-limits/{key}/override`; `PUT` as above, for the command line."""
-
-    scopes = {"PUT": "admin", "DELETE": "admin"}
-    rights = {"PUT": "change_ratelimit", "DELETE": "change_ratelimit"}
-
+    @action(detail=True, methods=["put"])
     @audited("rate_limit.override")
-    def put(self, request: Request, key: str) -> Response:
-        _check(request, key)
-        return Response(limits.override(key, self.payload()))
+    def override(self, request: Request, key: str) -> Response:
+        """Override a rate limit."""
+        return self._override(key)
 
+    @documented(204)
+    @override.mapping.delete
     @audited("rate_limit.clear_override")
-    def delete(self, request: Request, key: str) -> Response:
+    def clear_override(self, request: Request, key: str) -> Response:
+        """Take an override back."""
         _check(request, key)
-        limits.clear_override(key)
+        ratelimits.clear_override(key)
         return Response(status=204)
+
+    def _override(self, key: str) -> Response:
+        _check(self.request, key)
+        return Response(ratelimits.override(key, self.validated(self.payload())))
 
 
 def _check(request: Request, key: str) -> None:
@@ -97,13 +122,8 @@ def _visible(request: Request) -> Q:
     """The limits that a list may show to the caller."""
     if not access.is_limited(request):
         return Q()
-    types = type_limit(request) or ()
-    own = {f"queue:{name}" for name in queue_limit(request) or ()}
-    found = Q(key__in=own | {f"type:{name}" for name in types if not name.endswith(".*")})
-    for name in types:
-        if name.endswith(".*"):
-            found |= Q(key__startswith=f"type:{name[:-1]}")
-    return found
+    own = [f"queue:{name}" for name in queue_limit(request) or ()]
+    return any_of("key", [*own, *(f"type:{name}" for name in type_limit(request) or ())])
 
 
 def headers(row: JobRow) -> dict[str, str]:
@@ -114,10 +134,10 @@ def headers(row: JobRow) -> dict[str, str]:
     if not row["rate_key"]:
         return {}
     policy = ratelimit.from_json(row["rate_limit"])
-    found = limits.inspect_stored(row["rate_key"], policy)
+    found = ratelimits.inspect_stored(row["rate_key"], policy)
     if not found:
         return {}
-    now = clock.now()
+    now = clock.now(router.db_for_write(RateLimit))
     window = policy.rate or policy.throttle
     period = timedelta(milliseconds=window.period_ms) if window else timedelta(seconds=1)
     limit = window.limit if window else policy.concurrency or 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import router
+from django.db.models import QuerySet
 from django.urls import path
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -14,12 +17,15 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
 from django_ojs.http import fields
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, paginate, parse_name
+from django_ojs.http.filtering import SamePagination
+from django_ojs.http.openapi import documented
+from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.permissions import check_type, principal, queue_limit
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
+from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.jobs import schemas
 from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema
-from django_ojs.operations import schemas
 from django_ojs.policies import names
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.faults import shorten
@@ -27,154 +33,205 @@ from django_ojs.policies.faults import shorten
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]{0,63}")
 _URI_PARTS = re.compile(r"urn:ojs:schema:(.+):v([A-Za-z0-9][A-Za-z0-9._+\-]*)")
 _MAX_URI = 512
-_ORDER = [Key("job_type", descending=False, parse=parse_name), Key("id", descending=False, parse=int)]
-#: What it takes to look at schemas below `/admin`.
-_LOOKED_AT, _LOOKER = {"GET": "admin.read"}, {"GET": "view_jobschema"}
 
 
-class Schemas(OJSView):
-    """`GET` and `POST /schemas`"""
+class SchemaSerializer(AnswerSerializer):
+    """A version of a schema."""
 
-    scopes = {"GET": "read", "POST": "admin"}
-    rights = {"POST": "add_jobschema"}
+    uri = serializers.CharField()
+    type = serializers.CharField(source="job_type")
+    job_type = serializers.CharField()
+    version = serializers.JSONField(source="wire_version")
+    schema = serializers.JSONField()
+    created_at = InstantField()
+    is_latest = serializers.SerializerMethodField()
 
-    def get(self, request: Request) -> Response:
-        page = paginate(JobSchema.objects.using(router.db_for_write(JobSchema)).defer("schema"), request, _ORDER)
-        latest = schemas.latest({row.job_type for row in page.rows})
-        rows = [_shown(row, latest.get(row.job_type) == row.pk, with_schema=False) for row in page.rows]
-        return Response({"schemas": rows, "pagination": page.pagination})
+    def prepare(self, instances: Sequence[JobSchema]) -> None:
+        """Read which one is the latest of each job type."""
+        self.latest = schemas.latest({row.job_type for row in instances})
+
+    def get_is_latest(self, row: JobSchema) -> bool:
+        return self.latest.get(row.job_type) == row.pk
+
+
+class SchemaLineSerializer(SchemaSerializer):
+    """A schema in a list."""
+
+    schema = None  # type: ignore[assignment]
+
+
+class SchemaAnswerSerializer(AnswerSerializer):
+    schema = SchemaSerializer(source="*")
+
+    def prepare(self, instances: Sequence[JobSchema]) -> None:
+        nested: Any = self.fields["schema"]
+        nested.prepare(instances)
+
+
+class AdminSchemaSerializer(SchemaSerializer):
+    """The operator's door shows a version of digits as a number, however it was registered."""
+
+    version = serializers.SerializerMethodField()  # type: ignore[assignment]
+
+    def get_version(self, row: JobSchema) -> int | str:
+        return _number(row)
+
+
+class AdminSchemaLatestSerializer(AdminSchemaSerializer):
+    """The latest version, and which there are."""
+
+    versions = serializers.ListField(child=serializers.DictField(), source="siblings")
+
+
+class SchemaVersionsSerializer(serializers.Serializer[Any]):
+    versions = serializers.ListField(child=serializers.DictField())
+
+
+class SchemaDeletedSerializer(serializers.Serializer[Any]):
+    deleted = serializers.BooleanField()
+
+
+class SchemaRequestSerializer(BodySerializer):
+    """A schema to be registered. The URI may say the type and the version; the schema itself is looked at later."""
+
+    schema = serializers.JSONField()
+    job_type = serializers.CharField(required=False)
+    version = serializers.JSONField(required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        uri = _uri(data)
+        implied = _URI_PARTS.fullmatch(uri)
+        job_type = _type(data.get("job_type", data.get("type")) or (implied[1] if implied else None))
+        given = data.get("version")
+        version, numeric = _version(given if given is not None else implied[2] if implied else None)
+        return {"uri": uri, "job_type": job_type, "version": version, "numeric": numeric}
+
+
+class AdminSchemaRequestSerializer(BodySerializer):
+    """`validated_data` is the schema."""
+
+    schema = serializers.JSONField()
+
+    def to_internal_value(self, data: Any) -> Any:
+        return _document(data, "schema" if data.get("schema") is not None else "args_schema")
+
+
+class SchemaViewSet(OJSViewSet):
+    """The versions of the schemas. A public path may name one by its URI, the operator's by type and version only."""
+
+    model_name = "jobschema"
+    action_scopes = {"list": "read", "retrieve": "read", "versions": "read"}
+    action_rights = {"create": "add_jobschema", "update": "add_jobschema", "destroy": "delete_jobschema"}
+    serializer_class, operator_serializer_class = SchemaAnswerSerializer, AdminSchemaSerializer
+    action_serializers = {
+        "list": SchemaLineSerializer, "create": SchemaAnswerSerializer, "latest": AdminSchemaLatestSerializer,
+        "versions": SchemaVersionsSerializer, "destroy": SchemaDeletedSerializer,
+    }  # fmt: skip
+    body_serializers = {"create": SchemaRequestSerializer, "update": AdminSchemaRequestSerializer}
+    pagination_class = SamePagination
+    ordering = [Key("job_type", descending=False, parse=parse_name), Key("id", descending=False, parse=int)]
+    list_names = ("schemas",)
+
+    def get_queryset(self) -> QuerySet[JobSchema]:
+        return JobSchema.objects.using(router.db_for_write(JobSchema)).defer("schema")
+
+    def list(self, request: Request) -> Response:
+        """The argument schemas."""
+        return self.listed(self.get_queryset())
 
     @audited("schema.register")
-    def post(self, request: Request) -> Response:
+    def create(self, request: Request) -> Response:
+        """Register an argument schema."""
         body = self.payload()
-        uri = _uri(body)
-        implied = _URI_PARTS.fullmatch(uri)
-        job_type = _type(body.get("job_type", body.get("type")) or (implied[1] if implied else None))
-        given = body.get("version")
-        version, numeric = _version(given if given is not None else implied[2] if implied else None)
+        wanted = self.validated(body)
+        job_type, version = wanted["job_type"], wanted["version"]
         self.act.target = f"{job_type} {version}"
         _check_limits(request, job_type)
-        schema = schemas.register(job_type, version, _document(body, "schema"), numeric=numeric, uri=uri)
-        return Response({"schema": _shown(schema, _is_latest(schema))}, status=201)
+        document = _document(body, "schema")
+        schema = schemas.register(job_type, version, document, numeric=wanted["numeric"], uri=wanted["uri"])
+        return Response(self.represent(schema), status=201)
 
+    def retrieve(self, request: Request, name: str, version: str | None = None) -> Response:
+        """A schema."""
+        return Response(self.represent(self._find(name, version)))
 
-class SchemaVersions(OJSView):
-    """`GET /schemas/{type}/versions`, in the admin family too: newest first."""
+    def latest(self, request: Request, name: str) -> Response:
+        """The latest version of a schema, and which there are."""
+        schema, _ = schemas.find(name)
+        schema.siblings = self._versions(name)  # type: ignore[attr-defined]
+        return Response(self.represent(schema))
 
-    scopes = {"GET": "read"}
-    admin = False
+    def versions(self, request: Request, name: str) -> Response:
+        """The versions of a schema."""
+        return Response({"versions": self._versions(name)})
 
-    def get(self, request: Request, name: str) -> Response:
-        return Response({"versions": _versions(name, self.admin)})
+    @documented(201)
+    @audited("schema.register")
+    def update(self, request: Request, name: str, version: str) -> Response:
+        """Register an argument schema."""
+        body = self.payload()
+        text, _ = _version(version)
+        self.act.target = f"{name} {text}"
+        document = self.validated(body)
+        _check_limits(request, _type(name))
+        schema = schemas.register(_type(name), text, document, numeric=version.isdecimal() and version.isascii())
+        return Response(self.represent(schema), status=201)
 
-
-class SchemaDetail(OJSView):
-    """`GET` and `DELETE /schemas/{x}`, where x is a URI (it has a colon), a type, or a type and a version."""
-
-    scopes = {"GET": "read", "DELETE": "admin"}
-    rights = {"DELETE": "delete_jobschema"}
-
-    def get(self, request: Request, name: str, version: str | None = None) -> Response:
-        return Response({"schema": _shown(*_find(name, version))})
-
+    @documented(200)
     @audited("schema.delete")
-    def delete(self, request: Request, name: str, version: str | None = None) -> Response:
+    def destroy(self, request: Request, name: str, version: str | None = None) -> Response:
+        """Delete a schema."""
         if version is None and ":" not in name and "/" not in name:
             raise NotFound.resource("schema", shorten(name))
-        schema, _ = _find(name, version)
+        schema = self._find(name, version)
         _check_limits(request, schema.job_type)
         schemas.remove(schema)
         self.act.target = f"{schema.job_type} {schema.version}"
+        if self.operator:
+            return Response({"deleted": True, "type": schema.job_type, "version": _number(schema)})
         shown = {"uri": schema.uri, "job_type": schema.job_type, "type": schema.job_type}
         return Response({"deleted": True, **shown, "version": schema.wire_version})
 
+    def _find(self, name: str, version: str | None) -> JobSchema:
+        """The schema in the path. A public path may name it by its URI (it has a colon)."""
+        if not self.operator and ":" in name:
+            return schemas.find_uri(name)[0]
+        if not self.operator and version is None and "/" in name:
+            name, _, version = name.partition("/")
+        return schemas.find(name, version)[0]
 
-class AdminSchema(OJSView):
-    """`PUT`, `GET` and `DELETE /admin/schemas/{type}/{version}`"""
-
-    scopes = {**_LOOKED_AT, "PUT": "admin.write", "DELETE": "admin.purge"}
-    rights = {**_LOOKER, "PUT": "add_jobschema", "DELETE": "delete_jobschema"}
-
-    @audited("schema.register")
-    def put(self, request: Request, name: str, version: str) -> Response:
-        body = self.payload()
-        member = "schema" if body.get("schema") is not None else "args_schema"
-        text, _ = _version(version)
-        self.act.target = f"{name} {text}"
-        document = _document(body, member)
-        _check_limits(request, _type(name))
-        schema = schemas.register(_type(name), text, document, numeric=version.isdecimal() and version.isascii())
-        return Response(_shown(schema, _is_latest(schema), admin=True), status=201)
-
-    def get(self, request: Request, name: str, version: str) -> Response:
-        return Response(_shown(*schemas.find(name, version), admin=True))
-
-    @audited("schema.delete")
-    def delete(self, request: Request, name: str, version: str) -> Response:
-        schema, _ = schemas.find(name, version)
-        _check_limits(request, schema.job_type)
-        schemas.remove(schema)
-        self.act.target = f"{schema.job_type} {schema.version}"
-        return Response({"deleted": True, "type": schema.job_type, "version": _number(schema)})
+    def _versions(self, name: str) -> Sequence[dict[str, Any]]:
+        """Newest first."""
+        found = schemas.versions(name)
+        if not found:
+            raise NotFound.resource("schema", shorten(name))
+        return [
+            {
+                "version": _number(schema) if self.operator else schema.wire_version,
+                "created_at": format_instant(schema.created_at),
+                "is_latest": schema is found[0],
+            }
+            for schema in found
+        ]
 
 
-class AdminLatest(OJSView):
-    """`GET /admin/schemas/{type}`: the latest version, and which there are."""
-
-    scopes = _LOOKED_AT
-    rights = _LOOKER
-
-    def get(self, request: Request, name: str) -> Response:
-        return Response(_shown(*schemas.find(name), admin=True) | {"versions": _versions(name, admin=True)})
-
-
+_LIST, _VERSIONS = {"get": "list", "post": "create"}, {"get": "versions"}
+_ONE = {"get": "retrieve", "delete": "destroy"}
+_view = SchemaViewSet.as_view
+#: By hand: what follows a name may belong to it, as it may be a URI.
 urls = [
-    path("schemas", Schemas.as_view(), name="schemas"),
-    path("schemas/<str:name>/versions", SchemaVersions.as_view(), name="schema-versions"),
-    path("schemas/<str:name>/versions/<str:version>", SchemaDetail.as_view()),
-    path("schemas/<path:name>", SchemaDetail.as_view(), name="schema"),
-    path("admin/schemas/<str:name>", AdminLatest.as_view()),
-    path("admin/schemas/<str:name>/versions", SchemaVersions.as_view(admin=True, scopes=_LOOKED_AT, rights=_LOOKER)),
-    path("admin/schemas/<str:name>/<str:version>", AdminSchema.as_view()),
+    path("schemas", _view(_LIST), name="schemas"),
+    path("schemas/<str:name>/versions", _view(_VERSIONS), name="schema-versions"),
+    path("schemas/<str:name>/versions/<str:version>", _view(_ONE)),
+    path("schemas/<path:name>", _view(_ONE), name="schema"),
+    path("admin/schemas", _view(_LIST, operator=True)),
+    path("admin/schemas/<str:name>", _view({"get": "latest"}, operator=True)),
+    path("admin/schemas/<str:name>/versions", _view(_VERSIONS, operator=True)),
+    path("admin/schemas/<str:name>/<str:version>", _view({**_ONE, "put": "update"}, operator=True)),
 ]
 
 
-def _find(name: str, version: str | None) -> tuple[JobSchema, bool]:
-    if ":" in name:
-        return schemas.find_uri(name)
-    if version is None and "/" in name:
-        name, _, version = name.partition("/")
-    return schemas.find(name, version)
-
-
-def _is_latest(schema: JobSchema) -> bool:
-    return schemas.latest([schema.job_type]).get(schema.job_type) == schema.pk
-
-
-def _versions(name: str, admin: bool) -> list[dict[str, Any]]:
-    found = schemas.versions(name)
-    if not found:
-        raise NotFound.resource("schema", shorten(name))
-    return [
-        {
-            "version": _number(schema) if admin else schema.wire_version,
-            "created_at": format_instant(schema.created_at),
-            "is_latest": schema is found[0],
-        }
-        for schema in found
-    ]
-
-
-def _shown(schema: JobSchema, latest: bool, *, with_schema: bool = True, admin: bool = False) -> dict[str, Any]:
-    shown = {"uri": schema.uri, "type": schema.job_type, "job_type": schema.job_type}
-    shown["version"] = _number(schema) if admin else schema.wire_version
-    if with_schema:
-        shown["schema"] = schema.schema
-    return shown | {"created_at": format_instant(schema.created_at), "is_latest": latest}
-
-
-def _number(schema: JobSchema) -> Any:
-    """The admin family shows a version of digits as a number, however it was registered."""
+def _number(schema: JobSchema) -> int | str:
     return int(schema.version) if schema.version.isdecimal() else schema.version
 
 

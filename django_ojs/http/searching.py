@@ -18,7 +18,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.http import pagination
 from django_ojs.http.pagination import Key, Page
 from django_ojs.models import Job
-from django_ojs.operations.walking import DEEPER, time_of, walk
+from django_ojs.operations.search import DEEPER, scan, time_of
 from django_ojs.policies.durations import format_instant
 
 #: Ids beyond all others: where a cursor stands behind every row of one instant.
@@ -40,10 +40,10 @@ def searched(
     skipped = 0 if window.after is not None else window.offset
     key, cap = order[0], pagination.CAP
     names = [column.column for column in order]
-    done = walk(
+    done = scan(
         base, key.column, lambda part: (part & jobs).order_by().values_list(*names),
         skipped + window.limit + 1 if window.after is not None else max(skipped + window.limit, cap) + 1,
-        depth=DEEPER * ojs_settings.SEARCH_DEPTH * (1 + skipped // window.limit), seconds=ojs_settings.SEARCH_SECONDS,
+        depth=DEEPER * ojs_settings.SEARCH_DEPTH * (1 + skipped // window.limit),
         descending=key.descending,
     )  # fmt: skip
     found = sorted(done.found, reverse=key.descending)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from django_ojs import cronspec, envelope, jsontext, workflowview
+from django_ojs.jobs import progress as reports
 from django_ojs.models import CronSchedule, JobProgress, JobRow
-from django_ojs.operations import progress as reports
-from django_ojs.operations.workflow import View
 from django_ojs.policies import redaction
+from django_ojs.workflows.workflow import View
 
 
 def job(row: JobRow) -> dict[str, Any]:

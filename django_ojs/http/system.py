@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from functools import lru_cache
 from typing import Any
@@ -17,20 +16,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 import django_ojs
-from django_ojs import clock, jsontext
-from django_ojs.conf import ojs_settings
+from django_ojs import clock, jsontext, middleware
+from django_ojs.database import unmigrated
 from django_ojs.errors import NotFound, OJSError
-from django_ojs.http import access, apidoc, compat, manifest, media, probing
+from django_ojs.http import access, compat, manifest, media, openapi, probing
 from django_ojs.http.base import VERSION, OJSView, PublicView
 from django_ojs.http.exceptions import logger
 from django_ojs.http.permissions import require_scope
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import maintenance
-from django_ojs.operations.counts import count_all
 from django_ojs.policies.durations import format_instant
-from django_ojs.states import State
+from django_ojs.queues import maintenance
+from django_ojs.statistics import counters, summary
+from django_ojs.workers.directory import unserved_queues
 
 _STARTED = time.monotonic()
 _RETRY_AFTER = {"Retry-After": "5"}
@@ -72,7 +71,7 @@ class Health(PublicView):
                 body |= _counts()
         except Error as error:
             logger.error("The health check could not reach the job store: %s", error)
-            body |= {"status": "unhealthy", "backend": _unreachable()}
+            body |= {"status": "unhealthy", "backend": _unreachable(error)}
             return Response(body, status=503, headers=_RETRY_AFTER)
         return Response(body)
 
@@ -81,7 +80,7 @@ class OpenAPI(PublicView):
     """`GET /openapi.json`: this server's description of itself, for tools."""
 
     def get(self, request: Request) -> Response:
-        if not apidoc.available():
+        if not openapi.available():
             raise NotFound(
                 "The OpenAPI document needs drf-spectacular, which this server does not have.",
                 hint="Install django-ojs[openapi].",
@@ -96,7 +95,21 @@ class OpenAPI(PublicView):
 @lru_cache(maxsize=8)
 def _openapi(url: str) -> RawJSON:
     """The document as text: it changes with the code only."""
-    return RawJSON(jsontext.dumps(apidoc.document(django_ojs.__version__, url)))
+    return RawJSON(jsontext.dumps(openapi.document(django_ojs.__version__, url)))
+
+
+class MiddlewareChains(OJSView):
+    """`GET /middleware`: what is around every push and every run in this process, outermost first."""
+
+    scopes = {"GET": "admin.read"}
+    rights = {"GET": "view_job"}
+
+    def get(self, request: Request) -> Response:
+        chains = {"enqueue": middleware.enqueue_chain, "execution": middleware.execution_chain}
+        return Response({phase: [
+            {"name": middleware.dotted_name(entry).rpartition(".")[2], "phase": phase, "order": order}
+            for order, entry in enumerate(chain.list())
+        ] for phase, chain in chains.items()})  # fmt: skip
 
 
 class Alive(PublicView):
@@ -146,33 +159,26 @@ def _base_url(request: Request) -> str:
 
 def _backend() -> dict[str, Any]:
     """Ask the store for a sign of life, and time it."""
-    latency = round(probing.ask(router.db_for_write(Job)) * 1000, 3)
+    latency = round(probing.ask(router.db_for_write(Job)) * 1000)  # whole: clients decode an integer
     return {"type": manifest.backend(), "status": "ok", "connection": "connected", "latency_ms": latency}
 
 
-def _unreachable() -> dict[str, Any]:
-    message = "The job store cannot be reached."
+def _unreachable(error: Error) -> dict[str, Any]:
+    message = unmigrated(error) or "The job store cannot be reached."
     return {"type": manifest.backend(), "status": "unhealthy", "connection": "disconnected", "error": message}
-
-
-def _jobs(using: str) -> dict[str, int]:
-    """The jobs of all queues by state."""
-    found = count_all(using=using).values()
-    return {state.value: sum(counts.states[state] for counts in found) for state in State}
 
 
 def _counts() -> dict[str, Any]:
     using = router.db_for_write(Job)
     named = Queue.objects.using(using).exclude(name=TEMPLATE)
     queues = named.aggregate(total=Count("pk"), paused=Count("pk", filter=Q(paused=True)))
-    long_ago = clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-    workers = Worker.objects.using(using).aggregate(
-        total=Count("pk"), stale=Count("pk", filter=Q(last_seen_at__lt=long_ago))
-    )
-    connected = workers["total"] - workers["stale"]
+    total, connected = Worker.objects.using(using).count(), summary.workers_active(using=using)
+    workers = {"total": total, "stale": max(0, total - connected)}  # one may come between the two statements
+    counted = counters.count_all(using=using)
+    unserved = unserved_queues(counted, using=using)
     return {
         "maintenance": maintenance.is_on(using=using),
-        "queues": {"active": queues["total"] - queues["paused"], **queues},
-        "jobs": _jobs(using),
+        "queues": {"active": queues["total"] - queues["paused"], **queues, "unserved": unserved},
+        "jobs": counters.totals(counted.values()),
         "workers": {"connected": connected, "active": connected, **workers},
     }

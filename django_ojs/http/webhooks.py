@@ -12,16 +12,21 @@ from typing import Any
 
 from django.db import router
 from django.db.models import QuerySet
-from django.urls import path
 from django.utils.encoding import iri_to_uri
+from django_filters import FilterSet
+from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs.conf import ojs_settings
 from django_ojs.errors import PermissionDenied
-from django_ojs.http import access, query, webhookshapes
+from django_ojs.http import access
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import OJSView
-from django_ojs.http.pagination import Key, paginate, parse_time, parse_uuid
+from django_ojs.http.documents import NothingSerializer
+from django_ojs.http.filtering import OJSFilterBackend, ReaderFilter, WordsFilter, text
+from django_ojs.http.openapi import documented
+from django_ojs.http.pagination import Key, parse_time, parse_uuid
 from django_ojs.http.permissions import (
     ADMIN,
     check_queue,
@@ -31,196 +36,388 @@ from django_ojs.http.permissions import (
     require_scope,
     type_limit,
 )
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
+from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
-from django_ojs.models.webhook import parse_public_id
-from django_ojs.operations import webhookdeliveries, webhooks
+from django_ojs.models.webhook import parse_public_id, shown_headers
 from django_ojs.policies import names
+from django_ojs.policies.durations import format_instant
 from django_ojs.policies.faults import shorten
-from django_ojs.webhooks import definition
+from django_ojs.webhooks import definition, deliveries, subscriptions
 from django_ojs.webhooks.definition import Definition
+from django_ojs.webhooks.outcome import Reply, Verdict
+from django_ojs.webhooks.sealing import Unreadable
 
-_NEWEST = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
-_LATEST = [Key("id", descending=True, parse=int)]
 #: What it takes a user to have a delivery sent again, and to read what the receiver answered.
 _RETRY = "change_webhookdelivery"
 
 
-class WebhookView(OJSView):
-    """What the views share: finding what the caller may see, and keeping definitions within the caller's limits."""
+class _TextField(serializers.CharField):
+    """A text that is left out where it is empty."""
 
-    def found(self, text: str) -> WebhookSubscription:
-        """The subscription in the path. Raises NotFound or PermissionDenied."""
-        pk = parse_public_id(text.lower(), "sub_")
-        if pk is None:
-            raise webhooks.not_found(shorten(text))
-        row = webhooks.get(pk)
-        if not _is_within(self.request, row):
-            raise PermissionDenied(
-                "This subscription reaches beyond the queues and job types of this API key.",
-                details={"principal": principal(self.request), "subscription_id": row.public_id},
-            )
-        return row
-
-    def confined(self, wanted: Definition, *, partial: bool = False) -> Definition:
-        """`wanted` within the caller's limits: checked where it names queues or types, narrowed where it does not."""
-        changes: dict[str, Any] = {}
-        queues, types = queue_limit(self.request), type_limit(self.request)
-        if queues is not None and not (partial and "queues" not in wanted.given):
-            check_queue(self.request, wanted.queues or ())
-            changes["queues"] = wanted.queues or list(queues)
-        if types is not None and not (partial and "job_types" not in wanted.given):
-            for name in wanted.job_types or ():
-                check_type(self.request, name)
-            changes["job_types"] = wanted.job_types or list(types)
-        return dataclasses.replace(wanted, **changes)
+    def get_attribute(self, instance: Any) -> Any:
+        return super().get_attribute(instance) or None
 
 
-class Subscriptions(WebhookView):
-    """`GET` and `POST /webhooks/subscriptions`"""
+class _ListField(serializers.ListField):
+    def get_attribute(self, instance: Any) -> Any:
+        return super().get_attribute(instance) or []
 
-    scopes = {"GET": "read", "POST": "admin"}
-    rights = {"GET": "view_webhooksubscription", "POST": "add_webhooksubscription"}
 
-    def get(self, request: Request) -> Response:
-        rows = WebhookSubscription.objects.using(router.db_for_write(Job)).all()
-        page = paginate(_visible(request, rows), request, _NEWEST)
-        entries = [webhookshapes.subscription(row) for row in page.rows]
-        total = page.pagination["total"]
-        return Response({"subscriptions": entries, "items": entries, "total": total, "pagination": page.pagination})
+class _ObjectField(serializers.DictField):
+    def get_attribute(self, instance: Any) -> Any:
+        return super().get_attribute(instance) or {}
+
+
+class _AnswerField(serializers.CharField):
+    """What a receiver said, for those who administer."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        return super().get_attribute(instance) if self.context["administers"] else None
+
+
+class SubscriptionFilterSerializer(AnswerSerializer):
+    """The queues and job types whose events are wanted; none means all."""
+
+    queues = _ListField(child=serializers.CharField(), required=False)
+    job_types = _ListField(child=serializers.CharField(), required=False)
+
+
+class SubscriptionSerializer(AnswerSerializer):
+    """A subscription (events 6.1), without its secret. What is not there is left out (binding 1.4)."""
+
+    optional = frozenset({"disabled_reason", "created_by", "last_delivery_at", "last_delivery_status"})
+
+    id = serializers.CharField(source="public_id")
+    url = serializers.CharField()
+    events = serializers.ListField(child=serializers.CharField())
+    active = serializers.BooleanField()
+    filter = SubscriptionFilterSerializer(source="*")
+    metadata = _ObjectField()
+    headers = serializers.SerializerMethodField()
+    timeout_seconds = serializers.SerializerMethodField()
+    signature_format = serializers.ChoiceField(choices=WebhookSubscription.SignatureFormat.values)
+    disabled_reason = _TextField()
+    created_by = _TextField()
+    last_delivery_at = InstantField()
+    last_delivery_status = serializers.IntegerField()
+    success_count = serializers.IntegerField()
+    failure_count = serializers.IntegerField()
+    created_at = InstantField()
+    updated_at = InstantField()
+
+    def get_headers(self, row: WebhookSubscription) -> dict[str, str]:
+        try:
+            return shown_headers(subscriptions.headers_of(row))
+        except Unreadable:  # under a SECRET_KEY that is gone; sending says so
+            return {}
+
+    def get_timeout_seconds(self, row: WebhookSubscription) -> int:
+        return row.timeout_seconds or round(ojs_settings.WEBHOOK_TIMEOUT)
+
+
+class SubscriptionAnswerSerializer(SubscriptionSerializer):
+    """One subscription, flat, and once more under `subscription`."""
+
+    subscription = SubscriptionSerializer(source="*", required=False)
+
+
+class SubscriptionCreatedSerializer(SubscriptionAnswerSerializer):
+    secret = serializers.CharField(help_text="Shown once, in the answer that made the subscription.")
+
+
+class SecretRotatedSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    secret = serializers.CharField()
+    new_secret = serializers.CharField()
+    previous_secret_expires_at = serializers.DateTimeField(allow_null=True)
+
+
+class SubscriptionTestedSerializer(serializers.Serializer[Any]):
+    success = serializers.BooleanField()
+    status_code = serializers.IntegerField()
+    status = serializers.IntegerField()
+    response_time_ms = serializers.IntegerField(allow_null=True)
+    response_body = serializers.CharField()
+    error = serializers.CharField(allow_null=True)
+    delivery_id = serializers.CharField()
+
+
+class SubscriptionChangeSerializer(BodySerializer):
+    """What is to be changed of a subscription: `validated_data` is a `Definition`."""
+
+    url = serializers.URLField(required=False)
+    events = serializers.ListField(child=serializers.CharField(), min_length=1, required=False)
+    secret = serializers.CharField(required=False)
+    active = serializers.BooleanField(required=False)
+    filter = SubscriptionFilterSerializer(required=False)
+    metadata = serializers.DictField(required=False)
+    headers = serializers.DictField(child=serializers.CharField(), required=False)
+    timeout_seconds = serializers.IntegerField(required=False)
+    signature_format = serializers.ChoiceField(choices=WebhookSubscription.SignatureFormat.values, required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        return definition.parse(data, partial=True)
+
+
+class SubscriptionRequestSerializer(SubscriptionChangeSerializer):
+    url = serializers.URLField()
+    events = serializers.ListField(child=serializers.CharField(), min_length=1)
+
+    def to_internal_value(self, data: Any) -> Any:
+        return definition.parse(data)
+
+
+class NewSecretSerializer(BodySerializer):
+    secret = serializers.CharField(required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        given = data.get("secret")
+        return {"secret": "" if given is None else definition.check_secret(given)}
+
+
+class DeliverySerializer(AnswerSerializer):
+    """An event for a subscription, and how far it has come (events 6.2). What is not there is left out."""
+
+    optional = frozenset({"response_status", "response_time_ms", "error", "next_attempt_at", "delivered_at"})
+
+    id = serializers.CharField(source="public_id")
+    subscription_id = serializers.SerializerMethodField()
+    event_id = serializers.CharField()
+    event_type = serializers.CharField()
+    subject = serializers.CharField()
+    status = serializers.CharField()
+    held = serializers.SerializerMethodField()
+    attempt_count = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    response_status = serializers.IntegerField()
+    response_time_ms = serializers.IntegerField()
+    error = _TextField()
+    next_attempt_at = InstantField()
+    created_at = InstantField()
+    delivered_at = InstantField()
+
+    def get_subscription_id(self, row: WebhookDelivery) -> str:
+        return f"sub_{row.subscription_id}"
+
+    def get_held(self, row: WebhookDelivery) -> bool:
+        return row.held and row.is_open
+
+
+class DeliveryDetailSerializer(DeliverySerializer):
+    """With its attempts; what the receiver answered is for those who administer (`context["administers"]`)."""
+
+    optional = DeliverySerializer.optional | {"response_body"}
+
+    attempts = _ListField(child=serializers.DictField())
+    response_body = _AnswerField()
+
+
+class DeliveryFilter(FilterSet):  # type: ignore[misc]
+    subscription_id = ReaderFilter(text, method="of_subscription")
+    status = WordsFilter(WebhookDelivery.Status.values)
+    event_type = WordsFilter()
+
+    def of_subscription(self, rows: QuerySet[WebhookDelivery], name: str, value: str) -> QuerySet[WebhookDelivery]:
+        return rows.filter(subscription_id=find(self.request, value).pk)
+
+
+class _UsersNeedRights(OJSViewSet):
+    """A user needs a permission for every action, whatever the scope."""
+
+    @classmethod
+    def right_for(cls, action: str, method: str, scope: str | None, operator: bool) -> str:
+        return cls.action_rights[action]
+
+
+class WebhookViewSet(_UsersNeedRights):
+    """Subscriptions. PUT changes only what it names, as PATCH does."""
+
+    lookup_url_kwarg = "subscription_id"
+    action_scopes = {"list": "read", "retrieve": "read"}
+    action_rights = {
+        "list": "view_webhooksubscription", "retrieve": "view_webhooksubscription",
+        "create": "add_webhooksubscription", "destroy": "delete_webhooksubscription",
+        **dict.fromkeys(("update", "partial_update", "test", "rotate_secret"), "change_webhooksubscription"),
+    }  # fmt: skip
+    serializer_class = SubscriptionAnswerSerializer
+    action_serializers = {
+        "list": SubscriptionSerializer, "create": SubscriptionCreatedSerializer, "test": SubscriptionTestedSerializer,
+        "rotate_secret": SecretRotatedSerializer,
+    }  # fmt: skip
+    body_serializers = {
+        "create": SubscriptionRequestSerializer, "update": SubscriptionChangeSerializer,
+        "partial_update": SubscriptionChangeSerializer, "test": NothingSerializer, "rotate_secret": NewSecretSerializer,
+    }  # fmt: skip
+    ordering = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
+    list_names = ("subscriptions", "items")
+
+    def get_queryset(self) -> QuerySet[WebhookSubscription]:
+        return _visible(self.request)
+
+    def list(self, request: Request) -> Response:
+        """The subscriptions of webhooks."""
+        return self.listed(self.get_queryset())
 
     @audited("webhook.create")
-    def post(self, request: Request) -> Response:
-        wanted = self.confined(definition.parse(self.payload()))
-        row, secret = webhooks.create(wanted, by=principal(request), limited=access.is_limited(request))
+    def create(self, request: Request) -> Response:
+        """Subscribe."""
+        given: Any = self.validated(self.payload())
+        wanted = _confined(request, given)
+        row, secret = subscriptions.create(wanted, by=principal(request), limited=access.is_limited(request))
         self.act.target = row.public_id
         location = f"{iri_to_uri(request.path).rstrip('/')}/{row.public_id}"
-        return Response(webhookshapes.wrapped(row, secret), status=201, headers={"Location": location})
+        return Response(self._with_secret(row, secret), status=201, headers={"Location": location})
 
-
-class SubscriptionDetail(WebhookView):
-    """`GET`, `PATCH`, `PUT` and `DELETE /webhooks/subscriptions/{id}`; PUT changes only what it names, as PATCH."""
-
-    scopes = {"GET": "read", "PATCH": "admin", "PUT": "admin", "DELETE": "admin"}
-    rights = {
-        "GET": "view_webhooksubscription", "PATCH": "change_webhooksubscription", "PUT": "change_webhooksubscription",
-        "DELETE": "delete_webhooksubscription",
-    }  # fmt: skip
-
-    def get(self, request: Request, subscription_id: str) -> Response:
-        return Response(webhookshapes.wrapped(self.found(subscription_id)))
+    def retrieve(self, request: Request, subscription_id: str) -> Response:
+        """A subscription."""
+        return Response(self.represent(find(request, subscription_id)))
 
     @audited("webhook.update")
-    def patch(self, request: Request, subscription_id: str) -> Response:
-        row = self.found(subscription_id)
-        changes = self.confined(definition.parse(self.payload(), partial=True), partial=True)
+    def partial_update(self, request: Request, subscription_id: str) -> Response:
+        """Change a subscription."""
+        row = find(request, subscription_id)
+        given: Any = self.validated(self.payload())
+        changes = _confined(request, given, partial=True)
         limited = True if access.is_limited(request) else None
-        return Response(webhookshapes.wrapped(webhooks.update(row.pk, changes, by=principal(request), limited=limited)))
+        return Response(self.represent(subscriptions.update(row.pk, changes, by=principal(request), limited=limited)))
 
-    put = patch
+    update = partial_update
 
     @audited("webhook.delete")
-    def delete(self, request: Request, subscription_id: str) -> Response:
-        webhooks.delete(self.found(subscription_id).pk, by=principal(request))
+    def destroy(self, request: Request, subscription_id: str) -> Response:
+        """End a subscription."""
+        subscriptions.delete(find(request, subscription_id).pk, by=principal(request))
         return Response(status=204)
 
-
-class SubscriptionTest(WebhookView):
-    """`POST /webhooks/subscriptions/{id}/test`: 200 however the receiver answered."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_webhooksubscription"}
-
+    @documented(needed=False)
+    @action(detail=True, methods=["post"])
     @audited("webhook.test", together=False)
-    def post(self, request: Request, subscription_id: str) -> Response:
+    def test(self, request: Request, subscription_id: str) -> Response:
+        """Send a test.
+
+        200 however the receiver answered.
+        """
         self.payload(required=False)
-        row = self.found(subscription_id)
-        return Response(webhookshapes.tested(*webhookdeliveries.send_test(row.pk, entry=self.act)))
+        row = find(request, subscription_id)
+        return Response(_tested(*deliveries.send_test(row.pk, entry=self.act)))
 
-
-class SecretRotation(WebhookView):
-    """`POST /webhooks/subscriptions/{id}/rotate-secret`"""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_webhooksubscription"}
-
+    @documented(needed=False)
+    @action(detail=True, methods=["post"], url_path="rotate-secret")
     @audited("webhook.rotate")
-    def post(self, request: Request, subscription_id: str) -> Response:
-        given = self.payload(required=False).get("secret")
-        row = self.found(subscription_id)
-        secret = "" if given is None else definition.check_secret(given)
-        return Response(webhookshapes.rotated(*webhooks.rotate(row.pk, secret, by=principal(request))))
+    def rotate_secret(self, request: Request, subscription_id: str) -> Response:
+        """Change the secret; for a while both sign."""
+        body = self.payload(required=False)
+        row = find(request, subscription_id)
+        changed, secret = subscriptions.rotate(row.pk, self.validated(body)["secret"], by=principal(request))
+        ends = changed.previous_secret_expires_at
+        return Response({
+            "id": changed.public_id, "secret": secret, "new_secret": secret,
+            "previous_secret_expires_at": format_instant(ends) if ends else None,
+        })  # fmt: skip
+
+    def _with_secret(self, row: WebhookSubscription, secret: str) -> dict[str, Any]:
+        shown = {
+            **SubscriptionSerializer(context=self.get_serializer_context()).to_representation(row),
+            "secret": secret,
+        }
+        return {**shown, "subscription": shown}
 
 
-class Deliveries(WebhookView):
-    """`GET /webhooks/deliveries`: newest first."""
+class DeliveryViewSet(_UsersNeedRights):
+    """What was sent to whom, newest first."""
 
-    scopes = {"GET": "read"}
-    rights = {"GET": "view_webhookdelivery"}
+    lookup_url_kwarg = "delivery_id"
+    action_scopes = {"list": "read", "retrieve": "read"}
+    action_rights = {"list": "view_webhookdelivery", "retrieve": "view_webhookdelivery", "retry": _RETRY}
+    serializer_class = DeliveryDetailSerializer
+    action_serializers = {"list": DeliverySerializer}
+    body_serializers = {"retry": NothingSerializer}
+    filter_backends = (OJSFilterBackend,)
+    filterset_class = DeliveryFilter
+    ordering = [Key("id", descending=True, parse=int)]
+    list_names = ("deliveries", "items")
 
-    def get(self, request: Request) -> Response:
+    def get_serializer_context(self) -> dict[str, Any]:
+        context = dict(super().get_serializer_context())
+        return context if self.action == "list" else {**context, "administers": _administers(self.request)}
+
+    def get_queryset(self) -> QuerySet[WebhookDelivery]:
         rows = WebhookDelivery.objects.using(router.db_for_write(Job)).defer("body", "response_body", "attempts")
-        if text := query.text(request, "subscription_id"):
-            rows = rows.filter(subscription_id=self.found(text).pk)
-        elif access.is_limited(request):
-            every = WebhookSubscription.objects.using(router.db_for_write(Job)).all()
-            rows = rows.filter(subscription_id__in=_visible(request, every).values("pk"))
-        if wanted := query.texts(request, "status"):
-            for word in wanted:
-                if word not in WebhookDelivery.Status.values:
-                    raise query.fault("status", f"must be one of {', '.join(WebhookDelivery.Status.values)}", word)
-            rows = rows.filter(status__in=wanted)
-        if types := query.texts(request, "event_type"):
-            rows = rows.filter(event_type__in=types)
-        page = paginate(rows, request, _LATEST)
-        entries = [webhookshapes.delivery(row) for row in page.rows]
-        return Response({"deliveries": entries, "items": entries, "pagination": page.pagination})
+        if access.is_limited(self.request):
+            return rows.filter(subscription_id__in=_visible(self.request).values("pk"))
+        return rows
 
+    @documented(errors=(404,))
+    def list(self, request: Request) -> Response:
+        """The deliveries."""
+        return self.listed(self.get_queryset())
 
-class DeliveryView(WebhookView):
-    def delivery(self, text: str) -> WebhookDelivery:
+    def retrieve(self, request: Request, delivery_id: str) -> Response:
+        """A delivery with its attempts."""
+        return Response(self.represent(self._find(delivery_id)))
+
+    @documented(202, needed=False)
+    @action(detail=True, methods=["post"])
+    @audited("webhook.replay")
+    def retry(self, request: Request, delivery_id: str) -> Response:
+        """Deliver once more.
+
+        202; the scheduler sends it.
+        """
+        self.payload(required=False)
+        return Response(self.represent(deliveries.replay(self._find(delivery_id).pk)), status=202)
+
+    def _find(self, text: str) -> WebhookDelivery:
         """The delivery in the path, of a subscription that the caller may see. Raises NotFound or PermissionDenied."""
         uid = parse_public_id(text.lower(), "del_")
         if uid is None:
-            raise webhookdeliveries.not_found(shorten(text))
-        row = webhookdeliveries.get(uid)
+            raise deliveries.not_found(shorten(text))
+        row = deliveries.get(uid)
         if access.is_limited(self.request):
-            self.found(f"sub_{row.subscription_id}")
+            find(self.request, f"sub_{row.subscription_id}")
         return row
 
 
-class DeliveryDetail(DeliveryView):
-    """`GET /webhooks/deliveries/{id}`: with its attempts; what the receiver answered only for who may retry it."""
-
-    scopes = {"GET": "read"}
-    rights = {"GET": "view_webhookdelivery"}
-
-    def get(self, request: Request, delivery_id: str) -> Response:
-        row = self.delivery(delivery_id)
-        return Response(webhookshapes.detail(row, with_answer=_administers(request)))
-
-
-class DeliveryRetry(DeliveryView):
-    """`POST /webhooks/deliveries/{id}/retry`: 202; the scheduler sends it."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": _RETRY}
-
-    @audited("webhook.replay")
-    def post(self, request: Request, delivery_id: str) -> Response:
-        self.payload(required=False)
-        row = webhookdeliveries.replay(self.delivery(delivery_id).pk)
-        return Response(webhookshapes.detail(row, with_answer=True), status=202)
+def find(request: Request, text: str) -> WebhookSubscription:
+    """The subscription with this id, if the caller may see it. Raises NotFound or PermissionDenied."""
+    pk = parse_public_id(text.lower(), "sub_")
+    if pk is None:
+        raise subscriptions.not_found(shorten(text))
+    row = subscriptions.get(pk)
+    if not _is_within(request, row):
+        raise PermissionDenied(
+            "This subscription reaches beyond the queues and job types of this API key.",
+            details={"principal": principal(request), "subscription_id": row.public_id},
+        )
+    return row
 
 
-urls = [
-    path("webhooks/subscriptions", Subscriptions.as_view(), name="webhooks"),
-    path("webhooks/subscriptions/<str:subscription_id>", SubscriptionDetail.as_view(), name="webhook"),
-    path("webhooks/subscriptions/<str:subscription_id>/test", SubscriptionTest.as_view()),
-    path("webhooks/subscriptions/<str:subscription_id>/rotate-secret", SecretRotation.as_view()),
-    path("webhooks/deliveries", Deliveries.as_view(), name="webhook-deliveries"),
-    path("webhooks/deliveries/<str:delivery_id>", DeliveryDetail.as_view(), name="webhook-delivery"),
-    path("webhooks/deliveries/<str:delivery_id>/retry", DeliveryRetry.as_view()),
-]
+def _confined(request: Request, wanted: Definition, *, partial: bool = False) -> Definition:
+    """`wanted` within the caller's limits: checked where it names queues or types, narrowed where it does not."""
+    changes: dict[str, Any] = {}
+    queues, types = queue_limit(request), type_limit(request)
+    if queues is not None and not (partial and "queues" not in wanted.given):
+        check_queue(request, wanted.queues or ())
+        changes["queues"] = wanted.queues or list(queues)
+    if types is not None and not (partial and "job_types" not in wanted.given):
+        for name in wanted.job_types or ():
+            check_type(request, name)
+        changes["job_types"] = wanted.job_types or list(types)
+    return dataclasses.replace(wanted, **changes)
+
+
+def _tested(delivery: WebhookDelivery, reply: Reply) -> dict[str, Any]:
+    status = reply.status or 0
+    return {
+        "success": reply.verdict is Verdict.SUCCESS,
+        "status_code": status,
+        "status": status,
+        "response_time_ms": reply.duration_ms,
+        "response_body": reply.body,
+        "error": reply.error or None,
+        "delivery_id": delivery.public_id,
+    }
 
 
 def _is_within(request: Request, row: WebhookSubscription) -> bool:
@@ -237,8 +434,9 @@ def _is_within(request: Request, row: WebhookSubscription) -> bool:
     )
 
 
-def _visible(request: Request, rows: QuerySet[WebhookSubscription]) -> QuerySet[WebhookSubscription]:
+def _visible(request: Request) -> QuerySet[WebhookSubscription]:
     """Those that the caller may see. Filters are JSON, so the few that there are get compared here."""
+    rows = WebhookSubscription.objects.using(router.db_for_write(Job)).all()
     if not access.is_limited(request):
         return rows
     few = rows.only("queues", "job_types", "limited")

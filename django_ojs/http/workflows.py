@@ -8,140 +8,169 @@ from typing import Any
 from django.db import router
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.encoding import iri_to_uri
+from django_filters import FilterSet
+from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import clock, workflowview
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, fields, media, query, shown
+from django_ojs.http import access, compat, fields, media, query, shown
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import OJSView
-from django_ojs.http.idempotency import Answer
-from django_ojs.http.jobs import PushView
-from django_ojs.http.pagination import Key, paginate, parse_time, parse_uuid
+from django_ojs.http.documents import NothingSerializer
+from django_ojs.http.filtering import OJSFilterBackend, SamePagination, WordFilter
+from django_ojs.http.idempotency import Idempotent
+from django_ojs.http.openapi import documented
+from django_ojs.http.pagination import Key, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, check_type, principal
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer
+from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
-from django_ojs.operations import workflow as operations
-from django_ojs.operations.workflow import View
-from django_ojs.policies import workflows
+from django_ojs.policies import members, workflows
 from django_ojs.policies.durations import format_instant
-
-#: Newest first.
-_ORDER = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
-_STATES = {"active": Workflow.State.RUNNING, **{state.value: state for state in Workflow.State}}
+from django_ojs.workflows import workflow as operations
+from django_ojs.workflows.workflow import View
 
 
-class Workflows(PushView):
-    """`POST /workflows`, and `GET /workflows?state=`"""
+class WorkflowFilter(FilterSet):  # type: ignore[misc]
+    state = WordFilter({"active": Workflow.State.RUNNING, **{state.value: state for state in Workflow.State}})
 
-    scopes = {"POST": "push", "GET": "read"}
-    operation = "create_workflow"
 
-    def post(self, request: Request) -> Response:
+class WorkflowLineSerializer(AnswerSerializer):
+    """A workflow in a list."""
+
+    def show(self, instance: Workflow) -> dict[str, Any]:
+        return compat.workflow(workflowview.summary(instance), self.context["request"]._request)
+
+
+class WorkflowSerializer(AnswerSerializer):
+    """A workflow with its steps, without what the site hides."""
+
+    def show(self, instance: View) -> dict[str, Any]:
+        return compat.workflow(shown.workflow(instance), self.context["request"]._request)
+
+
+class WorkflowProgressSerializer(AnswerSerializer):
+    """How far a workflow and its steps are."""
+
+    def show(self, instance: View) -> dict[str, Any]:
+        return workflowview.progress(*instance)
+
+
+class WorkflowRequestSerializer(BodySerializer):
+    """A workflow as a client sends it: `validated_data` is its `Plan`."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return workflows.parse(data, now=clock.now(router.db_for_write(Workflow)))
+
+
+class CancellationSerializer(BodySerializer):
+    reason = serializers.CharField(required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        return {"reason": fields.text(data, "reason", maximum=1000) or ""}
+
+
+class WorkflowViewSet(Idempotent, OJSViewSet):
+    """The operator's door cannot make workflows: that is no operator's act."""
+
+    lookup_url_kwarg = "workflow_id"
+    model_name = "workflow"
+    action_scopes = {"create": "push", "list": "read", "retrieve": "read", "progress": "read"}
+    action_rights = {"destroy": "change_workflow", "cancel": "change_workflow", "retry": "change_workflow"}
+    public_only = ("create",)
+    operations = {"create": "create_workflow"}
+    serializer_class = operator_serializer_class = WorkflowSerializer
+    action_serializers = {"list": WorkflowLineSerializer, "progress": WorkflowProgressSerializer}
+    body_serializers = {
+        "create": WorkflowRequestSerializer, "cancel": CancellationSerializer, "retry": NothingSerializer,
+    }  # fmt: skip
+    filter_backends = (OJSFilterBackend,)
+    filterset_class = WorkflowFilter
+    pagination_class = SamePagination
+    ordering = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
+    list_names = ("workflows", "items")
+
+    def get_queryset(self) -> QuerySet[Workflow]:
+        """The workflows whose jobs the caller may all see."""
+        found = Workflow.objects.using(router.db_for_write(Workflow))
+        if not access.is_limited(self.request):
+            return found.all()
+        jobs = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
+        return found.filter(~Exists(jobs.exclude(access.visible(self.request))))
+
+    def list(self, request: Request) -> Response:
+        """The workflows."""
+        return self.listed(self.get_queryset().select_related("start").defer("facts"))
+
+    def create(self, request: Request) -> Response:
+        """Create a workflow."""
         document = self.payload(limit=ojs_settings.MAX_BATCH_BYTES)
-        plan = workflows.parse(document, now=clock.now())
+        plan: Any = self.validated(document)
         access.check_documents(request, plan.documents())
-        return self.answer(lambda using: self._create(plan, using))
+        warnings = members.warnings(members.in_workflow(document))
 
-    def _create(self, plan: workflows.Plan, using: str) -> Answer:
-        view = operations.create(plan, using=using)
-        location = f"{iri_to_uri(self.request.path)}/{view.workflow.public_id}"
-        return Answer(201, media.to_text(wrapped(view)), {"Location": location})
+        def act(using: str) -> Answer:
+            view = operations.create(plan, using=using)
+            location = f"{iri_to_uri(request.path)}/{view.workflow.public_id}"
+            shown = self._wrapped(view) | ({"warnings": list(warnings)} if warnings else {})
+            return Answer(201, media.to_text(shown), {"Location": location})
 
-    def get(self, request: Request) -> Response:
-        found = _visible(request).select_related("start").defer("facts")
-        if state := query.text(request, "state"):
-            if state not in _STATES:
-                raise query.fault("state", f"must be one of {', '.join(_STATES)}", state)
-            found = found.filter(state=_STATES[state])
-        page = paginate(found, request, _ORDER)
-        items = [workflowview.summary(flow) for flow in page.rows]
-        return Response(
-            {"workflows": items, "items": items, "total": page.pagination["total"], "pagination": page.pagination}
-        )
+        return self.answer(act)
 
+    def retrieve(self, request: Request, workflow_id: str) -> Response:
+        """A workflow and its jobs."""
+        return Response(self._wrapped(operations.info(_find(request, workflow_id))))
 
-class AdminWorkflows(Workflows):
-    """`GET /admin/workflows`: the list alone; making one is no operator's act."""
-
-    http_method_names = ["get", "head", "options"]
-
-
-class WorkflowDetail(OJSView):
-    """`GET /workflows/{id}`, and `DELETE` to cancel it; `?cancel_active=true` stops active members too."""
-
-    scopes = {"GET": "read", "DELETE": "admin"}
-    rights = {"DELETE": "change_workflow"}
-
-    def get(self, request: Request, workflow_id: str) -> Response:
-        return Response(wrapped(operations.info(_find(request, workflow_id))))
-
+    @documented(200, query="cancel_active")
     @audited("workflow.cancel")
-    def delete(self, request: Request, workflow_id: str) -> Response:
-        return cancel(request, workflow_id)
+    def destroy(self, request: Request, workflow_id: str) -> Response:
+        """Cancel a workflow.
 
+        `?cancel_active=true` stops the members that run, too.
+        """
+        return self._cancel(workflow_id)
 
-class WorkflowCancel(OJSView):
-    """`POST /workflows/{id}/cancel`: the same for clients that send no DELETE."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_workflow"}
-
+    @documented(query="cancel_active", needed=False)
+    @action(detail=True, methods=["post"])
     @audited("workflow.cancel")
-    def post(self, request: Request, workflow_id: str) -> Response:
-        reason = fields.text(self.payload(required=False), "reason", maximum=1000)
-        return cancel(request, workflow_id, reason or "")
+    def cancel(self, request: Request, workflow_id: str) -> Response:
+        """Cancel a workflow, with a reason."""
+        return self._cancel(workflow_id, self.validated(self.payload(required=False))["reason"])
 
-
-class WorkflowRetry(OJSView):
-    """`POST /workflows/{id}/retry`: a failed workflow goes on from where it failed."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_workflow"}
-
+    @documented(needed=False)
+    @action(detail=True, methods=["post"])
     @audited("workflow.retry")
-    def post(self, request: Request, workflow_id: str) -> Response:
+    def retry(self, request: Request, workflow_id: str) -> Response:
+        """Go on with a failed workflow from where it failed."""
         self.payload(required=False)
-        return Response(wrapped(operations.retry(_find(request, workflow_id))))
+        return Response(self._wrapped(operations.retry(_find(request, workflow_id))))
 
+    @action(detail=True, methods=["get"])
+    def progress(self, request: Request, workflow_id: str) -> Response:
+        """How far a workflow has come."""
+        return Response(self.represent(operations.info(_find(request, workflow_id), brief=True)))
 
-class WorkflowProgress(OJSView):
-    """`GET /workflows/{id}/progress`"""
+    def _cancel(self, workflow_id: str, reason: str = "") -> Response:
+        active = query.text(self.request, "cancel_active").lower() in ("true", "1", "yes")
+        done = operations.cancel(
+            _find(self.request, workflow_id), cancel_active=active, cancelled_by=principal(self.request), reason=reason
+        )
+        finished = done.view.workflow.finished_at
+        facts = {
+            "cancelled_at": format_instant(finished) if finished else None,
+            "steps_cancelled": done.steps_cancelled,
+            "cancelled_steps": done.steps_cancelled,
+            "steps_already_completed": done.steps_already_completed,
+        }
+        return Response(self._wrapped(done.view, facts))
 
-    scopes = {"GET": "read"}
-
-    def get(self, request: Request, workflow_id: str) -> Response:
-        return Response(workflowview.progress(*operations.info(_find(request, workflow_id), brief=True)))
-
-
-def cancel(request: Request, workflow_id: str, reason: str = "") -> Response:
-    active = query.text(request, "cancel_active").lower() in ("true", "1", "yes")
-    done = operations.cancel(
-        _find(request, workflow_id), cancel_active=active, cancelled_by=principal(request), reason=reason
-    )
-    finished = done.view.workflow.finished_at
-    facts = {
-        "cancelled_at": format_instant(finished) if finished else None,
-        "steps_cancelled": done.steps_cancelled,
-        "cancelled_steps": done.steps_cancelled,
-        "steps_already_completed": done.steps_already_completed,
-    }
-    return Response(wrapped(done.view, facts))
-
-
-def wrapped(view: View, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The workflow under its key, and its members beside it: some readers unwrap, others do not."""
-    whole = shown.workflow(view) | (more or {})
-    return {**whole, "workflow": whole}
-
-
-def _visible(request: Request) -> QuerySet[Workflow]:
-    """The workflows whose jobs the caller may all see."""
-    found = Workflow.objects.using(router.db_for_write(Workflow))
-    if not access.is_limited(request):
-        return found.all()
-    jobs = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
-    return found.filter(~Exists(jobs.exclude(access.visible(request))))
+    def _wrapped(self, view: View, more: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The workflow under its key, and its members beside it: some readers unwrap, others do not."""
+        whole = self.represent(view) | (more or {})
+        return {**whole, "workflow": whole}
 
 
 def _find(request: Request, text: str) -> uuid.UUID:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import datetime as dt
 import os
 import shutil
 import sys
@@ -15,12 +16,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import DatabaseError, InterfaceError, OperationalError, ProgrammingError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError
 
 from django_ojs import jsontext
+from django_ojs.database import database, unmigrated
 from django_ojs.errors import BackendUnavailable
 from django_ojs.models import Job
-from django_ojs.operations.common import database
+from django_ojs.policies.durations import parse_duration_ms
 
 IN_PART, INTERRUPTED = 3, 130
 #: What a database says that cannot be used, or that has no tables.
@@ -110,16 +112,19 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def jobs(number: int) -> str:
-    """`1 job`, `2,000 jobs`."""
-    return f"{number} job" if number == 1 else f"{number:,} jobs"
-
-
 def positive(text: str) -> int:
     """A whole number above zero."""
     if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
+
+
+def duration(text: str) -> dt.timedelta:
+    """A length of time as an argument: `90s`, `15m`, `2h`, `7d`."""
+    try:
+        return dt.timedelta(milliseconds=parse_duration_ms(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 90s, 15m, 2h or 7d") from error
 
 
 def member(text: str) -> tuple[str, Any]:
@@ -145,12 +150,19 @@ _ESCAPED = "django_ojs.escaped"
 codecs.register_error(_ESCAPED, _escaped)
 
 
+def refuse_unmigrated() -> None:
+    """Raise CommandError where the database of the jobs lacks their tables; one that is away may come back."""
+    try:
+        Job.objects.using(database(None)).exists()
+    except ERRORS as error:
+        if sentence := unmigrated(error):
+            raise CommandError(sentence) from error
+
+
 def _outage(error: Exception) -> str:
     """What to say of a database that cannot be used; '' for any other error, which is ours."""
-    if isinstance(error, ProgrammingError) or "no such table" in str(error):
-        using = database(None)
-        if Job._meta.db_table not in connections[using].introspection.table_names():
-            return f"The database '{using}' has no tables of django-ojs: run manage.py migrate."
+    if sentence := unmigrated(error):
+        return sentence
     if not isinstance(error, (OperationalError, InterfaceError, BackendUnavailable)):
         return ""
     return f"The database does not answer: {' '.join(str(error).split())}"

@@ -15,6 +15,7 @@ from django_ojs.models.outbox import OutboxEntry
 from django_ojs.models.progress import JobProgress
 from django_ojs.models.queue import Queue
 from django_ojs.models.ratelimit import RateLimit, RateStart
+from django_ojs.models.replay import JobReplay, ReplayRule
 from django_ojs.models.schema import JobSchema
 from django_ojs.models.ticket import Ticket
 from django_ojs.models.unique import UniqueLock
@@ -35,6 +36,7 @@ __all__ = [
     "IdempotencyKey",
     "Job",
     "JobProgress",
+    "JobReplay",
     "JobRow",
     "JobSchema",
     "Lease",
@@ -49,6 +51,7 @@ __all__ = [
     "QueueTraffic",
     "RateLimit",
     "RateStart",
+    "ReplayRule",
     "Ticket",
     "UniqueLock",
     "WebhookCount",

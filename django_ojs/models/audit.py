@@ -11,11 +11,11 @@ from django_ojs.models.fields import JSONTextField
 
 
 class AppendOnlyError(TypeError):
-    """Somebody tried to change the audit log."""
+    """Code tried to change the audit log."""
 
 
 class AuditQuerySet(models.QuerySet["AuditEntry"]):
-    """Reading and appending. What is too old goes with `operations.prune`, by no other way."""
+    """Reading and appending. What is too old goes with `jobs.prune`, by no other way."""
 
     def update(self, **kwargs: Any) -> int:
         raise AppendOnlyError("Entries of the audit log are not changed.")

@@ -2,7 +2,7 @@
 
 Every statement that changes states adds one row with the differences (`CountDelta`), in its own
 transaction; the scheduler folds these rows into one row a queue (`QueueCount`) and one a queue and minute
-(`QueueMinute`). A reader adds what is folded and what is not: exact at any time (`operations.counts`).
+(`QueueMinute`). A reader adds what is folded and what is not: exact at any time (`statistics.counters`).
 
 What these rows cannot tell, how many jobs came in and how the waits were spread, is counted from the event log
 (`QueueTraffic`). After two days the minutes of both are added up by the hour (`QueueHour`).
@@ -53,7 +53,7 @@ class CountDelta(StateCounts):
 
 
 class QueueCount(StateCounts):
-    """The folded counts of one queue. The row without a name is nobody's: its lock serialises folding."""
+    """The folded counts of one queue. The row without a name belongs to no queue: its lock serialises folding."""
 
     queue = models.CharField(max_length=128, primary_key=True)
 

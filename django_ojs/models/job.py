@@ -1,6 +1,6 @@
 """The job row: what the client sent, where the job is in its life, and what happened to it.
 
-A job's state is changed by `django_ojs.operations` only, through `JobQuerySet.transition()` or the
+The verbs alone (`django_ojs.jobs` and others) change a job's state, through `JobQuerySet.transition()` or the
 statements of `django_ojs.sql`, each of which says in its WHERE clause from which states it may start.
 `save()`, `update()`, `bulk_update()` and `bulk_create()` refuse to write a state around them.
 """
@@ -8,6 +8,7 @@ statements of `django_ojs.sql`, each of which says in its WHERE clause from whic
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -74,7 +75,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         `LIMITED` may be among the columns.
         """
         names = COLUMNS if columns is None else columns
-        return [dict(zip(names, values, strict=True)) for values in self.values_list(*_raw(names))]
+        return [dict(zip(names, values, strict=True)) for values in self.values_list(*_raw(tuple(names)))]
 
     def live(self) -> Self:
         return self.filter(state__in=states.ordered(states.LIVE))
@@ -95,6 +96,11 @@ class Job(models.Model):
     priority = models.SmallIntegerField(default=0, help_text="Higher is fetched first.")
     attempt = models.PositiveIntegerField(default=0, help_text="Grows by one with each FETCH.")
     max_attempts = models.PositiveIntegerField(default=3)
+    uncounted = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Attempts that do not count against max_attempts: the handler snoozed, or never ran. Null: none.",
+    )
 
     args = JSONTextField(default=list)
     meta = JSONTextField(default=dict, blank=True)
@@ -232,8 +238,10 @@ LIMITED = "limited"
 JSON_COLUMNS: frozenset[str] = frozenset(f.attname for f in Job._meta.concrete_fields if isinstance(f, JSONTextField))
 
 
-def _raw(names: Sequence[str]) -> list[Any]:
-    return [_expression(name) for name in names]
+@functools.lru_cache(maxsize=64)
+def _raw(names: tuple[str, ...]) -> tuple[Any, ...]:
+    """What to select for these columns. The verbs ask for the same few lists of columns again and again."""
+    return tuple(_expression(name) for name in names)
 
 
 def _expression(name: str) -> Any:

@@ -1,7 +1,7 @@
 """What the metrics count: one row for each kind of event, job type and queue (events specification 7).
 
 The rows grow with what happens, never with the number of jobs, and outlive every process and the events that
-they were made of. `operations.metrics` counts the log into them and keeps its place there in the same transaction.
+they were made of. `statistics.eventcounts` counts the log into them and keeps its place there in the same transaction.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from django_ojs.models.fields import JSONTextField
 
 
 class Queue(models.Model):
-    """One queue. The row appears with the first job, or when somebody configures or pauses the queue."""
+    """One queue. The row appears with the first job, or when an operator configures or pauses the queue."""
 
     name = models.CharField(max_length=128, primary_key=True)
     paused = models.BooleanField(default=False)

@@ -8,7 +8,7 @@ from django_ojs.models.fields import JSONTextField
 
 
 class RateLimit(models.Model):
-    """One key that jobs share: its row is locked by whoever claims jobs with it.
+    """One key that jobs share: a claim of jobs with it locks its row.
 
     Keys of ours begin with `queue:` (a queue's own limits) and `type:` (those of a job type).
     """

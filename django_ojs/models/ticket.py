@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Ticket(models.Model):
-    """One ticket, for one use within seconds, with the rights of whoever asked for it. Only its SHA-256 is stored."""
+    """One ticket, for one use within seconds, with the rights of its caller. Only its SHA-256 is stored."""
 
     digest = models.CharField(max_length=64, primary_key=True)
     key = models.ForeignKey("APIKey", models.CASCADE, null=True, related_name="+", db_index=False)

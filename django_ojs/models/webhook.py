@@ -13,7 +13,7 @@ from django_ojs.policies.ids import new_id
 
 
 class WebhookSubscription(models.Model):
-    """A receiver and the events it wants (events 6.1). Only `operations.webhooks*` write it.
+    """A receiver and the events it wants (events 6.1). Only `webhooks.subscriptions` and its neighbours write it.
 
     `secret`, `previous_secret` and `headers` are sealed (`webhooks.sealing`). Events from before `active_since`
     are not for it. `failing_since` is the first of the attempts that have failed since the last good one.
@@ -133,7 +133,7 @@ class WebhookDelivery(models.Model):
 class WebhookRelay(models.Model):
     """The single row of the relay: the place in the log up to which deliveries have been stored.
 
-    `event` None: nobody was subscribed, and the next pass begins where the first subscription did.
+    `event` None: there were no subscriptions, and the next pass begins where the first subscription did.
     """
 
     id = models.SmallIntegerField(primary_key=True, default=1)
@@ -145,7 +145,7 @@ class WebhookRelay(models.Model):
 
 
 class WebhookCount(models.Model):
-    """Attempts of one event type with one outcome, counted (`operations.webhookcounts`)."""
+    """Attempts of one event type with one outcome, counted (`statistics.webhookcounts`)."""
 
     id = models.BigAutoField(primary_key=True)
     event_type = models.CharField(max_length=64)

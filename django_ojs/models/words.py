@@ -22,6 +22,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "JobSchema": (_("schema of a job type"), _("schemas of job types")),
     "Maintenance": (_("maintenance mode"), _("maintenance mode")),
     "OutboxEntry": (_("outbox entry"), _("outbox entries")),
+    "ReplayRule": (_("replay rule"), _("replay rules")),
     "Queue": (_("queue"), _("queues")),
     "WebhookDelivery": (_("webhook delivery"), _("webhook deliveries")),
     "WebhookSubscription": (_("webhook subscription"), _("webhook subscriptions")),
@@ -45,7 +46,7 @@ COLUMNS: dict[str, Any] = {
     "state": _("state"), "status": _("status"), "subject": _("subject"), "succeeded": _("succeeded"),
     "target id": _("id of the job"),
     "timeout seconds": _("timeout, seconds"), "timezone": _("time zone"), "trace id": _("trace id"),
-    "type": _("type"), "unique key": _("unique key"), "url": _("URL"),
+    "type": _("type"), "uncounted": _("attempts that do not count"), "unique key": _("unique key"), "url": _("URL"),
     "version": _("version"), "worker id": _("worker id"),
     "workflow id": _("workflow id"), "paused": _("paused"),
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from django.db import models
 
 from django_ojs.models.fields import JSONTextField
@@ -17,6 +19,12 @@ class Worker(models.Model):
         TERMINATE = "terminate", "terminate"
 
     id = models.CharField(max_length=255, primary_key=True)
+    incarnation = models.CharField(
+        max_length=64,
+        default="",
+        blank=True,
+        help_text="Which process has this name; empty: a worker that says nothing.",
+    )
     hostname = models.CharField(max_length=255, default="", blank=True)
     pid = models.BigIntegerField(null=True, blank=True)
     queues = JSONTextField(default=list, blank=True)
@@ -29,6 +37,9 @@ class Worker(models.Model):
     asleep = models.BooleanField(default=False, help_text="Waits to be told that there is work.")
     active_jobs = models.PositiveIntegerField(default=0)
     jobs_completed = models.PositiveBigIntegerField(default=0)
+    counts_itself = models.BooleanField(
+        default=False, help_text="It says how many jobs it completed; else they are counted from the event log."
+    )
     memory_mb = models.FloatField(null=True, blank=True)
     cpu_percent = models.FloatField(null=True, blank=True)
     started_at = models.DateTimeField()
@@ -36,6 +47,14 @@ class Worker(models.Model):
     last_heartbeat_at = models.DateTimeField(
         null=True, blank=True, help_text="Empty for a worker known from FETCH alone: it is never declared dead."
     )
+    #: The jobs that it holds, on rows that `workers.directory.with_held` has read. What a heartbeat says is older, and
+    #: a worker that only fetches never says it.
+    held: int
+
+    @property
+    def heard_at(self) -> dt.datetime:
+        """Its latest heartbeat; the latest call of any kind where it sends none."""
+        return self.last_heartbeat_at or self.last_seen_at
 
     class Meta:
         ordering = ["id"]

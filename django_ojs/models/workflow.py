@@ -63,7 +63,7 @@ class Workflow(models.Model):
 
     @property
     def word(self) -> str:
-        """The state as the wire shows it: one without a name is `active` rather than `running` (decision 9)."""
+        """The state as the wire shows it: one without a name is `active` rather than `running`."""
         return "active" if self.state == self.State.RUNNING and not self.name else self.state
 
     @property
@@ -98,7 +98,7 @@ class WorkflowStep(models.Model):
 
 
 class WorkflowStart(models.Model):
-    """That a workflow has begun: inserted by whoever claims a member, and whoever comes second inserts nothing.
+    """That a workflow has begun: each claim of a member tries to insert it, and only the first does.
 
     So a claim needs no lock on the workflow, and `workflow.started` happens once.
     """

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from django_ojs import clock
 from django_ojs.contention import retried
+from django_ojs.database import atomic, database
 from django_ojs.models import AuditEntry
-from django_ojs.operations.common import atomic, database
 
 T = TypeVar("T")
 _LENGTHS = {"actor": 255, "action": 64, "target_type": 32, "target": 512, "source_ip": 64, "request_id": 128}

@@ -1,7 +1,10 @@
-"""Bulk operations (binding 6): many jobs in one call, partly or all together.
+"""Doing something to many jobs: the one engine of the HTTP API, the admin, the commands and bulk actions.
 
-Each is made of the verb's own operation, which takes many jobs in a constant number of statements; what is
-added here is the choice between partly and atomically, and the event of the call.
+A `BulkVerb` is what is done: the operation of `operations.verbs`, and what it refuses, which a dry run asks alone. The
+jobs are named by their ids or found by a `JobFilter`. `run` does it in one transaction, partly or all together (binding
+6); `run_in_batches` does it to however many, in transactions of 500 jobs, each with its entry in the audit log (admin
+1.4). A caller who breaks off in between leaves whole batches behind, never half of one. What the scheduler does in the
+background is in `operations.bulkactions`.
 """
 
 from __future__ import annotations
@@ -11,73 +14,234 @@ import datetime as dt
 import functools
 import operator
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from django_ojs import clock, jsontext, sql, states
+from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
+from django_ojs.database import atomic, database
 from django_ojs.errors import BatchAborted, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
+from django_ojs.jobs.push import Outcome, push_each
+from django_ojs.jobs.rows import done_where_fitting, still_fitting
 from django_ojs.models import Job
-from django_ojs.operations import backpressure, walking
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.common import atomic, database, refuse
-from django_ojs.operations.delete import delete, delete_ended
-from django_ojs.operations.hurry import hurry
-from django_ojs.operations.push import Outcome, push_each
-from django_ojs.operations.retry import retry
+from django_ojs.models.job import JobRow
+from django_ojs.operations import audit, search, verbs
+from django_ojs.operations.audit import Act
+from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.policies import redaction
-from django_ojs.states import State, Verb
+from django_ojs.queues import bounds
+from django_ojs.states import State
 
-#: What a filter that names no states looks for.
-CANCEL_STATES = (State.AVAILABLE, State.SCHEDULED)
-RETRY_STATES = (State.DISCARDED, State.RETRYABLE)
-DELETE_STATES = tuple(states.ordered(states.TERMINAL))
+#: Jobs of one transaction, and ids that are looked up at once.
+BATCH, LOOKUP = 500, 10_000
+#: Refusals that a report spells out.
+MAX_ERRORS = 100
 _CHUNK = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Filter:
-    """Which jobs are meant; everything given must fit."""
+class How:
+    """What a verb has to know besides the jobs.
 
-    states: Sequence[State]
-    type: str = ""
-    queue: str = ""
-    enqueued_before: dt.datetime | None = None
-    enqueued_after: dt.datetime | None = None
-    priority: int | None = None
-    meta: dict[str, Any] = dataclasses.field(default_factory=dict)
+    Attributes:
+        by: who cancels.
+        spare_active: running jobs are not cancelled.
+        override: what is changed in dead letters that are retried.
+    """
 
-    def condition(self) -> Q:
-        """What the database decides, which is all but `meta`."""
-        found = Q(state__in=list(self.states))
-        for column in ("type", "queue", "priority"):
-            if (value := getattr(self, column)) not in ("", None):
-                found &= Q(**{column: value})
-        if self.enqueued_before:
-            found &= Q(enqueued_at__lt=self.enqueued_before)
-        if self.enqueued_after:
-            found &= Q(enqueued_at__gt=self.enqueued_after)
-        return found
+    by: str = ""
+    spare_active: bool = False
+    override: Mapping[str, Any] | None = None
 
 
-def matching(wanted: Filter, visible: Q, limit: int, *, using: str | None = None) -> list[uuid.UUID]:
-    """The ids of at most `limit` jobs that fit, oldest id first. `visible` is what the caller may touch.
+@dataclasses.dataclass(frozen=True, slots=True)
+class BulkVerb:
+    """What is done to many jobs.
+
+    Attributes:
+        name: what requests, bulk actions and the audit log call it.
+        done: what its event calls the jobs that it was done to; '' for a verb that the binding does not know.
+        takes: the states of the jobs that it does not refuse.
+        default: those that a producer's filter means where it names none.
+        refusal: why the verb would leave a job as it is; None where it would not.
+        apply: does it to jobs of a database, in the caller's transaction.
+        resource: what a job that is not there is called.
+        dead_letters: it is done to dead letters, and takes nothing else.
+    """
+
+    name: str
+    done: str
+    takes: Sequence[State]
+    refusal: Callable[[JobRow], OJSError | None]
+    apply: Callable[[Sequence[uuid.UUID], How, str], list[Any]]
+    default: Sequence[State] = ()
+    resource: str = "job"
+    dead_letters: bool = False
+
+
+#: What may be done to jobs.
+JOBS = {
+    verb.name: verb
+    for verb in (
+        BulkVerb(
+            "retry", "retried", verbs.RETRYABLE, verbs.not_retried,
+            lambda ids, how, using: verbs.retry_failed(ids, using), verbs.RETRYABLE,
+        ),
+        BulkVerb(
+            "delete", "deleted", verbs.DELETABLE, verbs.not_deleted,
+            lambda ids, how, using: verbs.delete_ended(ids, using=using), verbs.DELETABLE,
+        ),
+        BulkVerb(
+            "cancel", "cancelled", verbs.CANCELLABLE, verbs.not_cancelled,
+            lambda ids, how, using: verbs.cancel(
+                ids, cancelled_by=how.by, spare_active=how.spare_active, using=using
+            ),
+            (State.AVAILABLE, State.SCHEDULED),
+        ),
+        BulkVerb(
+            "run", "", verbs.RUNNABLE, verbs.not_run, lambda ids, how, using: verbs.run_now(ids, using=using),
+        ),
+    )
+}  # fmt: skip
+#: What may be done to dead letters.
+DEAD_LETTERS = {
+    verb.name: verb
+    for verb in (
+        BulkVerb(
+            "retry", "retried", (State.DISCARDED,), verbs.not_revived,
+            lambda ids, how, using: verbs.retry(ids, override=how.override, using=using), dead_letters=True,
+        ),
+        BulkVerb(
+            "delete", "deleted", (State.DISCARDED,), verbs.not_a_dead_letter,
+            lambda ids, how, using: verbs.delete(ids, using=using), resource="dead_letter_job",
+            dead_letters=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def verb_of(name: str, *, dead_letters: bool = False) -> BulkVerb:
+    """The verb of this name, for dead letters or for any jobs. Raises KeyError."""
+    return (DEAD_LETTERS if dead_letters else JOBS)[name]
+
+
+# Dry runs
+
+
+def refusals(
+    verb: BulkVerb, ids: Sequence[uuid.UUID], *, using: str | None = None
+) -> list[tuple[uuid.UUID, OJSError]]:  # fmt: skip
+    """Those of the jobs `ids` that the verb would refuse, in their order, each with the error that it would be."""
+    using = database(using)
+    found: list[tuple[uuid.UUID, OJSError]] = []
+    for part in split(ids):
+        rows = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=part).rows(_JUDGED)}
+        for job_id in part:
+            row = rows.get(job_id)
+            error = NotFound.resource(verb.resource, str(job_id)) if row is None else verb.refusal(row)
+            found += [(job_id, error)] if error else []
+    return found
+
+
+#: What a refusal reads of a job.
+_JUDGED = ("id", "state", "dead_letter")
+
+
+# In one transaction
+
+
+def run(
+    verb: BulkVerb, job_ids: Sequence[uuid.UUID], how: How | None = None, *, partial: bool, using: str | None = None
+) -> list[Any]:  # fmt: skip
+    """Do it to these jobs, with the event of a bulk operation; return an outcome or an `OJSError` for each.
+
+    Not `partial`: one refusal and nothing is done; the others come back as `BatchAborted`.
+    """
+    alias = database(using)
+    outcomes: list[Any] = []
+
+    @retried
+    def together(*, using: str) -> None:
+        with atomic(using=using):
+            outcomes[:] = verb.apply(job_ids, how or How(), using)
+            if not partial and any(isinstance(outcome, OJSError) for outcome in outcomes):
+                raise _UndoneError
+            log.append(event(), alias)
+
+    def event() -> list[Record]:
+        done = sum(not isinstance(outcome, OJSError) for outcome in outcomes)
+        return completed(verb, clock.now(alias), len(outcomes), done)
+
+    try:
+        together(using=alias)
+    except _UndoneError:
+        outcomes = [outcome if isinstance(outcome, OJSError) else undone() for outcome in outcomes]
+        log.append(event(), alias)
+    return outcomes
+
+
+class _UndoneError(Exception):
+    """Rolls an atomic call back that had a refusal."""
+
+
+def undone() -> BatchAborted:
+    return BatchAborted("Left alone, because another job of this atomic request was refused.")
+
+
+def completed(verb: BulkVerb, time: dt.datetime, total: int, done: int) -> list[Record]:
+    """The event of a bulk operation that has ended; none for a verb that the binding does not know."""
+    return [_completed(verb.name, time, total=total, **{verb.done: done}, skipped=total - done)] if verb.done else []
+
+
+def _completed(name: str, time: dt.datetime, **facts: Any) -> Record:
+    return Record(f"bulk.{name}.completed", time, "api", "jobs", data=jsontext.dumps(facts))
+
+
+def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None) -> list[Outcome]:
+    """PUSH many jobs; return for each what became of it, or the error that refused it.
+
+    Not `partial`: one error and nothing is stored; the others come back as `BatchAborted`.
+    """
+    using = database(using)
+    logged: list[bool] = []
+
+    def closing(outcomes: Sequence[Outcome]) -> list[Record]:
+        logged.append(True)
+        failed = sum(isinstance(outcome, OJSError) for outcome in outcomes)
+        facts = {"total": len(outcomes), "succeeded": len(outcomes) - failed, "failed": failed}
+        now = clock.now(using)
+        full = {outcome.extra["queue"]: outcome for outcome in outcomes if isinstance(outcome, QueueFull)}
+        rejected = [bounds.rejected(error, now) for error in full.values()]
+        return [*rejected, _completed("enqueue", now, **facts, atomicity="partial" if partial else "atomic")]
+
+    outcomes = push_each(documents, partial=partial, closing=closing, using=using)
+    if not logged:  # refused before anything was to be stored
+        log.append(closing(outcomes), using)
+    return outcomes
+
+
+def matching(wanted: JobFilter, limit: int, *, using: str | None = None) -> list[uuid.UUID]:
+    """The ids of at most `limit` jobs that fit, oldest id first.
+
+    They fit until the end of the caller's transaction, which has them locked.
 
     A `meta`, which no index finds, is looked for among so many jobs and so long as `OJS["SEARCH_DEPTH"]` and
     `OJS["SEARCH_SECONDS"]` allow over HTTP. Raises `InvalidRequest` where that was not far enough.
     """
-    jobs = Job.objects.using(database(using)).filter(wanted.condition() & visible)
-    if not wanted.meta:
-        return list(jobs.order_by("pk").values_list("pk", flat=True)[:limit])
-    rest = functools.reduce(operator.and_, (Q(meta__contains=name) for name in wanted.meta))
-    done = walking.walk(
-        jobs, "id", lambda part: _with_meta(part.filter(rest), wanted.meta), limit,
-        depth=walking.DEEPER * ojs_settings.SEARCH_DEPTH, seconds=ojs_settings.SEARCH_SECONDS, descending=False,
+    using = database(using)
+    jobs = wanted.jobs(using)
+    meta = wanted.values.get("meta")
+    if not meta:
+        return sorted(still_fitting(jobs, list(jobs.order_by("pk").values_list("pk", flat=True)[:limit]), using))
+    rest = functools.reduce(operator.and_, (Q(meta__contains=name) for name in meta))
+    done = search.scan(
+        jobs, "id", lambda part: _with_meta(part.filter(rest), meta), limit,
+        depth=search.DEEPER * ojs_settings.SEARCH_DEPTH, descending=False,
     )  # fmt: skip
     if done.ended in ("depth", "time"):
         raise InvalidRequest(
@@ -85,7 +249,7 @@ def matching(wanted: Filter, visible: Q, limit: int, *, using: str | None = None
             details={"field": "filter.meta", "searched": done.looked, "found": len(done.found)},
             hint="Nothing was changed. Narrow the filter by queue, type, state, priority or the time of enqueueing.",
         )
-    return sorted(done.found)[:limit]
+    return sorted(still_fitting(jobs, sorted(done.found)[:limit], using))
 
 
 def _with_meta(jobs: QuerySet[Job], meta: dict[str, Any]) -> list[uuid.UUID]:
@@ -107,116 +271,79 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) if not isinstance(one, dict | list) else jsontext.dumps(one) == jsontext.dumps(other)
 
 
-def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None) -> list[Outcome]:
-    """PUSH many jobs; return for each what became of it, or the error that refused it.
+# In batches
 
-    Not `partial`: one error and nothing is stored; the others come back as `BatchAborted`.
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What became of it."""
+
+    matched: int = 0
+    succeeded: int = 0
+    errors: list[tuple[uuid.UUID, OJSError]] = dataclasses.field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        return self.matched - self.succeeded
+
+
+def run_in_batches(
+    verb: BulkVerb, ids: Iterable[Sequence[uuid.UUID]], how: How, entry: Act, using: str,
+    *, meant: QuerySet[Job] | None = None,
+) -> Report:  # fmt: skip
+    """Do it to all of `ids`, batch by batch. What one job is refused stops no other.
+
+    `meant`, where a filter found the ids, are the jobs that it means: one that has changed since is refused.
     """
-    using = database(using)
-    logged: list[bool] = []
-
-    def closing(outcomes: Sequence[Outcome]) -> list[Record]:
-        logged.append(True)
-        failed = sum(isinstance(outcome, OJSError) for outcome in outcomes)
-        facts = {"total": len(outcomes), "succeeded": len(outcomes) - failed, "failed": failed}
-        atomicity = "partial" if partial else "atomic"
-        now = clock.now(using)
-        full = {outcome.extra["queue"]: outcome for outcome in outcomes if isinstance(outcome, QueueFull)}
-        refusals = [backpressure.rejected(error, now) for error in full.values()]
-        return [*refusals, completed("enqueue", now, **facts, atomicity=atomicity)]
-
-    outcomes = push_each(documents, partial=partial, closing=closing, using=using)
-    if not logged:  # refused before anything was to be stored
-        log.append(closing(outcomes), using)
-    return outcomes
+    report = Report()
+    for batch in ids:
+        noted = dataclasses.replace(entry, detail=dict(entry.detail))
+        outcomes = run_batch(verb, batch, how, noted, using, meant=meant)
+        refused = [(job_id, out) for job_id, out in zip(batch, outcomes, strict=True) if isinstance(out, OJSError)]
+        report.matched += len(batch)
+        report.succeeded += len(batch) - len(refused)
+        report.errors += refused[: MAX_ERRORS - len(report.errors)]
+    return report
 
 
-def cancel_many(
-    job_ids: Sequence[uuid.UUID], *, partial: bool, spare_active: bool = False, by: str = "", using: str | None = None
-) -> list[Any]:
-    """CANCEL many jobs; return a `Cancelled` or an error for each."""
-
-    def act(alias: str) -> list[Any]:
-        return cancel(job_ids, cancelled_by=by, spare_active=spare_active, using=alias)
-
-    return _bulk("cancel", "cancelled", act, partial, using)
+def _name_jobs(entry: Act, done: Sequence[uuid.UUID], matched: int) -> None:
+    entry.detail |= {"matched": matched, "succeeded": len(done), "job_ids": [str(job_id) for job_id in done]}
 
 
-def retry_many(
-    job_ids: Sequence[uuid.UUID], *, partial: bool, dead_letters: bool = False,
-    override: Mapping[str, Any] | None = None, using: str | None = None,
+def run_batch(
+    verb: BulkVerb, ids: Sequence[uuid.UUID], how: How, entry: Act, using: str, *,
+    meant: QuerySet[Job] | None = None, note: Callable[[Act, Sequence[uuid.UUID], int], None] = _name_jobs,
 ) -> list[Any]:  # fmt: skip
-    """Make discarded and retryable jobs available; return a row or an error for each.
+    """Do it to these jobs, in one transaction with the entry, in which `note` says to which it was done."""
 
-    With `dead_letters` those in the dead letter queue alone, which `override` may change (`operations.retry`).
-    """
+    def act() -> list[Any]:
+        if meant is None:
+            outcomes = run(verb, ids, how, partial=True, using=using)
+        else:
+            outcomes = done_where_fitting(
+                lambda kept: run(verb, kept, how, partial=True, using=using), meant, ids, using
+            )
+        note(entry, [job_id for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)],
+             len(ids))  # fmt: skip
+        return outcomes
 
-    def act(alias: str) -> list[Any]:
-        return retry(job_ids, override=override, using=alias) if dead_letters else retry_failed(job_ids, alias)
-
-    return _bulk("retry", "retried", act, partial, using)
-
-
-def retry_failed(job_ids: Sequence[uuid.UUID], using: str) -> list[Any]:
-    """`retry_many` without its event, in the caller's transaction."""
-    rows = {row["id"]: row for row in sql.store(using).lock(set(job_ids))}
-    by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in RETRY_STATES}
-    revived, hurried = by_state[State.DISCARDED], by_state[State.RETRYABLE]
-    done: dict[uuid.UUID, Any] = dict(zip(revived, retry(revived, any_discarded=True, using=using), strict=True))
-    done |= zip(hurried, hurry(hurried, using=using), strict=True)
-    takes = [state.value for state in RETRY_STATES]
-    left = {i: row for i, row in rows.items() if i not in done}
-    done |= {i: refuse(row, Verb.RETRY, State.AVAILABLE, expected_state=takes) for i, row in left.items()}
-    return [done[job_id] if job_id in done else _not_found(job_id) for job_id in job_ids]
+    return audit.perform(act, entry, using=using)
 
 
-def delete_many(
-    job_ids: Sequence[uuid.UUID], *, partial: bool, dead_letters: bool = False, using: str | None = None
-) -> list[Any]:
-    """Delete many ended jobs, or dead letters alone; return the id or an error for each."""
-    act = delete if dead_letters else delete_ended
-    return _bulk("delete", "deleted", lambda alias: act(job_ids, using=alias), partial, using)
+def batches(jobs: QuerySet[Job], using: str) -> Iterator[list[uuid.UUID]]:
+    """The ids of all jobs that fit now, in their order. Jobs that come while it runs are left out."""
+    jobs = jobs.filter(created_at__lt=clock.stamps(1, using)).order_by("pk")
+    last: uuid.UUID | None = None
+    while True:
+        page = jobs if last is None else jobs.filter(pk__gt=last)
+        found = list(page.values_list("pk", flat=True)[:LOOKUP])
+        yield from split(found)
+        if len(found) < LOOKUP:
+            return
+        last = found[-1]
 
 
-class _UndoneError(Exception):
-    """Rolls an atomic call back that had a refusal."""
-
-
-def _bulk(
-    name: str, done_name: str, act: Callable[[str], list[Any]], partial: bool, using: str | None
-) -> list[Any]:  # fmt: skip
-    alias = database(using)
-    outcomes: list[Any] = []
-
-    @retried
-    def together(*, using: str) -> None:
-        with atomic(using=using):
-            outcomes[:] = act(using)
-            if not partial and any(isinstance(outcome, OJSError) for outcome in outcomes):
-                raise _UndoneError
-            log.append([event()], alias)
-
-    def event() -> Record:
-        done = sum(not isinstance(outcome, OJSError) for outcome in outcomes)
-        facts = {"total": len(outcomes), done_name: done, "skipped": len(outcomes) - done}
-        return completed(name, clock.now(alias), **facts)
-
-    try:
-        together(using=alias)
-    except _UndoneError:
-        outcomes = [outcome if isinstance(outcome, OJSError) else undone() for outcome in outcomes]
-        log.append([event()], alias)
-    return outcomes
-
-
-def undone() -> BatchAborted:
-    return BatchAborted("Left alone, because another job of this atomic request was refused.")
-
-
-def _not_found(job_id: uuid.UUID) -> OJSError:
-    return NotFound.resource("job", str(job_id))
-
-
-def completed(name: str, time: dt.datetime, **facts: Any) -> Record:
-    """The event of a bulk operation that has ended."""
-    return Record(f"bulk.{name}.completed", time, "api", "jobs", data=jsontext.dumps(facts))
+def split(ids: Sequence[uuid.UUID]) -> Iterator[list[uuid.UUID]]:
+    """The ids in batches."""
+    for start in range(0, len(ids), BATCH):
+        yield list(ids[start : start + BATCH])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
@@ -17,30 +17,23 @@ from django.db.models import F, Q, QuerySet
 
 from django_ojs import clock, sql
 from django_ojs.contention import retried
+from django_ojs.database import atomic, database
 from django_ojs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import log
+from django_ojs.jobs.rows import done_where_fitting
+from django_ojs.messages import phrase
 from django_ojs.models import BulkAction, Job
 from django_ojs.operations import audit, bulk
 from django_ojs.operations.audit import Act
-from django_ojs.operations.cancel import cancel as cancel_jobs
-from django_ojs.operations.common import atomic, database
-from django_ojs.operations.deadletters import Filter
-from django_ojs.operations.delete import delete, delete_ended
-from django_ojs.operations.hurry import hurry
-from django_ojs.operations.retry import check_override, retry
-from django_ojs.operations.selection import Selection, readable
-from django_ojs.operations.sweep import BATCH
+from django_ojs.operations.bulk import BATCH, BulkVerb, How
+from django_ojs.operations.jobfilter import JobFilter, readable
+from django_ojs.operations.verbs import check_override
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State
-from django_ojs.told import told
 
 logger = logging.getLogger(__name__)
 
-#: The verbs, and what an event calls the jobs that were done. `run` has none: what it does is no verb of the binding.
-VERBS = {"retry": "retried", "delete": "deleted", "cancel": "cancelled", "run": ""}
-#: What may be done to dead letters.
-LETTER_VERBS = ("retry", "delete")
 #: Refusals that are kept, and how long an action that has ended is.
 MAX_ERRORS, KEPT = 20, dt.timedelta(days=30)
 #: How often a batch may break off before its action has failed.
@@ -50,22 +43,18 @@ MANY = 2**62
 
 
 def start(
-    verb: str, wanted: Filter | Selection, entry: Act, *, override: Mapping[str, Any] | None = None,
-    using: str | None = None,
+    verb: str, wanted: JobFilter, entry: Act, *, override: Mapping[str, Any] | None = None, using: str | None = None
 ) -> BulkAction:  # fmt: skip
     """Note down that this is to be done to all jobs that fit now; none that comes later is meant.
 
     A text or a tag is looked for here, as far as searches go, and no further later on. `entry` says who wants it.
-    Raises `InvalidRequest` for a verb there is not, or a malformed `override`.
+    Raises `InvalidRequest` for a verb there is not, a malformed `override`, and a filter without states.
     """
     using = database(using)
-    if isinstance(wanted, Filter):
-        until = wanted.until + dt.timedelta(microseconds=1) if wanted.until else None
-        wanted = Selection(
-            (State.DISCARDED,), True, type=wanted.type, queue=wanted.queue, error=wanted.error, until=until
-        )
-    letters = wanted.dead_letters
-    if verb not in (LETTER_VERBS if letters else VERBS) or (override and not (letters and verb == "retry")):
+    if not wanted.wanted_states:
+        raise InvalidRequest("A bulk action has to name the states of its jobs.", details={"field": "states"})
+    letters = "dead_letters" in wanted.values
+    if verb not in (bulk.DEAD_LETTERS if letters else bulk.JOBS) or (override and not (letters and verb == "retry")):
         raise InvalidRequest(f"There is no bulk action '{verb}'{' with changes' if override else ''}.")
     check_override(override)
     action = BulkAction(
@@ -78,12 +67,12 @@ def start(
     else:
         action.expected = _meant(action, wanted, using).order_by().count()
 
-    action.filter, action.override = wanted.fields(), dict(override) if override else None
+    action.filter, action.override = wanted.to_json(), dict(override) if override else None
 
     def act() -> BulkAction:
         action.pk, action._state.adding = None, True  # where a lost race makes it begin anew
         action.save(using=using, force_insert=True)
-        shown = action.filter | ({"text": "…"} if wanted.text else {})  # which may be part of arguments
+        shown = action.filter | ({"text": "…"} if "text" in wanted.values else {})  # which may be part of arguments
         entry.detail |= {"bulk_action": action.pk, "filter": shown, "expected": action.expected}
         entry.detail |= {"override": sorted(override)} if override else {}
         return action
@@ -101,7 +90,7 @@ def cancel(action_id: int, *, using: str | None = None) -> BulkAction:
         raise NotFound.resource("bulk_action", str(action_id))
     if not changed:
         raise Conflict(
-            told("Bulk action %(action_id)s is %(state)s.", action_id=action_id, state=found.state),
+            phrase("Bulk action %(action_id)s is %(state)s.", action_id=action_id, state=found.state),
             details={"resource_type": "bulk_action", "resource_id": str(action_id), "current_state": found.state},
             hint="It has ended, and what it has done stays done: read it to see how many jobs that were.",
         )
@@ -175,7 +164,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     return BulkAction.objects.using(using).filter(pk__in=list(old.values_list("pk", flat=True)[:batch])).delete()[0]
 
 
-def _meant(action: BulkAction, wanted: Selection, using: str) -> QuerySet[Job]:
+def _meant(action: BulkAction, wanted: JobFilter, using: str) -> QuerySet[Job]:
     """The jobs that were there when it was asked for; a clock may be a millisecond ahead."""
     then = action.created_at + dt.timedelta(milliseconds=1)
     column = "finished_at" if wanted.along == "finished_at" else "created_at"
@@ -187,8 +176,8 @@ def _next(action: BulkAction, using: str) -> tuple[list[uuid.UUID], bool]:
 
     Along their end if they are of one ended state, which has an index for that, else along their ids.
     """
-    wanted = Selection.of(action.filter)
-    by_end = wanted.along == "finished_at" and len(wanted.states) == 1
+    wanted = JobFilter.from_json(action.filter)
+    by_end = wanted.along == "finished_at" and len(wanted.wanted_states) == 1
     jobs = _meant(action, wanted, using).filter(wanted.rest()).order_by(*(["finished_at", "pk"] if by_end else ["pk"]))
     if action.after_id is not None and by_end:
         behind = Q(finished_at__gt=action.after) | Q(finished_at=action.after, pk__gt=action.after_id)
@@ -202,25 +191,17 @@ def _next(action: BulkAction, using: str) -> tuple[list[uuid.UUID], bool]:
     return [row["pk"] for row in rows if all(check(row) for check in checks)], len(rows) == BATCH
 
 
-def _act(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> list[Any]:
-    wanted = Selection.of(action.filter)
-    if wanted.dead_letters:
-        return (
-            delete(ids, using=using) if action.verb == "delete" else retry(ids, override=action.override, using=using)
-        )
-    acts: dict[str, Callable[[], list[Any]]] = {
-        "retry": lambda: bulk.retry_failed(ids, using),
-        "delete": lambda: delete_ended(ids, using=using),
-        "run": lambda: hurry(ids, using=using),
-        "cancel": lambda: cancel_jobs(
-            ids, cancelled_by=action.actor, spare_active=State.ACTIVE not in wanted.states, using=using
-        ),
-    }
-    return acts[action.verb]()
+def verb_of(action: BulkAction) -> BulkVerb:
+    """What an action does."""
+    return bulk.verb_of(action.verb, dead_letters=bool(action.filter.get("dead_letters")))
 
 
 def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
-    outcomes = _act(action, ids, using)
+    wanted = JobFilter.from_json(action.filter)
+    how = How(action.actor, State.ACTIVE not in wanted.wanted_states, action.override)
+    outcomes = done_where_fitting(
+        lambda kept: verb_of(action).apply(kept, how, using), _meant(action, wanted, using), ids, using
+    )
     refused = [(job_id, out) for job_id, out in zip(ids, outcomes, strict=True) if isinstance(out, OJSError)]
     done = [str(job_id) for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)]
     action.matched += len(ids)
@@ -235,9 +216,7 @@ def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
 
 def _end(action: BulkAction, using: str) -> None:
     action.state, action.finished_at = BulkAction.State.COMPLETED, clock.now(using)
-    facts = {"total": action.matched, VERBS[action.verb]: action.succeeded, "skipped": action.failed}
-    if VERBS[action.verb]:
-        log.append([bulk.completed(action.verb, action.finished_at, **facts)], using)
+    log.append(bulk.completed(verb_of(action), action.finished_at, action.matched, action.succeeded), using)
 
 
 def facts(action: BulkAction) -> dict[str, Any]:

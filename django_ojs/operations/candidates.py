@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from django_ojs import envelope, middleware
 from django_ojs.envelope import JobSpec
 from django_ojs.errors import BatchAborted, Duplicate, OJSError
+from django_ojs.messages import phrase
 from django_ojs.models.job import JobRow
-from django_ojs.told import told
 
 
 class Pressure(NamedTuple):
@@ -28,7 +28,8 @@ class Pushed(NamedTuple):
     """What became of one document.
 
     `status` is `created`, `duplicate` (a unique policy found `row` there already) or `dropped` (by a
-    middleware; no row). `warnings` are what a registered schema has against the arguments.
+    middleware; no row). `warnings` name members that mean nothing, and what a registered schema has against the
+    arguments.
     """
 
     row: JobRow | None
@@ -79,6 +80,7 @@ def read(document: Any, now: dt.datetime, index: int | None) -> Candidate:
             else:
                 candidate.document = {**changed, "id": job_id}
                 candidate.spec = envelope.parse(candidate.document, now=now, index=index)
+        candidate.warnings = candidate.spec.warnings
     except OJSError as error:
         candidate.refuse(error)
     return candidate
@@ -103,4 +105,4 @@ def duplicate(job_id: uuid.UUID, state: str | None) -> Duplicate:
     details = {"job_id": str(job_id), "existing_job_id": str(job_id)}
     if state:
         details |= {"existing_job_state": state, "existing_state": state}
-    return Duplicate(told("A job with the id '%(job_id)s' exists already.", job_id=job_id), details=details)
+    return Duplicate(phrase("A job with the id '%(job_id)s' exists already.", job_id=job_id), details=details)

@@ -7,10 +7,11 @@ import uuid
 from django.db import router
 
 from django_ojs.errors import NotFound
+from django_ojs.jobs import progress
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations import lineage, progress
 from django_ojs.operations.rehearsal import rehearsed
+from django_ojs.workflows import graphs
 
 
 @rehearsed("read_job")
@@ -20,6 +21,6 @@ def info(job_id: uuid.UUID, *, using: str | None = None) -> JobRow:
     rows = Job.objects.using(using).filter(pk=job_id).rows()
     if not rows:
         raise NotFound.resource("job", str(job_id))
-    lineage.attach(rows, using)
+    graphs.attach_parent_results(rows, using)
     progress.attach(rows, using)
     return rows[0]

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from django_ojs.jsontext import is_integer
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import durations, names, priority, ratelimit, retry
 from django_ojs.policies import unique as unique_policies
 from django_ojs.policies.faults import fault
 from django_ojs.policies.ids import new_id
 from django_ojs.policies.source import Found, Source
-from django_ojs.told import reason, told
 
 SPECVERSION = "1.0.0-rc.1"
 DEFAULT_QUEUE = "default"
@@ -42,7 +42,7 @@ def check_specversion(source: Source) -> None:
     value, path = source.top("specversion")
     if value is not None and not (isinstance(value, str) and value in _SPECVERSIONS):
         raise fault(
-            path, told("must be %(specversion)s (1.0 and 1.0.0 are read alike)", specversion=SPECVERSION), value
+            path, phrase("must be %(specversion)s (1.0 and 1.0.0 are read alike)", specversion=SPECVERSION), value
         )
 
 
@@ -55,7 +55,7 @@ def job_id(source: Source) -> uuid.UUID:
         example = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
         raise fault(
             path,
-            told("must be a UUIDv7 in lowercase such as %(example)s; leave it out to get one", example=example),
+            phrase("must be a UUIDv7 in lowercase such as %(example)s; leave it out to get one", example=example),
             value,
         )
     return uuid.UUID(value)
@@ -65,7 +65,7 @@ def job_type(source: Source, extra: dict[str, Any], hyphens: bool) -> str:
     """The job type; a `@major.minor` at its end becomes the version where the client names none (jobs 9.3)."""
     value, path = source.top("type")
     if value is None:
-        message = told("must name the job type, such as email.send")
+        message = phrase("must name the job type, such as email.send")
         raise fault(path, message, canonical="INVALID_JOB_TYPE", validation="required")
     name = value
     if isinstance(value, str) and "@" in value and (found := _VERSION_SUFFIX.fullmatch(value)):
@@ -84,7 +84,7 @@ def version(source: Source, extra: dict[str, Any]) -> None:
     if value is None:
         return
     if not (value if isinstance(value, str) else is_integer(value)):
-        raise fault(path, told('must be an integer or a string such as "2.0"'), value)
+        raise fault(path, phrase('must be an integer or a string such as "2.0"'), value)
     extra["version"] = value
 
 
@@ -105,7 +105,7 @@ def args(source: Source) -> list[Any]:
     if isinstance(value, list):
         return value
     validation = "required" if value is None else "invalid"
-    message = told("must be an array of JSON values, such as []")
+    message = phrase("must be an array of JSON values, such as []")
     raise fault(path, message, value, canonical="INVALID_ARGS", validation=validation)
 
 
@@ -118,7 +118,7 @@ def meta(source: Source) -> dict[str, Any]:
         if value is None:
             continue
         if not isinstance(value, dict):
-            raise fault(path, told("must be an object"), value, canonical="INVALID_METADATA")
+            raise fault(path, phrase("must be an object"), value, canonical="INVALID_METADATA")
         merged = {**merged, **value} if merged else value
     return merged
 
@@ -137,7 +137,7 @@ def pending(source: Source) -> bool:
     value, path = source.find("pending")
     if value is None or isinstance(value, bool):
         return bool(value)
-    raise fault(path, told("must be true or false"), value)
+    raise fault(path, phrase("must be true or false"), value)
 
 
 def scheduled_at(source: Source, extra: dict[str, Any], now: dt.datetime) -> dt.datetime | None:
@@ -164,7 +164,7 @@ def unique(source: Source, extra: dict[str, Any]) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise fault(path, told('must be an object such as {"keys": ["type", "args"]}'), value)
+        raise fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), value)
     extra["unique"] = value
     return value
 
@@ -187,7 +187,7 @@ def result_ttl(source: Source, extra: dict[str, Any]) -> int | None:
     if value is None:
         return None
     if not is_integer(value) or not -1 <= value <= MAX_RESULT_TTL:
-        raise fault(path, told("must be an integer of seconds, 0 to keep nothing or -1 to keep it for ever"), value)
+        raise fault(path, phrase("must be an integer of seconds, 0 to keep nothing or -1 to keep it for ever"), value)
     extra["result_ttl"] = value
     return int(value)
 
@@ -197,7 +197,7 @@ def schema(source: Source, extra: dict[str, Any]) -> None:
     if value is None:
         return
     if not names.is_schema_uri(value):
-        raise fault(path, told("must be a URI such as urn:ojs:schema:email.send:v1"), value)
+        raise fault(path, phrase("must be a URI such as urn:ojs:schema:email.send:v1"), value)
     extra["schema"] = value
 
 
@@ -206,7 +206,7 @@ def tags(source: Source, extra: dict[str, Any]) -> None:
     if value is None:
         return
     if not (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
-        raise fault(path, told("must be an array of strings"), value)
+        raise fault(path, phrase("must be an array of strings"), value)
     extra["tags"] = value
 
 
@@ -230,3 +230,16 @@ def _instant(found: tuple[Any, str], name: str, extra: dict[str, Any], now: dt.d
         raise fault(path, reason(error), value) from error
     extra[name] = value if relative is None else durations.format_instant(relative)
     return instant
+
+
+#: The member of `meta` in which a client says what its codecs did to the arguments, such as encrypt them.
+ENCODINGS = "ojs.codec.encodings"
+
+
+def is_encoded(meta: Mapping[str, Any]) -> bool:
+    """Whether the job says that its arguments are not what its handler gets: they fit no schema, and equal ones differ.
+
+    `ojs_encoded` is true, or `ojs.codec.encodings` names a codec.
+    """
+    encodings = meta.get(ENCODINGS)
+    return meta.get("ojs_encoded") is True or (isinstance(encodings, list | str) and bool(encodings))

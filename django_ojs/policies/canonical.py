@@ -1,4 +1,4 @@
-"""Canonical JSON (RFC 8785): the same value has the same text, whoever wrote it and in whatever order.
+"""Canonical JSON (RFC 8785): the same value has the same text, in whatever order and form it was written.
 
 Beyond the RFC every string is NFC-normalised, as uniqueness asks (jobs 2.3), and integers that a double
 cannot hold keep all of their digits: two large ids must never become one.

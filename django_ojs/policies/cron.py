@@ -17,9 +17,9 @@ from functools import lru_cache
 from croniter import croniter
 from croniter.croniter import CroniterBadDateError, CroniterError
 
+from django_ojs.messages import phrase
 from django_ojs.policies import cronfields, durations, zones
 from django_ojs.policies.cronfields import InvalidExpression
-from django_ojs.told import told
 
 UTC = dt.UTC
 #: Nothing fires more often, whatever `@every` says.
@@ -52,7 +52,7 @@ class Occurrence:
 
     @property
     def wake_at(self) -> dt.datetime:
-        """When somebody has to look: at the firing, or before that at what was lost."""
+        """When the scheduler has to look: at the firing, or before that at what was lost."""
         return min(self.at, self.lost.at) if self.lost else self.at
 
 
@@ -118,9 +118,9 @@ def parse(expression: object, timezone: str = zones.UTC_NAME) -> Schedule:
     zone that `zones.check` refuses.
     """
     if not isinstance(expression, str) or not expression.strip():
-        raise InvalidExpression(told("must be a cron expression such as */5 * * * *, @daily or @every 90m"))
+        raise InvalidExpression(phrase("must be a cron expression such as */5 * * * *, @daily or @every 90m"))
     if len(expression) > MAX_LENGTH or not expression.isascii():
-        raise InvalidExpression(told("must have at most %(most)s characters, all of them ASCII", most=MAX_LENGTH))
+        raise InvalidExpression(phrase("must have at most %(most)s characters, all of them ASCII", most=MAX_LENGTH))
     return _parse(expression, timezone)
 
 
@@ -132,7 +132,7 @@ def _parse(expression: str, timezone: str) -> Schedule:
         return _shortcut(expression, words, zone)
     if len(words) not in (5, 6):
         raise InvalidExpression(
-            told(
+            phrase(
                 "must have 5 fields (minute, hour, day of month, month, day of week), or 6 with seconds first, "
                 "not %(number)s; such as */5 * * * *, @daily or @every 90m",
                 number=len(words),
@@ -148,7 +148,9 @@ def _shortcut(expression: str, words: list[str], zone: zoneinfo.ZoneInfo) -> Sch
     if word not in SHORTCUTS or len(words) > 1:
         known = ", ".join(SHORTCUTS)
         raise InvalidExpression(
-            told("has no such shortcut; there are %(known)s and @every with a duration, as in @every 30m", known=known)
+            phrase(
+                "has no such shortcut; there are %(known)s and @every with a duration, as in @every 30m", known=known
+            )
         )
     return Schedule(expression, zone, tuple(cronfields.normalise(SHORTCUTS[word].split())))
 
@@ -158,9 +160,9 @@ def _period(words: list[str]) -> dt.timedelta:
         (text,) = words
         milliseconds = durations.parse_duration_ms(text)
     except ValueError:
-        raise InvalidExpression(told("needs one duration after @every, as in @every 30m or @every 1h30m")) from None
+        raise InvalidExpression(phrase("needs one duration after @every, as in @every 30m or @every 1h30m")) from None
     if milliseconds == 0:
-        raise InvalidExpression(told("needs a duration above zero after @every, as in @every 30m"))
+        raise InvalidExpression(phrase("needs a duration above zero after @every, as in @every 30m"))
     return max(dt.timedelta(milliseconds=milliseconds), SHORTEST)
 
 
@@ -173,10 +175,10 @@ def _possible(alternatives: Sequence[str], expression: str) -> tuple[str, ...]:
         except CroniterBadDateError:
             continue
         except (CroniterError, ValueError, KeyError) as error:  # what croniter knows better than our grammar
-            raise InvalidExpression(told("is no cron expression: %(error)s", error=error)) from error
+            raise InvalidExpression(phrase("is no cron expression: %(error)s", error=error)) from error
         found.append(fields)
     if not found:
-        raise InvalidExpression(told("never comes: no date fits %(expression)s", expression=repr(expression)))
+        raise InvalidExpression(phrase("never comes: no date fits %(expression)s", expression=repr(expression)))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class InvalidExpression(ValueError):
-    """A cron expression that cannot be meant; the text says what is wrong and begins without a subject."""
+    """A cron expression that makes no sense; the text says what is wrong and begins without a subject."""
 
 
 class _Field(NamedTuple):

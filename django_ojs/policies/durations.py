@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 
-from django_ojs.told import told
+from django_ojs.messages import phrase
 
 UTC = dt.UTC
 MAX_MS = 100 * 365 * 86_400_000  #: a hundred years; longer durations count as this one
@@ -36,7 +36,7 @@ def parse_duration_ms(value: object) -> int:
             return _total((part, ms) for part, ms in zip(found.groups(), _ISO_MS, strict=True) if part)
         if _SHORT.fullmatch(value):
             return _total((part, _UNITS_MS[unit]) for part, unit in _SHORT_PART.findall(value))
-    raise ValueError(told("must be a duration: ISO 8601 such as PT30S or P1D, or short such as 30s, 500ms or 1h30m"))
+    raise ValueError(phrase("must be a duration: ISO 8601 such as PT30S or P1D, or short such as 30s, 500ms or 1h30m"))
 
 
 def _total(parts: Iterable[tuple[str, int]]) -> int:
@@ -59,6 +59,18 @@ def format_iso(ms: int) -> str:
     return f"P{date}T{time}" if time else f"P{date or 'T0S'}"
 
 
+def parse_moment(value: object, now: dt.datetime) -> dt.datetime:
+    """An instant as `parse_instant` reads it, or an age such as `24h` or `P7D`, which is so long before `now`.
+
+    ValueError for everything else.
+    """
+    try:
+        age = dt.timedelta(milliseconds=parse_duration_ms(value))
+    except ValueError:
+        return parse_instant(value)
+    return now - min(age, now - EARLIEST)
+
+
 def parse_instant(text: object) -> dt.datetime:
     """The instant of an RFC 3339 timestamp, in UTC; digits beyond microseconds are cut off.
 
@@ -66,7 +78,7 @@ def parse_instant(text: object) -> dt.datetime:
     """
     found = _INSTANT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ValueError(told("must be an RFC 3339 timestamp with a time zone, such as 2026-03-15T09:30:00Z"))
+        raise ValueError(phrase("must be an RFC 3339 timestamp with a time zone, such as 2026-03-15T09:30:00Z"))
     *digits, fraction, sign, hours, minutes = found.groups()
     year, month, day, hour, minute, second = map(int, digits)
     micro = int(fraction[:6].ljust(6, "0")) if fraction else 0
@@ -74,10 +86,10 @@ def parse_instant(text: object) -> dt.datetime:
         instant = dt.datetime(year, month, day, hour, minute, second, micro, UTC)
         instant = instant - _offset(sign, int(hours), int(minutes)) if sign else instant
     except (ValueError, OverflowError) as error:
-        raise ValueError(told("is not a real instant: %(error)s", error=error)) from error
+        raise ValueError(phrase("is not a real instant: %(error)s", error=error)) from error
     if not EARLIEST <= instant <= LATEST:
         raise ValueError(
-            told(
+            phrase(
                 "is not a real instant: it must lie between %(earliest)s and %(latest)s",
                 earliest=f"{EARLIEST:%Y-%m-%d}",
                 latest=f"{LATEST:%Y-%m-%d}",
@@ -93,7 +105,7 @@ EARLIEST, LATEST = dt.datetime(1000, 1, 2, tzinfo=UTC), dt.datetime(9999, 12, 30
 
 def _offset(sign: str, hours: int, minutes: int) -> dt.timedelta:
     if hours > 23 or minutes > 59:
-        raise ValueError(told("a zone offset must lie between -23:59 and +23:59"))
+        raise ValueError(phrase("a zone offset must lie between -23:59 and +23:59"))
     offset = dt.timedelta(hours=hours, minutes=minutes)
     return -offset if sign == "-" else offset
 
@@ -117,4 +129,4 @@ def resolve_relative(text: str, now: dt.datetime) -> dt.datetime | None:
     try:
         return now + dt.timedelta(milliseconds=parse_duration_ms(text[1:]))
     except OverflowError as error:
-        raise ValueError(told("lies beyond the year 9999")) from error
+        raise ValueError(phrase("lies beyond the year 9999")) from error

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.policies.faults import member_fault as fault
 
 MAX_FRAMES = 50
 MAX_CHARACTERS = 10_000
@@ -31,21 +32,18 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
 
     Raises InvalidRequest where `error` is not an object, has no message or a mistyped member.
     """
-    if not isinstance(error, dict):
-        raise _fault("error", "must be an object with at least a message", error)
-    if jsontext.is_deeper(error, MAX_DEPTH):
-        raise _fault("error", f"must not nest deeper than {MAX_DEPTH} levels", error)
+    for found in faults(error):
+        raise found
+    assert isinstance(error, dict)
     given = {key: value for key, value in error.items() if value is not None}
-    details = _typed(given, "details", dict, "an object")
+    details, code = given.get("details"), given.get("code")
     error_class = details.get("error_class") if details else None
-    code = _typed(given, "code", str, "a string")
-    named = _typed(given, "type", str, "a string") or (error_class if isinstance(error_class, str) else "") or code
-    retryable = _typed(given, "retryable", bool, "true or false")
+    named = given.get("type") or (error_class if isinstance(error_class, str) else "") or code
     stored: dict[str, Any] = {
         "type": named or "handler_error",
         "code": code or "handler_error",
-        "message": _message(given),
-        "retryable": True if retryable is None else retryable,
+        "message": given["message"],
+        "retryable": given.get("retryable", True),
     }
     frames = _backtrace(given)
     if frames is not None and store_backtrace:
@@ -54,6 +52,30 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
         stored["details"] = details
     stored |= {key: value for key, value in given.items() if key not in _KNOWN}
     return stored | _stamp(attempt, occurred_at)
+
+
+def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterator[InvalidRequest]:
+    """Everything that is wrong with an error object (core 8.1) as a worker reports it; with `shown`, as an envelope has
+    it: then `type` must be there, and a backtrace is a list."""
+    if not isinstance(error, dict):
+        yield fault(path, "must be an object with at least a message", error)
+        return
+    if jsontext.is_deeper(error, MAX_DEPTH):
+        yield fault(path, f"must not nest deeper than {MAX_DEPTH} levels", error)
+        return
+    for name, (kind, label) in _KINDS.items():
+        value = error.get(name)
+        if (value is not None or (shown and name == "type")) and not isinstance(value, kind):
+            yield fault(f"{path}.{name}", f"must be {label}", value)
+    message = error.get("message")
+    if not (isinstance(message, str) and message):
+        yield fault(f"{path}.message", "must be a string that says what failed, and not empty", message)
+    name = "backtrace" if shown or error.get("backtrace") is not None else "stack_trace"
+    frames = error.get(name)
+    if isinstance(frames, str) and not shown:
+        return
+    if frames is not None and not (isinstance(frames, list) and all(isinstance(frame, str) for frame in frames)):
+        yield fault(f"{path}.{name}", "must be an array of strings, one for each frame", frames)
 
 
 def from_exception(exc: BaseException) -> dict[str, Any]:
@@ -93,6 +115,10 @@ def overrun(kind: str, limit: dt.timedelta, elapsed: dt.timedelta) -> dict[str, 
     return {"timeout_kind": kind, "limit_seconds": limit.total_seconds(), "elapsed_seconds": seconds}
 
 
+_KINDS: dict[str, tuple[type, str]] = {
+    "details": (dict, "an object"), "code": (str, "a string"), "type": (str, "a string"),
+    "retryable": (bool, "true or false"),
+}  # fmt: skip
 _KNOWN = frozenset(
     {
         "type",
@@ -114,30 +140,12 @@ def _stamp(attempt: int, instant: dt.datetime) -> dict[str, Any]:
     return {"attempt": attempt, "occurred_at": text, "timestamp": text}
 
 
-def _typed(given: dict[str, Any], name: str, kind: type, label: str) -> Any:
-    value = given.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise _fault(f"error.{name}", f"must be {label}", value)
-    return value
-
-
-def _message(given: dict[str, Any]) -> str:
-    message = given.get("message")
-    if isinstance(message, str) and message:
-        return message
-    raise _fault("error.message", "must be a string that says what failed, and not empty", message)
-
-
 def _backtrace(given: dict[str, Any]) -> list[str] | None:
     name = "backtrace" if "backtrace" in given else "stack_trace"
     frames = given.get(name)
     if frames is None:
         return None
-    if isinstance(frames, str):
-        frames = frames.splitlines()
-    if not isinstance(frames, list) or not all(isinstance(frame, str) for frame in frames):
-        raise _fault(f"error.{name}", "must be an array of strings, one for each frame", frames)
-    return _truncated(frames)
+    return _truncated(frames.splitlines() if isinstance(frames, str) else frames)
 
 
 def _truncated(frames: list[str]) -> list[str]:
@@ -194,13 +202,3 @@ def _text_of(exc: BaseException) -> str:
         return str(exc)
     except Exception:  # noqa: BLE001 - the handler's own __str__ must not hide that the handler failed
         return ""
-
-
-def _fault(path: str, message: str, received: Any) -> InvalidRequest:
-    details = {
-        "field": path,
-        "expected": message.removeprefix("must be "),
-        "received": shorten(received),
-        "validation_errors": [{"path": path, "message": f"{path}: {message}."}],
-    }
-    return InvalidRequest(f"{path}: {message}.", details=details)

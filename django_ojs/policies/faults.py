@@ -1,4 +1,8 @@
-"""How a fault in a client's document is told: the field, what it must be, and a safe bit of what came."""
+"""Builds the errors for faulty values of clients: the field, what it must be, and a safe bit of what came.
+
+There is one function for each kind of error: jobs (`fault`), retry policies, workflows, all other bodies
+(`member_fault`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import math
 import re
 from typing import Any
 
-from django_ojs.errors import InvalidPayload, InvalidRetryPolicy, InvalidWorkflow
-from django_ojs.told import told
+from django_ojs.errors import InvalidPayload, InvalidRequest, InvalidRetryPolicy, InvalidWorkflow
+from django_ojs.messages import phrase
 
 _MAX_RECEIVED = 100
 
@@ -18,7 +22,7 @@ def fault(
     """InvalidPayload for the field at `path`; `message` begins after the field's name, without a full stop."""
     return InvalidPayload.field(
         path,
-        told("%(field)s: %(problem)s.", field=path, problem=message),
+        phrase("%(field)s: %(problem)s.", field=path, problem=message),
         expected=message.removeprefix("must be "),
         received=shorten(received),
         validation=validation,
@@ -26,11 +30,26 @@ def fault(
     )
 
 
+def member_fault(
+    path: str, message: str, received: Any = None, *, canonical: str = "", hint: str = "", **more: Any
+) -> InvalidRequest:
+    """InvalidRequest for the member at `path` of a body that is no job; `message` begins after the member's name.
+
+    It ends without a full stop. `more` goes into the details.
+    """
+    problem = phrase("%(field)s: %(problem)s.", field=path, problem=message)
+    details = {
+        "field": path, "expected": message.removeprefix("must be "), "received": shorten(received), **more,
+        "validation_errors": [{"path": path, "message": str(problem)}],
+    }  # fmt: skip
+    return InvalidRequest(problem, details=details, canonical=canonical, hint=hint)
+
+
 def retry_fault(path: str, message: str, received: Any) -> InvalidPayload:
     """The 422 of a retry value; `details` also in the words of jobs 1.9 (`value`, `constraint`, `error_type`)."""
     error = InvalidRetryPolicy.field(
         path,
-        told("%(field)s: %(problem)s.", field=path, problem=message),
+        phrase("%(field)s: %(problem)s.", field=path, problem=message),
         expected=message.removeprefix("must be "),
         received=shorten(received),
         validation="retry_policy",
@@ -45,7 +64,7 @@ def workflow_fault(path: str, message: str, **details: Any) -> InvalidWorkflow:
     errors = [{"path": path, "message": f"{message}."}]
     found = re.search(r"\[(\d+)\]", path)
     facts = {"field": path, "validation_errors": errors} | ({"index": int(found[1])} if found else {})
-    problem = told("%(field)s: %(problem)s.", field=path, problem=message)
+    problem = phrase("%(field)s: %(problem)s.", field=path, problem=message)
     return InvalidWorkflow(problem, details=facts | details)
 
 

@@ -7,9 +7,10 @@ import threading
 import time
 import uuid
 
-# The uuid6 package keeps its order by moving the clock on by a millisecond for every id: at 5000 jobs a
-# second the ids run an hour ahead within 15 minutes. The 42-bit counter below is CPython 3.14's way; it is
-# locked, which that one is not.
+# By hand, because the uuid6 package moves its clock on by a millisecond for every id (docs/why.md has the figures). The
+# 42-bit counter below is CPython 3.14's way; it is locked, which that one is not.
+# The time is that of the host's wall clock: an id's time decides nothing (jobs are ordered by `enqueued_at`), and
+# `clock.now()` would make an id cost half as much again.
 _COUNTER_BITS = 42
 _SEED_BITS = _COUNTER_BITS - 1  # leaves half of the range for increments within one millisecond
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.errors import MetadataTooLarge, PayloadTooLarge
+from django_ojs.messages import phrase
 from django_ojs.policies.faults import fault, shorten
-from django_ojs.told import told
 
 MAX_DEPTH = 32  #: nested arrays and objects, the envelope itself included
 MAX_MEMBERS = 10_000  #: keys and values below the attributes
@@ -17,6 +17,7 @@ MAX_STRING = 1_048_576  #: characters
 # What the envelope's keys, its type, queue, id and punctuation add to the texts of args, meta and extra:
 # well under this, so that only envelopes near the limit are serialised as a whole to be measured.
 _OVERHEAD_BYTES = 1_024
+_WIDEST = 4  #: bytes of a character at most, so that most texts need not be measured
 
 
 def to_text(value: Any, path: str, canonical: str = "") -> str:
@@ -24,7 +25,7 @@ def to_text(value: Any, path: str, canonical: str = "") -> str:
     try:
         return jsontext.dumps(value)
     except (TypeError, ValueError) as error:
-        raise fault(path, told("must hold JSON values only (%(error)s)", error=error), canonical=canonical) from error
+        raise fault(path, phrase("must hold JSON values only (%(error)s)", error=error), canonical=canonical) from error
 
 
 def byte_length(text: str) -> int:
@@ -33,24 +34,28 @@ def byte_length(text: str) -> int:
 
 def check_meta(text: str, maximum: int) -> None:
     """MetadataTooLarge where the text of `meta` has more than `maximum` bytes."""
+    if len(text) * _WIDEST <= maximum:
+        return
     size = byte_length(text)
     if size > maximum:
         details = {"actual_bytes": size, "max_bytes": maximum, "field": "meta"}
         raise MetadataTooLarge(
-            told("meta takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
+            phrase("meta takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
             details=details,
         )
 
 
 def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: int) -> None:
     """PayloadTooLarge where `document` takes more than `maximum` bytes; `texts` are those of its attributes."""
+    if sum(map(len, texts)) * _WIDEST + _OVERHEAD_BYTES <= maximum:
+        return
     if sum(map(byte_length, texts)) + _OVERHEAD_BYTES <= maximum:
         return
     size = byte_length(to_text(document, "job"))
     if size > maximum:
         details = {"actual_bytes": size, "max_bytes": maximum, "field": "envelope"}
         raise PayloadTooLarge(
-            told("The envelope takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
+            phrase("The envelope takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
             details=details,
         )
 
@@ -72,7 +77,7 @@ def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
         if jsontext.is_deeper(value, MAX_DEPTH - 1):
             raise fault(
                 shorten(name),
-                told("must not nest deeper than %(most)s levels, the envelope included", most=MAX_DEPTH),
+                phrase("must not nest deeper than %(most)s levels, the envelope included", most=MAX_DEPTH),
             )
     _check_members(attributes)
 
@@ -86,7 +91,7 @@ def _check_members(attributes: dict[str, Any]) -> None:
             if total > MAX_MEMBERS:
                 raise fault(
                     shorten(name),
-                    told("must not take the envelope beyond %(most)s keys and values", most=MAX_MEMBERS),
+                    phrase("must not take the envelope beyond %(most)s keys and values", most=MAX_MEMBERS),
                 )
             level = [
                 child for node in level for child in _children(node) if isinstance(child, str | list | tuple | dict)
@@ -98,10 +103,10 @@ def _members(node: Any, name: str) -> int:
         return 2 * len(node)
     if isinstance(node, list | tuple):
         if len(node) > MAX_ARRAY:
-            raise fault(shorten(name), told("must not hold an array of more than %(most)s elements", most=MAX_ARRAY))
+            raise fault(shorten(name), phrase("must not hold an array of more than %(most)s elements", most=MAX_ARRAY))
         return len(node)
     if isinstance(node, str) and len(node) > MAX_STRING:
-        raise fault(shorten(name), told("must not hold a string of more than %(most)s characters", most=MAX_STRING))
+        raise fault(shorten(name), phrase("must not hold a string of more than %(most)s characters", most=MAX_STRING))
     return 0
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from django_ojs.told import told
+from django_ojs.messages import phrase
 
 MAX_TYPE_LENGTH = 255
 MAX_QUEUE_LENGTH = 128
 MAX_WORKER_ID_LENGTH = 255
 
-_JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+#: RFC 9562 gives the variant 8, 9, a or b; the examples 13.5 and 13.6 of the core specification have c and d.
+_JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89a-d][0-9a-f]{3}-[0-9a-f]{12}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 _TYPE_WITH_HYPHENS = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9\-.]*")
@@ -29,19 +30,19 @@ def check_type(value: object, hyphens: bool = False) -> str:
     if isinstance(value, str):
         if len(value) > MAX_TYPE_LENGTH:
             raise NameTooLong(
-                told("must have at most %(most)s characters, not %(number)s", most=MAX_TYPE_LENGTH, number=len(value))
+                phrase("must have at most %(most)s characters, not %(number)s", most=MAX_TYPE_LENGTH, number=len(value))
             )
         if (_TYPE_WITH_HYPHENS if hyphens else _TYPE).fullmatch(value):
             return value
     if hyphens:
         raise ValueError(
-            told(
+            phrase(
                 "must be one or more segments joined by dots, each of lowercase letters, digits, underscores and "
                 "hyphens and starting with a letter, such as email.send"
             )
         )
     raise ValueError(
-        told(
+        phrase(
             "must be one or more segments joined by dots, each of lowercase letters, digits and underscores "
             "and starting with a letter, such as email.send"
         )
@@ -53,23 +54,36 @@ def check_queue(value: object) -> str:
     if isinstance(value, str):
         if len(value) > MAX_QUEUE_LENGTH:
             raise NameTooLong(
-                told("must have at most %(most)s characters, not %(number)s", most=MAX_QUEUE_LENGTH, number=len(value))
+                phrase(
+                    "must have at most %(most)s characters, not %(number)s", most=MAX_QUEUE_LENGTH, number=len(value)
+                )
             )
         if _QUEUE.fullmatch(value):
             return value
     raise ValueError(
-        told("must be lowercase letters, digits, hyphens and dots, starting with a letter or digit, such as email-high")
+        phrase(
+            "must be lowercase letters, digits, hyphens and dots, starting with a letter or digit, such as email-high"
+        )
     )
 
 
 def is_job_id(text: object) -> bool:
-    """Whether `text` is a UUIDv7 in lowercase hexadecimal with hyphens."""
+    """Whether `text` is a UUIDv7 in lowercase hexadecimal with hyphens; of its variant c and d will do too."""
     return isinstance(text, str) and _JOB_ID.fullmatch(text) is not None
 
 
+def prefix(entry: str) -> str | None:
+    """What a pattern's names begin with: `mail.*` is `mail.`, `*` is ''; None where `entry` means one name exactly.
+
+    Every filter, limit and claim reads its job types by this, so that a pattern means the same at every door.
+    """
+    return entry[:-1] if entry.endswith("*") else None
+
+
 def covers(entry: str, job_type: str) -> bool:
-    """Whether a job type falls under an entry of a key: `mail.*` covers `mail.send`, not `mail`."""
-    return job_type.startswith(entry[:-1]) if entry.endswith(".*") else job_type == entry
+    """Whether a job type is this one, or falls under this pattern: `mail.*` covers `mail.send`, not `mail`."""
+    begin = prefix(entry)
+    return job_type == entry if begin is None else job_type.startswith(begin)
 
 
 def is_schema_uri(text: object) -> bool:
@@ -81,4 +95,6 @@ def check_worker_id(value: object) -> str:
     """`value` if it can name a worker: 1 to 255 printable characters. ValueError otherwise."""
     if isinstance(value, str) and 1 <= len(value) <= MAX_WORKER_ID_LENGTH and value.isprintable():
         return value
-    raise ValueError(told("must be 1 to %(most)s printable characters, such as host-1:4711", most=MAX_WORKER_ID_LENGTH))
+    raise ValueError(
+        phrase("must be 1 to %(most)s printable characters, such as host-1:4711", most=MAX_WORKER_ID_LENGTH)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from django_ojs.told import Told, told
+from django_ojs.messages import Phrase, phrase
 
 MIN, MAX = -100, 100
 
@@ -32,10 +32,10 @@ def _named(name: str, levels: Mapping[str, int]) -> int:
     raise ValueError(_allowed(levels))
 
 
-def _allowed(levels: Mapping[str, int]) -> Told:
+def _allowed(levels: Mapping[str, int]) -> Phrase:
     if levels:
-        return told(
+        return phrase(
             "must be an integer from %(minimum)s to %(maximum)s, or one of %(words)s",
             minimum=MIN, maximum=MAX, words=", ".join(levels),
         )  # fmt: skip
-    return told("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN, maximum=MAX)
+    return phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN, maximum=MAX)

@@ -10,11 +10,11 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_ojs import states
+from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
-from django_ojs.policies import attributes, durations, limits, retry, timeouts, unique
+from django_ojs.policies import attributes, durations, errorobjects, limits, ratelimit, retry, timeouts, unique
 from django_ojs.policies.source import Found, Source
 from django_ojs.states import State, Verb
 
@@ -46,7 +46,7 @@ def validate(document: object, *, complete: bool = False) -> list[Problem]:
         source = Source(document)
     except OJSError as error:
         return [*found, _of(error), *_system(document)]
-    now = dt.datetime.now(dt.UTC)
+    now = clock.now()
     values: dict[str, Any] = {}
     for name, read in _readers(source, now):
         try:
@@ -55,6 +55,7 @@ def validate(document: object, *, complete: bool = False) -> list[Problem]:
             found.append(_of(error))
     found += _inside(source.find("retry", "retry_policy", top=("retry",)), retry.parse)
     found += _inside(source.find("unique"), unique.parse)
+    found += _inside(source.find("rate_limit"), ratelimit.parse)
     found += _sizes(document)
     found += _key(source, values)
     found += _system(document)
@@ -90,7 +91,9 @@ def _readers(source: Source, now: dt.datetime) -> Iterator[tuple[str, Callable[[
 def _inside(place: Found, parse: Callable[[object, str], object]) -> list[Problem]:
     """All that is wrong with a policy: its reader again, without the member that it refused, until it is content."""
     found: list[Problem] = []
-    rest = dict(place.value) if isinstance(place.value, dict) else {}
+    if not isinstance(place.value, dict):
+        return found
+    rest = dict(place.value)
     while True:
         try:
             parse(rest, place.path)
@@ -146,7 +149,7 @@ def _system(document: Mapping[str, Any]) -> list[Problem]:
     """What the server writes, where the document has it (core 5.3)."""
     found: list[Problem] = []
     state = document.get("state")
-    if state is not None and state not in set(State):
+    if state is not None and state not in list(State):
         found.append(Problem("state", f"must be one of {', '.join(State)}", "Use the state as the server gave it."))
     for name in _COUNTS:
         value = document.get(name)
@@ -159,10 +162,33 @@ def _system(document: Mapping[str, Any]) -> list[Problem]:
             durations.parse_instant(document[name])
         except ValueError as error:
             found.append(Problem(name, str(error), "It is the server's; leave it out."))
-    for name, kind, word in (("error", dict, "object"), ("errors", list, "array")):
-        if document.get(name) is not None and not isinstance(document[name], kind):
-            found.append(Problem(name, f"must be an {word}", "It is the server's; leave it out."))
+    if document.get("error") is not None:
+        found += _error(document["error"], "error")
+    history = document.get("errors")
+    if isinstance(history, list):
+        found += [problem for index, error in enumerate(history) for problem in _error(error, f"errors[{index}]")]
+    elif history is not None:
+        found.append(Problem("errors", "must be an array", "It is the server's; leave it out."))
     return found
+
+
+def _error(error: object, path: str) -> Iterator[Problem]:
+    """What is wrong with an error object of an envelope (core 8.1)."""
+    hint = "It is the server's; leave it out."
+    for fault in errorobjects.faults(error, path, shown=True):
+        place = str(fault.details["field"])
+        yield Problem(place, fault.message.removeprefix(f"{place}: ").rstrip("."), hint)
+    if not isinstance(error, dict):
+        return
+    count = error.get("attempt")
+    if count is not None and not (is_integer(count) and count >= 0):
+        yield Problem(f"{path}.attempt", "must be an integer of at least 0", hint)
+    for name in ("occurred_at", "timestamp"):
+        try:
+            if error.get(name) is not None:
+                durations.parse_instant(error[name])
+        except ValueError as fault:
+            yield Problem(f"{path}.{name}", str(fault), hint)
 
 
 def _missing(name: str) -> Problem:
@@ -222,7 +248,7 @@ def _step(entry: object, path: str, possible: dict[str, frozenset[State]]) -> Pr
         words = ", ".join(sorted({*Verb, *_ALIASES, *_READS}))
         return Problem(path, f"{word!r:.40} is no operation", f"Use one of {words}.")
     wanted = given.get("state", given.get("to"))
-    if wanted is not None and wanted not in set(State):
+    if wanted is not None and wanted not in list(State):
         return Problem(f"{path}.state", "is no state", f"Use one of {', '.join(State)}.")
     if verb is Verb.PUSH and before is not None:
         return Problem(path, "pushes a job that exists already", "Name another job, or push once only.")

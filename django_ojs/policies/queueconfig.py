@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
-from django_ojs.policies import durations, names, ratelimit, retry
-from django_ojs.policies.faults import shorten
-from django_ojs.told import reason, told
+from django_ojs.jsontext import is_integer
+from django_ojs.messages import phrase, reason
+from django_ojs.policies import durations, ratelimit, retry
+from django_ojs.policies.faults import member_fault as fault
+from django_ojs.policies.readers import flag, integer, queue_name
 
 Reader = Callable[[Any, str], Any]
 
@@ -20,25 +22,15 @@ MAX_SECONDS = 10 * 365 * 86_400
 RETENTION = ("completed", "cancelled", "discarded")
 
 
-def fault(path: str, message: str, received: Any = None) -> InvalidRequest:
-    """The error for one faulty member of a configuration."""
-    problem = told("%(field)s: %(problem)s.", field=path, problem=message)
-    details = {
-        "field": path, "expected": message.removeprefix("must be "), "received": shorten(received),
-        "validation_errors": [{"path": path, "message": str(problem)}],
-    }  # fmt: skip
-    return InvalidRequest(problem, details=details)
-
-
 def check(given: object, path: str = "config") -> dict[str, Any]:
     """`given` if it is a valid, perhaps partial configuration; null takes a field back.
 
     Raises `InvalidRequest` that names the field. Unknown fields are kept as they are.
     """
     if not isinstance(given, dict):
-        raise fault(path, told('must be an object such as {"concurrency": 5}'), given)
+        raise fault(path, phrase('must be an object such as {"concurrency": 5}'), given)
     if jsontext.is_deeper(given, MAX_DEPTH):
-        raise fault(path, told("must not nest deeper than %(most)s levels", most=MAX_DEPTH))
+        raise fault(path, phrase("must not nest deeper than %(most)s levels", most=MAX_DEPTH))
     for name, value in given.items():
         if value is not None and name in _READERS:
             _READERS[name](value, name)
@@ -109,23 +101,10 @@ def _deep(config: Mapping[str, Any], *path: str) -> Any:
     return value
 
 
-def _integer(minimum: int, maximum: int = MAX_NUMBER) -> Reader:
-    def read(value: Any, path: str) -> int:
-        if not jsontext.is_integer(value) or not minimum <= value <= maximum:
-            raise fault(
-                path,
-                told("must be an integer from %(minimum)s to %(maximum)s", minimum=minimum, maximum=maximum),
-                value,
-            )
-        return int(value)
-
-    return read
-
-
 def _one_of(*words: str) -> Reader:
     def read(value: Any, path: str) -> str:
         if value not in words:
-            raise fault(path, told("must be one of %(words)s", words=", ".join(words)), value)
+            raise fault(path, phrase("must be one of %(words)s", words=", ".join(words)), value)
         return str(value)
 
     return read
@@ -143,27 +122,16 @@ def _seconds(value: Any, path: str) -> float:
 
 def _share(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise fault(path, told("must be a number from 0 to 1"), value)
+        raise fault(path, phrase("must be a number from 0 to 1"), value)
     return float(value)
-
-
-def _flag(value: Any, path: str) -> bool:
-    if not isinstance(value, bool):
-        raise fault(path, told("must be true or false"), value)
-    return value
 
 
 def _patterns(value: Any, path: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise fault(path, told('must be an array of names in which * stands for anything, such as ["email.*"]'), value)
+        raise fault(
+            path, phrase('must be an array of names in which * stands for anything, such as ["email.*"]'), value
+        )
     return value
-
-
-def _queue(value: Any, path: str) -> str:
-    try:
-        return names.check_queue(value)
-    except ValueError as error:
-        raise fault(path, reason(error), value) from error
 
 
 def _retry(value: Any, path: str) -> Any:
@@ -180,7 +148,7 @@ def _rate_limit(value: Any, path: str) -> Any:
 def _object(**members: Reader) -> Reader:
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, dict):
-            raise fault(path, told("must be an object"), value)
+            raise fault(path, phrase("must be an object"), value)
         for name, reader in members.items():
             if value.get(name) is not None:
                 reader(value[name], f"{path}.{name}")
@@ -191,26 +159,83 @@ def _object(**members: Reader) -> Reader:
 
 _overflow = _one_of("reject", "drop_oldest", "block")
 _READERS: dict[str, Reader] = {
-    "max_size": _integer(0),
-    "max_size_bytes": _integer(0),
+    "max_size": integer(0, MAX_NUMBER),
+    "max_size_bytes": integer(0, MAX_NUMBER),
     "overflow_policy": _overflow,
     "backpressure": _object(
-        max_depth=_integer(0), max_size_bytes=_integer(0), strategy=_overflow, warning_threshold=_share
+        max_depth=integer(0, MAX_NUMBER),
+        max_size_bytes=integer(0, MAX_NUMBER),
+        strategy=_overflow,
+        warning_threshold=_share,
     ),
-    "concurrency": _integer(0, ratelimit.MAX_NUMBER),
+    "concurrency": integer(0, ratelimit.MAX_NUMBER),
     "rate_limit": _rate_limit,
-    "visibility_timeout": _integer(1, MAX_SECONDS),
-    "default_timeout": _integer(1, MAX_SECONDS),
+    "visibility_timeout": integer(1, MAX_SECONDS),
+    "default_timeout": integer(1, MAX_SECONDS),
     "default_retry": _retry,
     "retention": _object(**dict.fromkeys(RETENTION, _seconds)),
-    "dead_letter": _object(retention=_object(max_age=_seconds, max_count=_integer(0))),
-    "dead_letter_queue": _queue,
-    "dead_letter_max_size": _integer(0),
+    "dead_letter": _object(retention=_object(max_age=_seconds, max_count=integer(0, MAX_NUMBER))),
+    "dead_letter_queue": queue_name,
+    "dead_letter_max_size": integer(0, MAX_NUMBER),
     "dead_letter_ttl": _seconds,
     "allowed_job_types": _patterns,
     "producers": _patterns,
-    "draining": _flag,
+    "draining": flag,
 }
 
 #: What a configuration may say; others are kept and mean nothing to this server.
 KEYS = tuple(_READERS)
+
+
+# The bounds of a queue (jobs 6).
+
+
+STRATEGIES = ("reject", "block", "drop_oldest")
+WARNING_THRESHOLD = 0.8
+
+
+class Bound(NamedTuple):
+    """The bounds of a queue. Jobs count until they end; None: no bound of this kind."""
+
+    max_depth: int | None = None
+    max_bytes: int | None = None
+    strategy: str = "reject"
+    warning: float = WARNING_THRESHOLD
+
+    def pressure(self, depth: int, size: int) -> float:
+        """How full the queue is, from 0 to 1, by the bound that is nearer."""
+        shares = [depth / self.max_depth] if self.max_depth else []
+        shares += [size / self.max_bytes] if self.max_bytes else []
+        return min(max(shares, default=0.0), 1.0)
+
+
+def bound_of(config: object) -> Bound | None:
+    """The bound in a queue's configuration, None where there is none; `backpressure` beats `max_size`.
+
+    What makes no sense is no bound: `config` was checked where it was set.
+    """
+    if not isinstance(config, Mapping):
+        return None
+    own = config.get("backpressure")
+    own = own if isinstance(own, Mapping) else {}
+    depth = _bound(own.get("max_depth")) or _bound(config.get("max_size"))
+    size = _bound(own.get("max_size_bytes")) or _bound(config.get("max_size_bytes"))
+    if depth is None and size is None:
+        return None
+    strategy = own.get("strategy") or config.get("overflow_policy")
+    warning = own.get("warning_threshold")
+    return Bound(
+        depth,
+        size,
+        strategy if strategy in STRATEGIES else "reject",
+        _warning(warning),
+    )
+
+
+def _bound(value: Any) -> int | None:
+    return int(value) if is_integer(value) and value > 0 else None
+
+
+def _warning(value: Any) -> float:
+    sensible = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return float(value) if sensible else WARNING_THRESHOLD

@@ -10,12 +10,15 @@ from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import durations
 from django_ojs.policies.faults import fault as envelope_fault
-from django_ojs.told import reason, told
 
 MAX_KEY_LENGTH = 255
 MAX_NUMBER = 1_000_000_000
+#: What a window, such as `rate`, may have on the wire, and what a policy may have.
+WINDOW_MEMBERS = frozenset({"limit", "period", "period_ms", "period_seconds"})
+MEMBERS = WINDOW_MEMBERS | {"key", "scope", "concurrency", "rate", "throttle", "max_per_second", "on_limit"}
 ON_LIMIT = ("wait", "reschedule", "drop")
 
 _KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*")
@@ -74,7 +77,7 @@ def is_key(text: object) -> bool:
 def parse(given: object, path: str = "rate_limit", *, fault: Fault = envelope_fault) -> RatePolicy:
     """The policy in any of its forms; `fault` makes the error for a bad one (400)."""
     if not isinstance(given, dict):
-        raise fault(path, told('must be an object such as {"key": "mail", "concurrency": 5}'), given)
+        raise fault(path, phrase('must be an object such as {"key": "mail", "concurrency": 5}'), given)
     given = {name: value for name, value in given.items() if value is not None}
     key = _key(given, path, fault)
     if not key and "max_per_second" in given:
@@ -86,7 +89,9 @@ def parse(given: object, path: str = "rate_limit", *, fault: Fault = envelope_fa
     policy = RatePolicy(key, _concurrency(given, path, fault), rate, throttle, _on_limit(given, path, fault))
     if not (policy.limits or key):
         raise fault(
-            path, told("must name a key, or one of concurrency, rate, throttle, limit and max_per_second"), given
+            path,
+            phrase("must name a key, or one of concurrency, rate, throttle, limit and max_per_second"),
+            given,
         )
     return policy
 
@@ -109,16 +114,16 @@ def from_json(text: str) -> RatePolicy:
 
 def _key(given: dict[str, Any], path: str, fault: Fault) -> str:
     key = given.get("key", "")
-    if key and not is_key(key):
-        message = told(
+    if key != "" and not is_key(key):
+        message = phrase(
             "must be 1 to %(most)s letters, digits and . _ : -, beginning with a letter or digit", most=MAX_KEY_LENGTH
         )
         raise fault(f"{path}.key", message, key)
     scope = given.get("scope")
     if scope not in (None, "tenant", "global"):
-        raise fault(f"{path}.scope", told("must be tenant or global"), scope)
+        raise fault(f"{path}.scope", phrase("must be tenant or global"), scope)
     if not key and not given.keys() & {"max_per_second", "limit", "concurrency", "rate", "throttle"}:
-        raise fault(f"{path}.key", told("must name the limit that jobs share, such as mail"), given.get("key"))
+        raise fault(f"{path}.key", phrase("must name the limit that jobs share, such as mail"), given.get("key"))
     return str(key)
 
 
@@ -133,7 +138,7 @@ def _rate(given: dict[str, Any], path: str, fault: Fault) -> Window | None:
 
 def _window(given: object, path: str, fault: Fault) -> Window:
     if not isinstance(given, dict):
-        raise fault(path, told('must be an object such as {"limit": 10, "period": "PT1M"}'), given)
+        raise fault(path, phrase('must be an object such as {"limit": 10, "period": "PT1M"}'), given)
     return Window(_number(given.get("limit"), f"{path}.limit", fault), _period(given, path, fault))
 
 
@@ -149,13 +154,13 @@ def _period(given: dict[str, Any], path: str, fault: Fault) -> int:
     except ValueError as error:
         raise fault(f"{path}.period", reason(error), period) from error
     if ms == 0:
-        raise fault(f"{path}.period", told("must be longer than zero"), period)
+        raise fault(f"{path}.period", phrase("must be longer than zero"), period)
     return ms
 
 
 def _per_second(value: object, path: str, fault: Fault) -> Window:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.000_001 <= value <= 1_000_000:
-        raise fault(path, told("must be a positive number of starts in a second"), value)
+        raise fault(path, phrase("must be a positive number of starts in a second"), value)
     return Window(int(value), 1_000) if float(value).is_integer() else Window(1, max(1, round(1_000 / value)))
 
 
@@ -169,7 +174,7 @@ def _concurrency(given: dict[str, Any], path: str, fault: Fault) -> int | None:
 def _on_limit(given: dict[str, Any], path: str, fault: Fault) -> str:
     value = given.get("on_limit", "wait")
     if value not in ON_LIMIT:
-        raise fault(f"{path}.on_limit", told("must be one of %(words)s", words=", ".join(ON_LIMIT)), value)
+        raise fault(f"{path}.on_limit", phrase("must be one of %(words)s", words=", ".join(ON_LIMIT)), value)
     return str(value)
 
 
@@ -177,7 +182,7 @@ def _number(value: object, path: str, fault: Fault, minimum: int = 1) -> int:
     if not jsontext.is_integer(value) or not minimum <= value <= MAX_NUMBER:
         raise fault(
             path,
-            told("must be an integer from %(minimum)s to %(maximum)s", minimum=minimum, maximum=MAX_NUMBER),
+            phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=minimum, maximum=MAX_NUMBER),
             value,
         )
     return int(value)

@@ -60,7 +60,7 @@ class Rules:
         return self._keys is not None
 
     def hidden(self, job_type: str, meta: Any = None) -> frozenset[str]:
-        """The parts of a job of this type that nobody may see."""
+        """The parts of a job of this type that no reader may see."""
         if self.classified and isinstance(meta, dict) and meta.get("data_classification") in CLASSIFIED:
             return PARTS
         found: frozenset[str] = frozenset()
@@ -174,7 +174,7 @@ def error(job_type: str, value: Any) -> Any:
 
 
 def progress(report: dict[str, Any], job_type: str, meta: Any) -> dict[str, Any]:
-    """What `operations.progress.describe` says; `meta` None where it is not at hand."""
+    """What `jobs.progress.describe` says; `meta` None where it is not at hand."""
     rules = active()
     if rules is None:
         return report

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from django_ojs import jsontext
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import durations
 from django_ojs.policies.faults import fault, retry_fault
-from django_ojs.told import reason, told
 
 MAX_ATTEMPTS = 2_147_483_647  #: the largest `max_attempts`: what every database's integer column holds
 
@@ -45,6 +45,9 @@ class Outcome(StrEnum):
     DEAD_LETTER = "dead_letter"  #: `discarded`, in the dead letter queue
 
 
+#: The codes by which a handler ends its job for good.
+_VERDICTS = {"DISCARD": Outcome.DISCARD, "FAIL": Outcome.DISCARD, "DEAD_LETTER": Outcome.DEAD_LETTER}
+
 DEFAULT = RetryPolicy()
 _NAMES = frozenset(field.name for field in fields(RetryPolicy))
 
@@ -55,7 +58,7 @@ def parse(given: object, path: str = "retry") -> dict[str, Any]:
     Raises InvalidPayload (400) where `given` is not an object, InvalidRetryPolicy (422) for a bad value.
     """
     if not isinstance(given, dict):
-        raise fault(path, told('must be an object such as {"max_attempts": 5}'), given)
+        raise fault(path, phrase('must be an object such as {"max_attempts": 5}'), given)
     parsed: dict[str, Any] = {}
     for name, spellings in _SPELLINGS.items():
         for key, read in spellings:
@@ -121,17 +124,22 @@ def is_non_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
     return any(_matches(entry, text) for entry in policy.non_retryable for text in candidates)
 
 
+def is_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
+    """Whether an attempt that ended with `error` is worth another one, however many are left (jobs 1.4)."""
+    code = error.get("code")
+    if code in _VERDICTS:
+        return False
+    hopeless = is_non_retryable(policy, error) or (error.get("retryable") is False and code != "RETRY")
+    return not hopeless or _is_shutdown(error)
+
+
 def decide(policy: RetryPolicy, error: Mapping[str, Any], attempt: int, requeue: bool = False) -> Outcome:
     """What becomes of a job whose `attempt` failed with `error`: the first matching row of jobs 1.4."""
-    code = error.get("code")
     if requeue:
         return Outcome.REQUEUE
-    if code in ("DISCARD", "FAIL"):
-        return Outcome.DISCARD
-    if code == "DEAD_LETTER":
-        return Outcome.DEAD_LETTER
-    hopeless = is_non_retryable(policy, error) or (error.get("retryable") is False and code != "RETRY")
-    if attempt < max(1, policy.max_attempts) and (not hopeless or _is_shutdown(error)):
+    if verdict := _VERDICTS.get(str(error.get("code"))):
+        return verdict
+    if attempt < max(1, policy.max_attempts) and is_retryable(policy, error):
         return Outcome.RETRY
     return Outcome.DISCARD if policy.on_exhaustion == "discard" else Outcome.DEAD_LETTER
 
@@ -165,7 +173,7 @@ def _raw_ms(policy: RetryPolicy, number: int) -> float:
 def _check_order(layer: Mapping[str, Any], path: str) -> None:
     initial, largest = layer.get("initial_ms"), layer.get("max_ms")
     if initial is not None and largest is not None and largest < initial:
-        message = told("must be at least the initial interval (%(least)s)", least=durations.format_iso(initial))
+        message = phrase("must be at least the initial interval (%(least)s)", least=durations.format_iso(initial))
         raise retry_fault(f"{path}.max_interval", message, durations.format_iso(largest))
 
 
@@ -179,20 +187,20 @@ def _read(read: Callable[[Any], Any], value: object, path: str) -> Any:
 def _attempts(value: object) -> int:
     if jsontext.is_integer(value) and 0 <= value <= MAX_ATTEMPTS:
         return int(value)
-    raise ValueError(told("must be an integer from %(minimum)s to %(maximum)s", minimum=0, maximum=MAX_ATTEMPTS))
+    raise ValueError(phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=0, maximum=MAX_ATTEMPTS))
 
 
 def _interval(value: object) -> int:
     ms = durations.parse_duration_ms(value)
     if ms == 0:
-        raise ValueError(told("must be longer than zero"))
+        raise ValueError(phrase("must be longer than zero"))
     return ms
 
 
 def _interval_ms(value: object) -> int:
     if jsontext.is_integer(value) and value > 0:
         return min(int(value), durations.MAX_MS)
-    raise ValueError(told("must be a positive integer of milliseconds"))
+    raise ValueError(phrase("must be a positive integer of milliseconds"))
 
 
 def _coefficient(value: object) -> float:
@@ -203,26 +211,26 @@ def _coefficient(value: object) -> float:
             number = float("inf")
         if 1.0 <= number < float("inf"):
             return number
-    raise ValueError(told("must be a number of at least 1.0"))
+    raise ValueError(phrase("must be a number of at least 1.0"))
 
 
 def _boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise ValueError(told("must be true or false"))
+    raise ValueError(phrase("must be true or false"))
 
 
 def _strings(value: object) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):
         return tuple(value)
-    raise ValueError(told("must be an array of non-empty strings"))
+    raise ValueError(phrase("must be an array of non-empty strings"))
 
 
 def _one_of(words: Mapping[str, str]) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and value in words:
             return words[value]
-        raise ValueError(told("must be one of %(words)s", words=", ".join(words)))
+        raise ValueError(phrase("must be one of %(words)s", words=", ".join(words)))
 
     return read
 
@@ -244,3 +252,6 @@ _SPELLINGS: dict[str, tuple[tuple[str, Callable[[Any], Any]], ...]] = {
     "on_exhaustion": (("on_exhaustion", _one_of({"discard": "discard", "dead_letter": "dead_letter"})),),
     "strategy": (("backoff_strategy", _strategy), ("backoff_type", _strategy), ("strategy", _strategy)),
 }
+
+#: What a policy may have on the wire.
+MEMBERS = frozenset(key for spellings in _SPELLINGS.values() for key, _ in spellings)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django_ojs.jsontext import is_integer
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import durations
 from django_ojs.policies.faults import fault
 from django_ojs.policies.source import OTHER_TIMEOUTS, Found, Source
-from django_ojs.told import reason, told
 
 
 def execution(source: Source, extra: dict[str, Any]) -> int | None:
@@ -53,7 +53,7 @@ def others(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> dic
         if name == "total_timeout" and timeout_ms is not None and ms < timeout_ms:
             raise fault(
                 found.path,
-                told("must not be shorter than the execution timeout (%(timeout_ms)s ms)", timeout_ms=timeout_ms),
+                phrase("must not be shorter than the execution timeout (%(timeout_ms)s ms)", timeout_ms=timeout_ms),
                 found.value,
             )
         extra[found.path.removeprefix("options.")] = found.value
@@ -68,9 +68,9 @@ def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:
         return _duration(value, path)
     factor, unit = (1, "milliseconds") if in_ms else (1_000, "seconds")
     if not is_integer(value) or value < least:
-        raise fault(path, told("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value)
+        raise fault(path, phrase("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value)
     if value > (most := durations.MAX_MS // factor):
-        raise fault(path, told("must be an integer of %(unit)s, at most %(most)s", unit=unit, most=most), value)
+        raise fault(path, phrase("must be an integer of %(unit)s, at most %(most)s", unit=unit, most=most), value)
     return int(value) * factor
 
 
@@ -80,5 +80,5 @@ def _duration(value: str, path: str) -> int:
     except ValueError as error:
         raise fault(path, reason(error), value) from error
     if ms == 0:
-        raise fault(path, told("must be longer than zero"), value)
+        raise fault(path, phrase("must be longer than zero"), value)
     return ms

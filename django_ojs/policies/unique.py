@@ -1,8 +1,9 @@
-"""Unique policies: what a client may say, which job counts as the same, and when it is in the way (jobs 2)."""
+"""Unique policies: read them, make the key of a job, and say which jobs conflict (jobs 2)."""
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +11,23 @@ from enum import StrEnum
 from typing import Any
 
 from django_ojs import states
-from django_ojs.errors import InvalidRequest
 from django_ojs.jsontext import is_integer
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import durations
 from django_ojs.policies.canonical import canonical
-from django_ojs.policies.faults import shorten
+from django_ojs.policies.faults import member_fault, shorten
 from django_ojs.states import State
-from django_ojs.told import reason, told
 
 #: What `keys` may hold. `version` is no dimension of `key`: arguments are often called so.
 DIMENSIONS = ("type", "queue", "args", "meta", "version")
+#: What a policy may have on the wire.
+MEMBERS = frozenset({"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "period_seconds", "states",
+                     "on_conflict", "conflict_policy"})  # fmt: skip
 _IN_KEY = frozenset({"type", "queue", "args", "meta"})
 DEFAULT_STATES = states.LIVE
+
+#: The 400 of a malformed policy.
+fault = functools.partial(member_fault, validation="unique_policy")
 
 
 class Strategy(StrEnum):
@@ -52,7 +58,12 @@ class UniquePolicy:
         """Whether a job with the same key, in this state and of this age, is in the way (jobs 2.4)."""
         if state not in self.states:
             return False
-        return self.period_ms is None or now < created_at + dt.timedelta(milliseconds=self.period_ms)
+        until = self.until(created_at)
+        return until is None or now < until
+
+    def until(self, created_at: dt.datetime) -> dt.datetime | None:
+        """When a job made then stops being in the way, whatever its state; None where only its state decides."""
+        return None if self.period_ms is None else created_at + dt.timedelta(milliseconds=self.period_ms)
 
 
 def parse(given: object, path: str = "unique") -> UniquePolicy:
@@ -61,17 +72,17 @@ def parse(given: object, path: str = "unique") -> UniquePolicy:
     Raises InvalidRequest (400, jobs 2.1) with the path of the member at fault.
     """
     if not isinstance(given, dict):
-        raise fault(path, told('must be an object such as {"keys": ["type", "args"]}'), given)
+        raise fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), given)
     dimensions, args_names = _dimensions(given, path)
     wanted = _names(given, "args_keys", path)
     if wanted and "args" not in dimensions:
-        raise fault(f"{path}.args_keys", told("needs args among the keys"), given["args_keys"])
+        raise fault(f"{path}.args_keys", phrase("needs args among the keys"), given["args_keys"])
     meta_names = _names(given, "meta_keys", path) or ()
     if ("meta" in dimensions) != bool(meta_names):
         given_keys = given.get("meta_keys")
         if "meta" in dimensions:
-            raise fault(f"{path}.meta_keys", told("must name at least one key of meta"), given_keys)
-        raise fault(f"{path}.meta_keys", told("needs meta among the keys"), given_keys)
+            raise fault(f"{path}.meta_keys", phrase("must name at least one key of meta"), given_keys)
+        raise fault(f"{path}.meta_keys", phrase("needs meta among the keys"), given_keys)
     return UniquePolicy(
         dimensions=dimensions | {"type"},
         args_names=wanted or args_names,
@@ -103,24 +114,12 @@ def key(
     return hashlib.sha256(canonical(seen).encode()).hexdigest()
 
 
-def fault(path: str, message: str, received: Any = None) -> InvalidRequest:
-    """The 400 of a malformed policy; `message` begins after the member's name, without a full stop."""
-    details = {
-        "field": path,
-        "expected": message.removeprefix("must be "),
-        "received": shorten(received),
-        "validation": "unique_policy",
-        "validation_errors": [{"path": path, "message": f"{path}: {message}."}],
-    }
-    return InvalidRequest(told("%(field)s: %(problem)s.", field=path, problem=message), details=details)
-
-
 def _dimensions(given: Mapping[str, Any], path: str) -> tuple[frozenset[str], tuple[str, ...] | None]:
     """`keys` are dimensions; `key` are dimensions in some clients and fields of the arguments in others (2.2)."""
     if keys := _names(given, "keys", path):
         for name in keys:
             if name not in DIMENSIONS:
-                raise fault(f"{path}.keys", told("must be some of %(words)s", words=", ".join(DIMENSIONS)), name)
+                raise fault(f"{path}.keys", phrase("must be some of %(words)s", words=", ".join(DIMENSIONS)), name)
         return frozenset(keys), None
     if given.get("keys") is None and (names := _names(given, "key", path)):
         if _IN_KEY.issuperset(names):
@@ -134,7 +133,7 @@ def _names(given: Mapping[str, Any], member: str, path: str) -> tuple[str, ...] 
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
-        raise fault(f"{path}.{member}", told("must be an array of non-empty strings"), value)
+        raise fault(f"{path}.{member}", phrase("must be an array of non-empty strings"), value)
     return tuple(dict.fromkeys(value))
 
 
@@ -147,7 +146,7 @@ def _selected(policy: UniquePolicy, args: Sequence[Any], path: str) -> Any:
         missing = next(name for name in policy.args_names if name not in found)
         raise fault(
             f"{path}.args_keys",
-            told("must name what the arguments have; none has %(missing)s", missing=repr(shorten(missing))),
+            phrase("must name what the arguments have; none has %(missing)s", missing=repr(shorten(missing))),
             missing,
         )
     return found or list(args)
@@ -170,7 +169,7 @@ def _period(given: Mapping[str, Any], path: str) -> int | None:
             continue
         if unit_ms:
             if not is_integer(value) or value < 1:
-                raise fault(f"{path}.{member}", told("must be a positive integer"), value)
+                raise fault(f"{path}.{member}", phrase("must be a positive integer"), value)
             return min(int(value) * unit_ms, durations.MAX_MS)
         return _duration(value, f"{path}.{member}")
     return None
@@ -182,7 +181,7 @@ def _duration(value: Any, path: str) -> int:
     except ValueError as error:
         raise fault(path, reason(error), value) from error
     if ms == 0:
-        raise fault(path, told("must be longer than zero"), value)
+        raise fault(path, phrase("must be longer than zero"), value)
     return ms
 
 
@@ -192,7 +191,7 @@ def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
         return DEFAULT_STATES
     for name in names:
         if name not in set(State):
-            raise fault(f"{path}.states", told("must be some of %(words)s", words=", ".join(State)), name)
+            raise fault(f"{path}.states", phrase("must be some of %(words)s", words=", ".join(State)), name)
     return frozenset(map(State, names))
 
 
@@ -201,6 +200,6 @@ def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
         value = given.get(member)
         if value is not None:
             if not isinstance(value, str) or value not in _STRATEGIES:
-                raise fault(f"{path}.{member}", told("must be one of %(words)s", words=", ".join(_STRATEGIES)), value)
+                raise fault(f"{path}.{member}", phrase("must be one of %(words)s", words=", ".join(_STRATEGIES)), value)
             return _STRATEGIES[value]
     return Strategy.REJECT

@@ -9,10 +9,10 @@ letters until nothing more follows and says which jobs are to be enqueued.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ON_COMPLETE, ON_SUCCESS, ON_FAILURE = "on_complete", "on_success", "on_failure"
 #: The callbacks, in the order in which they are enqueued.
@@ -224,3 +224,44 @@ def _delivery(graph: Graph, position: int) -> tuple[int, int]:
     node = graph.nodes[position]
     rank = CALLBACKS.index(node.trigger) + 1 if node.trigger else 0
     return (rank, node.place) if graph.free else (0, position)
+
+
+# Which results a node learns of, and what the result of a nested workflow is (orchestration 1.7).
+
+
+def sources(graph: Graph, position: int) -> list[int]:
+    """The positions whose results this node hears, in order.
+
+    A chain's step hears all steps before it, anything else what it needs; what needs nothing hears what the
+    workflow around it hears.
+    """
+    node = graph.nodes[position]
+    if node.scope < 0:
+        return []
+    if graph.nodes[node.scope].kind == "chain" and not node.trigger:
+        before = [child for child in graph.members(node.scope) if graph.nodes[child].place < node.place]
+    else:
+        before = list(node.needs)
+    return before or sources(graph, node.scope)
+
+
+def leaves(graph: Graph, position: int, *, last: bool = True) -> Iterator[int]:
+    """The jobs of which this node's result is made; with `last` False, all jobs in it."""
+    node = graph.nodes[position]
+    if node.kind == "job":
+        yield position
+        return
+    members = graph.members(position)
+    for child in members[-1:] if last and node.kind == "chain" else members:
+        yield from leaves(graph, child, last=last)
+
+
+def value_of(graph: Graph, position: int, value: Callable[[int], Any]) -> Any:
+    """The result of a node, given those of the jobs: a nested chain's is its last step's, others have one per part."""
+    node = graph.nodes[position]
+    if node.kind == "job":
+        return value(position)
+    members = graph.members(position)
+    if node.kind == "chain":
+        return value_of(graph, members[-1], value)
+    return {str(number): value_of(graph, child, value) for number, child in enumerate(members)}

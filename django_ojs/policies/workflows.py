@@ -1,26 +1,26 @@
-"""From every shape in which clients send a workflow to one plan (orchestration 1.2 and 1.3).
+"""Reads a workflow in every form in which clients send it, and makes one plan of it (orchestration 1.2 and 1.3).
 
 `parse` checks the whole request before anything is stored: structure, ids, dependencies, cycles, sizes, and
-every job's envelope. The job documents of a plan carry the workflow's options below their own.
+every job's envelope. The job documents of a plan carry the workflow's options below their own, and the priority of the
+roots of the workflow unless they have one: roots are the jobs that wait for nothing.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from django_ojs import envelope
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, OJSError, Unsupported
-from django_ojs.policies import workflowids
 from django_ojs.policies.faults import shorten
 from django_ojs.policies.faults import workflow_fault as fault
-from django_ojs.policies.workflowgraph import CALLBACKS, Graph, Node
-from django_ojs.policies.workflowoptions import inherit, leaf
-from django_ojs.policies.workflowpriority import inherited, with_priority
+from django_ojs.policies.source import OTHER_TIMEOUTS
+from django_ojs.policies.workflowgraph import CALLBACKS, ROOT, Graph, Node
 
 KINDS = ("chain", "group", "batch")
 MAX_DEPTH = 10  #: nested workflows, the outermost included
@@ -66,7 +66,7 @@ def parse(document: object, *, now: dt.datetime) -> Plan:
     for step in plan.steps:
         if step.document is not None:
             priorities[step.position] = _check_job(step, now)
-    roots = inherited(plan.graph.nodes, priorities)
+    roots = inherited_priorities(plan.graph.nodes, priorities)
     for step in plan.steps:
         if step.document is not None and step.position in roots:
             step.document = with_priority(step.document, roots[step.position])
@@ -108,8 +108,8 @@ class _Builder:
         key, items = _items(document, path)
         options = inherit(inherited, document, path)
         prefix = "" if scope == 0 else f"{self.steps[-1].id}."
-        ids = workflowids.ids(items, prefix + ("step" if kind == "chain" else "job"))
-        workflowids.needs(items, ids, f"{path}.{key}")  # checked; the type of the workflow decides
+        ids = step_ids(items, prefix + ("step" if kind == "chain" else "job"))
+        dependencies(items, ids, f"{path}.{key}")  # checked; the type of the workflow decides
         members: list[int] = []
         for index, item in enumerate(items):
             needs = tuple(members[-1:]) if kind == "chain" else ()
@@ -158,15 +158,15 @@ class _Builder:
         for index, item in enumerate(items):
             if is_nested(item):
                 raise fault(f"{place}[{index}]", "nests a workflow, which needs a workflow with a type around it")
-        ids = workflowids.ids(items, "step")
-        needs = workflowids.needs(items, ids, place, named=True)
-        positions = {index: rank for rank, index in enumerate(workflowids.sorted_by_needs(needs, place), start=1)}
-        triggers = [workflowids.trigger(item, ids[i], needs[i]) for i, item in enumerate(items)]
+        ids = step_ids(items, "step")
+        needs = dependencies(items, ids, place, named=True)
+        positions = {index: rank for rank, index in enumerate(sorted_by_needs(needs, ids, place), start=1)}
+        triggers = [trigger_of(item, ids[i], needs[i]) for i, item in enumerate(items)]
         for index in positions:
             wanted = tuple(positions[need] for need in needs[index])
             node = Node("job", 0, index, wanted, triggers[index])
             self._job(items[index], ids[index], node, f"{place}[{index}]", options)
-        return workflowids.inferred_type(needs, triggers)
+        return inferred_type(needs, triggers)
 
     def _refuse_repeated_ids(self) -> None:
         seen: set[str] = set()
@@ -243,3 +243,217 @@ def _name(document: dict[str, Any]) -> str:
     if not isinstance(name, str) or len(name) > MAX_NAME or not name.isprintable():
         raise fault("$.name", f"must be a printable text of at most {MAX_NAME} characters", received=shorten(name))
     return name
+
+
+# Step ids and the dependencies between them: unique, known, without a cycle.
+
+
+MAX_STEP_ID = 255
+
+
+def step_ids(items: Sequence[dict[str, Any]], word: str) -> list[str]:
+    """The id of each item: its own, else its name where that is free, else `word-{index}`; '' for a faulty one."""
+    own = [item.get("id") for item in items]
+    taken = {value for value in own if isinstance(value, str)}
+    found: list[str] = []
+    for index, item in enumerate(items):
+        value = own[index]
+        if value is None:
+            names = (item.get("name"), f"{word}-{index}", f"{word}-{index}.{len(items)}")
+            value = next(name for name in names if _is_id(name) and name not in taken)
+        found.append(str(value) if _is_id(value) else "")
+        taken.add(found[-1])
+    return found
+
+
+def dependencies(
+    items: Sequence[dict[str, Any]], names: Sequence[str], path: str, *, named: bool = False
+) -> list[tuple[int, ...]]:
+    """The items that each item depends on, by index; `path` is that of the array, for errors.
+
+    Raises InvalidWorkflow for a faulty or repeated id and a dependency on nothing, on itself or in a circle;
+    with `named` also for a step without an id where steps depend on each other.
+    """
+    places: dict[str, int] = {}
+    depends = any(item.get("depends_on") for item in items)
+    for index, name in enumerate(names):
+        if not name:
+            message = f"must be a printable text of 1 to {MAX_STEP_ID} characters"
+            raise fault(f"{path}[{index}].id", message, received=shorten(items[index].get("id")))
+        if named and depends and items[index].get("id") is None and items[index].get("name") is None:
+            raise fault(f"{path}[{index}].id", "is needed where steps depend on each other")
+        if name in places:
+            raise fault(f"{path}[{index}].id", f"repeats the id {shorten(name)}")
+        places[name] = index
+    found = [_needs_of(item.get("depends_on"), i, places, f"{path}[{i}].depends_on") for i, item in enumerate(items)]
+    if depends:
+        sorted_by_needs(found, names, path)
+    return found
+
+
+def sorted_by_needs(needs: Sequence[tuple[int, ...]], names: Sequence[str], path: str) -> list[int]:
+    """Indexes in an order in which each comes after what it needs.
+
+    Raises InvalidWorkflow for a cycle, described by the `names` of its steps.
+    """
+    sorter = TopologicalSorter(dict(enumerate(needs)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        last, *_ = found = list(error.args[1])
+        cycle = [names[index] for index in reversed(found)]
+        steps = " → ".join(map(shorten, cycle))
+        message = f"closes a circle of steps, in which each needs the next ({steps})"
+        raise fault(f"{path}[{last}].depends_on", message, cycle=cycle) from None
+    order: list[int] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        order += ready
+        sorter.done(*ready)
+    return order
+
+
+def trigger_of(item: dict[str, Any], name: str, needs: tuple[int, ...]) -> str:
+    """Which callback a step of the free form is, by its marker or its id; '' for an ordinary step."""
+    if not needs:
+        return ""
+    options = item.get("options")
+    marker = options.get("callback_type") if isinstance(options, dict) else None
+    for word in (marker, name):
+        if isinstance(word, str) and word.replace("-", "_") in CALLBACKS:
+            return word.replace("-", "_")
+    return ""
+
+
+def inferred_type(needs: Sequence[tuple[int, ...]], triggers: Sequence[str]) -> str:
+    """What a workflow of the free form is called."""
+    if any(triggers):
+        plain = all(not need for need, trigger in zip(needs, triggers, strict=True) if not trigger)
+        return "batch" if plain else "dag"
+    if len(needs) == 1 or all(need == ((i - 1,) if i else ()) for i, need in enumerate(needs)):
+        return "chain"
+    return "group" if not any(needs) else "dag"
+
+
+def _needs_of(given: Any, index: int, places: dict[str, int], path: str) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        raise fault(path, "must be an array of step ids", received=shorten(given))
+    for number, name in enumerate(given):
+        if not isinstance(name, str) or name not in places:
+            raise fault(f"{path}[{number}]", f"names the unknown step {shorten(name)}", received=shorten(name))
+        if places[name] == index:
+            raise fault(f"{path}[{number}]", "names its own step")
+    return tuple(dict.fromkeys(places[name] for name in given))
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_STEP_ID and value.isprintable()
+
+
+# What a workflow's options mean for its jobs: item options > item members > workflow options.
+
+
+#: Spellings of one attribute: who gives one of them overrides all of them.
+_ALIASES = (
+    frozenset({"timeout", "timeout_ms"}),
+    frozenset({"retry", "retry_policy"}),
+    frozenset({"scheduled_at", "delay_until"}),
+    frozenset({"visibility_timeout", "visibility_timeout_ms"}),
+    *(frozenset({name, f"{name}_ms"}) for name in OTHER_TIMEOUTS),
+)
+_META = ("meta", "metadata")
+#: Members of an item that describe its place in the workflow.
+_STRUCTURE = frozenset({"id", "name", "depends_on"})
+
+
+def inherit(inherited: dict[str, Any], document: dict[str, Any], path: str) -> dict[str, Any]:
+    """The options that the parts of a workflow get: its own over those of the workflow around it."""
+    own = document.get("options")
+    if own is None:
+        return inherited
+    if not isinstance(own, dict):
+        raise fault(f"{path}.options", "must be an object")
+    return _over(inherited, own)
+
+
+def leaf(item: dict[str, Any], inherited: dict[str, Any], path: str) -> dict[str, Any]:
+    """The envelope of a job: what the item says, and below it what the workflow says."""
+    document = {name: value for name, value in item.items() if name not in _STRUCTURE}
+    own = document.pop("options", None)
+    if own is not None and not isinstance(own, dict):
+        raise fault(f"{path}.options", "must be an object")
+    options = {name: value for name, value in (own or {}).items() if name != "callback_type"}
+    given = {name for source in (document, options) for name, value in source.items() if value is not None}
+    hidden = {*_META, "callback_type"}
+    options |= {n: value for n, value in inherited.items() if n not in hidden and not given & _spellings(n)}
+    below = _meta(inherited)
+    if below:
+        own_meta = document.get("meta")
+        document["meta"] = below | own_meta if isinstance(own_meta, dict) else own_meta or below
+    return document | {"options": options} if options else document
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    given = {name for name, value in above.items() if value is not None}
+    kept = {name: value for name, value in below.items() if name not in _META and not given & _spellings(name)}
+    return kept | {name: value for name, value in above.items() if name not in _META} | _merged_meta(below, above)
+
+
+def _merged_meta(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    meta = _meta(below) | _meta(above)
+    broken = {name: above[name] for name in _META if above.get(name) is not None and not isinstance(above[name], dict)}
+    return ({"meta": meta} if meta else {}) | broken
+
+
+def _meta(options: dict[str, Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for name in _META:
+        if isinstance(options.get(name), dict):
+            merged |= options[name]
+    return merged
+
+
+def _spellings(name: str) -> frozenset[str]:
+    return next((group for group in _ALIASES if name in group), frozenset({name}))
+
+
+# Priorities: what comes after several jobs, such as a callback, has the highest of theirs (jobs 3).
+
+
+def inherited_priorities(nodes: Sequence[Node], priorities: Mapping[int, int]) -> dict[int, int]:
+    """The priority of its roots for every job that waits for something, by position.
+
+    `priorities` are those of all jobs as they were given, 0 where none was. Positions grow from a composite to its
+    parts and from a step to what needs it.
+    """
+    #: What the parts of a composite inherit; absent where they are roots themselves.
+    passed: dict[int, int] = {}
+    #: The highest priority of the roots that a node descends from, or that it holds.
+    highest: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for position, node in enumerate(nodes):
+        if node.needs:
+            passed[position] = max(highest[need] for need in node.needs)
+        elif node.scope in passed:
+            passed[position] = passed[node.scope]
+        if position in passed:
+            highest[position] = passed[position]
+            if node.kind == "job":
+                found[position] = passed[position]
+        elif node.kind == "job":
+            highest[position] = priorities[position]
+            scope = node.scope
+            while scope > ROOT:
+                highest[scope] = max(highest.get(scope, priorities[position]), priorities[position])
+                scope = nodes[scope].scope
+    return found
+
+
+def with_priority(document: dict[str, Any], priority: int) -> dict[str, Any]:
+    """The envelope of a step with this priority, or as it is where one is given, also by the workflow's options."""
+    options = document.get("options") or {}
+    if document.get("priority") is not None or options.get("priority") is not None:
+        return document
+    return {**document, "priority": priority}

@@ -12,7 +12,7 @@ import re
 import zoneinfo
 from functools import lru_cache
 
-from django_ojs.told import told
+from django_ojs.messages import phrase
 
 UTC_NAME = "UTC"
 
@@ -40,12 +40,12 @@ def check(name: object) -> str:
     if isinstance(name, str):
         if name == UTC_NAME or name in names():
             return name
-        meant = _guess(name)
-        if meant:
+        guess = _guess(name)
+        if guess:
             raise ValueError(
-                told("must be UTC or an IANA name of the form Area/City; did you mean %(meant)s?", meant=meant)
+                phrase("must be UTC or an IANA name of the form Area/City; did you mean %(meant)s?", meant=guess)
             )
-    raise ValueError(told("must be UTC or an IANA name of the form Area/City, such as Europe/Paris"))
+    raise ValueError(phrase("must be UTC or an IANA name of the form Area/City, such as Europe/Paris"))
 
 
 def load(name: str) -> zoneinfo.ZoneInfo:
@@ -53,7 +53,7 @@ def load(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(check(name))
     except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
-        raise ValueError(told("is not in the time zone database of this machine: %(error)s", error=error)) from error
+        raise ValueError(phrase("is not in the time zone database of this machine: %(error)s", error=error)) from error
 
 
 @lru_cache(maxsize=1)

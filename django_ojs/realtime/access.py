@@ -92,7 +92,10 @@ class Caller:
 
 
 class _Renewals:
-    """The looks of the last seconds, by credentials, so that a thousand connections of one key cost one query."""
+    """The looks of the last seconds, by credentials, so that a thousand connections of one key cost one query.
+
+    By hand, because cachetools fixes the age of its entries when a cache is made, and here a setting decides it.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, Request]] = {}

@@ -19,10 +19,10 @@ ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:
     """`http` with our WebSockets beside it, and `websocket` for those at any other path.
 
-    Without Channels among the site's apps it is `http` alone (the system check ojs.W003 says so).
+    Without Channels among the site's apps ours are refused with 404 (the system check django_ojs.W003 says so).
     """
     if not apps.is_installed("channels"):
-        return http
+        return _without(http, websocket or nowhere)
     from channels.routing import ProtocolTypeRouter, URLRouter
     from django.urls import re_path
 
@@ -32,6 +32,15 @@ def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:
     routes: list[Any] = [*websocket_urlpatterns, re_path(r"", rest)]
     router = URLRouter(routes)
     return ProtocolTypeRouter({"http": http, "websocket": router, "lifespan": lifespan})
+
+
+def _without(http: ASGI, websocket: ASGI) -> ASGI:
+    """Django's own application fails on a WebSocket, so those go elsewhere."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        await (websocket if scope["type"] == "websocket" else http)(scope, receive, send)
+
+    return serve
 
 
 async def nowhere(scope: Any, receive: Any, send: Any) -> None:

@@ -153,7 +153,7 @@ class Connection:
             for made in new:
                 await self._write(frames.subscribed(made.asked))
             if gap is not None and after is not None:
-                pruned = Place(0, ids.decode(after, ids.salt_of(log.database())))  # to resume there is a gap again
+                pruned = Place(0, ids.decode(after, ids.salt_of(log.database()))[0])  # to resume there is a gap again
                 await self._tell("system.gap", [*new, *again], pruned, **gap)
 
     async def _start(self, after: str | None) -> tuple[Place | None, dict[str, Any] | None]:

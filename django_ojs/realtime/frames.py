@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_ojs import clock, jsontext
-from django_ojs.events import ids, log
+from django_ojs.events import ids, log, places
 from django_ojs.events.places import Place
 from django_ojs.policies.durations import format_instant
 from django_ojs.policies.ids import new_id
@@ -47,7 +47,10 @@ def notice(type: str, place: Place, to: Subscribe | None, **data: Any) -> str:
     """
     now = clock.now()
     using = log.database()
-    identity = ids.encode(place.id, now, ids.salt_of(using)) if place.id else f"{ids.PREFIX}{new_id()}"
+    is_change = place.seen == places.CHANGE
+    identity = f"{ids.PREFIX}{new_id()}"
+    if place.id:
+        identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change)
     told = {key: value for key, value in data.items() if value is not None}
     if to is not None and to.dialect is Dialect.REALTIME:
         told = {"channel": to.channel, **told}

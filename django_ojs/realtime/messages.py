@@ -51,11 +51,6 @@ class Subscribe:
         """The job of a `job:` channel."""
         return self.wanted.job_ids[0] if self.channel.startswith("job:") else None
 
-    @property
-    def queue(self) -> str | None:
-        """The queue of a `queue:` channel."""
-        return self.wanted.queues[0] if self.channel.startswith("queue:") else None
-
 
 @dataclasses.dataclass(slots=True)
 class Unsubscribe:
@@ -160,7 +155,7 @@ def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
     shown: dict[str, Any] = {"filter": narrower}
     if given.get("event_types") is not None:
         shown["event_types"] = list(types)
-    wanted = Filter(types=types, realtime=True, **scope)
+    wanted = Filter(types=types, **scope)
     return Subscribe(Dialect.REALTIME, channel, f"sub_{new_id()}", channel, wanted, _after(message), shown)
 
 

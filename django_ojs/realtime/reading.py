@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 from django.db import connections
 from django.db.models import Q
 
-from django_ojs.events import ids, log, order, places
-from django_ojs.events.filters import Filter
+from django_ojs.events import ids, log, order, places, transitions
+from django_ojs.events.filters import Filter, Kinds
 from django_ojs.events.places import Place
 from django_ojs.models import Event
-from django_ojs.realtime import transitions
 from django_ojs.scheduler.outage import persist
 
 T = TypeVar("T")
@@ -46,7 +45,11 @@ class Entry:
     @cached_property
     def changed(self) -> dict[str, Any] | None:
         """The `job.state_changed` made from it, if it tells of a change."""
-        return transitions.state_changed(self.envelope)
+        return transitions.state_changed(self.envelope, self._salt)
+
+    def views(self, wanted: Kinds, behind: Place) -> list[dict[str, Any]]:
+        """What a reader at `behind` sees of it (`transitions.views`)."""
+        return transitions.views(wanted, self.envelope, self._salt, self.place, behind)
 
 
 @dataclasses.dataclass(slots=True)

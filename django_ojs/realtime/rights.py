@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 
 from channels.db import database_sync_to_async
 from django.db import router
 
 from django_ojs.errors import NotFound
 from django_ojs.http import access, permissions
-from django_ojs.models import Job, Queue
+from django_ojs.models import Job
 from django_ojs.realtime.access import Caller
 from django_ojs.realtime.messages import Subscribe
 
@@ -20,8 +21,8 @@ async def permit(caller: Caller, asked: Subscribe) -> None:
         permissions.check_queue(caller.request, queue)
     for job_type in asked.wanted.job_types:
         permissions.check_type(caller.request, job_type)
-    if asked.job is not None or asked.queue is not None:
-        await database_sync_to_async(_find)(caller, asked)
+    if asked.job is not None:
+        await database_sync_to_async(_check_job)(caller, asked.job)
     narrow(caller, asked)
 
 
@@ -32,13 +33,9 @@ def narrow(caller: Caller, asked: Subscribe) -> None:
     asked.wanted = dataclasses.replace(asked.wanted, only_queues=queues, only_types=types)
 
 
-def _find(caller: Caller, asked: Subscribe) -> None:
-    """The job or queue of a channel must exist; a job must lie within the caller's limits."""
-    using = router.db_for_write(Job)
-    if asked.job is not None:
-        row = Job.objects.using(using).filter(pk=asked.job).values("queue", "type").first()
-        if row is None:
-            raise NotFound.resource("job", str(asked.job))
-        access.check_row(caller.request, row)
-    elif asked.queue != "default" and not Queue.objects.using(using).filter(pk=asked.queue).exists():
-        raise NotFound.resource("queue", str(asked.queue))
+def _check_job(caller: Caller, job: uuid.UUID) -> None:
+    """The job of a channel must exist and lie within the caller's limits. A queue may still be to come."""
+    row = Job.objects.using(router.db_for_write(Job)).filter(pk=job).values("queue", "type").first()
+    if row is None:
+        raise NotFound.resource("job", str(job))
+    access.check_row(caller.request, row)

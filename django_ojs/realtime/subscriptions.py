@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from django_ojs.events.places import Place
+from django_ojs.events.places import CHANGE, Place
 from django_ojs.realtime import frames
 from django_ojs.realtime.messages import Dialect, Subscribe
 from django_ojs.realtime.reading import Entry
@@ -32,7 +32,9 @@ class Subscription:
         wanted = self.asked.wanted
         if not wanted.matches(entry.event):
             return False, False
-        return entry.event.type in wanted.shown, wanted.changes and entry.changed is not None
+        shown, changes = wanted.kinds
+        is_new = changes and entry.place._replace(seen=CHANGE) > self.begin
+        return entry.event.type in shown, is_new and entry.changed is not None
 
     @property
     def rests(self) -> bool:
@@ -71,14 +73,14 @@ class Subscriptions(dict[str, Subscription]):
             plain, changed = each.sees(entry)
             if each.asked.interval and (plain or changed):
                 each.told = time.monotonic()
-            for wanted, is_change in ((plain, False), (changed, True)):
+            for wanted, is_change in ((changed, True), (plain, False)):
                 if not wanted:
                     continue
                 if not each.is_bare:
                     yield frames.event(entry, each.asked, changed=is_change)
                 elif not (replayed and self._brings(entry, to, is_change)):
                     bare[is_change] = each.asked
-        for is_change, asked in sorted(bare.items()):
+        for is_change, asked in sorted(bare.items(), reverse=True):
             yield frames.event(entry, asked, changed=is_change)
 
     def _brings(self, entry: Entry, replayed: Sequence[Subscription], is_change: bool) -> bool:

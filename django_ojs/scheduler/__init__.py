@@ -1,5 +1,5 @@
-"""What time and accidents do to jobs, done by one process at a time for the whole site.
+"""Do what time and accidents demand of jobs; one process at a time does it for the whole site.
 
-`lease` decides who leads, `loops` are the things to do, `looper` does several of them in one thread, and
-`scheduler` puts them together. `service` and `outage` are shared with the worker.
+`scheduler` starts the threads and decides which process leads, `duties` are the things to do, and `webhooks` sends
+deliveries. `service` (threads) and `outage` (a database that is away) are shared with the worker.
 """

@@ -1,4 +1,4 @@
-"""A database that goes away: wait with growing pauses, say it once, and go on when it is back."""
+"""Retry while the database is away, with growing pauses, and log the outage once."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ T = TypeVar("T")
 ERRORS = (OperationalError, InterfaceError, BackendUnavailable)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 REMIND_EVERY = 60.0
-AFTERSHOCK = 2.0  #: seconds that a new failure right after an outage may last without being told again
+AFTERSHOCK = 2.0  #: seconds that a new failure right after an outage may last without being logged again
 CONVALESCENCE = 3 * LONGEST_PAUSE  #: seconds after an outage in which workers may still have to report
 
 
 class Outage:
-    """The state of the database as the threads of this process see it together, so that it is told once."""
+    """The state of the database for all threads of this process, so that an outage is logged once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: float | None = None
-        self._told: float | None = None  #: when this outage was last spoken of
+        self._logged: float | None = None  #: when this outage was last logged
         self._ended = float("-inf")
 
     @property
     def is_felt(self) -> bool:
-        """Whether the database is away or has not been back for long: who seems dead may only have been cut off."""
+        """Whether the database is away or has not been back for long: workers that seem dead may have been cut off."""
         return self._since is not None or time.monotonic() - self._ended < CONVALESCENCE
 
     def forget(self) -> None:
         """Begin anew, as tests do."""
         with self._lock:
-            self._since, self._told, self._ended = None, None, float("-inf")
+            self._since, self._logged, self._ended = None, None, float("-inf")
 
     def noticed(self, error: Exception) -> None:
         now = time.monotonic()
         with self._lock:
             self._since = self._since or now
             lasted = now - self._since
-            if self._told is None:
+            if self._logged is None:
                 # Right after an outage one thread after the other finds that its connection is broken.
                 if now - self._ended < CONVALESCENCE and lasted < AFTERSHOCK:
                     return
-            elif now - self._told < REMIND_EVERY:
+            elif now - self._logged < REMIND_EVERY:
                 return
-            first, self._told = self._told is None, now
+            first, self._logged = self._logged is None, now
         if first:
             logger.warning("The database cannot be used (%s). Trying again until it can.", str(error).strip())
         else:
             logger.warning("The database could not be used for %.0f s: %s", lasted, str(error).strip())
 
     def over(self, began: float) -> None:
-        """Something that began at this instant went well. What had begun before the outage tells nothing."""
+        """End the outage: an action that began at this instant went well. One from before the outage proves nothing."""
         since = self._since
         if since is None or began < since:
             return
         with self._lock:
-            told = self._told
-            self._since, self._told, self._ended = None, None, time.monotonic()
-        if told is not None:
+            logged = self._logged
+            self._since, self._logged, self._ended = None, None, time.monotonic()
+        if logged is not None:
             logger.warning("The database is back after %.1f s.", time.monotonic() - since)
 
 

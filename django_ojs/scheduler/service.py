@@ -1,21 +1,28 @@
-"""A thread with a name, a beginning and an end: what the parts of a worker and of the scheduler are made of."""
+"""Run the parts of a worker and of the scheduler as threads that start, stop and report their crashes."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from django.db import connections
 
+from django_ojs.scheduler.outage import ERRORS, persist
+
 logger = logging.getLogger(__name__)
+
+AFTER_FAULT = 1.0  #: seconds until a duty that failed is tried again
+FOLLOWER_LOOK = 0.25  #: how often a process that does not lead asks whether it does now
 
 
 class Service:
     """Override `run()`, and return from it soon after `self.stopping` is set.
 
-    An exception that leaves `run()` is logged and told to `on_crash`: a worker whose part died must not go on
-    as if nothing had happened.
+    An exception that leaves `run()` is logged, and `on_crash` is called with the name: a worker whose part died must
+    not go on as if nothing had happened.
     """
 
     name = "service"
@@ -56,3 +63,54 @@ class Service:
                 self._on_crash(self.name)
         finally:
             connections.close_all()
+
+
+class Duty(Protocol):
+    """Something that the leading scheduler does again and again."""
+
+    name: str
+
+    def run_once(self, using: str) -> float:
+        """Do what there is to do; return how many seconds this duty can wait."""
+
+
+class DutyThread(Service):
+    """A thread that does `duties`, each when its time has come, while `leads()` is true.
+
+    A duty that fails, unless because the database is away, is logged with its traceback and tried again after
+    a second, longer each time: one broken duty must not stop the others.
+    """
+
+    def __init__(self, name: str, duties: Sequence[Duty], using: str, leads: Callable[[], bool] = lambda: True) -> None:
+        self.name = name
+        super().__init__()
+        self._duties, self._using, self._leads = list(duties), using, leads
+        self._due = dict.fromkeys((duty.name for duty in self._duties), float("-inf"))
+        self._faults = dict.fromkeys(self._due, 0)
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            pause = self.run_once() if self._leads() else FOLLOWER_LOOK
+            self.stopping.wait(pause)
+
+    def run_once(self) -> float:
+        """Do every duty whose time has come; return the seconds until the next one's has."""
+        for duty in self._duties:
+            if self.stopping.is_set():
+                break
+            if self._due[duty.name] <= time.monotonic():
+                self._due[duty.name] = time.monotonic() + self._perform(duty)
+        return max(min(self._due.values()) - time.monotonic(), 0.0)
+
+    def _perform(self, duty: Duty) -> float:
+        try:
+            pause: float = persist(lambda: duty.run_once(self._using), self._using, self.stopping)
+        except ERRORS:
+            return AFTER_FAULT
+        except Exception:
+            self._faults[duty.name] += 1
+            pause = min(AFTER_FAULT * 2 ** (self._faults[duty.name] - 1), 60.0)
+            logger.exception("The scheduler's duty '%s' failed; the next try is in %g s.", duty.name, pause)
+            return pause
+        self._faults[duty.name] = 0
+        return pause

@@ -1,4 +1,4 @@
-"""The duties of webhooks: hand the log's events out as deliveries, and send those that are due.
+"""Make deliveries of new events for the subscribed webhooks, and send the deliveries that are due.
 
 Only the duty's own thread touches the database. The threads of the pool do nothing but HTTP, so a receiver that
 takes its time takes a slot of the pool and nothing else.
@@ -23,12 +23,13 @@ from django.core.mail import EmailMessage
 from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
 from django_ojs.models import WebhookSubscription
-from django_ojs.operations import webhookrelay, webhooksending
-from django_ojs.operations.webhookowner import mail_to_owner
-from django_ojs.operations.webhooksending import Sending
-from django_ojs.scheduler.looper import FOLLOWER_LOOK, Looper
 from django_ojs.scheduler.outage import ERRORS
+from django_ojs.scheduler.service import FOLLOWER_LOOK, DutyThread
+from django_ojs.webhooks import relay
+from django_ojs.webhooks import sending as webhooksending
 from django_ojs.webhooks.outcome import Reply, Verdict
+from django_ojs.webhooks.sending import Sending
+from django_ojs.webhooks.subscriptions import mail_to_owner
 
 logger = logging.getLogger(__name__)
 
@@ -37,23 +38,23 @@ LINGER, END_LOOK = 2.0, 0.02  #: seconds that a stopping process waits for attem
 
 
 class RelayEvents:
-    """Turns new events into deliveries. Where nobody is subscribed it costs two small reads a second."""
+    """Turns new events into deliveries. Without subscriptions it costs two small reads a second."""
 
     name = "relay"
-    BUSY, IDLE, NOBODY = 0.0, 0.2, 1.0
+    BUSY, IDLE, UNSUBSCRIBED = 0.0, 0.2, 1.0
 
-    def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
-        self._tell = tell
+    def __init__(self, on_new: Callable[[], None] = lambda: None) -> None:
+        self._on_new = on_new
 
     def run_once(self, using: str) -> float:
-        found = webhookrelay.relay(using=using)
+        found = relay.relay(using=using)
         if found:
-            self._tell()
-        return self.NOBODY if found is None else self.BUSY if found else self.IDLE
+            self._on_new()
+        return self.UNSUBSCRIBED if found is None else self.BUSY if found else self.IDLE
 
 
 class SendWebhooks:
-    """Sends what is due, and writes down what came of it.
+    """Sends deliveries that are due, and stores their outcomes.
 
     It looks when something came back, when there are new deliveries, and once a second for those to be tried again.
     """
@@ -84,12 +85,12 @@ class SendWebhooks:
         """Let the threads end, each after what it is at."""
         self._threads.close()
 
-    def hurry(self) -> None:
+    def look_now(self) -> None:
         """Look at once: there are new deliveries."""
         self._next_look = float("-inf")
 
     def settle(self, using: str) -> bool:
-        """Write down what has come back; whether anything has. What cannot be written now is kept for later."""
+        """Store the replies that have come; whether there were any. Those that cannot be stored now are kept."""
         for sending, reply in self._threads.results():
             self._done.append((sending, reply))
             self._in_flight[sending.subscription.pk] -= 1
@@ -103,22 +104,22 @@ class SendWebhooks:
             self._done = done  # any other fault would come again: those attempts count as lost
             raise
         for subscription in disabled:
-            self._tell(subscription, using)
+            self._report_disabled(subscription, using)
         return True
 
-    def _tell(self, subscription: WebhookSubscription, using: str) -> None:
+    def _report_disabled(self, subscription: WebhookSubscription, using: str) -> None:
         logger.warning("The webhook %s was switched off. %s", subscription, subscription.disabled_reason)
         if (message := mail_to_owner(subscription, using)) is not None:
             self._threads.submit(partial(_mail, message, subscription.public_id))
 
 
-class Webhooks(Looper):
-    """The thread of both duties. What is under way is written down also after another process has come to lead."""
+class Webhooks(DutyThread):
+    """The thread of both duties. Attempts under way are stored also after another process has begun to lead."""
 
     def __init__(self, using: str, leads: Callable[[], bool]) -> None:
         self._woken = threading.Event()
         self._sender = SendWebhooks(self._woken.set)
-        super().__init__("webhooks", [RelayEvents(self._sender.hurry), self._sender], using, leads)
+        super().__init__("webhooks", [RelayEvents(self._sender.look_now), self._sender], using, leads)
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -144,7 +145,7 @@ class Webhooks(Looper):
 
 
 class Threads:
-    """Daemon threads that are started when there is work, so that nobody waits for them at the end.
+    """Daemon threads that are started when there is work. The process does not wait for them when it ends.
 
     `wake` is called, in one of them, when there is a result.
     """
@@ -207,4 +208,4 @@ def _mail(message: EmailMessage, subscription: str) -> None:
     try:
         message.send()
     except (OSError, smtplib.SMTPException) as error:
-        logger.warning("The owner of %s could not be told by mail: %s", subscription, error)
+        logger.warning("No mail could be sent to the owner of %s: %s", subscription, error)

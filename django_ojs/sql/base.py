@@ -1,8 +1,8 @@
 """The statements through the ORM: the readable reference, and what MariaDB runs.
 
 Every method is a constant number of statements, however many jobs it is given. Every statement that
-changes a state says in its WHERE clause from which states it may start: zero rows means that somebody
-else was first.
+changes a state says in its WHERE clause from which states it may start: zero rows means that another
+statement was first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Case, Exists, F, Q, QuerySet, Value, When, Window
 from django.db.models.functions import Cast, RowNumber
 
@@ -21,16 +21,30 @@ from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.models import Event, Job, JobProgress, Maintenance, Queue, UniqueLock, Workflow, WorkflowStart
+from django_ojs.models import (
+    Event,
+    IdempotencyKey,
+    Job,
+    JobProgress,
+    JobReplay,
+    Maintenance,
+    Queue,
+    UniqueLock,
+    Workflow,
+    WorkflowStart,
+)
 from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
+from django_ojs.models.patterns import any_of, split
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting, kinds
+from django_ojs.sql import counting
 from django_ojs.sql.counting import Place, Tally
 from django_ojs.sql.rows import ALIVE, CLAIM_COLUMNS, FINISH_COLUMNS, ended, finish, holds, reserve
 from django_ojs.states import State, Verb
 
+#: MariaDB and MySQL: another transaction has the row that NOWAIT asks for.
+_NOT_NOW = frozenset({1205, 3572})
 _JOB, _QUEUE, _MAINTENANCE = (model._meta.db_table for model in (Job, Queue, Maintenance))
 
 
@@ -48,6 +62,7 @@ class Claim:
     types: Sequence[str] | None = None  #: job types, and `mail.*` for all that begin with `mail.`; None: any
     #: Only these jobs, whose limits have been looked at; None: any that is under no limit.
     ids: Sequence[uuid.UUID] | None = None
+    except_ids: Sequence[uuid.UUID] = ()  #: jobs that are not to be claimed
 
     def lease_ms(self, own: int | None) -> int:
         return self.visibility_ms or own or self.base_visibility_ms
@@ -105,14 +120,14 @@ class Store:
         return (query[:limit] if limit else query).rows(columns)  # type: ignore[attr-defined, no-any-return]
 
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
-        """Insert new jobs and the events of their birth; say whether a worker sleeps that waits to be woken.
+        """Insert new jobs and their first events; return whether a worker sleeps that waits to be woken.
 
         Raises IntegrityError when an id is taken.
         """
         with transaction.atomic(using=self.using, savepoint=False):
             Job.objects.using(self.using).bulk_create(Job(**_as_values(row)) for row in rows)
-            self.count_births(rows)
-            self.insert_events([record for row in rows if (record := catalogue.birth(row, component))])
+            self.count_new(rows)
+            self.insert_events([record for row in rows if (record := catalogue.of_new_job(row, component))])
         return False
 
     def insert_events(self, records: Sequence[Record]) -> None:
@@ -142,7 +157,7 @@ class Store:
         self.update_jobs(Verb.FETCH, rows, CLAIM_COLUMNS)
         if rows:
             began = self.begin_workflows([(row["workflow_id"], row["id"]) for row in rows], claim.now)
-            self.insert_events([*began, *(catalogue.started(row, claim.now) for row in rows)])
+            self.insert_events([*began, *(catalogue.started(row, row["started_at"]) for row in rows)])
         return rows  # type: ignore[no-any-return]
 
     def begin_workflows(self, members: Sequence[tuple[uuid.UUID | None, uuid.UUID]], now: dt.datetime) -> list[Record]:
@@ -189,22 +204,43 @@ class Store:
             row["result"], row["losses"] = by_id[row["id"]].result, 0
         self.update_jobs(Verb.ACK, rows, (*FINISH_COLUMNS, "result", "losses"))
         if rows:
-            self.insert_events([catalogue.completed(row, now, with_result=with_result) for row in rows])
+            self.insert_events([catalogue.completed(row, row["finished_at"], with_result=with_result) for row in rows])
         return rows
+
+    def lose_patience(self) -> None:
+        """Let the rest of this transaction fail, rather than wait for long, where another one holds what it needs.
+
+        PostgreSQL only; the failure is one that `contention.is_contention` knows.
+        """
 
     def begin_writing(self) -> None:
         """What a transaction must do first if it decides by what it reads. Nothing, where rows can be locked."""
 
+    def hold_key(self, digest: str) -> bool:
+        """Hold this idempotency key until the transaction ends; False where another transaction holds it.
+
+        Here a key is its row, of which a lock finds one that is not committed yet. Of two that come at once and find
+        none, the second waits at its insert.
+        """
+        wanted = IdempotencyKey.objects.using(self.using).filter(pk=digest).select_for_update(nowait=True)
+        try:
+            list(wanted.values_list("pk"))
+        except OperationalError as error:
+            if error.args[:1] and error.args[0] in _NOT_NOW:
+                return False
+            raise
+        return True
+
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """Hold these rows of `UniqueLock` until the transaction ends; `stripes` are sorted (jobs 2.6).
 
-        Missing rows are inserted before any is locked, both in sorted order: so nobody who waits here is
-        waited for by the one he waits for.
+        Missing rows are inserted before any is locked, both in sorted order: so two
+        transactions never wait for each other here.
         """
         locks = UniqueLock._default_manager.using(self.using)
         wanted = locks.filter(stripe__in=list(stripes)).order_by("stripe")
         if len(stripes) == 1 and list(wanted.select_for_update().values_list("stripe")):
-            return  # who wants one only, and has it, waits for nobody any more
+            return  # with its only row in hand, it waits for no other transaction
         known = set(wanted.values_list("stripe", flat=True))
         missing = [UniqueLock(stripe=stripe) for stripe in stripes if stripe not in known]
         if missing:
@@ -273,22 +309,27 @@ class Store:
 
     def candidates(
         self, queue: str, now: dt.datetime, types: Sequence[str] | None, limit: int,
-        without: Collection[tuple[str, str, str]] = (),
+        without: Collection[tuple[str, str, str]] = (), except_ids: Sequence[uuid.UUID] = (),
     ) -> list[tuple[uuid.UUID, str, str, str]]:  # fmt: skip
         """The next jobs of a queue in delivery order as (id, type, rate key, rate limit), unlocked.
 
-        `without` leaves out jobs by key and its numbers, or by type where that is given.
+        `without` leaves out jobs by key and its numbers, or by type where that is given; `except_ids` leaves out
+        these jobs.
         """
         at = self.connection.ops.adapt_datetimefield_value(now)
         params: list[Any] = [queue, *[at] * ALIVE.count("%s"), at, queue]
         narrowed = ""
         if types is not None:
-            wanted, values = kinds.in_sql(types)
+            wanted, values = _of_types(types)
             narrowed += f" AND {wanted}"
             params += values
         for key, policy, job_type in without:
             narrowed += " AND type <> %s" if job_type else " AND NOT (rate_key = %s AND rate_limit = %s)"
             params += [job_type] if job_type else [key, policy]
+        if except_ids:
+            narrowed += f" AND id NOT IN ({', '.join(['%s'] * len(except_ids))})"
+            identity: Any = Job._meta.pk
+            params += [identity.get_db_prep_value(job_id, self.connection) for job_id in except_ids]
         with self.connection.cursor() as cursor:
             cursor.execute(
                 f"SELECT id, type, rate_key, rate_limit FROM {_JOB} WHERE queue = %s AND state = 'available' "
@@ -328,6 +369,7 @@ class Store:
         tally.leave(places)
         doomed._raw_delete(self.using)  # no rows to load
         JobProgress.objects.using(self.using).filter(pk__in=list(ids))._raw_delete(self.using)
+        JobReplay.objects.using(self.using).filter(job_id__in=list(ids))._raw_delete(self.using)
         self.count(tally)
         return len(places)
 
@@ -341,14 +383,14 @@ class Store:
         return tally
 
     def _places(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> list[Place]:
-        """Where the rows are before the update: most verbs have one source only, so nobody need be asked."""
+        """Where the rows are before the update: most verbs have one source only, so no statement is needed."""
         sources = guarded(guard)
         if len(sources) == 1 and "queue" not in columns:
             return [(row["queue"], sources[0], False) for row in rows]
         found = self.jobs.filter(pk__in=[row["id"] for row in rows], state__in=sources).select_for_update()
         return list(found.values_list("queue", "state", "dead_letter"))
 
-    def count_births(self, rows: Sequence[JobRow]) -> None:
+    def count_new(self, rows: Sequence[JobRow]) -> None:
         tally = Tally()
         for row in rows:
             tally.enter(row)
@@ -378,7 +420,9 @@ def guarded(guard: Verb | State) -> list[State]:
 def _claimable(claim: Claim) -> Q:
     condition = ~ended(claim.now)
     condition &= Q(due_at__isnull=True) | Q(due_at__lte=claim.now)
-    return condition & kinds.condition(claim.types) if claim.types is not None else condition
+    if claim.except_ids:
+        condition &= ~Q(pk__in=claim.except_ids)
+    return condition & any_of("type", claim.types) if claim.types is not None else condition
 
 
 def _value(column: str, value: Any) -> Any:
@@ -387,6 +431,17 @@ def _value(column: str, value: Any) -> Any:
 
 def _as_values(row: JobRow) -> dict[str, Any]:
     return {column: _value(column, value) for column, value in row.items()}
+
+
+def _of_types(entries: Sequence[str]) -> tuple[str, list[Any]]:
+    """A condition that every database knows, and its parameters: jobs of these types, or patterns such as `mail.*`.
+
+    The claim reads rows in its own order anyway, so a pattern costs what a name costs.
+    """
+    exact, prefixes = split(entries)
+    marks = ", ".join(["%s"] * len(exact)) or "NULL"
+    params = [*exact, *(value for begin in prefixes for value in (len(begin), begin))]
+    return f"(type IN ({marks}){' OR substr(type, 1, %s) = %s' * len(prefixes)})", params
 
 
 def workflow_values(flow: Workflow, columns: Sequence[str]) -> list[Any]:

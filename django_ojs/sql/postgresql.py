@@ -15,10 +15,11 @@ from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, WorkflowStart
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
+from django_ojs.models.patterns import split
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting, kinds
+from django_ojs.sql import counting
 from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
-from django_ojs.sql.rows import ALIVE, BIRTH_COLUMNS, under_limit
+from django_ojs.sql.rows import ALIVE, NEW_COLUMNS, under_limit
 from django_ojs.states import State, Verb
 
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA = (
@@ -47,22 +48,16 @@ _LOG = (
     f"INSERT INTO {_EVENT} (txid, type, time, component, subject, job_id, job_type, queue, state, attempt, "
     f"worker_id, trace_id, workflow_id, data) SELECT pg_current_xact_id()::text::bigint"
 )
-_BIRTH_DATA = """CASE state
+_NEW_DATA = """CASE state
     WHEN 'available' THEN '{"priority":' || priority
         || CASE WHEN unique_key = '' THEN '' ELSE ',"unique_key":"' || unique_key || '"' END || '}'
     ELSE '{"scheduled_at":"' || to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || '"}' END"""
-_BIRTHPLACES = {str(state): f"count(*) FILTER (WHERE state = '{state}')" for state in states.ordered(states.INITIAL)}
+_NEW_COUNTS = {str(state): f"count(*) FILTER (WHERE state = '{state}')" for state in states.ordered(states.INITIAL)}
 #: Sums of times, cheaply: in floating seconds, which become a number once.
-_WAITED_MS = (
-    "greatest(0, round((count(*) * date_part('epoch', %(now)s::timestamptz) "
-    "- sum(date_part('epoch', enqueued_at))) * 1000))::bigint"
-)
-_RAN_MS = (
-    "greatest(0, round((count(*) * date_part('epoch', %(now)s::timestamptz) "
-    "- sum(date_part('epoch', started_at))) * 1000))::bigint"
-)
-_WAIT_MS = "coalesce(greatest(0, round(date_part('epoch', %(now)s::timestamptz - enqueued_at) * 1000))::bigint, 0)"
-_DURATION_MS = "greatest(0, round(date_part('epoch', finished_at - started_at) * 1000))::bigint"
+_WAITED_MS = "coalesce(round(sum(date_part('epoch', started_at - enqueued_at)) * 1000)::bigint, 0)"
+_RAN_MS = "round(sum(date_part('epoch', finished_at - started_at)) * 1000)::bigint"
+_WAIT_MS = "coalesce(round(date_part('epoch', started_at - enqueued_at) * 1000)::bigint, 0)"
+_DURATION_MS = "round(date_part('epoch', finished_at - started_at) * 1000)::bigint"
 
 
 class PostgreSQLStore(Store):
@@ -76,13 +71,13 @@ class PostgreSQLStore(Store):
         if len(rows) == 1:
             found = self._push_one(rows[0], component)
         else:
-            found = self._execute(_push_statement(), [*_arrays(rows, BIRTH_COLUMNS), component])
+            found = self._execute(_push_statement(), [*_arrays(rows, NEW_COLUMNS), component])
         return bool(found[0][0])
 
     def _push_one(self, row: JobRow, component: str) -> list[tuple[Any, ...]]:
         """Three inserts of constants take the server half the time of one that feeds the others."""
-        given = tuple(name for name in BIRTH_COLUMNS if row[name] is not None)
-        record = catalogue.birth(row, component)
+        given = tuple(name for name in NEW_COLUMNS if row[name] is not None)
+        record = catalogue.of_new_job(row, component)
         statement = _push_one_statement(given, row["state"], logged=record is not None)
         return self._execute(
             statement, [*(row[name] for name in given), row["queue"], row["created_at"], *(record or ())]
@@ -98,15 +93,16 @@ class PostgreSQLStore(Store):
 
     def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[JobRow]:
         statement = _claim_statement(
-            claim.limit, claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None
-        )
-        exact, prefixes = kinds.split(claim.types or ())
+            claim.limit, claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None,
+            excepting=bool(claim.except_ids),
+        )  # fmt: skip
+        exact, prefixes = split(claim.types or ())
         found = self._execute(
             statement,
             {
                 "queue": claim.queue, "now": claim.now, "worker": claim.worker_id, "types": exact, "prefixes": prefixes,
-                "ids": array_literal(claim.ids or ()), "visibility": claim.visibility_ms,
-                "base": claim.base_visibility_ms, "timeout": claim.base_timeout_ms,
+                "ids": array_literal(claim.ids or ()), "except_ids": array_literal(claim.except_ids),
+                "visibility": claim.visibility_ms, "base": claim.base_visibility_ms, "timeout": claim.base_timeout_ms,
             },
         )  # fmt: skip
         return [dict(zip(columns, values, strict=True)) for values in found]
@@ -145,6 +141,14 @@ class PostgreSQLStore(Store):
             cursor.execute(update, params)
             self.check_count(guard, rows, cursor.rowcount)
 
+    def hold_key(self, digest: str) -> bool:
+        """By an advisory lock: a row that is not committed yet cannot be seen. One for each request under way."""
+        number = int.from_bytes(bytes.fromhex(digest)[:8], signed=True)
+        return bool(self._execute("SELECT pg_try_advisory_xact_lock(%s::bigint)", [number])[0][0])
+
+    def lose_patience(self) -> None:
+        self._execute("SET LOCAL lock_timeout = '100ms'", [])
+
     def instant(self, name: str) -> F | Cast:
         return Cast(F(name), TextField())  # Django's loader of times is Python code
 
@@ -164,7 +168,7 @@ class PostgreSQLStore(Store):
 
 
 #: What a push answers: whether some worker sleeps. Asked here it costs no round trip of its own.
-_SOMEBODY_SLEEPS = f"SELECT EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
+_WORKER_SLEEPS = f"SELECT EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
 
 
 @lru_cache(maxsize=64)
@@ -173,24 +177,24 @@ def _push_one_statement(given: tuple[str, ...], state: str, *, logged: bool) -> 
     event = f"pg_current_xact_id()::text::bigint, {_marks(Record._fields)}"
     log = f", logged AS (INSERT INTO {_EVENT} (txid, {', '.join(Record._fields)}) VALUES ({event}))" if logged else ""
     return (
-        f"WITH born AS (INSERT INTO {_JOB} ({', '.join(given)}, attempt, losses, dead_letter, worker_id, errors) "
+        f"WITH inserted AS (INSERT INTO {_JOB} ({', '.join(given)}, attempt, losses, dead_letter, worker_id, errors) "
         f"VALUES ({_marks(given)}, 0, 0, false, '', '')), "
-        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) VALUES (%s, %s, 1)){log} {_SOMEBODY_SLEEPS}"
+        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) VALUES (%s, %s, 1)){log} {_WORKER_SLEEPS}"
     )
 
 
 @lru_cache(maxsize=1)
 def _push_statement() -> str:
     """Insert jobs from arrays, and their events from the rows just inserted."""
-    names = ", ".join(BIRTH_COLUMNS)
+    names = ", ".join(NEW_COLUMNS)
     return (
-        f"WITH born AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
-        f"SELECT b.*, 0, 0, false, '', '' FROM {_unnest(BIRTH_COLUMNS, _JOB_ARRAYS)} AS b RETURNING {names}), "
-        f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_BIRTHPLACES)}) SELECT queue, max(created_at), "
-        f"{', '.join(_BIRTHPLACES.values())} FROM born GROUP BY queue), "
+        f"WITH inserted AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
+        f"SELECT b.*, 0, 0, false, '', '' FROM {_unnest(NEW_COLUMNS, _JOB_ARRAYS)} AS b RETURNING {names}), "
+        f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_NEW_COUNTS)}) SELECT queue, max(created_at), "
+        f"{', '.join(_NEW_COUNTS.values())} FROM inserted GROUP BY queue), "
         f"logged AS ({_LOG}, CASE state WHEN 'available' THEN 'job.enqueued' ELSE 'job.scheduled' END, "
-        f"created_at, %s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_BIRTH_DATA} FROM born "
-        f"WHERE state <> 'pending') {_SOMEBODY_SLEEPS}"
+        f"created_at, %s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_NEW_DATA} FROM inserted "
+        f"WHERE state <> 'pending') {_WORKER_SLEEPS}"
     )
 
 
@@ -202,28 +206,33 @@ _OPEN = (
 _OPEN_IF_CHOSEN = (
     f"AND id = ANY(%(ids)s::uuid[]) AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %(queue)s AND paused)"
 )
+_EXCEPT = "AND id <> ALL(%(except_ids)s::uuid[])"
 _OF_TYPES = "AND (type = ANY(%(types)s) OR type ^@ ANY(%(prefixes)s::text[]))"
 
 
 @lru_cache(maxsize=256)
-def _claim_statement(limit: int, typed: bool, columns: tuple[str, ...], *, raw: bool, chosen: bool) -> str:
+def _claim_statement(
+    limit: int, typed: bool, columns: tuple[str, ...], *, raw: bool, chosen: bool, excepting: bool
+) -> str:
     """The inner query fixes which rows; the update repeats the state, so that a row is claimed once whatever
     the locks do."""
     lease = "coalesce(%(visibility)s::bigint, j.visibility_ms, %(base)s::bigint)"
     until = f"%(now)s::timestamptz + least({lease}, j.heartbeat_ms) * interval '1 millisecond'"
     limit_ms = "coalesce(j.timeout_ms, %(timeout)s::bigint) + coalesce(j.grace_ms, 0)"
     ends = f"%(now)s::timestamptz + ({limit_ms}) * interval '1 millisecond'"
-    logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "priority", "enqueued_at")
+    logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "priority", "enqueued_at",
+              "started_at")  # fmt: skip
     # Django's loader of times is Python code: as text they cost next to nothing.
     shown = [f"{name}::text" if raw and _JOB_ARRAYS[name] == "timestamptz[]" else name for name in columns]
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)))
     return (
         f"WITH picked AS MATERIALIZED (SELECT id FROM {_JOB} WHERE queue = %(queue)s AND state = 'available' "
         f"{ALIVE.replace('%s', '%(now)s')} AND (due_at IS NULL OR due_at <= %(now)s) "
-        f"{_OF_TYPES if typed else ''} {_OPEN_IF_CHOSEN if chosen else _OPEN} "
+        f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} {_OPEN_IF_CHOSEN if chosen else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)} FOR UPDATE SKIP LOCKED), "
-        f"claimed AS (UPDATE {_JOB} j SET state = 'active', attempt = j.attempt + 1, started_at = %(now)s, "
-        f"worker_id = %(worker)s, due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
+        f"claimed AS (UPDATE {_JOB} j SET state = 'active', attempt = j.attempt + 1, "
+        f"started_at = greatest(%(now)s, j.enqueued_at), worker_id = %(worker)s, due_at = NULL, "
+        f"lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
         f"wake_at = least({until}, {ends}, j.deadline_at) "
         f"FROM picked WHERE j.id = picked.id AND j.state = 'available' RETURNING {returned}), "
         f"began AS (INSERT INTO {_START} (workflow_id, job_id, started_at) SELECT DISTINCT ON (workflow_id) "
@@ -232,7 +241,7 @@ def _claim_statement(limit: int, typed: bool, columns: tuple[str, ...], *, raw: 
         f"logged AS ({_LOG}, e.* FROM (SELECT 'workflow.started', %(now)s::timestamptz, 'api', "
         f"coalesce(w.own_id, w.id::text), NULL::uuid, '', '', '', 0, '', c.trace_id, w.id, '{{' || w.facts || '}}' "
         f"FROM began JOIN {_WORKFLOW} w ON w.id = began.workflow_id JOIN claimed c ON c.id = began.job_id UNION ALL "
-        f"SELECT 'job.started', %(now)s, 'workers', '', id, type, queue, 'active', attempt, worker_id, "
+        f"SELECT 'job.started', started_at, 'workers', '', id, type, queue, 'active', attempt, worker_id, "
         f"trace_id, workflow_id, '{{\"wait_ms\":' || {_WAIT_MS} || '}}' FROM claimed) AS e), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) "
         f"SELECT %(queue)s, %(now)s, -count(*), count(*), {_WAITED_MS} FROM claimed HAVING count(*) > 0) "
@@ -252,12 +261,13 @@ def _complete_statement(with_result: bool, columns: tuple[str, ...]) -> str:
         f"WITH a AS (SELECT * FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
         f"%(attempts)s::int[]) AS a(id, result, worker, attempt)), "
         f"locked AS MATERIALIZED (SELECT id FROM {_JOB} WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE), "
-        f"done AS (UPDATE {_JOB} j SET state = 'completed', result = a.result, finished_at = %(now)s, losses = 0, "
+        f"done AS (UPDATE {_JOB} j SET state = 'completed', result = a.result, losses = 0, "
+        f"finished_at = greatest(%(now)s, j.started_at), "
         f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL "
         f"FROM a JOIN locked ON locked.id = a.id WHERE j.id = a.id AND j.state = 'active' "
         f"AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
         f"AND (a.attempt IS NULL OR a.attempt = j.attempt) RETURNING {returned}), "
-        f"logged AS ({_LOG}, 'job.completed', %(now)s, 'workers', '', id, type, queue, 'completed', attempt, "
+        f"logged AS ({_LOG}, 'job.completed', finished_at, 'workers', '', id, type, queue, 'completed', attempt, "
         f"worker_id, trace_id, workflow_id, '{{\"duration_ms\":' || {_DURATION_MS} {result} || '}}' FROM done), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, active, completed, run_ms) "
         f"SELECT queue, %(now)s, -count(*), count(*), {_RAN_MS} FROM done GROUP BY queue) "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
+from django_ojs.events.catalogue import moment
 from django_ojs.models import Queue
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
@@ -15,8 +16,8 @@ from django_ojs.states import State
 if TYPE_CHECKING:
     from django_ojs.sql.base import Claim
 
-#: What a job brings along when it is born; all other columns begin at their defaults.
-BIRTH_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args", "meta", "extra", "retry",
+#: What the row of a new job says; all other columns begin at their defaults.
+NEW_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args", "meta", "extra", "retry",
                  "timeout_ms", "visibility_ms", "heartbeat_ms", "grace_ms", "trace_id", "created_at", "enqueued_at",
                  "due_at", "expires_at", "start_by", "deadline_at", "wake_at", "unique_key", "workflow_id",
                  "result_ttl", "rate_key", "rate_limit")  # fmt: skip
@@ -48,7 +49,8 @@ def reserve(row: JobRow, claim: Claim) -> None:
     lease = claim.lease_ms(row["visibility_ms"])
     timeout = (row["timeout_ms"] or claim.base_timeout_ms) + (row["grace_ms"] or 0)
     row.update(
-        state=State.ACTIVE.value, attempt=row["attempt"] + 1, started_at=claim.now, worker_id=claim.worker_id,
+        state=State.ACTIVE.value, attempt=row["attempt"] + 1, worker_id=claim.worker_id,
+        started_at=max(claim.now, row["enqueued_at"] or claim.now),
         lease_ms=lease, visible_until=held_until(row, lease, claim.now),
         timeout_at=claim.now + dt.timedelta(milliseconds=timeout), due_at=None,
     )  # fmt: skip
@@ -62,7 +64,8 @@ def held_until(row: JobRow, lease_ms: int, now: dt.datetime) -> dt.datetime:
 
 def finish(row: JobRow, state: State, now: dt.datetime) -> None:
     """Make `row` enter a terminal state."""
-    row.update(state=state.value, finished_at=now, due_at=None, visible_until=None, timeout_at=None, wake_at=None)
+    row.update(state=state.value, finished_at=moment(row, now), due_at=None, visible_until=None, timeout_at=None)
+    row["wake_at"] = None
 
 
 def holds(row: JobRow, worker_id: str, attempt: int | None) -> bool:

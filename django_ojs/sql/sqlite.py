@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +16,9 @@ from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflow
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
+from django_ojs.models.patterns import split
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting, kinds
+from django_ojs.sql import counting
 from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
 from django_ojs.sql.counting import Tally
 from django_ojs.sql.rows import ALIVE, under_limit
@@ -42,6 +43,11 @@ class SQLiteStore(Store):
         with self.connection.cursor() as cursor:
             cursor.execute(f"DELETE FROM {UniqueLock._meta.db_table} WHERE stripe = %s", [UniqueLock.STRIPES])
 
+    def hold_key(self, digest: str) -> bool:
+        """The only write lock there is; the first request with the key has committed when it is given."""
+        self.begin_writing()
+        return True
+
     octets = "length(CAST({} AS BLOB))"
 
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
@@ -50,10 +56,10 @@ class SQLiteStore(Store):
             with self.connection.cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO {_JOB} ({', '.join(COLUMNS)}) VALUES ({marks})",
-                    [[_to_db(row[name]) for name in COLUMNS] for row in rows],
+                    [_all_to_db([row[name] for name in COLUMNS]) for row in rows],
                 )
-            self.count_births(rows)
-            self.insert_events([record for row in rows if (record := catalogue.birth(row, component))])
+            self.count_new(rows)
+            self.insert_events([record for row in rows if (record := catalogue.of_new_job(row, component))])
         return False
 
     def count(self, tally: Tally) -> None:
@@ -62,7 +68,7 @@ class SQLiteStore(Store):
             with self.connection.cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO {_DELTA} ({', '.join(counting.COLUMNS)}) VALUES ({marks})",
-                    [[_to_db(value) for value in row] for row in deltas],
+                    [_all_to_db(row) for row in deltas],
                 )
 
     def insert_events(self, records: Sequence[Record]) -> None:
@@ -70,18 +76,20 @@ class SQLiteStore(Store):
         with self.connection.cursor() as cursor:
             cursor.executemany(
                 f"INSERT INTO {_EVENT} ({', '.join(Record._fields)}) VALUES ({marks})",
-                [[_to_db(value) for value in record] for record in records],
+                [_all_to_db(record) for record in records],
             )
 
     def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[JobRow]:
         statement = _claim_statement(
             claim.limit, claim.types is not None, claim.visibility_ms, claim.base_visibility_ms,
-            claim.base_timeout_ms, tuple(columns), claim.ids is not None,
+            claim.base_timeout_ms, tuple(columns), claim.ids is not None, bool(claim.except_ids),
         )  # fmt: skip
         now = _to_db(claim.now)
-        params: list[Any] = [now, claim.worker_id, *[now] * 4, claim.queue, *[now] * (ALIVE.count("%s") + 1)]
+        params: list[Any] = [claim.worker_id, *[now] * 5, claim.queue, *[now] * (ALIVE.count("%s") + 1)]
         if claim.types is not None:
-            params += map(json.dumps, kinds.split(claim.types))
+            params += map(json.dumps, split(claim.types))
+        if claim.except_ids:
+            params.append(_id_list(claim.except_ids))
         params += [claim.queue] * 2 if claim.ids is None else [_id_list(claim.ids), claim.queue]
         with self.connection.cursor() as cursor:
             cursor.execute(statement, params)
@@ -90,7 +98,7 @@ class SQLiteStore(Store):
                 members = [(_uuid(values[3]), uuid.UUID(values[2])) for values in taken]
                 self.insert_events(self.begin_workflows(members, claim.now))
             if taken:
-                cursor.execute(_STARTED, [now, json.dumps([values[2] for values in taken])])
+                cursor.execute(_STARTED, [json.dumps([values[2] for values in taken])])
                 waited = _total_ms([values[1] for values in taken], claim.now)
                 cursor.execute(_COUNT_STARTED, [claim.queue, now, -len(taken), len(taken), waited])
         return [_from_db(columns, values[4:], raw=raw) for values in taken]
@@ -104,13 +112,13 @@ class SQLiteStore(Store):
             done = cursor.fetchall()
             if done:
                 ids = json.dumps([values[0] for values in done])
-                cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [_to_db(now), ids])
+                cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [ids])
                 self.count(_completions(done, now))
         return [_from_db(columns, values[3:]) for values in done]
 
     def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str]) -> None:
         assignments = ", ".join(f"{name} = %s" for name in columns)
-        rows = ([_to_db(value) for value in workflow_values(flow, columns)] for flow in flows)
+        rows = (_all_to_db(workflow_values(flow, columns)) for flow in flows)
         with self.connection.cursor() as cursor:
             cursor.executemany(
                 f"UPDATE {Workflow._meta.db_table} SET {assignments} WHERE id = %s",
@@ -126,7 +134,7 @@ class SQLiteStore(Store):
             tally = self.moved(guard, rows, columns)
             cursor.executemany(
                 f"UPDATE {_JOB} SET {assignments} WHERE id = %s AND state IN ({sources})",
-                [[*(_to_db(row[name]) for name in columns), row["id"].hex] for row in rows],
+                [_all_to_db([*(row[name] for name in columns), row["id"]]) for row in rows],
             )
             self.check_count(guard, rows, cursor.rowcount)
         self.count(tally)
@@ -148,7 +156,7 @@ def _total_ms(starts: Sequence[Any], until: dt.datetime) -> int:
     end = until.astimezone(dt.UTC).replace(tzinfo=None)
     read = dt.datetime.fromisoformat
     spans = (end - (read(at) if isinstance(at, str) else at.replace(tzinfo=None)) for at in starts if at)
-    return max(0, round(sum(spans, dt.timedelta()).total_seconds() * 1000))
+    return round(sum((max(span, dt.timedelta()) for span in spans), dt.timedelta()).total_seconds() * 1000)
 
 
 def _to_db(value: Any) -> Any:
@@ -160,6 +168,15 @@ def _to_db(value: Any) -> Any:
             return str(value.astimezone(dt.UTC).replace(tzinfo=None))
         case _:
             return value
+
+
+#: What SQLite keeps as it is.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+def _all_to_db(values: Iterable[Any]) -> list[Any]:
+    """A row's values as the database keeps them. Most need no call: a push of one job converts 68 values."""
+    return [value if type(value) in _PLAIN else _to_db(value) for value in values]
 
 
 def _uuid(value: str | None) -> uuid.UUID | None:
@@ -194,6 +211,7 @@ _OPEN_IF_CHOSEN = (
 )
 
 
+_EXCEPT = "AND id NOT IN (SELECT value FROM json_each(%s))"
 #: The types, then the prefixes. json_each has a column `type` of its own.
 _OF_TYPES = (
     f"AND (type IN (SELECT value FROM json_each(%s)) OR EXISTS (SELECT 1 FROM json_each(%s) AS prefix "
@@ -214,6 +232,7 @@ def _claim_statement(
     timeout_ms: int,
     columns: tuple[str, ...],
     chosen: bool,
+    excepting: bool,
 ) -> str:
     """One UPDATE with RETURNING; first the three columns of the delivery order, which RETURNING does not keep,
     then the workflow."""
@@ -221,12 +240,13 @@ def _claim_statement(
     until = _LATER.format(ms=f"min({lease}, coalesce(heartbeat_ms, {lease}))")
     ends = _LATER.format(ms=f"(coalesce(timeout_ms, {int(timeout_ms)}) + coalesce(grace_ms, 0))")
     return (
-        f"UPDATE {_JOB} SET state = 'active', attempt = attempt + 1, started_at = %s, worker_id = %s, "
+        f"UPDATE {_JOB} SET state = 'active', attempt = attempt + 1, worker_id = %s, "
+        f"started_at = max(%s, coalesce(enqueued_at, '')), "
         f"due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
         f"wake_at = min({until}, {ends}, coalesce(deadline_at, '9999')) WHERE state = 'available' AND id IN ("
         f"SELECT id FROM {_JOB} WHERE queue = %s AND state = 'available' "
         f"{ALIVE} AND (due_at IS NULL OR due_at <= %s) "
-        f"{_OF_TYPES if typed else ''} "
+        f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
         f"{_OPEN_IF_CHOSEN if chosen else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)}) "
         f"RETURNING priority, enqueued_at, id, workflow_id, {', '.join(columns)}"
@@ -237,8 +257,8 @@ def _claim_statement(
 def _complete_statement(columns: tuple[str, ...]) -> str:
     shown = ", ".join(under_limit("queue") if name == LIMITED else name for name in columns)
     return (
-        f"UPDATE {_JOB} AS j SET state = 'completed', result = a.result, finished_at = %s, losses = 0, "
-        f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL FROM ("
+        f"UPDATE {_JOB} AS j SET state = 'completed', result = a.result, finished_at = max(%s, started_at), "
+        f"losses = 0, due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL FROM ("
         f"SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS worker, "
         f"json_extract(value, '$[2]') AS attempt, json_extract(value, '$[3]') AS result FROM json_each(%s)) AS a "
         f"WHERE j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
@@ -246,12 +266,12 @@ def _complete_statement(columns: tuple[str, ...]) -> str:
     )
 
 
-def _log_statement(type: str, data: str) -> str:
+def _log_statement(type: str, time: str, data: str) -> str:
     """Append an event of a worker for each of the jobs in a JSON list, from the rows as they are now."""
     return (
         f"INSERT INTO {_EVENT} (type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, "
-        f"trace_id, workflow_id, data) SELECT '{type}', %s, 'workers', '', j.id, j.type, j.queue, j.state, j.attempt, "
-        f"j.worker_id, j.trace_id, j.workflow_id, {data} FROM json_each(%s) AS wanted "
+        f"trace_id, workflow_id, data) SELECT '{type}', j.{time}, 'workers', '', j.id, j.type, j.queue, j.state, "
+        f"j.attempt, j.worker_id, j.trace_id, j.workflow_id, {data} FROM json_each(%s) AS wanted "
         f"CROSS JOIN {_JOB} AS j ON j.id = wanted.value"
     )
 
@@ -262,8 +282,8 @@ _DURATION, _WAIT = (
     for name, since, until in (("duration_ms", "started_at", "finished_at"), ("wait_ms", "enqueued_at", "started_at"))
 )
 _COUNT_STARTED = f"INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) VALUES (%s, %s, %s, %s, %s)"
-_STARTED = _log_statement("job.started", _WAIT + " || '}'")
-_COMPLETED = _log_statement("job.completed", _DURATION + " || '}'")
+_STARTED = _log_statement("job.started", "started_at", _WAIT + " || '}'")
+_COMPLETED = _log_statement("job.completed", "finished_at", _DURATION + " || '}'")
 _COMPLETED_WITH_RESULT = _log_statement(
-    "job.completed", _DURATION + " || coalesce(',\"result\":' || j.result, '') || '}'"
+    "job.completed", "finished_at", _DURATION + " || coalesce(',\"result\":' || j.result, '') || '}'"
 )

@@ -1,4 +1,4 @@
-"""The backend that a site names in `TASKS`."""
+"""Store tasks as OJS jobs: the backend that a site names in `TASKS`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django_ojs.client.definition import PreparedJob
-from django_ojs.client.enqueueing import push
+from django_ojs.client import arguments
+from django_ojs.client.definition import PreparedJob, push
 from django_ojs.client.handle import JobHandle
 from django_ojs.errors import NotFound
 from django_ojs.operations.rehearsal import together
 from django_ojs.policies import names
-from django_ojs.tasks import encoding, results
-from django_ojs.tasks.definition import find, register
-from django_ojs.tasks.home import AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
+from django_ojs.tasks import results
+from django_ojs.tasks.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
+from django_ojs.tasks.definition import find, plain, register
 from django_ojs.tasks.task import OJSTask, policy, start, variant
 
 
@@ -51,7 +51,7 @@ class OJSBackend(BaseTaskBackend):
         """Store the job, in the transaction that is open, if there is one.
 
         Raises InvalidTask, TypeError or ValueError for arguments that are not JSON, what PUSH raises, and JobDropped
-        where an enqueue middleware swallowed it.
+        where an enqueue middleware dropped it.
         """
         self.validate_task(task)
         definition = register(task, self.options)
@@ -59,7 +59,7 @@ class OJSBackend(BaseTaskBackend):
         options["retry"] = policy(task, self.options)
         if task.backend != definition.task.backend:
             options["meta"] = {results.ALIAS_IN_META: task.backend}
-        encoded = encoding.plain(encoding.encode(args, kwargs))
+        encoded = plain(arguments.encode(args, kwargs))
 
         def store() -> tuple[results.OJSTaskResult, JobHandle]:
             (handle,) = push([PreparedJob(definition.type, encoded, options)])
@@ -68,7 +68,7 @@ class OJSBackend(BaseTaskBackend):
             return result, handle
 
         result, handle = together(store)
-        ran = handle.row["state"] != result.state  # at once, in a test that wants it so
+        ran = handle.row["state"] != result.state  # a test runs jobs at once
         return results.from_row(definition.task, handle.row, self.alias) if ran else result
 
     def get_result(self, result_id: str) -> results.OJSTaskResult:

@@ -1,4 +1,4 @@
-"""Where a worker finds tasks: it imports what a web process imports, and never what a job names."""
+"""Import the modules that define tasks: those that a web process imports, and never what a job names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def available() -> bool:
-    """Whether this site has the Tasks API, and says anything about it."""
+    """Whether this site has the Tasks API and sets `TASKS`."""
     import django
 
     has_api = django.VERSION >= (6, 0) or find_spec("django_tasks") is not None
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 def aliases() -> list[str]:
-    """The aliases of `TASKS` that are backends of ours."""
+    """The aliases of `TASKS` whose backend is an `OJSBackend`."""
     if not available():
         return []
     return [alias for alias in settings.TASKS if _is_ours(alias)]
@@ -35,11 +35,11 @@ def aliases() -> list[str]:
 
 def _is_ours(alias: str) -> bool:
     from django_ojs.tasks.backend import OJSBackend
-    from django_ojs.tasks.home import InvalidTaskBackend, task_backends
+    from django_ojs.tasks.compat import InvalidTaskBackend, task_backends
 
     try:
         return isinstance(task_backends[alias], OJSBackend)
-    except InvalidTaskBackend:  # whoever uses it hears of it, and Django's check; ours work all the same
+    except InvalidTaskBackend:  # its users and Django's check report it; ours work nevertheless
         return False
 
 
@@ -49,7 +49,7 @@ def discover() -> None:
     ours = aliases()
     if not ours:
         return
-    from django_ojs.tasks.home import task_backends
+    from django_ojs.tasks.compat import task_backends
 
     autodiscover_modules(ojs_settings.TASKS_MODULE)
     for alias in ours:
@@ -73,7 +73,7 @@ def _import(alias: str, modules: object) -> None:
 def _adopt(alias: str) -> None:
     """Register the tasks of other backends too, where their apps define them: `.using(backend=...)` may send
     them here at any time, and this worker has to know them then."""
-    from django_ojs.tasks.home import AnyTask, InvalidTask, task_backends
+    from django_ojs.tasks.compat import AnyTask, InvalidTask, task_backends
 
     backend, ours = task_backends[alias], aliases()
     for config in apps.get_app_configs():

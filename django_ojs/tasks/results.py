@@ -1,4 +1,4 @@
-"""A stored job as the `TaskResult` that Django's API speaks of."""
+"""Show a stored job as the `TaskResult` of Django's Tasks API."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
+from django_ojs.client import arguments
 from django_ojs.policies import errorobjects
 from django_ojs.states import State
-from django_ojs.tasks import encoding
-from django_ojs.tasks.home import TASK_REFRESH_ATTRS, AnyContext, AnyResult, AnyTask, TaskError, TaskResultStatus
+from django_ojs.tasks.compat import TASK_REFRESH_ATTRS, AnyContext, AnyResult, AnyTask, TaskError, TaskResultStatus
 from django_ojs.tasks.task import variant
 
 if TYPE_CHECKING:
+    from django_ojs.client.context import JobContext
     from django_ojs.client.handle import JobHandle
     from django_ojs.models import JobRow
-    from django_ojs.worker.context import JobContext
 
 #: The eight states in Django's four words. What waits is READY, for the first time or again.
 STATUS: Mapping[str, TaskResultStatus] = {
@@ -41,12 +41,12 @@ ALIAS_IN_META = "task_backend"
 
 
 class TaskFailed(Exception):
-    """Stands in `TaskError` for a failure that was no exception of Python: a worker in another language, a lost one."""
+    """Named in `TaskError` for a failure without a Python exception, as in a lost worker or one of another language."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OJSTaskResult(AnyResult):  # type: ignore[misc]  # it is frozen, whatever its stubs say
-    """What is known of a task. `state` is the job's own: one of eight, where `status` has four."""
+    """The result of a task. `state` is the job's own: one of eight, where `status` has four."""
 
     state: str = ""
 
@@ -76,7 +76,7 @@ class OJSTaskContext(AnyContext):  # type: ignore[misc]
 
 
 class Start(NamedTuple):
-    """One attempt: who began it, and when."""
+    """One attempt: the worker that began it, and when."""
 
     worker_id: str
     at: dt.datetime | None
@@ -85,11 +85,11 @@ class Start(NamedTuple):
 def from_row(task: AnyTask, row: JobRow, backend: str = "") -> OJSTaskResult:
     """The result of the job in `row`, a job of `task`, for the backend of this alias; '': as the job says.
 
-    Asks the event log who made the earlier attempts, if there were any.
+    Reads the workers of earlier attempts, if there were any, from the event log.
     """
     starts = _starts(row)
     alias = backend or alias_of(task, jsontext.loads(row["meta"]) if row["meta"] else {})
-    args, kwargs = encoding.decode(json.loads(row["args"]))  # Django takes no numbers but int and float
+    args, kwargs = arguments.decode(json.loads(row["args"]))  # Django takes no numbers but int and float
     due = row["due_at"] if row["state"] == State.SCHEDULED else None
     stored = variant(task, priority=row["priority"], queue_name=row["queue"], run_after=due, backend=alias)
     result = OJSTaskResult(
@@ -128,8 +128,8 @@ def _starts(row: JobRow) -> list[Start]:
     last = Start(row["worker_id"], row["started_at"])
     if attempt == 1 and row["started_at"] is not None:
         return [last]
+    from django_ojs.database import database
     from django_ojs.models import Event
-    from django_ojs.operations.common import database
 
     events = Event.objects.using(database(None)).filter(job_id=row["id"], type="job.started").order_by("id")
     known = {number: Start(worker, at) for number, worker, at in events.values_list("attempt", "worker_id", "time")}
@@ -140,7 +140,7 @@ def _starts(row: JobRow) -> list[Start]:
 
 _FAILED = f"{TaskFailed.__module__}.{TaskFailed.__qualname__}"
 _LINKS = tuple(f"{link}\n" for link in errorobjects.LINKS)
-#: Errors of the server and of our worker that have a word in Python.
+#: Errors of the server and of our worker that have a class in Python.
 _CLASSES = {"timeout": "builtins.TimeoutError", "ResultNotSerializable": "builtins.TypeError"}
 _PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FRAME = re.compile(r"at (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)(?P<source>(?:\n.*)*)")

@@ -1,9 +1,10 @@
-"""What `@task` makes of a function under our backend: Django's `Task` with the retries that Django has not."""
+"""Make a function a task with retries and a job type: `@task` under this backend makes an `OJSTask`."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -11,8 +12,8 @@ from django.utils import timezone
 
 from django_ojs.client.options import attributes, milliseconds
 from django_ojs.errors import OJSError
-from django_ojs.policies import durations
-from django_ojs.tasks.home import AnyTask, InvalidTask
+from django_ojs.policies import durations, names
+from django_ojs.tasks.compat import AnyTask, InvalidTask
 
 if TYPE_CHECKING:
     from django_ojs.client.options import Duration
@@ -51,6 +52,27 @@ class OJSTask(AnyTask):
             "max_attempts": max_attempts, "backoff": backoff,
         }  # fmt: skip
         return dataclasses.replace(self, **{name: value for name, value in given.items() if value is not None})
+
+
+def type_of(task: AnyTask) -> str:
+    """`job_type=` of the task, else the path of its function. Raises InvalidTask for what no job type can be."""
+    wanted = getattr(task, "job_type", "") or from_path(task.module_path)
+    try:
+        return names.check_type(wanted)
+    except ValueError as error:
+        raise InvalidTask(f"The job type {wanted[:80]!r} of {task.module_path} {error}.") from None
+
+
+def from_path(path: str) -> str:
+    """`shop.tasks.send` as it is; `Shop.tasks._send` becomes `shop.tasks.send`.
+
+    Two paths may become the same type: `definition.register` refuses the second.
+    """
+    return ".".join(_segment(part) for part in path.split("."))
+
+
+def _segment(text: str) -> str:
+    return re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9_]", "_", text.lower())) or "x"
 
 
 def policy(task: AnyTask, options: Mapping[str, Any]) -> dict[str, Any]:

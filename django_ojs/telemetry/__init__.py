@@ -1,14 +1,29 @@
 """Watching the server: metrics, traces, structured logs (events specification 7 and 8).
 
-`families` and `gather` are what a scrape sees, `exposition` writes it down, `collector` and `otel` hand it to
-prometheus-client and OpenTelemetry. `tracing` and `spans` carry the trace context, `lifecycle` and `logs` write what
-happens to jobs into the log. Everything that is optional is imported where it is used.
+`families` and `gather` are what a scrape sees, `collector` and `otel` hand it to prometheus-client and OpenTelemetry.
+`tracing` and `spans` carry the trace context, `lifecycle` and `logs` write what happens to jobs into the log. What is
+optional is imported where it is used.
+
+Operations know nothing of all this: what takes part in them subscribes when the app is ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+
+def subscribe() -> None:
+    """Take part in operations from now on: trace context and spans, log lines, the time that a PUSH takes."""
+    from django_ojs import hooks
+    from django_ojs.telemetry import lifecycle, pushes, tracing
+
+    hooks.subscribe(hooks.event_listeners, lifecycle.lines)
+    hooks.subscribe(hooks.around_push, tracing.enqueueing)
+    hooks.subscribe(hooks.around_workflow, tracing.creating)
+    hooks.subscribe(hooks.around_later_steps, tracing.detached)
+    if pushes.is_possible():
+        hooks.subscribe(hooks.around_work_of_push, pushes.timed)
 
 
 def export(leads: Callable[[], bool], using: str) -> Any:

@@ -1,4 +1,6 @@
-"""The metrics in a registry of prometheus-client, for a site that exposes one of its own (django-prometheus, say).
+"""The metrics as prometheus-client has them: for the text of `/metrics`, and for a registry of the site's own.
+
+A site that exposes such a registry (with django-prometheus, say) adds ours:
 
 from prometheus_client import REGISTRY
 from django_ojs.telemetry.collector import OJSCollector
@@ -11,11 +13,15 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from django_ojs.telemetry.families import Family, Histogram
 from django_ojs.telemetry.gather import gather
+
+#: Of what `text` returns: the version of the format that every Prometheus reads.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class OJSCollector(Collector):
@@ -31,6 +37,11 @@ class OJSCollector(Collector):
     def collect(self) -> Iterator[Any]:
         for family in gather(using=self._using):
             yield _converted(family)
+
+
+def text() -> str:
+    """A scrape, in the text format of Prometheus."""
+    return generate_latest(OJSCollector()).decode()
 
 
 def _converted(family: Family) -> Any:

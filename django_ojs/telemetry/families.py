@@ -78,11 +78,21 @@ TIMINGS: tuple[Timing, ...] = (
 
 GAUGES: dict[str, str] = {
     "ojs.queue.depth": "Jobs that are available.",
+    "ojs.queue.unserved": "Jobs that are available in a queue that no live worker serves.",
     "ojs.queue.active": "Jobs that are being worked on.",
     "ojs.dead_letter.depth": "Discarded jobs in the dead letter queue.",
     "ojs.queue.jobs": "Jobs by state.",
     "ojs.workers.busy": "Jobs that workers are executing.",
     "ojs.workers.active": "Workers that were heard of lately.",
+}
+
+#: The metrics that move with attempts to deliver a webhook, and what they tell.
+WEBHOOKS: dict[str, str] = {
+    "ojs.webhook.delivery.count": "Attempts to deliver a webhook.",
+    "ojs.webhook.delivery.duration_ms": "Time of an attempt to deliver a webhook.",
+    "ojs.webhook.delivery.retry_count": "Retries of a delivery that has ended.",
+    "ojs.webhook.dead_delivery.count": "Deliveries that were given up.",
+    "ojs.webhook.subscription.count": "Subscriptions of webhooks, paused ones included.",
 }
 
 

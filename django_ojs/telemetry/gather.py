@@ -5,42 +5,43 @@ Nothing here looks at a job or an event, so a scrape costs the same with a thous
 
 from __future__ import annotations
 
-import datetime as dt
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connections
 
 import django_ojs
-from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.models import MetricSeries, Worker
-from django_ojs.operations import counts, metrics
-from django_ojs.operations.common import database
-from django_ojs.telemetry import deliveries
+from django_ojs.database import database
+from django_ojs.models import MetricSeries
+from django_ojs.statistics import counters, eventcounts, webhookcounts
+from django_ojs.statistics.summary import workers_active
 from django_ojs.telemetry.families import (
     COUNTERS,
     GAUGES,
     TIMINGS,
+    WEBHOOKS,
     Counter,
     Family,
     Histogram,
+    Kind,
     Sample,
     Timing,
     prometheus_name,
 )
+from django_ojs.workers.directory import unserved_queues
 
 #: Families of other parts of the server: given the database, what they have to show.
 Source = Callable[[str], Iterable[Family]]
-_sources: dict[str, Source] = {"webhooks": deliveries.families}
+_sources: dict[str, Source] = {}
 
 
 def register(name: str, source: Source) -> None:
     """Let `source` add families to every scrape. Registering a name again replaces what it stood for.
 
-    A source must answer from rows that whoever does the work has counted, as all metrics here do: the process that is
-    scraped is any of many.
+    A source must answer from rows, in which the processes that do the work have counted it, as all metrics here do: the
+    process that is scraped is any of many.
     """
     _sources[name] = source
 
@@ -65,30 +66,27 @@ def gather(*, using: str | None = None) -> list[Family]:
 def gauges(using: str) -> list[Family]:
     """How many jobs are where, and how many workers there are."""
     samples: dict[str, list[Sample]] = {name: [] for name in GAUGES}
-    for queue, states, dead in _queues(using):
+    counted = counters.count_all(using=using)
+    unserved = unserved_queues(counted, using=using)
+    for queue, states, dead in _queues(counted):
         samples["ojs.queue.depth"].append(Sample({"queue": queue, "state": "available"}, states["available"]))
+        samples["ojs.queue.unserved"].append(Sample({"queue": queue}, unserved.get(queue, 0)))
         samples["ojs.queue.active"].append(Sample({"queue": queue}, states["active"]))
         samples["ojs.dead_letter.depth"].append(Sample({"queue": queue}, dead))
         samples["ojs.workers.busy"].append(Sample({"queue": queue}, states["active"]))
         samples["ojs.queue.jobs"] += [Sample({"queue": queue, "state": s}, n) for s, n in states.items()]
-    samples["ojs.workers.active"].append(Sample({}, workers_active(using)))
+    samples["ojs.workers.active"].append(Sample({}, workers_active(using=using)))
     return [Family(prometheus_name(name), "gauge", GAUGES[name], found) for name, found in samples.items()]
 
 
-def workers_active(using: str) -> int:
-    """Workers of any language that called within the heartbeat timeout."""
-    since = clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-    return Worker.objects.using(using).filter(last_seen_at__gte=since).count()
-
-
-def _queues(using: str) -> list[tuple[str, dict[str, int], int]]:
+def _queues(counted: Mapping[str, counters.Counts]) -> list[tuple[str, dict[str, int], int]]:
     """The counts by queue; queues beyond the number of series that are told apart are added up as `other`."""
-    found = sorted(counts.count_all(using=using).items())
+    found = sorted(counted.items())
     limit = ojs_settings.METRICS_MAX_SERIES
     shown = [(queue, of_queue.states, of_queue.dead) for queue, of_queue in found[:limit]]
     if rest := [of_queue for _, of_queue in found[limit:]]:
         states = {state: sum(one.states[state] for one in rest) for state in rest[0].states}
-        shown.append((metrics.OTHER, states, sum(one.dead for one in rest)))
+        shown.append((eventcounts.OTHER, states, sum(one.dead for one in rest)))
     return shown
 
 
@@ -117,8 +115,8 @@ def _histogram(timing: Timing, series: Sequence[MetricSeries]) -> Family:
             continue
         key = row.job_type, row.queue, row.label if timing.by_state else ""
         buckets, total = sums.get(key) or ([0] * (len(timing.edges) + 1), 0)
-        stored = metrics.edges(row.event)
-        for index, count in enumerate(metrics.buckets_of(row)):
+        stored = eventcounts.edges(row.event)
+        for index, count in enumerate(eventcounts.buckets_of(row)):
             place = bisect_left(timing.edges, stored[index] / scale) if index < len(stored) else len(timing.edges)
             buckets[place] += count
         sums[key] = buckets, total + row.total_ms
@@ -138,3 +136,27 @@ def _labels(timing: Timing, job_type: str, queue: str, state: str) -> dict[str, 
 def _info(using: str) -> Family:
     labels: dict[str, Any] = {"version": django_ojs.__version__, "backend": connections[using].vendor}
     return Family("ojs_server_info", "gauge", "The version of this server and its database.", [Sample(labels, 1)])
+
+
+def webhooks(using: str) -> list[Family]:
+    """Attempts, durations, retries and dead deliveries by event type and outcome; subscriptions (events 8.1)."""
+    attempts, durations, retries, dead = list[Sample](), list[Sample](), list[Sample](), list[Sample]()
+    for one in webhookcounts.read(using=using):
+        labels = {"event_type": one.event_type, "status": one.status}
+        attempts.append(Sample(labels, one.attempts))
+        durations.append(Sample(labels, Histogram(webhookcounts.DURATION_MS, one.durations, one.duration_ms)))
+        if sum(one.retries):
+            retries.append(Sample(labels, Histogram(webhookcounts.RETRIES, one.retries, one.retries_total)))
+        if one.status == "dead":
+            dead.append(Sample({"event_type": one.event_type}, one.attempts))
+    subscriptions = [Sample({}, webhookcounts.subscriptions(using=using))]
+    kinds: list[tuple[str, Kind, list[Sample]]] = [
+        ("delivery.count", "counter", attempts), ("delivery.duration_ms", "histogram", durations),
+        ("delivery.retry_count", "histogram", retries), ("dead_delivery.count", "counter", dead),
+        ("subscription.count", "gauge", subscriptions),
+    ]  # fmt: skip
+    names = [(f"ojs.webhook.{name}", kind, samples) for name, kind, samples in kinds]
+    return [Family(prometheus_name(name), kind, WEBHOOKS[name], samples) for name, kind, samples in names]
+
+
+register("webhooks", webhooks)

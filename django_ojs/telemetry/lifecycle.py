@@ -1,8 +1,9 @@
 """A log line for every change of a job's state, and for what workers, queues and workflows do (events 8.6).
 
-The lines are made of the events' own records, at the levels of the specification, and written once the transaction
-is committed: a log never tells what was rolled back. Where nobody listens at a level, nothing is formatted, parsed or
-copied; that is asked once for a batch. Arguments, results and `meta` are never in a line.
+`lines` listens to events (`hooks.event_listeners`). The lines are made of the events' own records, at the levels of the
+specification, and written once the transaction is committed: a log never tells what was rolled back. Where no handler
+takes a level, nothing is formatted, parsed or copied; that is asked once for a batch. Arguments, results and `meta` are
+never in a line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 from django.db import transaction
 
 from django_ojs import jsontext
-from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.policies import redaction
 
@@ -41,30 +41,41 @@ _FACTS = ("duration_ms", "wait_ms", "delay_ms", "next_retry_at", "scheduled_at",
 COLUMNS = ("id", "type", "queue", "state", "attempt", "worker_id", "trace_id", "workflow_id", "started_at")
 
 
-def hears(level: int) -> bool:
-    """Whether somebody listens to lines of this level."""
-    return logger.isEnabledFor(level)
+class Lines:
+    """A line for each event of a level that is logged."""
+
+    columns: Sequence[str] = COLUMNS
+
+    def wants(self, event: str) -> bool:
+        level = LEVELS.get(event, logging.DEBUG)
+        return level is not None and logger.isEnabledFor(level)
+
+    def tell(self, records: Sequence[Record], using: str) -> None:
+        """Log these events when the transaction is committed."""
+        levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+        heard = {level for level in levels if logger.isEnabledFor(level)}
+        told = [record for record in records if LEVELS.get(record.type, logging.DEBUG) in heard]
+        if told:
+            transaction.on_commit(partial(_write, told), using=using)
 
 
-def tell(records: Sequence[Record], using: str) -> None:
-    """Log these events when the transaction is committed."""
-    heard = {level for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR) if hears(level)}
-    told = [record for record in records if LEVELS.get(record.type, logging.DEBUG) in heard]
-    if told:
-        transaction.on_commit(partial(_write, told), using=using)
-
-
-def born(rows: Sequence[Mapping[str, Any]], component: str, using: str) -> None:
-    """Log new jobs, whose events the database has made itself."""
-    if hears(logging.INFO):
-        tell([record for row in rows if (record := catalogue.birth(row, component))], using)
+lines = Lines()
 
 
 def _write(records: Iterable[Record]) -> None:
     for record in records:
         level = LEVELS.get(record.type, logging.DEBUG) or logging.DEBUG
         who = f"{record.job_type} {record.job_id}" if record.job_id else record.subject
-        logger.log(level, "%s: %s", record.type, who, extra=_fields(record))
+        fields = _fields(record)
+        logger.log(level, "%s: %s%s", record.type, who, _next_attempt(fields), extra=fields)
+
+
+def _next_attempt(fields: Mapping[str, Any]) -> str:
+    """Of a job that is tried again: which attempt failed, of how many, and when the next one is."""
+    if fields["event"] != "job.retrying":
+        return ""
+    of = f" of {fields['max_attempts']}" if "max_attempts" in fields else ""
+    return f": attempt {fields.get('attempt', 0)}{of} failed, the next one is at {fields.get('next_retry_at')}"
 
 
 def _fields(record: Record) -> dict[str, Any]:

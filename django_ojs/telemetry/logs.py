@@ -1,6 +1,8 @@
 """Log records as JSON, one object a line, for `LOGGING` (events specification 8.6, the logging companion).
 
 "formatters": {"json": {"()": "django_ojs.telemetry.logs.JSONFormatter"}},
+
+By hand, because of what is here python-json-logger has only the call of `json.dumps`: it knows no groups, no redaction.
 """
 
 from __future__ import annotations

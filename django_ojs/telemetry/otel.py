@@ -1,7 +1,7 @@
 """The metrics as instruments of OpenTelemetry, for a site that has set a meter provider (events specification 7.1).
 
 They are recorded by the process that counts the log, which is the leading scheduler, after each pass: so everything is
-recorded once for the whole installation, whoever did the work, in Python or not. Instruments in every process would
+recorded once for the whole installation, also work that was not done in Python. Instruments in every process would
 miss workers in other languages or count them in whichever web server they happened to call, and would record what
 is rolled back; totals read from the database would be a leap for the backend whenever another process leads.
 """
@@ -17,12 +17,10 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 import django_ojs
-from django_ojs.events.tally import Group
-from django_ojs.operations import metrics as counting
-from django_ojs.operations import webhookcounts
-from django_ojs.operations.webhookcounts import Attempt
-from django_ojs.telemetry.deliveries import HELP
-from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS, Family, Timing, prometheus_name
+from django_ojs.statistics import eventcounts, webhookcounts
+from django_ojs.statistics.eventlog import Group
+from django_ojs.statistics.webhookcounts import Attempt
+from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS, WEBHOOKS, Family, Timing, prometheus_name
 from django_ojs.telemetry.gather import gauges
 
 #: Seconds for which all gauges of one export are read once.
@@ -51,11 +49,11 @@ class Export:
         self._webhooks = _Webhooks(meter, self._subscriptions)
 
     def start(self) -> None:
-        counting.listeners.append(self.record)
+        eventcounts.listeners.append(self.record)
         webhookcounts.listeners.append(self._webhooks.record)
 
     def stop(self) -> None:
-        counting.listeners.remove(self.record)
+        eventcounts.listeners.remove(self.record)
         webhookcounts.listeners.remove(self._webhooks.record)
 
     def record(self, groups: Sequence[Group]) -> None:
@@ -112,7 +110,7 @@ class _Webhooks:
 
     def __init__(self, meter: metrics.Meter, subscriptions: Callable[[CallbackOptions], list[Observation]]) -> None:
         def named(name: str) -> tuple[str, str]:
-            return f"ojs.webhook.{name}", HELP[name]
+            return f"ojs.webhook.{name}", WEBHOOKS[f"ojs.webhook.{name}"]
 
         name, told = named("delivery.count")
         self._attempts = meter.create_counter(name, "{delivery}", told)

@@ -6,9 +6,9 @@ Without a `MeterProvider` a push pays one look.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 import django_ojs
@@ -25,22 +25,23 @@ _instrument: tuple[Any, Any] = (None, None)  #: the histogram, and the provider 
 _queues: set[str] = set()  #: those that have series of their own
 
 
-def timed(operation: Callable[P, list[R]]) -> Callable[P, list[R]]:
-    """Record how long an operation takes that enqueues jobs and returns what became of each, once for each queue."""
+def is_possible() -> bool:
+    """Whether OpenTelemetry is installed. It is not imported before the first push."""
+    return find_spec("opentelemetry") is not None
 
-    @functools.wraps(operation)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> list[R]:
-        histogram = _histogram()
-        if histogram is None:
-            return operation(*args, **kwargs)
-        began = time.perf_counter()
-        outcomes = operation(*args, **kwargs)
-        seconds = time.perf_counter() - began
-        for queue in _named(outcomes):
-            histogram.record(seconds, {"queue": queue})
-        return outcomes
 
-    return wrapper
+def timed(push: Callable[P, list[R]], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+    """Record how long a push takes, which returns what became of each job, once for each queue
+    (`hooks.around_work_of_push`)."""
+    histogram = _histogram()
+    if histogram is None:
+        return push(*args, **kwargs)
+    began = time.perf_counter()
+    outcomes = push(*args, **kwargs)
+    seconds = time.perf_counter() - began
+    for queue in _named(outcomes):
+        histogram.record(seconds, {"queue": queue})
+    return outcomes
 
 
 def _named(outcomes: Sequence[Any]) -> set[str]:

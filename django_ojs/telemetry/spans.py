@@ -18,9 +18,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 import django_ojs
 from django_ojs.conf import ojs_settings
-from django_ojs.operations.common import database
+from django_ojs.database import database
 from django_ojs.policies import redaction
-from django_ojs.telemetry.tracing import joined
+from django_ojs.telemetry.tracing import MAX_TRACESTATE, joined
 
 if TYPE_CHECKING:
     from django_ojs.policies.workflows import Plan
@@ -81,6 +81,78 @@ class Enqueueing:
 @contextlib.contextmanager
 def enqueueing(documents: Sequence[Any], received: Mapping[str, str]) -> Iterator[Enqueueing]:
     """The PRODUCER span of a push: a child of the current span, else of the one that the request names."""
+    name, attributes = _producer(documents)
+    with _start(name, SpanKind.PRODUCER, _parent(received), attributes) as span:
+        yield Enqueueing(span, received, len(documents))
+
+
+class Members:
+    """The spans of jobs of workflows that are enqueued together. `documents` carry them where the context is ours."""
+
+    def __init__(self, documents: Sequence[Any]) -> None:
+        self.documents: list[Any] = []
+        self.spans: list[Span] = []
+        for document in documents:
+            name, attributes = _producer([document])
+            meta = document.get("meta") or {}
+            is_ours, meta = _without_mark(meta)
+            around = _TRACE.extract(meta, Context())
+            span = _get_tracer().start_span(name, context=around, kind=SpanKind.PRODUCER, attributes=attributes)
+            self.spans.append(span)
+            carrier: dict[str, str] = {}
+            _TRACE.inject(carrier, trace.set_span_in_context(span, Context()))
+            self.documents.append({**document, "meta": meta | carrier} if is_ours else document)
+
+    def conclude(self, outcomes: Sequence[Any]) -> None:
+        """Tell what became of each job."""
+        for span, outcome in zip(self.spans, outcomes, strict=True):
+            Enqueueing(span, {}, 1).conclude([outcome])
+
+
+@contextlib.contextmanager
+def enqueueing_members(documents: Sequence[Any]) -> Iterator[Members]:
+    """A PRODUCER span for each job of a workflow, whose parent is the span in which the workflow was made.
+
+    Where a step brought a context of its own, that is the parent, and the job carries it on unchanged.
+    """
+    members = Members(documents)
+    try:
+        yield members
+    except BaseException as error:
+        for span in members.spans:
+            span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+            span.set_attribute("error.type", type(error).__name__)
+        raise
+    finally:
+        for span in members.spans:
+            span.end()
+
+
+#: In the `tracestate` of jobs of a workflow: their context is that of the workflow, which the span that enqueues them
+#: replaces. A step with a context of its own lacks it.
+_MARK = "ojs=workflow"
+
+
+def _marked(context: Mapping[str, str]) -> Mapping[str, str]:
+    if "traceparent" not in context:
+        return context
+    state = ",".join(filter(None, [_MARK, context.get("tracestate", "")]))
+    return {**context, "tracestate": state if len(state) <= MAX_TRACESTATE else _MARK}
+
+
+def _without_mark(meta: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Whether the context in `meta` has the mark, and `meta` without it."""
+    state = meta.get("tracestate")
+    entries = state.split(",") if isinstance(state, str) else []
+    if _MARK not in entries:
+        return False, dict(meta)
+    entries.remove(_MARK)
+    kept = {name: value for name, value in meta.items() if name != "tracestate"}
+    return True, kept | ({"tracestate": ",".join(entries)} if entries else {})
+
+
+def _producer(documents: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """Name and attributes of the span that enqueues these."""
     types = {document.get("type") for document in documents if isinstance(document, dict)}
     queues = {_queue(document) for document in documents if isinstance(document, dict)}
     job_type = str(types.pop()) if len(types) == 1 else "batch"
@@ -91,8 +163,7 @@ def enqueueing(documents: Sequence[Any], received: Mapping[str, str]) -> Iterato
     attributes: dict[str, Any] = _operation("publish") | {"messaging.destination.name": queue}
     if number > 1:
         attributes["messaging.batch.message_count"] = number
-    with _start(name, SpanKind.PRODUCER, _parent(received), attributes) as span:
-        yield Enqueueing(span, received, number)
+    return name, attributes
 
 
 @contextlib.contextmanager
@@ -101,7 +172,7 @@ def workflow(plan: Plan, received: Mapping[str, str]) -> Iterator[tuple[Mapping[
     attributes = _system() | {"ojs.workflow.type": plan.type, "ojs.workflow.steps": len(plan.steps)}
     name = f"ojs.workflow {plan.name or plan.type}"
     with _start(name, SpanKind.INTERNAL, _parent(received), attributes) as span:
-        yield joined(received, current()), functools.partial(span.set_attribute, "ojs.workflow.id")
+        yield _marked(joined(received, current())), functools.partial(span.set_attribute, "ojs.workflow.id")
 
 
 @contextlib.contextmanager

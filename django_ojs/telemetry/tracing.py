@@ -1,4 +1,4 @@
-"""The trace context on its way from whoever enqueues a job into the job's `meta` (events specification 8).
+"""Puts the trace context of the caller that enqueues a job into the job's `meta` (events specification 8).
 
 It comes from the span that is current where OpenTelemetry is at work, else from the headers of the HTTP request.
 A context that a job has already is never touched. This module needs no OpenTelemetry: `spans` does, and is asked
@@ -8,7 +8,6 @@ only where it is installed.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import ModuleType
@@ -57,7 +56,7 @@ def forget(token: Token[Mapping[str, str] | None] | None) -> None:
 @contextlib.contextmanager
 def detached() -> Iterator[None]:
     """A block in which jobs are enqueued for themselves, such as the next step of a workflow: its documents carry
-    the context of whoever made the workflow, not of the worker that happened to complete the step before."""
+    the context of the caller that made the workflow, not of the worker that happened to complete the step before."""
     token = _received.set(_DETACHED)
     try:
         yield
@@ -65,24 +64,24 @@ def detached() -> Iterator[None]:
         _received.reset(token)
 
 
-def enqueues(
-    operation: Callable[Concatenate[Sequence[Any], P], list[R]],
-) -> Callable[Concatenate[Sequence[Any], P], list[R]]:
-    """Make an operation that takes envelopes give each the trace context, within a span where spans are made."""
-
-    @functools.wraps(operation)
-    def wrapper(documents: Sequence[Any], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        received = _received.get()
-        if received is _DETACHED:
-            return operation(documents, *args, **kwargs)
-        if (spans := active()) is not None and documents:
-            with spans.enqueueing(documents, received or {}) as span:
-                outcomes = operation(with_context(documents, span.carrier), *args, **kwargs)
-                span.conclude(outcomes)
-                return outcomes
-        return operation(with_context(documents, _ambient(received)), *args, **kwargs)
-
-    return wrapper
+def enqueueing(
+    push: Callable[Concatenate[Sequence[Any], P], list[R]], documents: Sequence[Any], *args: P.args, **kwargs: P.kwargs
+) -> list[R]:
+    """Push envelopes, each with the trace context, within a span where spans are made (`hooks.around_push`)."""
+    received = _received.get()
+    if received is _DETACHED:
+        if (spans := active()) is None:
+            return push(documents, *args, **kwargs)
+        with spans.enqueueing_members(documents) as members:
+            outcomes = push(members.documents, *args, **kwargs)
+            members.conclude(outcomes)
+            return outcomes
+    if (spans := active()) is not None and documents:
+        with spans.enqueueing(documents, received or {}) as span:
+            outcomes = push(with_context(documents, span.carrier), *args, **kwargs)
+            span.conclude(outcomes)
+            return outcomes
+    return push(with_context(documents, _ambient(received)), *args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Testing a site that enqueues jobs (docs/testing.md), and the test server for those who write clients.
+"""Test a site that enqueues jobs (docs/testing.md), or a client of OJS against a test server.
 
     from django_ojs.testing import fake
 
@@ -15,34 +15,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_ojs.testing.cases import FakeJobsMixin as FakeJobsMixin
-    from django_ojs.testing.cases import InlineJobsMixin as InlineJobsMixin
-    from django_ojs.testing.cases import WorkerJobsMixin as WorkerJobsMixin
-    from django_ojs.testing.engine import JobFailed as JobFailed
+    from django_ojs.client.handle import JobFailed as JobFailed
     from django_ojs.testing.engine import Performed as Performed
-    from django_ojs.testing.faking import FakeJobs as FakeJobs
-    from django_ojs.testing.inlining import InlineJobs as InlineJobs
+    from django_ojs.testing.fakejobs import FakeJobs as FakeJobs
     from django_ojs.testing.jobs import Jobs as Jobs
+    from django_ojs.testing.modes import FakeJobsMixin as FakeJobsMixin
+    from django_ojs.testing.modes import InlineJobsMixin as InlineJobsMixin
+    from django_ojs.testing.modes import WorkerJobsMixin as WorkerJobsMixin
     from django_ojs.testing.modes import fake as fake
     from django_ojs.testing.modes import inline as inline
     from django_ojs.testing.modes import worker as worker
-    from django_ojs.testing.running import Drained as Drained
-    from django_ojs.testing.running import WorkerJobs as WorkerJobs
+    from django_ojs.testing.storedjobs import Drained as Drained
+    from django_ojs.testing.storedjobs import InlineJobs as InlineJobs
+    from django_ojs.testing.storedjobs import WorkerJobs as WorkerJobs
 
 _MODULES = {
-    "FakeJobsMixin": "cases",
-    "InlineJobsMixin": "cases",
-    "WorkerJobsMixin": "cases",
+    "FakeJobsMixin": "modes",
+    "InlineJobsMixin": "modes",
+    "WorkerJobsMixin": "modes",
     "JobFailed": "engine",
     "Performed": "engine",
-    "FakeJobs": "faking",
+    "FakeJobs": "fakejobs",
     "Jobs": "jobs",
     "fake": "modes",
     "inline": "modes",
     "worker": "modes",
-    "Drained": "running",
-    "InlineJobs": "inlining",
-    "WorkerJobs": "running",
+    "Drained": "storedjobs",
+    "InlineJobs": "storedjobs",
+    "WorkerJobs": "storedjobs",
 }
 
 __all__ = [

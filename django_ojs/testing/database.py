@@ -1,12 +1,15 @@
-"""An empty store, quickly: for conformance runs against a server that keeps running."""
+"""Empty the store: for conformance runs and test suites against a server that keeps running."""
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
+from collections.abc import Iterable
 
 from django.db import connections, models, router, transaction
 
+from django_ojs.contention import retried
+from django_ojs.cron import overlap
+from django_ojs.jobs import prune, schemas
 from django_ojs.models import (
     APIKey,
     AuditEntry,
@@ -20,6 +23,7 @@ from django_ojs.models import (
     IdempotencyKey,
     Job,
     JobProgress,
+    JobReplay,
     JobSchema,
     Lease,
     Maintenance,
@@ -33,6 +37,7 @@ from django_ojs.models import (
     QueueTraffic,
     RateLimit,
     RateStart,
+    ReplayRule,
     Ticket,
     UniqueLock,
     WebhookCount,
@@ -44,12 +49,14 @@ from django_ojs.models import (
     WorkflowStart,
     WorkflowStep,
 )
-from django_ojs.operations import cronruns, glance, prune, queues, schemas, shapes
+from django_ojs.queues import defaults
+from django_ojs.statistics import shared
+from django_ojs.workflows import graphs
 
 #: What a run leaves behind, in the order in which operations lock it.
 TRANSIENT: tuple[type[models.Model], ...] = (
-    BulkAction, OutboxEntry, UniqueLock, Worker, Queue, CronSchedule, CronRun, Job, JobProgress, WorkflowStart,
-    WorkflowStep, Workflow, MetricPlace, MetricSeries, Event, EventCommit,
+    BulkAction, OutboxEntry, UniqueLock, Worker, Queue, CronSchedule, CronRun, ReplayRule, Job, JobProgress, JobReplay,
+    WorkflowStart, WorkflowStep, Workflow, MetricPlace, MetricSeries, Event, EventCommit,
     IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, QueueHour,
     RateLimit, RateStart, WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
     AuditEntry, Maintenance, Ticket,
@@ -67,21 +74,25 @@ def reset(using: str | None = None) -> None:
     homes: defaultdict[str, list[type[models.Model]]] = defaultdict(list)
     for model in TRANSIENT:
         homes[using if router.allow_migrate_model(using, model) else router.db_for_write(model)].append(model)
-    for alias, found in homes.items():
-        quote = connections[alias].ops.quote_name
-        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-            for model in found:
-                cursor.execute(f"DELETE FROM {quote(model._meta.db_table)}")  # noqa: S608 - names of our own models
+    for alias, models_here in homes.items():
+        _empty(models_here, using=alias)
     forget()
+
+
+@retried
+def _empty(emptied: Iterable[type[models.Model]], *, using: str) -> None:
+    """Delete the rows of these tables in one transaction, which a running scheduler or worker may deadlock with."""
+    quote = connections[using].ops.quote_name
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        for model in emptied:
+            cursor.execute(f"DELETE FROM {quote(model._meta.db_table)}")  # noqa: S608 - names of our own models
 
 
 def forget() -> None:
     """Drop what this process remembers of the store."""
-    queues.forget()  # limits, too
-    cronruns.forget()
+    defaults.forget()  # limits, too
+    overlap.forget()
     schemas.forget()
-    shapes.forget()
-    glance.forget()
+    graphs.forget()
     prune.forget()
-    if shared := sys.modules.get("django_ojs.admin.shared"):  # sites may have no admin
-        shared.forget()
+    shared.forget()

@@ -1,7 +1,6 @@
-"""A worker without threads: claims a job, runs its handler and reports the outcome, here and now.
+"""Claim a job, run its handler and report the outcome, in the thread of the test: a worker without threads.
 
-The verbs are those of a real worker. What is missing is what takes time or another thread: heartbeats, and the
-execution timeout, which the server would notice as well.
+Its parts are those of a real worker. It has no heartbeats and no execution timeout, which need time or another thread.
 """
 
 from __future__ import annotations
@@ -19,27 +18,22 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 
 from django_ojs import clock
-from django_ojs.client.handle import JobHandle
+from django_ojs.client.context import COLUMNS, NoLink, Retry
+from django_ojs.client.handle import JobFailed, JobHandle
 from django_ojs.conf import ojs_settings
+from django_ojs.database import database
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations.common import database
-from django_ojs.operations.fetch import fetch
 from django_ojs.registry import registry
 from django_ojs.states import State
 from django_ojs.worker import outcomes
-from django_ojs.worker.context import COLUMNS, JobContext
-from django_ojs.worker.directives import Retry
 from django_ojs.worker.execution import aexecute, execute
 from django_ojs.worker.outcomes import Failed, Outcome
 from django_ojs.worker.run import Run
 from django_ojs.worker.writer import Writer
 
 WORKER = "test"
-
-
-class JobFailed(Exception):
-    """A job failed without an exception of its handler, for instance because its result is not JSON."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +55,7 @@ class Performed:
 
 
 class _Run(Run):
-    """Keeps what the handler raised."""
+    """A run that keeps what its handler raised."""
 
     __slots__ = ("exception",)
 
@@ -72,16 +66,6 @@ class _Run(Run):
     def raised(self, exc: BaseException) -> None:
         # What a directive was raised from says more than the directive.
         self.exception = exc.__cause__ or exc if isinstance(exc, Retry) else exc
-
-
-class _Link:
-    """Asks for nothing: no reservation ends in a test, and the writer takes the last progress report by itself."""
-
-    def heartbeat(self, context: JobContext) -> None:
-        return None
-
-    def progress(self, context: JobContext) -> None:
-        return None
 
 
 class Engine:
@@ -105,7 +89,7 @@ class Engine:
         """Run a claimed job and report its outcome. RuntimeError if the outcome could not be stored."""
         definition = registry.get(row["type"])
         assert definition is not None
-        run = _Run(row, definition, time.monotonic(), _Link())
+        run = _Run(row, definition, time.monotonic(), NoLink())
         with _sheltered():
             outcome = self._injected(run) or (async_to_sync(aexecute)(run) if definition.is_async else execute(run))
             _undo_if_broken(suspect=isinstance(outcome, Failed))
@@ -115,10 +99,10 @@ class Engine:
             raise RuntimeError(f"The outcome of {run.definition.type} {run.id} could not be stored: {outcome!r:.300}")
         if definition.after is not None:
             with _sheltered():
-                definition.after([run])
+                definition.after([run.context])
                 _undo_if_broken(suspect=True)
         if isinstance(outcome, Failed) and run.exception is None:
-            run.exception = JobFailed(outcome.error.get("message", ""))
+            run.exception = JobFailed(JobHandle(after or row))
         return Performed(JobHandle(after or row), run.attempt, run.exception)
 
     def look(self, job_id: uuid.UUID) -> JobRow | None:

@@ -1,30 +1,104 @@
-"""What every mode gives to a test: the jobs that were enqueued, and assertions that read like sentences."""
+"""Find and assert the jobs that a test enqueued: what every mode offers."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias, TypedDict, Unpack
 
 from django.db import connections, transaction
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
+from django_ojs.client import arguments
+from django_ojs.client.definition import Enqueuer
 from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
+from django_ojs.cron import fire, overlap
+from django_ojs.database import database
 from django_ojs.errors import NotFound
-from django_ojs.operations import cronruns, crontick, queues, schemas
-from django_ojs.operations.common import database
-from django_ojs.operations.push import Outcome, Pushed
+from django_ojs.jobs import schemas
+from django_ojs.jobs.push import Outcome, Pushed
 from django_ojs.operations.rehearsal import stage
-from django_ojs.operations.workflow import View
+from django_ojs.policies import priority as priorities
+from django_ojs.policies.durations import format_instant
+from django_ojs.queues import defaults
 from django_ojs.states import State
-from django_ojs.testing.wanted import Expected, JobType, Wanted, described, how_often
+from django_ojs.workflows.workflow import View
 
+#: A job type by its name, `"email.send"`, or by its handler, `send_email`.
+JobType: TypeAlias = "str | Enqueuer[Any]"
+
+_PLURAL = frozenset({"args", "kwargs", "tags"})
+_CLOSE = dt.timedelta(milliseconds=1)  #: the wire has no finer time
 _NEW = ("created", "outbox")
+
+
+class Expected(TypedDict, total=False):
+    """What a test may expect of a job besides its type; what is left out may be anything."""
+
+    args: Sequence[Any]  #: all positional arguments, in order; or the whole `args` of the job
+    kwargs: Mapping[str, Any]  #: all keyword arguments
+    queue: str
+    meta: Mapping[str, Any]  #: these members, whatever else there is
+    priority: int | str
+    tags: Iterable[str]  #: these tags, whatever others there are
+    at: dt.datetime  #: not before this instant
+    delay: Duration  #: so long after it was enqueued
+    state: str
+
+
+def how_often(times: int | None, count: int | None, done: str = "") -> int | None:
+    """The exact number of `times=` or `count=`, which are one argument under two names; None: at least one.
+
+    TypeError for both, and for 0 where `done` (`enqueued`) says of which assertion that is the negation.
+    """
+    if times is not None and count is not None:
+        raise TypeError("times= and count= are the same: give one of them.")
+    number = times if count is None else count
+    if number == 0 and done:
+        raise TypeError(f"{'times' if count is None else 'count'}=0: say assert_not_{done}() or refute_{done}().")
+    return number
+
+
+def name_of(type: JobType) -> str:
+    return type if isinstance(type, str) else type.type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """A job type (None: any) and what is expected of its jobs."""
+
+    type: str | None
+    expected: Expected
+
+    @classmethod
+    def of(cls, type: JobType | None, expected: Expected) -> Wanted:
+        if unknown := sorted(set(expected) - Expected.__annotations__.keys()):
+            raise TypeError(
+                f"Nothing can be expected of {unknown[0]}=: there are {', '.join(Expected.__annotations__)}."
+            )
+        return cls(None if type is None else name_of(type), expected)
+
+    def fits(self, job: JobHandle) -> bool:
+        return not any(self.differences(job))
+
+    def differences(self, job: JobHandle) -> Iterator[str]:
+        """What is other than expected, in a few words each."""
+        if self.type is not None and job.type != self.type:
+            yield "another type"
+            return
+        for name, wanted in self.expected.items():
+            if not _READERS[name](job, wanted):
+                yield f"{name} {'differ' if name in _PLURAL else 'differs'}"
+
+    def __str__(self) -> str:
+        what = self.type or "any job"
+        return what + "".join(f", {name}={_shown(value)}" for name, value in self.expected.items())
 
 
 class Lasting:
@@ -46,7 +120,7 @@ class Lasting:
 
 
 class Jobs:
-    """The jobs of one test. Of one that was rolled back nothing is known here either."""
+    """The jobs of one test. A job whose transaction was rolled back is not among them."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[JobHandle, Lasting]] = []
@@ -54,7 +128,7 @@ class Jobs:
         self._time = contextlib.ExitStack()
 
     def start(self) -> Self:
-        """Have the calls from now on. The context managers, fixtures and the mixin do it, and `stop()`."""
+        """Begin the mode. The context managers, fixtures and mixins call it, and `stop()`."""
         forget()
         stage.enter(self)
         return self
@@ -87,7 +161,7 @@ class Jobs:
         self._views.clear()
 
     def clear_all(self) -> None:
-        """`clear()`, and forget what was run and which failures were ordered, where jobs run. The clock stays."""
+        """`clear()`, and forget runs and the failures that the test asked for, where jobs run. The clock stays."""
         self.clear()
 
     def assert_enqueued(
@@ -167,7 +241,7 @@ class Jobs:
 
         Raises NotFound, Conflict where the overlap policy forbids it, and what PUSH raises.
         """
-        _, row = crontick.trigger(schedule)
+        _, row = fire.trigger(schedule)
         return next((job for job in reversed(self.enqueued) if job.id == row["id"]), JobHandle(row))
 
     def freeze(self, instant: dt.datetime | None = None) -> dt.datetime:
@@ -208,9 +282,9 @@ class Jobs:
 
 def forget() -> None:
     """Drop what this process remembers of the database: another test has another one."""
-    queues.forget()
+    defaults.forget()
     schemas.forget()
-    cronruns.forget()
+    overlap.forget()
 
 
 def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> str:
@@ -218,5 +292,70 @@ def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> s
     lines = [message, f"There {'is' if len(jobs) == 1 else 'are'} {len(jobs) or 'no'} job{'s'[len(jobs) == 1 :]}:"]
     for number, job in enumerate(jobs, 1):
         why = ", ".join(wanted.differences(job)) if wanted else ""
-        lines.append(f"  {number}. {described(job)}" + (f"   <- {why}" if why else ""))
+        lines.append(f"  {number}. {_described(job)}" + (f"   <- {why}" if why else ""))
     return "\n".join(lines if jobs else [lines[0], "There are no jobs."])
+
+
+def _described(job: JobHandle) -> str:
+    """One line about a job: what it is, where it is, when it may start."""
+    args, kwargs = arguments.decode(job.args)
+    call = ", ".join([*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())])
+    facts = [f"queue={job.queue!r}", str(job.state)]
+    if (due := job.row["due_at"]) is not None:
+        facts.append(f"not before {format_instant(due)}")
+    if job.row["priority"]:
+        facts.append(f"priority={job.row['priority']}")
+    if job.meta:
+        facts.append(f"meta={_shown(job.meta)}")
+    return f"{job.type}({call}) {', '.join(facts)}"
+
+
+def _shown(value: Any) -> str:
+    text = value.isoformat() if isinstance(value, dt.datetime) else repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _as_sent(value: Any) -> Any:
+    """The value as it comes back from JSON; as it is where it is no JSON, such as `mock.ANY`."""
+    try:
+        return jsontext.loads(jsontext.dumps(value))
+    except (TypeError, ValueError):
+        return value
+
+
+def _has_args(job: JobHandle, wanted: Sequence[Any]) -> bool:
+    sent = [_as_sent(value) for value in wanted]
+    return bool(sent == job.args or sent == arguments.decode(job.args)[0])
+
+
+def _has_kwargs(job: JobHandle, wanted: Mapping[str, Any]) -> bool:
+    return bool({name: _as_sent(value) for name, value in wanted.items()} == arguments.decode(job.args)[1])
+
+
+def _has_meta(job: JobHandle, wanted: Mapping[str, Any]) -> bool:
+    return all(name in job.meta and _as_sent(value) == job.meta[name] for name, value in wanted.items())
+
+
+def _has_tags(job: JobHandle, wanted: Iterable[str]) -> bool:
+    return set(wanted) <= set(job.envelope.get("tags") or ())
+
+
+def _has_priority(job: JobHandle, wanted: int | str) -> bool:
+    return bool(job.row["priority"] == priorities.parse(wanted, ojs_settings.PRIORITY_LEVELS))
+
+
+def _starts_at(job: JobHandle, wanted: dt.datetime) -> bool:
+    due = job.row["due_at"]
+    return bool(due is not None and abs(due - wanted) <= _CLOSE)
+
+
+def _is_delayed(job: JobHandle, wanted: Duration) -> bool:
+    due, delay = job.row["due_at"], dt.timedelta(milliseconds=milliseconds(wanted, "delay"))
+    return bool(abs((due or job.row["created_at"]) - job.row["created_at"] - delay) <= _CLOSE)
+
+
+_READERS: Mapping[str, Any] = {
+    "args": _has_args, "kwargs": _has_kwargs, "queue": lambda job, wanted: job.queue == wanted,
+    "meta": _has_meta, "tags": _has_tags, "priority": _has_priority, "at": _starts_at, "delay": _is_delayed,
+    "state": lambda job, wanted: job.state == wanted,
+}  # fmt: skip

@@ -1,4 +1,7 @@
-"""The pytest plugin, known to pytest by its entry point. It imports nothing of Django before a test asks for jobs."""
+"""Provide the pytest fixtures `ojs_fake`, `ojs_inline`, `ojs_worker` and `ojs_drain`.
+
+pytest finds the plugin by its entry point. It imports nothing of Django before a test uses a fixture.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ojs_fake() -> Iterator[FakeJobs]:
-    """Jobs that the test enqueues are taken down and go no further. Needs no database."""
+    """Jobs that the test enqueues are recorded and not stored. Needs no database."""
     _demand_django()
     from django_ojs.testing import fake
 
@@ -50,7 +53,7 @@ def ojs_drain(ojs_worker: WorkerJobs) -> Callable[..., Drained]:
 
 @pytest.fixture
 def _ojs_connections(db: None, request: pytest.FixtureRequest) -> Iterator[None]:
-    """An asynchronous test has its connections in a thread of asgiref's, which nobody else would close: a server then
+    """An asynchronous test has its connections in a thread of asgiref's, which nothing else would close: a server then
     refuses to drop the test database."""
     yield
     if inspect.iscoroutinefunction(getattr(request, "function", None)):

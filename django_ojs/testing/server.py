@@ -1,7 +1,7 @@
-"""An OJS server on a throwaway database: what an SDK author tests a client against.
+"""Serve OJS on a throwaway database, for the tests of clients (`manage.py ojs_testserver`).
 
-Used by `manage.py ojs_testserver`. The site's own settings are put aside: the URLs are ours alone, nobody
-needs credentials, and the published suite's test hooks are on.
+The site's own settings do not apply: the URLs are those of OJS alone, callers need no credentials, and the published
+suite's test hooks are on.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ def test_settings(dialect: str) -> Iterator[None]:
 
 
 def serve(port: int, on_ready: Callable[[str], None], host: str = "127.0.0.1") -> None:
-    """Answer HTTP until a signal comes. `on_ready` gets the base URL once requests are answered."""
+    """Answer HTTP and WebSockets until a signal comes. `on_ready` gets the base URL once requests are answered."""
     try:
         import uvicorn
     except ImportError:
         raise CommandError("uvicorn is needed: pip install 'django-ojs[server]'.") from None
     from django.core.handlers.asgi import ASGIHandler
+
+    from django_ojs.realtime.asgi import application
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
@@ -93,7 +95,11 @@ def serve(port: int, on_ready: Callable[[str], None], host: str = "127.0.0.1") -
                     signal.signal(number, handler)
 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    config = uvicorn.Config(ASGIHandler(), host=host, port=port, log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        application(ASGIHandler()), host=host, port=port, log_config=None, access_log=False, lifespan="off",
+        http="h11",  # httptools drops the body of a request that offers HTTP/2, as every one of Java's client does
+        timeout_graceful_shutdown=10,
+    )  # fmt: skip
     Server(config).run()
 
 
@@ -113,5 +119,5 @@ def _config(url: str, folder: Path, durable: bool) -> dict[str, Any]:
         config["TEST"] = {"NAME": f"ojs_testserver_{unique}"}
     if config["ENGINE"].endswith("postgresql"):
         # A request has a thread of its own under ASGI: connections must outlive it, or each would cost one.
-        config["OPTIONS"].setdefault("pool", {"min_size": 1, "max_size": 16})
+        config["OPTIONS"].setdefault("pool", dict(dburl.POOL_OPTIONS))
     return config

@@ -1,4 +1,4 @@
-"""Webhooks without a database: what may be reached, how a body is signed, sent, and a secret kept."""
+"""Webhooks: subscriptions, the relay from the event log, deliveries, and how one is signed and sent."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Refused(ValueError):
     """This server does not connect to that; the message says why, beginning after the URL."""
 
 
-#: IPv4 that is nobody's public host: this network, private, shared (CGNAT), loopback, link-local, protocol
+#: IPv4 addresses of no public host: this network, private, shared (CGNAT), loopback, link-local, protocol
 #: assignments, documentation, the 6to4 relay, benchmarks, multicast, reserved and broadcast.
 _BLOCKED_V4 = tuple(
     ipaddress.IPv4Network(text)
@@ -84,7 +84,7 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 def check(found: Iterable[str]) -> None:
-    """Raise Refused if one of these addresses is not allowed; the address itself is not told."""
+    """Raise Refused if one of these addresses is not allowed; the error does not name the address."""
     for text in found:
         address = literal(text)
         if address is None or not is_allowed(address):

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django_ojs import jsontext
-from django_ojs.errors import InvalidRequest, OJSError
+from django_ojs.errors import OJSError
+from django_ojs.messages import phrase, reason
 from django_ojs.policies import names
-from django_ojs.policies.faults import shorten
-from django_ojs.told import reason, told
+from django_ojs.policies.faults import member_fault as fault
 from django_ojs.webhooks import urls
 from django_ojs.webhooks.addresses import Refused
 from django_ojs.webhooks.signing import FORMATS, SignatureFormat
@@ -63,7 +63,7 @@ def parse(body: Mapping[str, Any], *, partial: bool = False) -> Definition:
     if not partial:
         for name in ("url", "events"):
             if flat.get(name) is None:
-                raise fault(name, told("is required"))
+                raise fault(name, phrase("is required"))
     values: dict[str, Any] = {}
     for name, read in _READERS.items():
         if flat.get(name) is not None:
@@ -73,22 +73,16 @@ def parse(body: Mapping[str, Any], *, partial: bool = False) -> Definition:
     return Definition(frozenset(values), **values)
 
 
-def fault(field: str, message: str, received: Any = None) -> InvalidRequest:
-    details = {"field": field, "expected": message.removeprefix("must be "), "received": shorten(received)}
-    details["validation_errors"] = [{"path": field, "message": f"{field}: {message}."}]
-    return InvalidRequest(told("%(field)s: %(problem)s.", field=field, problem=message), details=details)
-
-
 def check_url(value: Any) -> str:
     if not isinstance(value, str):
-        raise fault("url", told("must be an absolute https URL"), value)
+        raise fault("url", phrase("must be an absolute https URL"), value)
     try:
         urls.parse(value)
     except urls.Malformed as error:
         raise fault("url", reason(error), value) from error
     except Refused as error:
         raise UrlRefused(
-            told("%(field)s: %(problem)s.", field="url", problem=reason(error)),
+            phrase("%(field)s: %(problem)s.", field="url", problem=reason(error)),
             details={"field": "url", "reason": str(error)},
         ) from error
     return value
@@ -100,7 +94,7 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     flat = {**inner, **body} if isinstance(inner, Mapping) else dict(body)
     given = flat.get("filter", flat.get("filters"))
     if given is not None and not isinstance(given, Mapping):
-        raise fault("filter", told("must be an object"), given)
+        raise fault("filter", phrase("must be an object"), given)
     for name in ("queues", "job_types"):
         flat.pop(name, None)
         if "filter" in flat or "filters" in flat:  # a filter is replaced as a whole
@@ -111,10 +105,10 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
 def _events(value: Any) -> list[str]:
     found = _texts("events", value, MAX_EVENTS)
     if not found:
-        raise fault("events", told("must be an array of at least one event type"), value)
+        raise fault("events", phrase("must be an array of at least one event type"), value)
     for name in found:
         if len(name) > 64 or not _EVENT.fullmatch(name):
-            raise fault("events", told("must hold event types such as job.completed, job.* or *"), name)
+            raise fault("events", phrase("must hold event types such as job.completed, job.* or *"), name)
     return found
 
 
@@ -135,53 +129,53 @@ def _names(field: str, value: Any, check: Callable[[str], str]) -> list[str] | N
         try:
             check(name)
         except ValueError as error:
-            raise fault(field, told("each entry %(problem)s", problem=reason(error)), name) from error
+            raise fault(field, phrase("each entry %(problem)s", problem=reason(error)), name) from error
     return found or None
 
 
 def _texts(field: str, value: Any, maximum: int) -> list[str]:
     if not isinstance(value, list) or len(value) > maximum or not all(isinstance(item, str) for item in value):
-        raise fault(field, told("must be an array of at most %(most)s texts", most=maximum), value)
+        raise fault(field, phrase("must be an array of at most %(most)s texts", most=maximum), value)
     return list(dict.fromkeys(value))
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise fault("active", told("must be true or false"), value)
+        raise fault("active", phrase("must be true or false"), value)
     return value
 
 
 def check_secret(value: Any) -> str:
-    """Any text that can be a key; what was sent is not told again."""
+    """Any text that can be a key; what was sent is not repeated in the error."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_SECRET or not value.isprintable():
-        raise fault("secret", told("must be a printable text of 1 to %(most)s characters", most=MAX_SECRET))
+        raise fault("secret", phrase("must be a printable text of 1 to %(most)s characters", most=MAX_SECRET))
     return value
 
 
 def _metadata(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or len(jsontext.dumps(value)) > MAX_METADATA:
-        raise fault("metadata", told("must be an object of at most %(most)s bytes", most=MAX_METADATA), value)
+        raise fault("metadata", phrase("must be an object of at most %(most)s bytes", most=MAX_METADATA), value)
     return value
 
 
 def _headers(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MAX_HEADERS:
-        raise fault("headers", told("must be an object of at most %(most)s headers", most=MAX_HEADERS), value)
+        raise fault("headers", phrase("must be an object of at most %(most)s headers", most=MAX_HEADERS), value)
     for name, text in value.items():
         lower = name.lower()
         if not _HEADER.fullmatch(name) or lower in _OURS or lower.startswith("x-ojs-"):
-            raise fault("headers", told("must name headers of your own, none that HTTP or this server sets"), name)
+            raise fault("headers", phrase("must name headers of your own, none that HTTP or this server sets"), name)
         if not isinstance(text, str) or len(text) > MAX_HEADER or not _HEADER_VALUE.fullmatch(text):
             raise fault(
                 "headers",
-                told(
+                phrase(
                     "the value of %(name)s must be at most %(max_header)s visible ASCII characters",
                     name=name,
                     max_header=MAX_HEADER,
                 ),
             )
     if len({name.lower() for name in value}) < len(value):
-        raise fault("headers", told("must name each header once"))
+        raise fault("headers", phrase("must name each header once"))
     return dict(value)
 
 
@@ -189,7 +183,7 @@ def _timeout(value: Any) -> int:
     if not jsontext.is_integer(value) or not MIN_TIMEOUT <= value <= MAX_TIMEOUT:
         raise fault(
             "timeout_seconds",
-            told("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN_TIMEOUT, maximum=MAX_TIMEOUT),
+            phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN_TIMEOUT, maximum=MAX_TIMEOUT),
             value,
         )
     return int(value)
@@ -197,7 +191,7 @@ def _timeout(value: Any) -> int:
 
 def _format(value: Any) -> SignatureFormat:
     if value not in FORMATS:
-        raise fault("signature_format", told("must be one of %(words)s", words=", ".join(FORMATS)), value)
+        raise fault("signature_format", phrase("must be one of %(words)s", words=", ".join(FORMATS)), value)
     return "body" if value == "body" else "timestamp.body"
 
 

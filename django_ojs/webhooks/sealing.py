@@ -12,7 +12,7 @@ from django.utils.crypto import salted_hmac
 
 from django_ojs import webhooks
 from django_ojs.errors import Unsupported
-from django_ojs.told import told
+from django_ojs.messages import phrase
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -52,7 +52,7 @@ def unseal(sealed: str) -> str:
 def _box() -> MultiFernet:
     if webhooks.missing():
         raise Unsupported(
-            told(
+            phrase(
                 "Webhooks need %(missing)s, which this server does not have.", missing=" and ".join(webhooks.missing())
             ),
             hint=webhooks.HINT,

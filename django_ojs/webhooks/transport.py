@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_ojs import clock
-from django_ojs.told import reason, told
+from django_ojs.messages import phrase, reason
 from django_ojs.webhooks import addresses, outcome, urls
 from django_ojs.webhooks.addresses import Refused
 from django_ojs.webhooks.outcome import Reply, Verdict
@@ -59,7 +59,7 @@ def send(request: Request) -> Reply:
     try:
         reply = _follow(request, began + request.timeout)
     except (Refused, urls.Malformed) as error:
-        reply = Reply(Verdict.DEAD, error=told("The URL %(problem)s.", problem=reason(error)))
+        reply = Reply(Verdict.DEAD, error=phrase("The URL %(problem)s.", problem=reason(error)))
     except TimeoutError:
         reply = Reply(Verdict.RETRY, error=_late(request))
     except (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
@@ -86,12 +86,12 @@ def _follow(request: Request, deadline: float) -> Reply:
         target = urls.redirected(target, answer.location)
         if target.origin != origin.origin:
             headers = {name: value for name, value in headers.items() if name not in request.private}
-    return Reply(Verdict.DEAD, answer.status, told("More than %(most)s redirects.", most=MAX_REDIRECTS))
+    return Reply(Verdict.DEAD, answer.status, phrase("More than %(most)s redirects.", most=MAX_REDIRECTS))
 
 
 def _reply(answer: _Answer) -> Reply:
     verdict = outcome.verdict(answer.status)
-    error = "" if verdict is Verdict.SUCCESS else told("The receiver answered %(status)s.", status=answer.status)
+    error = "" if verdict is Verdict.SUCCESS else phrase("The receiver answered %(status)s.", status=answer.status)
     wait = outcome.retry_after(answer.retry_after, clock.now()) if verdict is Verdict.RETRY else None
     return Reply(verdict, answer.status, error, answer.body, wait)
 
@@ -175,7 +175,7 @@ def _read(response: Any, deadline: float) -> str:
 
 
 def _late(request: Request) -> str:
-    return told("No answer within %(seconds)s s.", seconds=f"{request.timeout:g}")
+    return phrase("No answer within %(seconds)s s.", seconds=f"{request.timeout:g}")
 
 
 def _told(error: Exception) -> str:
@@ -184,9 +184,9 @@ def _told(error: Exception) -> str:
     for one in reasons:
         if isinstance(one, ssl.SSLError):
             why = getattr(one, "verify_message", "") or one.reason or "handshake failure"
-            return told("TLS failed: %(why)s.", why=why)
+            return phrase("TLS failed: %(why)s.", why=why)
         if isinstance(one, socket.gaierror):
-            return told("The name of the host could not be resolved.")
+            return phrase("The name of the host could not be resolved.")
         if isinstance(one, ConnectionRefusedError):
-            return told("The connection was refused.")
-    return told("The connection failed: %(error)s.", error=type(reasons[-1]).__name__)
+            return phrase("The connection was refused.")
+    return phrase("The connection failed: %(error)s.", error=type(reasons[-1]).__name__)

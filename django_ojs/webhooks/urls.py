@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from django_ojs.conf import ojs_settings
-from django_ojs.told import told
+from django_ojs.messages import phrase
 from django_ojs.webhooks import addresses
 from django_ojs.webhooks.addresses import Refused
 
@@ -50,7 +50,7 @@ def parse(url: str) -> Target:
     """
     if not url or len(url) > MAX_LENGTH or not _CHARACTERS.fullmatch(url):
         raise Malformed(
-            told(
+            phrase(
                 "must be an https URL of at most %(most)s ASCII characters without blanks or backslashes",
                 most=MAX_LENGTH,
             )
@@ -59,9 +59,9 @@ def parse(url: str) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise Malformed(told("must be an absolute https URL")) from error
+        raise Malformed(phrase("must be an absolute https URL")) from error
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise Malformed(told("must be an absolute https URL"))
+        raise Malformed(phrase("must be an absolute https URL"))
     host = _host(parts)
     target = Target(parts.scheme, host, _PORTS[parts.scheme] if port is None else port, _path(parts))
     _check(target, parts)
@@ -80,9 +80,9 @@ def _host(parts: SplitResult) -> str:
         return host
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise Malformed(told("must name its host in ASCII (an international name in its xn-- form)"))
+        raise Malformed(phrase("must name its host in ASCII (an international name in its xn-- form)"))
     if _NUMBER.fullmatch(labels[-1]):  # 127.1, 2130706433, 0x7f.1: some resolvers take them for addresses
-        raise Refused(told("has a host that is neither a name nor an address in the usual spelling"))
+        raise Refused(phrase("has a host that is neither a name nor an address in the usual spelling"))
     return host
 
 
@@ -92,20 +92,20 @@ def _path(parts: SplitResult) -> str:
 
 def _check(target: Target, parts: SplitResult) -> None:
     if parts.username is not None or parts.password is not None:
-        raise Refused(told("must not hold a user name or password: use headers"))
+        raise Refused(phrase("must not hold a user name or password: use headers"))
     if target.scheme == "http" and not ojs_settings.WEBHOOK_ALLOW_HTTP:
-        raise Refused(told("must begin with https:// (OJS['WEBHOOK_ALLOW_HTTP'] lets http in)"))
+        raise Refused(phrase("must begin with https:// (OJS['WEBHOOK_ALLOW_HTTP'] lets http in)"))
     if addresses.is_allowed_name(target.host):
         return
     address = addresses.literal(target.host)
     if address is not None and not addresses.is_allowed(address):
-        raise Refused(told("leads to an address that webhooks may not reach"))
+        raise Refused(phrase("leads to an address that webhooks may not reach"))
     if address is None and (target.host.rpartition(".")[2] in _LOCAL or target.host.endswith(".home.arpa")):
-        raise Refused(told("leads to a host of the local network (OJS['WEBHOOK_ALLOWED_HOSTS'] lets hosts in)"))
+        raise Refused(phrase("leads to a host of the local network (OJS['WEBHOOK_ALLOWED_HOSTS'] lets hosts in)"))
     listed = address is not None and addresses.is_listed(address)
     if not listed and target.port not in _ports(target.scheme):
         raise Refused(
-            told("must use one of the ports %(words)s", words=", ".join(map(str, sorted(_ports(target.scheme)))))
+            phrase("must use one of the ports %(words)s", words=", ".join(map(str, sorted(_ports(target.scheme)))))
         )
 
 

@@ -1,33 +1,82 @@
-"""The thread that claims jobs for free slots."""
+"""Claim jobs for the free slots of a worker, from the queues that it serves."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from django.db.models import Q
-
+from django_ojs.client.context import COLUMNS, Link
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import is_contention
-from django_ojs.models import JobRow
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.requeue import release_where, requeue
+from django_ojs.jobs.fetch import fetch
+from django_ojs.models import JobRow, Queue
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations.requeue import requeue, requeue_unknown
+from django_ojs.registry import registry
 from django_ojs.scheduler.outage import ERRORS, persist
 from django_ojs.scheduler.service import Service
 from django_ojs.waking import woken_here
-from django_ojs.worker.context import COLUMNS
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
 from django_ojs.worker.pool import Pool
-from django_ojs.worker.queues import QueueNames
 from django_ojs.worker.run import Run
-from django_ojs.worker.waker import Waker
+from django_ojs.worker.wakeup import Waker
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 0.75  #: how long a job may wait in the line; with the sleep in between about a second
+REFRESH_SECONDS = 1.0  #: how long the names of all queues are remembered
+
+
+class QueueNames:
+    """The queues that a worker serves: those it was given, strictly left to right (L0: FETCH), or all there are.
+
+    All are those of the handlers here and those in the database, looked up once a second. Each is the first in turn,
+    so that a busy one does not starve the others.
+    """
+
+    def __init__(self, given: Sequence[str], using: str) -> None:
+        self.given, self._using = list(given), using
+        self._names: list[str] = list(given)
+        self._read_at = float("-inf")
+        self._turn = 0
+
+    def current(self) -> list[str]:
+        """The queues of this look, in the order in which to serve them."""
+        if self.given:
+            return self.given
+        if time.monotonic() - self._read_at >= REFRESH_SECONDS:
+            self.refresh()
+        self._turn = (self._turn + 1) % max(len(self._names), 1)
+        return self._names[self._turn :] + self._names[: self._turn]
+
+    def refresh(self) -> list[str]:
+        """Read the queues anew; all names, sorted unless they were given."""
+        if not self.given:
+            stored = Queue.objects.using(self._using).values_list("name", flat=True)
+            self._names = sorted({*stored, *(definition.queue for definition in registry.definitions())})
+            self._read_at = time.monotonic()
+        return self._names
+
+    def unknown(self) -> list[str]:
+        """A sentence for each given queue that does not exist, with the queue whose name is most like it."""
+        if not self.given:
+            return []
+        stored = set(Queue.objects.using(self._using).values_list("name", flat=True)) - {TEMPLATE}
+        found = []
+        for name in self.given:
+            if name not in stored:
+                like = difflib.get_close_matches(name, stored - set(self.given), n=1)
+                found.append(f"There is no queue {name} yet{f': did you mean {like[0]}?' if like else '.'}")
+        return found
+
+    def __str__(self) -> str:
+        return ", ".join(self.given) or "all"
 
 
 class Claimer(Service):
@@ -41,13 +90,13 @@ class Claimer(Service):
 
     def __init__(
         self, worker_id: str, types: Sequence[str], queues: QueueNames, pool: Pool,
-        start: Callable[[Sequence[JobRow]], None], lifecycle: Lifecycle, waker: Waker, ready: threading.Event,
-        using: str, *, max_jobs: int | None = None, until_empty: bool = False,
+        link: Link, lifecycle: Lifecycle, waker: Waker, ready: threading.Event,
+        using: str, *, incarnation: str = "", max_jobs: int | None = None, until_empty: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(lambda name: lifecycle.give(Order.CRASH, f"the {name} crashed"))
         self._worker_id, self._types, self._queues, self._using = worker_id, list(types), queues, using
-        self._pool, self._start, self._lifecycle, self._waker = pool, start, lifecycle, waker
-        self._ready = ready
+        self._pool, self._link, self._lifecycle, self._waker = pool, link, lifecycle, waker
+        self._ready, self._incarnation = ready, incarnation
         self._left = max_jobs
         self._until_empty = until_empty
         self._unsure = False
@@ -75,7 +124,7 @@ class Claimer(Service):
             self._waker.wait_for_slot()
             return
         was_idle = not self._pool.active()
-        short = self._pool.pace.short_types()
+        short = self._pool.ahead_limit.short_types()
         if len(short) == len(self._types):
             free, ahead = free + ahead, 0
         found = self._claim(free, self._types) if free > 0 else 0
@@ -92,32 +141,34 @@ class Claimer(Service):
 
     def _claim(self, count: int, types: Sequence[str]) -> int:
         try:
-            rows = persist(lambda: self._fetch_surely(count, types), self._using, self.stopping)
+            rows = persist(lambda: self._fetch_safely(count, types), self._using, self.stopping)
             if rows and (self.stopping.is_set() or self._lifecycle.stage is not Stage.RUNNING):
-                # Told to stop while the claim was under way: these jobs need not wait for us.
-                self._requeue([row["id"] for row in rows])
+                # The worker was told to stop while the claim was under way: other workers can have these jobs now.
+                self._requeue({row["id"]: row["attempt"] for row in rows})
                 return 0
         except ERRORS:  # the database is away, and the worker is to stop
             return 0
-        self._start(rows)
+        self._pool.offer(rows, self._link)
         if self._left is not None:
             self._left -= len(rows)
         return len(rows)
 
     def _hand_back(self, runs: Sequence[Run]) -> None:
-        """Claimed ahead in vain, because a handler took longer than its kind: let others have these jobs."""
+        """Give back jobs that wait for a handler that takes longer than usual: other workers may be free."""
         if runs:
-            self._pool.pace.slow_down()
-            self._requeue([run.id for run in runs])
+            self._pool.ahead_limit.slow_down()
+            self._requeue({run.id: run.attempt for run in runs})
 
-    def _requeue(self, ids: Sequence[uuid.UUID]) -> None:
-        persist(lambda: requeue(ids, worker_id=self._worker_id, using=self._using), self._using, self.stopping)
+    def _requeue(self, claims: Mapping[uuid.UUID, int]) -> None:
+        """Give these jobs back, by id and attempt, whose handlers have not been called."""
+        give = partial(requeue, claims, worker_id=self._worker_id, attempts=claims, unrun=claims, using=self._using)
+        persist(give, self._using, self.stopping)
 
-    def _fetch_surely(self, count: int, types: Sequence[str]) -> list[JobRow]:
-        """Claim; and when a claim failed, its answer alone may be lost: hand back what we hold and do not know of."""
+    def _fetch_safely(self, count: int, types: Sequence[str]) -> list[JobRow]:
+        """Claim. After a claim that failed, hand back what we hold unknowingly: only its answer may have been lost."""
         if self._unsure:
-            known = Q(pk__in=[run.id for run in self._pool.active()])
-            strays = release_where(~known, self._worker_id, self._using)
+            known = [run.id for run in self._pool.active()]
+            strays = requeue_unknown(known, self._worker_id, incarnation=self._incarnation, using=self._using)
             if strays:
                 logger.warning("Handed back %d jobs whose claim went unanswered.", len(strays))
             self._unsure = False
@@ -131,7 +182,7 @@ class Claimer(Service):
         return fetch(
             self._queues.current(), count=count, worker_id=self._worker_id, types=types, gate=False,
             fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000, columns=COLUMNS, raw=True,
-            using=self._using,
+            except_ids=self._pool.not_to_claim(), using=self._using,
         )  # fmt: skip
 
     def _finish_if(self, *, was_idle: bool, found: int) -> None:

@@ -1,4 +1,4 @@
-"""Run a handler inside its middleware chain, and make a value of whatever comes out."""
+"""Run a handler inside its middleware chain, in its transaction if it has one, and make its end an outcome."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import contextlib
 import logging
 import os
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+from django.db import connections, transaction
+
+from django_ojs.client import arguments
+from django_ojs.client.context import Directive, Interrupted, JobContext, log_fields
+from django_ojs.jobs import progress
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.middleware import arun_execution_chain, run_execution_chain
 from django_ojs.policies import redaction
 from django_ojs.telemetry import tracing
 from django_ojs.worker import outcomes
-from django_ojs.worker.context import JobContext, log_fields
-from django_ojs.worker.directives import Directive, Interrupted
-from django_ojs.worker.outcomes import Outcome
+from django_ojs.worker.outcomes import Acknowledged, Completed, Forgotten, Outcome, last_progress
 from django_ojs.worker.run import Run
-from django_ojs.worker.transactional import inside_transaction
 
 logger = logging.getLogger("django_ojs.jobs")
+
+LONG = 1.0  #: seconds after which a transaction is too long for SQLite, which has one writer at a time
 
 
 def execute(run: Run) -> Outcome:
@@ -44,7 +51,7 @@ async def aexecute(run: Run) -> Outcome:
 
 
 def _error(run: Run, outcome: Outcome) -> dict[str, Any] | None:
-    """What the span may say of a failure."""
+    """The error that the span shows, redacted."""
     if not isinstance(outcome, outcomes.Failed):
         return None
     error: dict[str, Any] = redaction.part("errors", outcome.error, run.context.type, run.context.meta)
@@ -52,7 +59,7 @@ def _error(run: Run, outcome: Outcome) -> dict[str, Any] | None:
 
 
 def _execute(run: Run) -> Outcome:
-    """Whatever the handler raises stays here, SystemExit, KeyboardInterrupt and GeneratorExit included."""
+    """The outcome. Every exception ends here, SystemExit, KeyboardInterrupt and GeneratorExit included."""
     try:
         if run.definition.transactional is not None:
             return inside_transaction(
@@ -68,7 +75,7 @@ async def _aexecute(run: Run) -> Outcome:
     async def handler() -> Any:
         process = os.getpid()
         try:
-            return await run.definition.handler(*_arguments(run))
+            return await _called(run)
         finally:
             _end_copy(process)
 
@@ -82,7 +89,7 @@ async def _aexecute(run: Run) -> Outcome:
 def _call(run: Run) -> Any:
     process = os.getpid()
     try:
-        return run.definition.handler(*_arguments(run))
+        return _called(run)
     finally:
         _end_copy(process)
 
@@ -101,14 +108,18 @@ def _end_copy(process: int) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _arguments(run: Run) -> list[Any]:
-    return [run.context, *run.context.args] if run.definition.takes_context else run.context.args
+def _called(run: Run) -> Any:
+    """What the handler returns; for an asynchronous one, its coroutine."""
+    args, kwargs = arguments.decode(run.context.args)
+    if run.definition.takes_context:
+        args.insert(0, run.context)
+    return run.definition.handler(*args, **kwargs)
 
 
 def _of_value(run: Run, value: Any) -> Outcome:
     # A handler that saw that it is to stop and returned has not done its work; one that never looked has.
-    nobody_waits = run.interruption in (outcomes.Interruption.CANCELLED, outcomes.Interruption.LOST)
-    if run.interruption is not None and (nobody_waits or run.context.saw_cancel):
+    void = run.interruption in (outcomes.Interruption.CANCELLED, outcomes.Interruption.LOST)
+    if run.interruption is not None and (void or run.context.saw_cancel):
         return outcomes.of_interruption(run.interruption, run.timeout_ms)
     outcome = outcomes.of_result(run.context.result if value is None else value)
     if isinstance(outcome, outcomes.Failed):
@@ -125,19 +136,68 @@ def _judge(run: Run, exc: BaseException) -> Outcome:
     exc = _without_our_frames(exc)
     run.raised(exc)
     if not isinstance(exc, Directive):
-        what, told = _tellable(run.context, exc)
-        if told is not None:
-            tracing.record(told)
-        _log(logging.ERROR, run.context, "%s %s failed: %s", what, told)
+        what, shown = _loggable(run.context, exc)
+        if shown is not None:
+            tracing.record(shown)
+        _log(logging.ERROR, run.context, "%s %s failed: %s", what, shown)
     return outcomes.of_exception(exc)
 
 
-def _tellable(context: JobContext, exc: BaseException) -> tuple[str, BaseException | None]:
-    """What the log may say of an exception: its traceback ends with its message, so each may be hidden (`REDACT`)."""
+def _loggable(context: JobContext, exc: BaseException) -> tuple[str, BaseException | None]:
+    """The text and the exception to log: `REDACT` may hide either, as a traceback ends with the message."""
     kind = type(exc).__name__
     if redaction.hides("errors", context.type, context.meta):
         return kind, None
     return (f"{kind}: {exc}", None) if redaction.hides("backtraces", context.type, context.meta) else (kind, exc)
+
+
+class NotCompleted(BaseException):
+    """Rolls back what a handler wrote that did not complete. Not an Exception, so that no handler catches it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def inside_transaction(run: Run, perform: Callable[[], Any], judge: Callable[[Any], Outcome]) -> Outcome:
+    """The outcome of `perform`, run with the execution chain around it in one transaction with the job's ACK.
+
+    The ACK is the last statement, so the job's row is not locked while the handler works. If the job is no longer this
+    run's, everything is rolled back. Exceptions of `perform` pass through, after the rollback.
+    """
+    using = run.definition.transactional
+    assert using is not None
+    started = time.monotonic()
+    try:
+        with transaction.atomic(using=using, durable=True):
+            outcome = judge(perform())
+            if not isinstance(outcome, Completed):
+                raise NotCompleted(outcome)
+            _acknowledge(run, outcome, using)
+    except NotCompleted as other:
+        return other.outcome
+    finally:
+        _warn_if_long(run, using, time.monotonic() - started)
+    return Acknowledged()
+
+
+def _acknowledge(run: Run, outcome: Completed, using: str) -> None:
+    claim = Ack(run.id, outcome.result, run.context.row["worker_id"], run.attempt)
+    if reports := last_progress([run.context]):
+        progress.report(reports, using=using)
+    (answer,) = ack([claim], columns=("id",), using=using)
+    if isinstance(answer, Exception):
+        logger.info("Job %s was no longer ours when it ended, so nothing of it stays: %s", run.id, answer)
+        raise NotCompleted(Forgotten())
+
+
+def _warn_if_long(run: Run, using: str, seconds: float) -> None:
+    if seconds > LONG and connections[using].vendor == "sqlite":
+        logger.warning(
+            "%s %s held the only write lock of SQLite for %.1f s: no other process could write, enqueue or claim. "
+            "Leave out transactional=True or use PostgreSQL.",
+            run.definition.type, run.id, seconds, extra=log_fields(run.context.row),
+        )  # fmt: skip
 
 
 def _log(level: int, context: JobContext, message: str, what: str, exc: BaseException | None = None) -> None:

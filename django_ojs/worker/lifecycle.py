@@ -1,4 +1,4 @@
-"""Running, quiet, terminating: what the worker is to do, whoever says so (orchestration 3.2 and 4).
+"""Obey orders: they make the worker run, go quiet or terminate (orchestration 3.2 and 4).
 
 Orders come from signals, from the supervisor, from the server's answers to heartbeats, from the claimer when
 there is nothing left to do, and from a part that crashed. They go through one queue to the main thread,
@@ -20,7 +20,7 @@ from types import FrameType
 logger = logging.getLogger(__name__)
 
 
-#: The source of orders that come down the tether.
+#: The source of orders that come through the supervisor's pipe.
 SUPERVISOR = "the supervisor"
 
 
@@ -31,25 +31,27 @@ class Stage(enum.StrEnum):
 
 
 class Order(enum.Enum):
-    """What somebody wants of the worker, and the words for the log."""
+    """What the worker is to do."""
 
     QUIET = "quiet"
     RESUME = "resume"
     STOP = "stop"
-    HURRY = "hurry"  #: stop, and do not wait for the jobs
+    STOP_NOW = "stop now"  #: stop, and do not wait for the jobs
     RECYCLE = "recycle"  #: stop, and let another process take this one's place
     CRASH = "crash"
+    REFUSE = "refuse"  #: another process has the worker's name
 
 
 class Lifecycle:
     """The stage of one worker. `stage` may be read from any thread, only `follow()` changes it.
 
-    `quiet`: it begins quiet, because the process whose place it takes had been told to be by the operator.
+    `quiet`: it begins quiet, because an operator had made the process quiet whose place it takes.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.stage = Stage.QUIET if quiet else Stage.RUNNING
         self.reason = "shutdown"  #: for the event `worker.stopped`: shutdown, signal or error
+        self.refused = False  #: another process has the worker's name
         self.replace = False  #: whether a supervisor is to start another process in this one's place
         self.hurried = threading.Event()  #: asked twice, or something crashed: do not wait for the jobs
         self._orders: queue.SimpleQueue[tuple[Order, str]] = queue.SimpleQueue()
@@ -92,13 +94,17 @@ class Lifecycle:
                 if self._stop_signals > 1:
                     self.hurried.set()
                     logger.warning("Stopping at once (%s).", source)
-            case Order.HURRY, _:
+            case Order.STOP_NOW, _:
                 self.stage = Stage.TERMINATE
                 self.hurried.set()
             case Order.CRASH, _:
                 self.stage, self.reason, self.replace = Stage.TERMINATE, "error", True
                 self.hurried.set()  # what a crashed part should have done would be waited for in vain
                 logger.error("Stopping at once (%s).", source)
+            case Order.REFUSE, _:
+                self.stage, self.reason, self.replace, self.refused = Stage.TERMINATE, "error", False, True
+                self.hurried.set()
+                logger.error("Stopping at once: %s", source)
             case Order.RECYCLE, Stage.RUNNING | Stage.QUIET:
                 self.stage, self.replace = Stage.TERMINATE, True
                 _log("Stopping (%s).", source)
@@ -116,7 +122,7 @@ class Lifecycle:
 
 
 def _log(message: str, source: str) -> None:
-    """What the supervisor wants it has logged itself, once for all its processes."""
+    """Log at DEBUG what the supervisor orders: it has logged that itself, once for all its processes."""
     logger.log(logging.DEBUG if source == SUPERVISOR else logging.INFO, message, source)
 
 
@@ -156,10 +162,10 @@ _handled: set[int] = set()
 
 
 class _Fork:
-    """What becomes of our signals in a process that a handler forks.
+    """Resets our signals in a process that a handler forks.
 
-    They would go into a queue that nobody reads there, so that `multiprocessing`, say, could not end it. So
-    they get their usual meaning again, and wait until they have it.
+    They would go into a queue that no thread reads there, so that `multiprocessing`, for instance, could not end the
+    process. So they get their usual meaning again, and wait until they have it.
     """
 
     _mask = threading.local()

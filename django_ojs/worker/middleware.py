@@ -1,17 +1,52 @@
-"""Built-in execution middleware."""
+"""Log a line for each run of a job: the built-in execution middleware."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from django_ojs.worker.context import JobContext, log_fields
-from django_ojs.worker.directives import Discard, Interrupted, Retry, Snooze
+from django_ojs.client.context import Discard, Interrupted, JobContext, Retry, Snooze, log_fields
 
 logger = logging.getLogger("django_ojs.jobs")
+
+
+class Few:
+    """Which completed jobs get a line of their own: so many a second. The others are counted, and summed up."""
+
+    def __init__(self, a_second: int, every: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._a_second, self._every, self._now = a_second, every, now
+        self._lock = threading.Lock()
+        self._second, self._shown, self._since, self._more = -1, 0, 0.0, 0
+
+    def admits(self) -> bool:
+        """Whether the job that has just completed gets a line."""
+        with self._lock:
+            now = self._now()
+            if int(now) != self._second:
+                self._second, self._shown = int(now), 0
+            self._shown += 1
+            if self._shown <= self._a_second:
+                return True
+            self._since = self._since if self._more else now
+            self._more += 1
+            return False
+
+    def sum_up(self) -> None:
+        """Log how many jobs completed without a line, if it is time for that. The worker's health reporter calls it."""
+        with self._lock:
+            elapsed, more = self._now() - self._since, self._more
+            if not more or elapsed < self._every:
+                return
+            self._more = 0
+        logger.info("%d more jobs completed in %.0f s.", more, elapsed)
+
+
+#: Set where a person reads the log (`worker.logs`): it limits the lines of completed jobs, and of no others.
+few: Few | None = None
 
 _STATUS = {Retry: "retry", Discard: "discarded", Snooze: "snoozed", Interrupted: "interrupted"}
 
@@ -46,6 +81,7 @@ def _logged(context: JobContext) -> Iterator[None]:
         status, error = _STATUS.get(type(exc), "failed"), type(exc).__name__
         raise
     finally:
-        ms = round((time.perf_counter() - started) * 1000, 1)
-        extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
-        logger.info("%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)
+        if few is None or (status == "completed" and few.admits()):
+            ms = round((time.perf_counter() - started) * 1000, 1)
+            extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
+            logger.info("%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)

@@ -1,6 +1,7 @@
-"""How a run ended, as a value; one `match` in `report()` turns it into what the server is told.
+"""Say how a run ended, as a value, and turn it into the report that the server gets.
 
-A handler says it by returning, by raising one of the three `directives`, or by raising anything else.
+A handler ends by returning, by raising `Retry`, `Discard` or `Snooze`, or by raising anything else. One `match` in
+`report()` decides what is reported. The progress reports of handlers are here, too.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import asyncio
 import dataclasses
 import enum
 import uuid
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from django_ojs import jsontext
 from django_ojs.client import arguments
+from django_ojs.client.context import Discard, JobContext, Progress, Retry, Snooze
 from django_ojs.conf import ojs_settings
-from django_ojs.operations.ack import Ack
-from django_ojs.operations.fail import Failure
+from django_ojs.jobs import progress
+from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.policies import errorobjects
-from django_ojs.worker.directives import Discard, Retry, Snooze
 
 
 class Interruption(enum.Enum):
@@ -38,7 +40,7 @@ class Completed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Completed, and the server knows: a transactional handler tells it in its own transaction."""
+    """Completed and reported already: a transactional handler does so in its own transaction."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,15 +60,20 @@ class HandedBack:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class NotRun:
+    """The worker gives the claim up before it called the handler."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The job was cancelled, or is somebody else's by now: there is nobody to report to."""
+    """The job was cancelled, or another worker has it by now: nothing is reported."""
 
 
-Outcome: TypeAlias = Completed | Acknowledged | Failed | Snoozed | HandedBack | Forgotten
+Outcome: TypeAlias = Completed | Acknowledged | Failed | Snoozed | HandedBack | NotRun | Forgotten
 
 
 def report(outcome: Outcome, job_id: uuid.UUID, worker_id: str, attempt: int) -> Ack | Failure | None:
-    """What the server is told, fenced by holder and attempt; None: nothing."""
+    """The report for the server, fenced by holder and attempt; None: nothing is reported."""
     match outcome:
         case Completed(result):
             return Ack(job_id, result, worker_id, attempt)
@@ -76,6 +83,8 @@ def report(outcome: Outcome, job_id: uuid.UUID, worker_id: str, attempt: int) ->
             return Failure(job_id, None, worker_id, attempt, snooze_ms=delay_ms)
         case HandedBack():
             return Failure(job_id, None, worker_id, attempt, requeue=True)
+        case NotRun():
+            return Failure(job_id, None, worker_id, attempt, requeue=True, unrun=True)
         case Acknowledged() | Forgotten():
             return None
 
@@ -126,3 +135,21 @@ def of_interruption(reason: Interruption, limit_ms: int | None = None) -> Outcom
             return HandedBack()
         case Interruption.CANCELLED | Interruption.LOST:
             return Forgotten()
+
+
+def report_progress(context: JobContext, progressed: Progress, using: str) -> bool:
+    """Write one progress report; False if the job is no longer this run's."""
+    (known,) = progress.report([_progress(context, progressed)], using=using)
+    return isinstance(known, progress.Known) and known.accepted
+
+
+def last_progress(contexts: Iterable[JobContext]) -> list[progress.Report]:
+    """The newest progress reports of these runs, which have ended, as far as they are not written yet."""
+    found = ((context, context.take_progress()) for context in contexts)
+    return [_progress(context, progressed, last=True) for context, progressed in found if progressed is not None]
+
+
+def _progress(context: JobContext, progressed: Progress, *, last: bool = False) -> progress.Report:
+    percent, message = progressed
+    worker_id = context.row["worker_id"]
+    return progress.Report(context.id, percent, message, worker_id=worker_id, attempt=context.attempt, last=last)

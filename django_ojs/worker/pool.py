@@ -1,27 +1,33 @@
-"""The slots of a worker: which jobs run here, which wait for a slot, and room for how many more."""
+"""Keep the slots of a worker: which jobs run, which wait for a slot, how many more to claim, which take too long."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from django_ojs.client.context import Link
 from django_ojs.models import JobRow
-from django_ojs.registry import registry
-from django_ojs.worker.context import Link
-from django_ojs.worker.outcomes import Interruption, Outcome, Snoozed, of_interruption
-from django_ojs.worker.pace import Pace
+from django_ojs.registry import Definition, registry
+from django_ojs.scheduler.service import Service
+from django_ojs.worker.outcomes import Interruption, NotRun, Outcome, of_interruption
 from django_ojs.worker.run import Run
 from django_ojs.worker.runners import InlineRunner, LoopRunner, Runner, ThreadRunner
 
-#: What the pool does with outcomes: the writer takes them.
+logger = logging.getLogger(__name__)
+
+#: Called with the outcomes of runs: the writer takes them.
 Report = Callable[[Sequence[tuple[Run, Outcome]]], None]
 
-AGAIN_MS = 1000
 INLINE_BATCH = 64  #: inline handlers that run one after the other before their outcomes are reported
+SHORT_SECONDS = 0.02  #: what counts as a short job
+AHEAD_SECONDS = 0.05  #: how much work the line may hold, measured in time
+MOST_AHEAD = 500  #: batches larger than a few hundred gain nothing (docs/performance.md)
+_WEIGHT = 0.2  #: of the newest batch in the moving average
+TICK = 0.05  #: seconds between two looks for handlers whose time is over
 
 
 class Pool:
@@ -34,7 +40,7 @@ class Pool:
 
     def __init__(self, concurrency: int, report: Report, on_room: Callable[[], None]) -> None:
         self.concurrency = concurrency
-        self.pace = Pace(concurrency)
+        self.ahead_limit = ClaimAhead(concurrency)
         self._report, self._on_room = report, on_room
         self._changed = threading.Condition()
         self.cautious = False  #: one job at a time, none ahead: the last process died of one
@@ -49,28 +55,50 @@ class Pool:
 
     def free(self) -> int:
         """How many more jobs could start at once."""
-        if self.cautious:  # not before the last outcome is written: whoever dies holds one job then
+        if self.cautious:  # not before the last outcome is written: a process that dies then held one job
             return 0 if self._active else 1
         return max(0, self._slots - self._busy - len(self._line))
 
     def ahead(self) -> int:
-        """How many more jobs may be claimed to wait in the line, of the types that `pace` knows to be short."""
-        wanted = 0 if self.cautious else self.pace.ahead()
+        """How many more jobs may be claimed to wait in the line, of the types that `ahead_limit` knows to be short."""
+        wanted = 0 if self.cautious else self.ahead_limit.ahead()
         self._low = wanted // 2
         waiting = len(self._line)
         return wanted - waiting if waiting <= self._low else 0
 
+    def not_to_claim(self) -> list[uuid.UUID]:
+        """The jobs that have a run here, begun or in the line, and may be available again.
+
+        Another worker may run them. This one waits until its own run has ended.
+        """
+        now = time.monotonic()
+        with self._changed:
+            lost = [run.id for run in self._running if run.doubtful_at <= now]
+            if self._line:
+                lost += [run.id for run in self._line if run.doubtful_at <= now]
+        return lost
+
     def offer(self, rows: Iterable[JobRow], link: Link) -> None:
-        """Take claimed jobs: into free slots, and the rest into the line."""
+        """Take claimed jobs: into free slots, and the rest into the line.
+
+        A job that still has a run here is given back, and that run is interrupted as lost.
+        """
         claimed = time.monotonic()
         runs = [Run(row, _definition(row), claimed, link) for row in rows]
         with self._changed:
+            met = self._runs_of({run.id for run in runs})
             self._active.update(runs)
-            running = {run.id for run in self._running}
-            self._line.extend(run for run in runs if run.id not in running)
-            # A retry whose earlier run here was told to end and has not yet: later, as if not claimed.
-            self._report([(run, Snoozed(AGAIN_MS)) for run in runs if run.id in running])
+            self._line.extend(run for run in runs if run.id not in met)
+            given_up = [run for run in runs if run.id in met]
+            self._report([(run, NotRun()) for run in given_up])
             started = self._take_all()
+        for run in given_up:
+            earlier = met[run.id]
+            self.interrupt([earlier], Interruption.LOST)
+            logger.warning(
+                "Claimed job %s (attempt %d) while its attempt %d still runs here: given back.",
+                run.id, run.attempt, earlier.attempt,
+            )  # fmt: skip
         for runner, batch in started:
             runner.start(batch)
 
@@ -93,7 +121,7 @@ class Pool:
         return old
 
     def give_up(self, run: Run) -> bool:
-        """Report a run as what it was interrupted for though its handler goes on, and count it no longer.
+        """Report a run as interrupted although its handler goes on, and count it no longer.
 
         Its slot stays taken. False if it has been given up before or has ended meanwhile.
         """
@@ -108,12 +136,10 @@ class Pool:
         """Interrupt a coroutine that keeps its loop from running, and with it from being cancelled."""
         self._loop.unblock(run)
 
-    def interrupt(self, ids: Iterable[uuid.UUID], reason: Interruption) -> None:
-        """Stop these jobs: coroutines are cancelled, threads only asked (`context.is_cancelled`)."""
-        wanted = set(ids)
-        for run in self.active():
-            if run.id in wanted:
-                run.interrupt(reason, force=run.definition.is_async)
+    def interrupt(self, runs: Iterable[Run], reason: Interruption) -> None:
+        """Stop these runs: coroutines are cancelled, threads only asked (`context.is_cancelled`)."""
+        for run in runs:
+            run.interrupt(reason, force=run.definition.is_async)
 
     def interrupt_all(self, reason: Interruption) -> None:
         for run in self.running():
@@ -159,6 +185,10 @@ class Pool:
         for runner in (self._threads, self._loop, self._inline):
             runner.close()
 
+    def _runs_of(self, ids: set[uuid.UUID]) -> dict[uuid.UUID, Run]:
+        """The runs here of these jobs whose handler has not ended."""
+        return {run.id: run for run in (*self._line, *self._running) if run.id in ids}
+
     def _take_out(self, runs: Sequence[Run]) -> None:
         gone = set(runs)
         if gone:
@@ -197,6 +227,7 @@ class Pool:
 
     def _ended(self, runner: Runner, done: Sequence[tuple[Run, Outcome]]) -> list[Run] | None:
         """A runner's handlers ended: report them, and give it the next batch if that is of its kind."""
+        now = time.monotonic()
         with self._changed:
             self._busy -= 1
             self._running.difference_update(run for run, _ in done)
@@ -204,7 +235,8 @@ class Pool:
             self._report([(run, outcome) for run, outcome in done if not run.released])
             following = self._take()
             wanted = len(self._line) <= self._low or (following is None and self._busy + 1 == self.concurrency)
-        self.pace.note(done)
+            wanted = wanted or any(run.released or run.doubtful_at <= now for run, _ in done)  # to be claimed again
+        self.ahead_limit.note(done)
         if wanted:
             self._on_room()
         if following is None:
@@ -218,13 +250,94 @@ class Pool:
         return f"<Pool {self._busy}/{self.concurrency}, {len(self._line)} waiting>"
 
 
-def _definition(row: JobRow) -> Any:
+class ClaimAhead:
+    """How far ahead it pays to claim, by how long the handlers of each job type take.
+
+    A job that waits in this worker's line cannot be run by another one. So only types that were measured to be short
+    are claimed ahead, and of them no more than are done in a moment. The pool reports every batch that ended.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._seconds: dict[str, float] = {}
+        self._short: list[str] = []
+        self._mean = SHORT_SECONDS
+        self._lock = threading.Lock()
+
+    def note(self, done: Sequence[tuple[Run, Outcome]]) -> None:
+        """Take the durations of runs that ended into account."""
+        with self._lock:
+            for run, _ in done:
+                name, seconds = run.definition.type, run.seconds
+                before = self._seconds.get(name, SHORT_SECONDS)
+                mean = before + _WEIGHT * (seconds - before) if name in self._seconds else seconds
+                self._seconds[name] = mean
+                self._mean += _WEIGHT * (seconds - self._mean)
+                if (before < SHORT_SECONDS) != (mean < SHORT_SECONDS):
+                    self._short = sorted(known for known, each in self._seconds.items() if each < SHORT_SECONDS)
+
+    def slow_down(self) -> None:
+        """Claim nothing ahead until jobs have been measured anew, because the line did not move."""
+        with self._lock:
+            self._mean = SHORT_SECONDS
+            self._seconds.clear()
+            self._short = []
+
+    def short_types(self) -> list[str]:
+        """The types whose jobs may be claimed ahead."""
+        return self._short
+
+    def ahead(self) -> int:
+        """How many jobs the line may hold; 0 as long as nothing short was seen."""
+        if not self._short or self._mean >= SHORT_SECONDS:
+            return 0
+        return min(MOST_AHEAD, int(self._concurrency * AHEAD_SECONDS / max(self._mean, 1e-4)))
+
+
+class Deadlines(Service):
+    """Interrupts runs whose execution timeout is over: a coroutine is cancelled, a thread gets `Interrupted`.
+
+    The server fails a job at its deadline by itself (jobs 1.8). This thread ends the handler as well, so that its slot
+    becomes free and no handler goes on working for a job that another worker has.
+
+    A coroutine that goes on is blocking the loop: after `UNBLOCK` seconds it gets `Interrupted` too. A handler that
+    goes on for `STUCK` seconds cannot be ended, such as one in a blocked C call: `on_stuck` is called. Both count from
+    the end of the job's grace period.
+    """
+
+    name = "deadlines"
+    UNBLOCK, STUCK = 1.0, 5.0
+
+    def __init__(
+        self, pool: Pool, on_crash: Callable[[str], None] | None = None, on_stuck: Callable[[Run], None] | None = None
+    ) -> None:
+        super().__init__(on_crash)
+        self._pool, self._on_stuck = pool, on_stuck
+
+    def run(self) -> None:
+        while not self.stopping.wait(TICK):
+            self.run_once(time.monotonic())
+
+    def run_once(self, now: float) -> None:
+        for run in self._pool.running():
+            if run.deadline <= now:
+                run.interrupt(Interruption.TIMEOUT, force=True)
+                self._insist(run, now - (run.forced_at or now) - run.grace)
+
+    def _insist(self, run: Run, seconds: float) -> None:
+        if seconds >= self.UNBLOCK and run.definition.is_async:
+            self._pool.unblock(run)
+        if seconds >= self.STUCK and self._on_stuck is not None and self._pool.give_up(run):
+            self._on_stuck(run)
+
+
+def _definition(row: JobRow) -> Definition:
     definition = registry.get(row["type"])
     assert definition is not None, f"claimed a {row['type']} without a handler"
     return definition
 
 
-def ids_of(runs: Iterable[Run]) -> list[Any]:
-    """The jobs that are still ours to renew: not those that the server took away."""
+def present_runs(runs: Iterable[Run]) -> dict[uuid.UUID, Run]:
+    """The runs that are still ours to renew, by job: not those that the server took away, and of two the later one."""
     gone = (Interruption.CANCELLED, Interruption.LOST)
-    return [run.id for run in runs if run.interruption not in gone]
+    return {run.id: run for run in sorted(runs, key=lambda run: run.attempt) if run.interruption not in gone}

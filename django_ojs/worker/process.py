@@ -1,11 +1,11 @@
-"""The worker: one process that claims jobs, runs their handlers and reports what came of them.
+"""Run the worker: one process that claims jobs, runs their handlers and reports the outcomes.
 
-Its parts are threads that know little of each other. The *claimer* fetches jobs for free slots of the
-*pool*, whose *runners* call the handlers, in threads or on an event loop. What a handler did becomes an
-*outcome*; the *writer* reports outcomes in batches. The *heart* renews reservations and hears what the
-server wants, *deadlines* ends handlers that take too long, and the *scheduler* does what is due for the
-whole site if this process happens to lead. The main thread waits for orders (*lifecycle*), and the *pulse*
-says whether all is well. Above it there may be a *supervisor*, at the other end of the *tether*.
+Its parts are threads that know little of each other. The *claimer* fetches jobs for free slots of the *pool*, whose
+*runners* call the handlers, in threads or on an event loop. What a handler did becomes an *outcome*; the *writer*
+reports outcomes in batches. The *heartbeat* renews reservations and reads the orders of the server, *deadlines* ends
+handlers that take too long, and the *scheduler* does what is due for the whole site if this process leads. The main
+thread waits for orders (*lifecycle*), and the *health reporter* says whether all is well. A *supervisor* may start the
+process and give it orders through *pipes*.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,29 +22,27 @@ from typing import Any
 
 import django_ojs
 from django_ojs.conf import ojs_settings
+from django_ojs.database import database
 from django_ojs.errors import NotFound
+from django_ojs.messages import jobs_wait
 from django_ojs.middleware import enqueue_chain, execution_chain
-from django_ojs.models import JobRow
-from django_ojs.operations.common import database
-from django_ojs.operations.register import deregister
 from django_ojs.operations.requeue import requeue
 from django_ojs.registry import registry
 from django_ojs.scheduler.outage import ERRORS
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.worker import vitals
-from django_ojs.worker.aftermath import Aftermath
-from django_ojs.worker.claimer import Claimer
-from django_ojs.worker.deadlines import Deadlines
-from django_ojs.worker.health import HealthFile, Pulse
-from django_ojs.worker.heart import Heart
+from django_ojs.worker import middleware, processinfo
+from django_ojs.worker.claimer import Claimer, QueueNames
+from django_ojs.worker.heartbeat import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, signals
 from django_ojs.worker.outcomes import Interruption
-from django_ojs.worker.pool import Pool
-from django_ojs.worker.queues import QueueNames
+from django_ojs.worker.pipes import Pipes, SupervisorLink
+from django_ojs.worker.pool import Deadlines, Pool
+from django_ojs.worker.processinfo import HealthFile, HealthReporter
 from django_ojs.worker.run import Run
-from django_ojs.worker.tether import Pipes, Tether
-from django_ojs.worker.waker import waker_for
-from django_ojs.worker.writer import Writer
+from django_ojs.worker.wakeup import waker_for
+from django_ojs.worker.writer import AfterHooks, Writer
+from django_ojs.workers.directory import unserved_queues
+from django_ojs.workers.registration import deregister
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ PROBATION = 10.0  #: seconds for which a process is cautious
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What `manage.py ojs_worker` was told. No queues: all of them."""
+    """The options of `manage.py ojs_worker`. No queues: all of them."""
 
     queues: Sequence[str] = ()
     concurrency: int = 10
@@ -64,7 +63,8 @@ class Options:
     until_empty: bool = False
     max_jobs: int | None = None
     max_memory: float | None = None  #: MiB, resident
-    quiet: bool = False  #: begin quiet: so the process was whose place this one takes
+    quiet: bool = False  #: begin quiet, as the process was whose place this one takes
+    token: str = ""  #: tells this process from others of its name; empty: made up
     cautious: bool = False  #: begin with one job at a time: the process whose place this one takes died of one
 
 
@@ -79,18 +79,19 @@ class Worker:
         pipes: Pipes | None = None, health: HealthFile | None = None,
     ) -> None:  # fmt: skip
         self.options, self._announce = options, announce
-        self.id = options.name or vitals.default_name()
+        self.id = options.name or processinfo.default_name()
+        self.incarnation = processinfo.incarnation(options.token or secrets.token_hex(4))
         self.using = database(None)
         self.types = registry.types()
         self.lifecycle = Lifecycle(quiet=options.quiet)
-        self._tether = Tether(pipes.orders_out, pipes.reports_in, self.lifecycle) if pipes else None
+        self._supervisor = SupervisorLink(pipes.orders_out, pipes.reports_in, self.lifecycle) if pipes else None
         self._health = health
         self._started = time.monotonic()
-        self._processor = vitals.Processor()
+        self._cpu = processinfo.CPU()
         self._build()
 
     def run(self) -> bool:
-        """Serve until told to stop. False if a part of the worker crashed."""
+        """Serve until an order ends the worker. False if a part of the worker crashed."""
         with signals(self.lifecycle), enqueue_chain.in_use(), execution_chain.in_use():
             self._join()
             try:
@@ -100,8 +101,8 @@ class Worker:
             finally:
                 self._leave()
         fine = self.lifecycle.reason != "error"
-        if fine and self._tether is not None:
-            self._tether.say_goodbye(replace=self.lifecycle.replace)
+        if self._supervisor is not None and (fine or self.lifecycle.refused):
+            self._supervisor.say_goodbye(replace=self.lifecycle.replace, refused=self.lifecycle.refused)
         return fine
 
     def stop(self) -> None:
@@ -111,24 +112,26 @@ class Worker:
         self._waker = waker = waker_for(self.using, self.id)
         crash = lambda name: self.lifecycle.give(Order.CRASH, f"the {name} crashed")  # noqa: E731
         self.queues = QueueNames(self.options.queues, self.using)
-        self.pool = Pool(self.options.concurrency, self._report, waker.wake)
-        self._aftermath = Aftermath()
+        self._after_hooks = AfterHooks()
         self._writer = Writer(self.id, self.using, self._written, crash)
-        self._heart = Heart(self.id, self._info, self.pool, self.lifecycle, self.using)
+        self.pool = Pool(self.options.concurrency, self._writer.put, waker.wake)
+        self._heartbeat = Heartbeat(self.id, self._info, self.pool, self.lifecycle, self.using, self.incarnation)
         self._deadlines = Deadlines(self.pool, crash, self._replace_because_of)
-        self._pulse = Pulse(self._is_healthy, self._tell_health, self._weigh, self._regain_trust, on_crash=crash)
+        checks = self._check_memory, self._end_caution, _sum_up
+        self._health_reporter = HealthReporter(self._is_healthy, self._report_health, *checks, on_crash=crash)
         self.pool.cautious = self.options.cautious
-        self._scheduler = Scheduler(self.id, self.using) if self.options.scheduler else None
+        self._scheduler = Scheduler(self.id, self.using, self._heartbeat.known) if self.options.scheduler else None
         self._claimer = Claimer(
-            self.id, self.types, self.queues, self.pool, self._start_jobs, self.lifecycle, waker,
-            self._heart.known, self.using, max_jobs=self.options.max_jobs, until_empty=self.options.until_empty,
+            self.id, self.types, self.queues, self.pool, self._heartbeat, self.lifecycle, waker,
+            self._heartbeat.known, self.using, incarnation=self.incarnation, max_jobs=self.options.max_jobs,
+            until_empty=self.options.until_empty,
         )  # fmt: skip
 
     def _join(self) -> None:
-        """Start every part, and say so. The first heartbeat registers the worker."""
+        """Start every part, and announce it. The first heartbeat registers the worker."""
         parts = (
-            self._tether, self._aftermath, self._writer, self._heart, self._waker, self._deadlines, self._scheduler,
-            self._claimer, self._pulse,
+            self._supervisor, self._after_hooks, self._writer, self._heartbeat, self._waker, self._deadlines,
+            self._scheduler, self._claimer, self._health_reporter,
         )  # fmt: skip
         for part in parts:
             if part is not None:
@@ -137,6 +140,17 @@ class Worker:
             f"ojs_worker {self.id} started: queues {self.queues}, concurrency {self.options.concurrency}, "
             f"{len(self.types)} job types."
         )
+        with contextlib.suppress(*ERRORS):  # a database that is away is waited for elsewhere
+            self._warn_of_queues()
+
+    def _warn_of_queues(self) -> None:
+        """Warn of queues in `--queues` that do not exist, and of queues with jobs that no worker serves."""
+        for sentence in self.queues.unknown():
+            logger.warning(sentence)
+        mine = set(self.queues.refresh())
+        for name, number in unserved_queues(using=self.using).items():
+            if name not in mine:
+                logger.warning("%s, and no worker serves it.", jobs_wait(number, f" in the queue {name}"))
 
     def _work(self) -> None:
         """Obey orders until one of them ends the worker."""
@@ -144,20 +158,20 @@ class Worker:
         while stage is not Stage.TERMINATE:
             before, stage = stage, self.lifecycle.follow()
             if stage is not before:
-                self._heart.beat_now()
+                self._heartbeat.beat_now()
 
     def _drain(self) -> None:
         """Claim nothing more and let the jobs finish, for at most the grace period; a second signal hurries."""
         self._claimer.stop(END_OF_SERVICES)
         self._requeue(self.pool.empty_line())
         deadline = time.monotonic() + ojs_settings.SHUTDOWN_GRACE_PERIOD
-        told = time.monotonic()
+        counted = time.monotonic()
         while (left := deadline - time.monotonic()) > 0 and not self.lifecycle.hurried.is_set():
             if self.pool.wait_until_idle(min(left, 0.05)):
                 return
             self.lifecycle.follow(timeout=0)
-            if time.monotonic() - told >= COUNT_EVERY:
-                told = time.monotonic()
+            if time.monotonic() - counted >= COUNT_EVERY:
+                counted = time.monotonic()
                 logger.info("%d jobs are still running.", len(self.pool.running()))
 
     def _hand_back(self) -> None:
@@ -171,13 +185,13 @@ class Worker:
             self._requeue(unfinished)
 
     def _leave(self) -> None:
-        """End every part, deregister, and say so."""
+        """End every part, deregister, and announce it."""
         self._writer.give_up()
-        self._stop(self._claimer, self._waker, self._heart, self._scheduler, self._deadlines, self._writer)
-        self._stop(self._aftermath)
+        self._stop(self._claimer, self._waker, self._heartbeat, self._scheduler, self._deadlines, self._writer)
+        self._stop(self._after_hooks)
         with self._database_may_be_away(), contextlib.suppress(NotFound):
-            deregister(self.id, reason=self.lifecycle.reason, pid=os.getpid(), using=self.using)
-        self._stop(self._pulse)
+            deregister(self.id, reason=self.lifecycle.reason, incarnation=self.incarnation, using=self.using)
+        self._stop(self._health_reporter)
         if self._health is not None:
             self._health.remove()
         self.pool.close()
@@ -187,16 +201,12 @@ class Worker:
     def _requeue(self, runs: Sequence[Run]) -> None:
         if runs:
             with self._database_may_be_away():
-                requeue([run.id for run in runs], worker_id=self.id, using=self.using)
-
-    def _start_jobs(self, rows: Sequence[JobRow]) -> None:
-        self.pool.offer(rows, self._heart)
-
-    def _report(self, done: Sequence[tuple[Run, Any]]) -> None:
-        self._writer.put(done)
+                attempts = {run.id: run.attempt for run in runs}
+                unrun = [run.id for run in runs if not run.began]
+                requeue(attempts, worker_id=self.id, attempts=attempts, unrun=unrun, using=self.using)
 
     def _written(self, runs: list[Run]) -> None:
-        self._aftermath.put(runs)
+        self._after_hooks.put(runs)
         self.pool.forget(runs)
 
     def _stop(self, *parts: Any) -> None:
@@ -205,23 +215,23 @@ class Worker:
                 logger.warning("The %s did not end in time.", part.name)
 
     def _is_healthy(self) -> bool:
-        parts = (self._claimer, self._writer, self._heart)
-        return all(part.works for part in parts) and self._heart.was_answered_lately()
+        parts = (self._claimer, self._writer, self._heartbeat)
+        return all(part.works for part in parts) and self._heartbeat.was_answered_lately()
 
-    def _tell_health(self, healthy: bool) -> None:
-        if self._tether is not None:
-            self._tether.report(healthy=healthy, completed=self._writer.completed)
-            self._tether.wind_up(2 * vitals.patience())
+    def _report_health(self, healthy: bool) -> None:
+        if self._supervisor is not None:
+            self._supervisor.report(healthy=healthy, completed=self._writer.completed)
+            self._supervisor.set_alarm(2 * processinfo.patience())
         elif self._health is not None and healthy:
             self._health.touch()
 
-    def _weigh(self) -> None:
-        """Let another process take over when this one has grown too large."""
-        limit, memory = self.options.max_memory, vitals.memory_mb()
+    def _check_memory(self) -> None:
+        """Let another process take over when this one takes too much memory."""
+        limit, memory = self.options.max_memory, processinfo.memory_mb()
         if limit and memory and memory > limit and self.lifecycle.stage is Stage.RUNNING:
             self.lifecycle.give(Order.RECYCLE, f"{memory:g} MB of memory are in use, {limit:g} are allowed")
 
-    def _regain_trust(self) -> None:
+    def _end_caution(self) -> None:
         """A while after a crash, run as many jobs at a time as usual."""
         if self.pool.cautious and time.monotonic() - self._started > PROBATION:
             self.pool.cautious = False
@@ -237,13 +247,18 @@ class Worker:
         try:
             yield
         except ERRORS as error:
-            logger.warning("Left without a word to the database (%s): the server will notice.", error)
+            logger.warning("Could not deregister, as the database is away (%s): the server will notice.", error)
 
     def _info(self) -> dict[str, Any]:
-        """What registration and heartbeats tell (orchestration 3.3 and 3.7)."""
+        """What registration and heartbeats send (orchestration 3.3 and 3.7)."""
         return {
             "hostname": socket.gethostname(), "pid": os.getpid(), "queues": self.queues.refresh(),
             "concurrency": self.options.concurrency, "job_types": self.types, "version": django_ojs.__version__,
-            "memory_mb": vitals.memory_mb(), "cpu_percent": self._processor.percent(),
+            "memory_mb": processinfo.memory_mb(), "cpu_percent": self._cpu.percent(),
             "jobs_completed": self._writer.completed,
         }  # fmt: skip
+
+
+def _sum_up() -> None:
+    if middleware.few is not None:
+        middleware.few.sum_up()

@@ -1,4 +1,4 @@
-"""`ojs_worker --reload`: in development, start anew when the code changes.
+"""Restart the worker when the code changes, in development (`ojs_worker --reload`).
 
 As `runserver` does it, an outer process starts an inner one again and again. Unlike there the inner one works in
 its main thread and watches the files in another, so that a change drains it: no job is cut off.
@@ -40,11 +40,11 @@ def keep_restarting() -> int:
     """
     # A terminal sends its Ctrl-C to the inner process as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told: list[int] = []
+    signals: list[int] = []
     inner: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+        signals.append(number)
         for process in inner:
             process.send_signal(number)
 
@@ -54,12 +54,12 @@ def keep_restarting() -> int:
         before, environment[_BEGAN] = _times(), str(time.time())
         inner[:] = [subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)]  # noqa: S603
         code = inner[0].wait()
-        if told or code == 0:
+        if signals or code == 0:
             return code
         if code != CHANGED:
             logger.error("The worker ended with code %d; it starts again when a file has changed.", code)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            while not told and _times() == before:
+            while not signals and _times() == before:
                 time.sleep(LOOK)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -101,7 +101,7 @@ def _has_changed(at: float, seen: float | None, began: float) -> bool:
 
 
 def leave(watch: Watch, *, fine: bool) -> None:
-    """End the inner process so that the outer one knows what to do."""
+    """End the inner process with the exit code that the outer one needs."""
     if watch.changed:
         sys.exit(CHANGED)
     if not fine:

@@ -1,4 +1,4 @@
-"""One run of one job in this process, from the claim until its outcome is written."""
+"""Track one run of one job in this process, from the claim until its outcome is written."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from django_ojs.worker.context import JobContext, Link, time_left
+from django_ojs.client.context import JobContext, Link, time_left
 from django_ojs.worker.outcomes import Interruption
 
 if TYPE_CHECKING:
-    from django_ojs.client.definition import JobDefinition
     from django_ojs.models import JobRow
+    from django_ojs.registry import Definition
 
 
 class Run:
-    """Holds together what the threads of a worker know about a job, and decides who may stop it.
+    """Holds what the threads of a worker know about a job, and decides which of them may stop it.
 
     A runner calls `enter()` before and `leave()` after the handler; `interrupt()` reaches the handler only
     in between, so that a deadline that passes at the last moment never hits the worker's own code.
@@ -25,15 +25,17 @@ class Run:
     `claimed` and `deadline` are instants of this process' monotonic clock, `seconds` is how long the handler
     took. The server counts the execution timeout from the claim, so the deadline does too; it comes earlier where
     the job's time as a whole ends before. `grace` is how many seconds after it the server leaves the job to the
-    handler. `forced_at` is when `stop` was first used.
+    handler. `forced_at` is when `stop` was first used. From `doubtful_at` on the server may have taken the job from
+    this run, as far as this process knows: half of a reservation is left for a claim or a renewal that was slow to be
+    answered.
     """
 
     __slots__ = (
-        "_inside", "_lock", "_started", "_stop", "attempt", "claimed", "context", "deadline", "definition",
-        "forced_at", "grace", "id", "interruption", "released", "seconds", "timeout_ms",
+        "_inside", "_lease", "_lock", "_started", "_stop", "attempt", "began", "claimed", "context", "deadline",
+        "definition", "doubtful_at", "forced_at", "grace", "id", "interruption", "released", "seconds", "timeout_ms",
     )  # fmt: skip
 
-    def __init__(self, row: JobRow, definition: JobDefinition[..., ..., Any], claimed: float, link: Link) -> None:
+    def __init__(self, row: JobRow, definition: Definition, claimed: float, link: Link) -> None:
         self.id: uuid.UUID = row["id"]
         self.attempt: int = row["attempt"]
         self.definition = definition
@@ -42,6 +44,10 @@ class Run:
         self.released = False  #: handed back by a drain, or given up: its outcome no longer counts
         self.timeout_ms: int | None = row["timeout_ms"]
         self.claimed = claimed
+        lease, heartbeat = row["lease_ms"], row["heartbeat_ms"]
+        self._lease = (min(lease, heartbeat) if heartbeat else lease) / 1000 if lease else float("inf")
+        self.doubtful_at = claimed + self._lease / 2
+        self.began = False  #: the handler was called, or was about to be
         limit = self.timeout_ms / 1000 if self.timeout_ms else float("inf")
         self.deadline = claimed + min(limit, time_left(row))
         self.grace = (row["grace_ms"] or 0) / 1000
@@ -56,13 +62,20 @@ class Run:
         """The handler starts; `stop` makes it end. A run that was interrupted before ends at once."""
         self._started = time.monotonic()
         with self._lock:
+            self.began = True
             self._inside, self._stop = True, stop
             if self.interruption is not None:
                 self.forced_at = self.forced_at or time.monotonic()
                 stop()
 
+    def renewed(self, asked_at: float) -> None:
+        """The server renewed the reservation, as it was asked to at that instant."""
+        with self._lock:
+            if self.interruption is None:
+                self.doubtful_at = asked_at + self._lease / 2
+
     def raised(self, exc: BaseException) -> None:
-        """Told what the handler raised. A worker keeps of it what the job's error says; a test wants more."""
+        """Called with what the handler raised. A worker keeps what the job's error says; the testing kit keeps more."""
 
     def leave(self) -> None:
         """The handler has ended. May be called twice."""
@@ -79,6 +92,7 @@ class Run:
         self.context.cancel()
         with self._lock:
             self.interruption = self.interruption or reason
+            self.doubtful_at = float("-inf")
             if force and self.forced_at is None:
                 self.forced_at = time.monotonic()
                 if self._inside and self._stop is not None:

@@ -1,6 +1,6 @@
-"""Where handlers run: synchronous ones in threads, asynchronous ones on one event loop, inline ones in a row.
+"""Run handlers: synchronous ones in threads, asynchronous ones on one event loop, inline ones in a row.
 
-Every runner tells the pool what ended and gets from it what to run next, if that is of its kind.
+Every runner reports to the pool what ended, and gets from it what to run next, if that is of its kind.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Protocol, TypeAlias
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from django_ojs.client.context import Interrupted
 from django_ojs.worker import outcomes
-from django_ojs.worker.directives import Interrupted
+from django_ojs.worker.connections import drop_all, tidy
 from django_ojs.worker.execution import aexecute, execute
 from django_ojs.worker.outcomes import Interruption, Outcome
 from django_ojs.worker.run import Run
-from django_ojs.worker.tidying import drop_all, tidy
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-#: Tells the pool that handlers ended; it answers with the runner's next batch.
+#: Reports to the pool that handlers ended, and returns the runner's next batch.
 Done: TypeAlias = Callable[[Runner, Sequence[tuple[Run, Outcome]]], "list[Run] | None"]
 
 
@@ -144,7 +144,7 @@ class LoopRunner:
                 self._thread.start()
             waiting = bool(self._arrived)
             self._arrived += batch
-        if not waiting:  # else the loop has been told and has not come to it yet
+        if not waiting:  # else the loop has been called and has not come to it yet
             self._loop.call_soon_threadsafe(self._spawn_arrived)
 
     def unblock(self, run: Run) -> None:

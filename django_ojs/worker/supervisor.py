@@ -1,29 +1,37 @@
-"""The supervisor: one parent that forks the worker's processes, watches them and replaces those that end.
+"""Supervise the worker's processes: fork them, watch them and replace those that end.
 
-It has no threads and never opens the database, so that a fork is safe at any time and nothing it does can
-hang. What needs the database, handing back the jobs of a process that died, is done by another short-lived
-process, the undertaker; only when that is done the next process takes the place, under the same worker id.
+The supervisor has no threads and never opens the database, so that a fork is safe at any time and nothing it does can
+hang. When a process dies, another short-lived process hands its jobs back, which needs the database; only then the next
+process takes the place, under the same worker id.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import dataclasses
+import enum
 import logging
 import os
+import secrets
 import selectors
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import FrameType
 
 from django_ojs.conf import ojs_settings
-from django_ojs.worker import vitals
-from django_ojs.worker.child import Place, Told, describe, fork, hand_back, is_own_doing, work
-from django_ojs.worker.health import HealthFile
+from django_ojs.database import database
+from django_ojs.registry import registry
+from django_ojs.scheduler.outage import persist
+from django_ojs.worker import processinfo
 from django_ojs.worker.lifecycle import Order
-from django_ojs.worker.process import Options
-from django_ojs.worker.tether import Pipes
+from django_ojs.worker.pipes import Pipes
+from django_ojs.worker.process import Options, Worker
+from django_ojs.worker.processinfo import HealthFile
+from django_ojs.workers.dead import hand_back as bury
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +39,61 @@ TICK = 0.5  #: seconds between two looks when nothing happens
 EARLY = 2.0  #: a process that lived shorter than this died right after its start
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  #: before a place is taken again after early deaths
 BEYOND_GRACE = 15.0  #: seconds that a process may take to end after its handlers had their grace period
+HAND_BACK_SECONDS = 60.0  #: how long handing back waits for a database that is away, before another process tries
 
 _SIGNALS = {"SIGTERM": Order.STOP, "SIGINT": Order.STOP, "SIGTSTP": Order.QUIET, "SIGCONT": Order.RESUME}
+_HELD = {getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)}
+#: Signals that a process gets for a fault of its own; all others come from outside.
+_OWN_FAULTS = {getattr(signal, name) for name in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
+              if hasattr(signal, name)}  # fmt: skip
+
+
+class LastOrder(enum.IntEnum):
+    """The exit code of a process that hands jobs back: the order that an operator had given to the dead worker."""
+
+    NOTHING = 10
+    QUIET = 11
+    TERMINATE = 12
+
+
+@dataclasses.dataclass
+class Place:
+    """A place that one process after the other takes, always under the same worker id.
+
+    `pid` is that of the worker, `hand_back_pid` that of the process that hands a dead worker's jobs back. Instants are
+    of the monotonic clock.
+    """
+
+    worker_id: str
+    incarnation: str = ""  #: which process was started last, as the database knows it
+    pid: int | None = None
+    hand_back_pid: int | None = None
+    hand_back_at: float = 0.0
+    pipes: Pipes | None = None
+    started_at: float = 0.0
+    heard_at: float = 0.0  #: the last report
+    start_at: float | None = 0.0  #: when the next process is to start; None: not at all
+    early_deaths: int = 0
+    completed: int = 0  #: by the processes before this one
+    killed: bool = False  #: by us
+    frozen: bool = False  #: because it no longer reported
+    quiet: bool = False
+    cautious: bool = False
+    blame: bool = False  #: the process that died did so by itself
+
+    @property
+    def is_settled(self) -> bool:
+        """No process is there, and none is to start."""
+        return self.pid is None and self.hand_back_pid is None and self.start_at is None
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.started_at
 
 
 class Supervisor:
-    """`run()` returns True when all places are settled, False if a process had to be killed at the end.
+    """`run()` returns True when all places are settled; False if a process had to be killed at the end, or had a name
+    that another process has.
 
     With one process the worker id is the name itself, with more `NAME-1`, `NAME-2` and so on.
     """
@@ -50,34 +107,34 @@ class Supervisor:
         self._places = [Place(name) for name in names]
         self._health = health
         self._orders: list[tuple[Order, str]] = []
-        self._stopping = self._killed = False
+        self._stopping = self._killed = self._refused = False
         self._deadline = float("inf")
 
     def run(self) -> bool:
         started = time.monotonic()
-        with self._awake() as sleep:
+        with self._signals_noted() as sleep:
             self._announce(self._greeting())
             while not all(place.is_settled for place in self._places):
                 self._obey()
                 for place in self._places:
                     self._look_at(place)
-                self._tell_health()
+                self._report_health()
                 sleep(TICK)
         if self._health is not None:
             self._health.remove()
         total, uptime = sum(place.completed for place in self._places), time.monotonic() - started
         self._announce(f"ojs_worker {self._options.name} stopped: {total} jobs completed in {uptime:.1f} s.")
-        return not self._killed
+        return not (self._killed or self._refused)
 
     def _look_at(self, place: Place) -> None:
-        """Whatever is to be done for one place now."""
+        """Do what is to be done for one place now."""
         if place.pid is not None:
             self._hear(place)
             self._watch(place)
             self._reap(place)
-        if place.undertaker is not None:
-            self._reap_undertaker(place)
-        if place.pid is None and place.undertaker is None and place.start_at is not None:
+        if place.hand_back_pid is not None:
+            self._reap_hand_back(place)
+        if place.pid is None and place.hand_back_pid is None and place.start_at is not None:
             if self._stopping:
                 place.start_at = None
             elif place.start_at <= time.monotonic():
@@ -86,15 +143,19 @@ class Supervisor:
     # The life of a process
 
     def _start(self, place: Place) -> None:
-        options = replace(self._options, name=place.worker_id, quiet=place.quiet, cautious=place.cautious)
+        token = secrets.token_hex(4)
+        options = dataclasses.replace(
+            self._options, name=place.worker_id, token=token, quiet=place.quiet, cautious=place.cautious
+        )
         pipes = Pipes()
 
         def body() -> int:
             self._let_go_of_others(place)
             pipes.keep_childs_end()
-            return work(options, pipes, self._announce_child)
+            return 0 if Worker(options, self._announce_child, pipes=pipes).run() else 1
 
         place.pid, place.pipes = fork(body), pipes
+        place.incarnation = processinfo.incarnation(token, place.pid)
         pipes.keep_parents_end()
         place.started_at = place.heard_at = time.monotonic()
         place.start_at, place.killed, place.frozen = None, False, False
@@ -115,9 +176,9 @@ class Supervisor:
         """Kill a process that no longer reports (a C call may hold the interpreter), or does not end in time."""
         now = time.monotonic()
         silence = now - place.heard_at
-        if place.pid is None or place.killed or (now < self._deadline and silence < vitals.patience()):
+        if place.pid is None or place.killed or (now < self._deadline and silence < processinfo.patience()):
             return
-        place.killed, place.frozen = True, silence >= vitals.patience()
+        place.killed, place.frozen = True, silence >= processinfo.patience()
         self._killed = self._killed or self._stopping
         why = f"no sign of life for {silence:.0f} s" if place.frozen else "it does not end"
         logger.error("Killing %s (pid %d): %s.", place.worker_id, place.pid, why)
@@ -132,36 +193,47 @@ class Supervisor:
         place.pipes.close()
         pid, place.pid, place.pipes = place.pid, None, None
         place.early_deaths = place.early_deaths + 1 if place.age < EARLY else 0
+        if goodbye == "refused":
+            self._end_refused(place)
+            return
         if goodbye:
             place.quiet = place.cautious = False
             place.start_at = time.monotonic() + self._pause(place) if goodbye == "replace" else None
             return
         logger.error("%s (pid %d) %s.", place.worker_id, pid, describe(status))
-        place.blame = place.cautious = is_own_doing(status) or place.frozen
-        self._bury(place)
+        place.blame = place.cautious = is_own_fault(status) or place.frozen
+        self._hand_back(place)
 
-    def _bury(self, place: Place) -> None:
+    def _end_refused(self, place: Place) -> None:
+        """Another supervisor's worker has our name: end all processes of this one."""
+        place.start_at = None
+        self._refused = True
+        if not self._stopping:
+            logger.error("Another process has the name %s: stopping.", place.worker_id)
+            self._orders.append((Order.STOP, "the name is taken"))
+
+    def _hand_back(self, place: Place) -> None:
         def body() -> int:
             self._let_go_of_others(place)
-            return hand_back(place.worker_id, blame=place.blame)
+            return hand_back(place.worker_id, place.incarnation, blame=place.blame)
 
-        place.undertaker, place.undertaken_at = fork(body), time.monotonic()
+        place.hand_back_pid, place.hand_back_at = fork(body), time.monotonic()
 
-    def _reap_undertaker(self, place: Place) -> None:
-        status = _ended(place.undertaker)
+    def _reap_hand_back(self, place: Place) -> None:
+        status = _ended(place.hand_back_pid)
         if status is None:
-            if self._stopping and place.undertaker and time.monotonic() - place.undertaken_at > BEYOND_GRACE:
-                os.kill(place.undertaker, signal.SIGKILL)
+            if self._stopping and place.hand_back_pid and time.monotonic() - place.hand_back_at > BEYOND_GRACE:
+                os.kill(place.hand_back_pid, signal.SIGKILL)
             return
-        place.undertaker = None
+        place.hand_back_pid = None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
-        if code not in tuple(Told):
+        if code not in tuple(LastOrder):
             logger.error("The jobs of %s could not be handed back; the server will notice.", place.worker_id)
             if not self._stopping:
-                self._bury(place)
+                self._hand_back(place)
             return
-        place.quiet = code == Told.QUIET
-        place.start_at = None if code == Told.TERMINATE else time.monotonic() + self._pause(place)
+        place.quiet = code == LastOrder.QUIET
+        place.start_at = None if code == LastOrder.TERMINATE else time.monotonic() + self._pause(place)
 
     def _pause(self, place: Place) -> float:
         if place.early_deaths == 0:
@@ -186,18 +258,18 @@ class Supervisor:
                     place.pipes.give(order)
 
     def _stop(self, source: str) -> Order:
-        """Take down the first signal and the second; what the children are to be told."""
+        """Note the first signal and the second; return the order for the children."""
         if self._stopping:
             logger.warning("Stopping at once (%s).", source)
             self._deadline = time.monotonic() + BEYOND_GRACE
-            return Order.HURRY
+            return Order.STOP_NOW
         self._stopping = True
         logger.info("Stopping (%s).", source)
         self._deadline = time.monotonic() + ojs_settings.SHUTDOWN_GRACE_PERIOD + BEYOND_GRACE
         return Order.STOP
 
     @contextlib.contextmanager
-    def _awake(self) -> Iterator[Callable[[float], None]]:
+    def _signals_noted(self) -> Iterator[Callable[[float], None]]:
         """A block in which signals are noted; gives a sleep that ends when one comes, a child's end included."""
         reader, writer = os.pipe()
         for fd in (reader, writer):
@@ -226,10 +298,10 @@ class Supervisor:
                 os.close(reader)
                 os.close(writer)
 
-    # What it says
+    # Reports
 
-    def _tell_health(self) -> None:
-        """Healthy are all processes that are there; a place that waits for its next one is not ill yet."""
+    def _report_health(self) -> None:
+        """Touch the health file while all processes are healthy. A place without a process does not count."""
         if self._health is None:
             return
         present = [place for place in self._places if place.pid is not None]
@@ -237,13 +309,10 @@ class Supervisor:
             self._health.touch()
 
     def _greeting(self) -> str:
-        from django_ojs.registry import registry
-        from django_ojs.worker.queues import described
-
         options, count = self._options, len(self._places)
         several = f"{count} processes, " if count > 1 else ""
         return (
-            f"ojs_worker {options.name} started: {several}queues {described(options.queues)}, "
+            f"ojs_worker {options.name} started: {several}queues {', '.join(options.queues) or 'all'}, "
             f"concurrency {options.concurrency}, {len(registry.types())} job types."
         )
 
@@ -263,3 +332,73 @@ def _ended(pid: int | None) -> int | None:
         return None
     found, status = os.waitpid(pid, os.WNOHANG)
     return status if found else None
+
+
+def is_own_fault(status: int) -> bool:
+    """Whether a process that ended with this `waitpid` status caused its end itself."""
+    return not os.WIFSIGNALED(status) or os.WTERMSIG(status) in _OWN_FAULTS
+
+
+def describe(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"ended with code {os.WEXITSTATUS(status)}"
+
+
+def fork(body: Callable[[], int]) -> int:
+    """Run `body` in a new process, which ends with the code it returns; its pid.
+
+    Signals wait until the new process has handlers of its own. To be called without an open database
+    connection: a connection shared by two processes serves neither.
+    """
+    _flush()  # or both processes would print what waits
+    with _signals_held():
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            code = body()
+        except BaseException:
+            logger.exception("A process of the worker failed.")
+        finally:
+            _exit(code)
+    raise AssertionError("A forked process went on.")
+
+
+def hand_back(worker_id: str, incarnation: str, *, blame: bool) -> int:
+    """The body of a process that hands a dead worker's jobs back; short unless the database is away."""
+    for number in _HELD:  # a terminal or systemd sends them to the whole group
+        signal.signal(number, signal.SIG_IGN)
+    too_late = threading.Event()
+    timer = threading.Timer(HAND_BACK_SECONDS, too_late.set)
+    timer.daemon = True
+    timer.start()
+    using = database(None)
+    result = persist(lambda: bury(worker_id, incarnation=incarnation, blame=blame, using=using), using, too_late)
+    if result.returned:
+        logger.warning("Handed back %d jobs of %s.", result.returned, worker_id)
+    return {"quiet": LastOrder.QUIET, "terminate": LastOrder.TERMINATE}.get(result.directive, LastOrder.NOTHING)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _exit(code: int) -> None:
+    """End without waiting for threads that are stuck in a handler, and without a way back into the parent's code."""
+    try:
+        atexit._run_exitfuncs()
+        _flush()
+    finally:
+        os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

@@ -47,7 +47,7 @@ def render() -> str:
         parts.append(f"## {title}\n")
         for (number, about), found in groupby(checks(), lambda one: (one.number, one.title)):
             if number.startswith(level):
-                parts += [f"### ojs.{number}: {about}\n", *map(_said, found)]
+                parts += [f"### django_ojs.{number}: {about}\n", *map(_said, found)]
     return "\n".join(parts)
 
 
@@ -66,7 +66,7 @@ def _messages(module: object) -> Iterator[Check]:
     for function in functions:
         for call, scope in _calls(function, _assigned(function)):
             values = {word.arg: word.value for word in call.keywords}
-            number = _text(values["id"], scope).removeprefix("ojs.")
+            number = _text(values["id"], scope).removeprefix("django_ojs.")
             hint = _text(values["hint"], scope)
             yield Check(number, "", _text(call.args[0], scope), hint, when.get(function.name) or "with `check`")
 

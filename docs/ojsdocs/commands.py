@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import pkgutil
 from collections.abc import Iterator
+from importlib import import_module
 
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
-from django_ojs.management import commands
 from ojsdocs.markdown import code, prose, table
 
 #: What every command of Django takes.
@@ -18,12 +18,29 @@ COMMON = {
 }
 
 
+#: The apps with commands, and what a site has to do to have them.
+APPS = {
+    "django_ojs": "",
+    "django_ojs.conformance": "Needs `django_ojs.conformance` in `INSTALLED_APPS`, as the example project has it.",
+    "benchmarks": "In a checkout only: the app `benchmarks` is not in the package that pip installs.",
+}
+
+
+def apps() -> dict[str, str]:
+    """Every command, and the app that has it."""
+    found = {}
+    for app in APPS:
+        commands = import_module(f"{app}.management.commands")
+        found |= {one.name: app for one in pkgutil.iter_modules(commands.__path__) if one.name.startswith("ojs_")}
+    return dict(sorted(found.items()))
+
+
 def names() -> list[str]:
-    return sorted(found.name for found in pkgutil.iter_modules(commands.__path__) if found.name.startswith("ojs_"))
+    return list(apps())
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    return load_command_class("django_ojs", name).create_parser("manage.py", name)
+    return load_command_class(apps()[name], name).create_parser("manage.py", name)
 
 
 def subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -41,6 +58,8 @@ def _command(name: str) -> Iterator[str]:
     whole = parser(name)
     yield f"## {name}\n"
     yield prose(whole.description or "") + "\n"
+    if needs := APPS[apps()[name]]:
+        yield f"{needs}\n"
     yield _arguments(whole)
     for action in whole._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import django_ojs
-from django_ojs.http import apidoc
+from django_ojs.http import openapi
 from ojsdocs.markdown import code, prose, table
 
 #: Errors that every call may answer are not repeated.
@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 def calls() -> Iterator[Call]:
-    for path, item in apidoc.document(django_ojs.__version__, "/")["paths"].items():
+    for path, item in openapi.document(django_ojs.__version__, "/")["paths"].items():
         for method, operation in item.items():
             answers = operation["responses"]
             good = [status for status in answers if status < "300"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.db import transaction
 
 from django_ojs import clock
+from django_ojs.database import database
 from django_ojs.models import CountDelta, MetricSeries, WebhookCount
-from django_ojs.operations import webhookcounts
-from django_ojs.operations.common import database
+from django_ojs.statistics import webhookcounts
 from django_ojs.telemetry.families import COUNTERS, TIMINGS, Family, Histogram
 from django_ojs.telemetry.gather import gather
 from ojsdocs.markdown import code, prose, table

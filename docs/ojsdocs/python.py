@@ -14,7 +14,7 @@ SHAPES = (
     "django_ojs.client.definition.PreparedJob",
     "django_ojs.client.options.HandlerOptions",
     "django_ojs.client.options.Options",
-    "django_ojs.client.schedules.ScheduledOptions",
+    "django_ojs.client.options.ScheduledOptions",
 )
 
 
@@ -38,12 +38,18 @@ def _section(title: str, members: list[tuple[str, str]]) -> Iterator[str]:
     yield "```\n"
 
 
+def _place(module: str) -> int:
+    return MODULES.index(module) if module in MODULES else 0
+
+
 def _directive(module: str, name: str) -> Iterator[str]:
     value = getattr(import_module(module), name)
     if not inspect.isclass(value):
         yield f".. autofunction:: {module}.{name}\n"
         return
     yield f".. auto{'exception' if issubclass(value, BaseException) else 'class'}:: {module}.{name}\n   :members:"
+    if any(getattr(import_module(earlier), name, None) is value for earlier in MODULES[: _place(module)]):
+        yield "   :no-index:"  # two modules offer it: links lead to the first
     if typing.is_typeddict(value):  # its keys are attributes without a docstring
         yield "   :undoc-members:"
     elif value.__bases__ != (object,):

@@ -11,13 +11,12 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
 from django_ojs.models import Job
-from django_ojs.operations import queues
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
+from django_ojs.operations.verbs import cancel
+from django_ojs.queues import defaults
 
 FATAL = {"type": "ValueError", "message": "no such template", "retryable": False, "backtrace": ["at send (jobs.py:12)"]}
 
@@ -66,7 +65,7 @@ def said(response: Any) -> list[str]:
 @pytest.fixture(autouse=True)
 def _no_queues_remembered() -> None:
     """The engine remembers queues for some seconds; the database of a test begins without any."""
-    queues.forget()
+    defaults.forget()
 
 
 @pytest.fixture

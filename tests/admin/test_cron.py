@@ -9,9 +9,9 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from django_ojs.cron import schedules
+from django_ojs.cron.fire import trigger
 from django_ojs.models import CronSchedule, Job
-from django_ojs.operations import cron
-from django_ojs.operations.crontick import trigger
 from tests.admin.conftest import said, url
 
 pytestmark = pytest.mark.django_db
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 def make(name: str = "nightly", **members: Any) -> CronSchedule:
     body = {"name": name, "cron": "0 9 * * 1-5", "timezone": "Europe/Paris", "type": "report.make", "args": ["<b>"]}
-    return cron.register({**body, **members})[0]
+    return schedules.register({**body, **members})[0]
 
 
 def press(client: Client, schedule: CronSchedule, verb: str) -> Any:
@@ -66,9 +66,9 @@ def test_run_now_disable_and_enable(admin_client: Client) -> None:
     (refused,) = said(press(admin_client, schedule, "run_schedules"))
     assert "has a run that has not ended" in refused
     press(admin_client, schedule, "disable_schedules")
-    assert not cron.get("nightly").enabled
+    assert not schedules.get("nightly").enabled
     press(admin_client, schedule, "enable_schedules")
-    assert cron.get("nightly").enabled
+    assert schedules.get("nightly").enabled
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == ["Run.", "Disabled.", "Enabled."]
 
 
@@ -89,7 +89,7 @@ def test_looking_does_not_give_the_right_to_act(operator: Callable[..., Client])
     for verb in ("run_schedules", "disable_schedules", "delete_schedules"):
         assert press(client, schedule, verb).status_code == 403
     assert not Job.objects.exists()
-    assert cron.get("nightly").enabled
+    assert schedules.get("nightly").enabled
 
 
 def test_changing_does_not_give_the_right_to_delete(operator: Callable[..., Client]) -> None:

@@ -10,9 +10,9 @@ from django.test import Client
 from django.utils import timezone, translation
 
 from django_ojs.admin.cron import in_words
+from django_ojs.cron import schedules
 from django_ojs.errors import Conflict
 from django_ojs.models import AuditEntry, CronSchedule
-from django_ojs.operations import cron
 from tests.admin.conftest import said, url
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +26,7 @@ FIELDS = {
 
 def make(**members: Any) -> CronSchedule:
     body = {"name": "nightly", "cron": "0 3 * * *", "type": "report.make", "args": ["full"], "queue": "reports"}
-    return cron.register({**body, **members})[0]
+    return schedules.register({**body, **members})[0]
 
 
 def edit(client: Client, **changes: str) -> Any:
@@ -45,7 +45,7 @@ def errors(response: Any) -> list[str]:
 def test_a_schedule_is_added(operator: Callable[..., Client]) -> None:
     client = operator("view_cronschedule", "add_cronschedule")
     assert client.post(url("cronschedule", "add"), FIELDS).status_code == 302
-    made = cron.get("nightly")
+    made = schedules.get("nightly")
     assert (made.expression, made.timezone, made.overlap_policy, made.enabled) == (
         "0 9 * * 1-5", "Europe/Paris", "allow", True,
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_schedule_is_added(operator: Callable[..., Client]) -> None:
 def test_one_that_is_added_disabled_makes_no_jobs(admin_client: Client) -> None:
     given = {name: text for name, text in FIELDS.items() if name != "enabled"}
     assert admin_client.post(url("cronschedule", "add"), given).status_code == 302
-    assert cron.get("nightly").next_run_at is None
+    assert schedules.get("nightly").next_run_at is None
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_what_cannot_be_meant_is_refused_beside_its_field(admin_client: Client, 
 def test_adding_replaces_nothing(admin_client: Client) -> None:
     make()
     assert errors(admin_client.post(url("cronschedule", "add"), FIELDS)) == ["name"]
-    assert cron.get("nightly").expression == "0 3 * * *"
+    assert schedules.get("nightly").expression == "0 3 * * *"
 
 
 def test_who_loses_a_race_is_told(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(spec: Any) -> CronSchedule:
         raise Conflict("The schedule 'nightly' exists already.")
 
-    monkeypatch.setattr(cron, "create", lost)
+    monkeypatch.setattr(schedules, "create", lost)
     response = admin_client.post(url("cronschedule", "add"), FIELDS, follow=True)
     assert said(response) == ["The schedule 'nightly' exists already."]
 
@@ -110,23 +110,23 @@ def test_creating_is_not_registering() -> None:
 
     spec = cronspec.parse({"name": "nightly", "cron": "@daily", "type": "a.b", "args": []}, now=clock.now())
     with pytest.raises(Conflict):
-        cron.create(spec)
-    assert cron.get("nightly").expression == "0 3 * * *"
+        schedules.create(spec)
+    assert schedules.get("nightly").expression == "0 3 * * *"
 
 
 def test_editing_changes_what_was_changed(operator: Callable[..., Client], frozen_clock: Any) -> None:
     before = make(enabled=False, options={"queue": "slow", "tags": ["x"]}, meta={"team": "a"}, queue=None)
     client = operator("view_cronschedule", "change_cronschedule")
     assert edit(client).status_code == 302
-    assert not cron.differs(cron.get("nightly"), _spec(before)), "saving what is there changes nothing"
+    assert not schedules.differs(schedules.get("nightly"), _spec(before)), "saving what is there changes nothing"
     assert edit(client, expression="30 4 * * *", args='["more"]').status_code == 302
-    after = cron.get("nightly")
+    after = schedules.get("nightly")
     assert (after.expression, after.document["args"], after.queue) == ("30 4 * * *", ["more"], "slow")
     assert after.document["meta"] == {"team": "a"}
     assert not after.enabled
     assert edit(client, queue="fast").status_code == 302
-    assert cron.get("nightly").queue == "fast"
-    assert cron.get("nightly").document["options"] == {"tags": ["x"]}
+    assert schedules.get("nightly").queue == "fast"
+    assert schedules.get("nightly").document["options"] == {"tags": ["x"]}
     entries = AuditEntry.objects.order_by("id")
     assert [(entry.action, entry.target) for entry in entries] == [("cron.update", "nightly")] * 3
     assert entries[1].detail == {"fields": ["args", "expression"]}
@@ -142,20 +142,20 @@ def test_an_edit_does_not_enable_what_was_disabled_meanwhile(admin_client: Clien
     make()
     form = admin_client.get(url("cronschedule", "change", "nightly")).context["adminform"].form
     given = {name: form[name].value() or "" for name in form.fields}
-    cron.set_enabled("nightly", False)
+    schedules.set_enabled("nightly", False)
     assert admin_client.post(url("cronschedule", "change", "nightly"), {**given, "enabled": "on"}).status_code == 302
-    assert not cron.get("nightly").enabled
+    assert not schedules.get("nightly").enabled
 
 
 def test_one_of_the_code_stays_so_and_says_what_an_edit_means(admin_client: Client) -> None:
     spec = {"name": "nightly", "cron": "0 3 * * *", "type": "report.make", "args": []}
-    cron.register(spec, source=CronSchedule.Source.CODE)
+    schedules.register(spec, source=CronSchedule.Source.CODE)
     page = admin_client.get(url("cronschedule", "change", "nightly")).content.decode()
     assert "This schedule belongs to the code" in page
     assert edit(admin_client, expression="@daily").status_code == 302
-    after = cron.get("nightly")
+    after = schedules.get("nightly")
     assert (after.expression, after.source) == ("@daily", "code")
-    cron.register({**spec, "name": "other"})
+    schedules.register({**spec, "name": "other"})
     assert "belongs to the code" not in admin_client.get(url("cronschedule", "change", "other")).content.decode()
 
 
@@ -165,12 +165,12 @@ def test_what_is_hidden_is_neither_shown_nor_lost(admin_client: Client, settings
     page = admin_client.get(url("cronschedule", "change", "nightly")).content.decode()
     assert "sesame" not in page
     assert edit(admin_client, expression="@daily").status_code == 302
-    kept = cron.get("nightly").document
+    kept = schedules.get("nightly").document
     assert (kept["args"], kept["meta"]) == (["sesame"], {"password": "sesame", "team": "a"})
     others = '{"meta": {"password": "[REDACTED]", "team": "b"}}'
     assert errors(edit(admin_client, others=others)) == ["others"]
     assert edit(admin_client, others='{"meta": {"password": "new"}}').status_code == 302
-    assert cron.get("nightly").document["meta"] == {"password": "new"}
+    assert schedules.get("nightly").document["meta"] == {"password": "new"}
 
 
 def test_looking_does_not_give_the_right_to_edit_or_add(operator: Callable[..., Client]) -> None:
@@ -181,7 +181,7 @@ def test_looking_does_not_give_the_right_to_edit_or_add(operator: Callable[..., 
     assert "0 3 * * *" in page
     assert client.post(url("cronschedule", "change", "nightly"), FIELDS).status_code == 403
     assert client.post(url("cronschedule", "add"), FIELDS).status_code == 403
-    assert cron.get("nightly").expression == "0 3 * * *"
+    assert schedules.get("nightly").expression == "0 3 * * *"
 
 
 def test_forms_need_the_csrf_token(admin_user: Any) -> None:
@@ -190,7 +190,7 @@ def test_forms_need_the_csrf_token(admin_user: Any) -> None:
     client.force_login(admin_user)
     for page in (url("cronschedule", "change", "nightly"), url("cronschedule", "add")):
         assert client.post(page, FIELDS).status_code == 403
-    assert cron.get("nightly").expression == "0 3 * * *"
+    assert schedules.get("nightly").expression == "0 3 * * *"
 
 
 def test_what_is_hostile_in_a_form_stays_text(admin_client: Client) -> None:

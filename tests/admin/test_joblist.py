@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ojs import clock
-from django_ojs.admin import jobfilters, jobsearch
-from django_ojs.admin.jobsearch import Search
+from django_ojs.admin import jobfilters
 from django_ojs.models import Job
-from django_ojs.operations import workflow
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.configure import configure
+from django_ojs.operations import search
+from django_ojs.operations.jobfilter import JobListFilter
+from django_ojs.operations.verbs import cancel
+from django_ojs.queues.configuration import configure
+from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +33,7 @@ NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Slices of two jobs, and no more than six in all."""
-    monkeypatch.setattr(jobsearch, "FIRST", 2)
+    monkeypatch.setattr(search, "FIRST", 2)
     settings.OJS = {"SEARCH_DEPTH": 6, "SEARCH_SECONDS": 60.0}
 
 
@@ -48,10 +50,36 @@ def keys(*jobs: Job) -> list[Any]:
 def job_at(instant: dt.datetime, **attributes: Any) -> Job:
     """A job made at this instant, as its id says."""
     number = int(instant.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62 | Job.objects.count()
-    return pushed(id=str(jobsearch.uuid.UUID(int=number)), **attributes)[0]
+    return pushed(id=str(uuid.UUID(int=number)), **attributes)[0]
 
 
 # What is found
+
+
+def test_a_state_that_does_not_exist_finds_nothing_and_is_said_so(admin_client: Client) -> None:
+    jobs = one_in_each_state()
+    response = admin_client.get(url("job"), {"state": "bogus"})
+    assert said(response) == ["“bogus” is no state of a job."]
+    assert list(response.context["cl"].result_list) == []
+    everything = {"action": "cancel_jobs", "select_across": "1", "_selected_action": [str(jobs["available"].pk)]}
+    admin_client.post(f"{url('job')}?state=bogus", {**everything, "sure": "yes"})
+    assert Job.objects.get(pk=jobs["available"].pk).state == "available"
+
+
+def test_actions_of_the_list_are_whole_phrases(admin_client: Client) -> None:
+    (job,) = pushed()
+    actions = admin_client.get(url("job")).context["action_form"].fields["action"].choices
+    assert dict(actions)["run_jobs_now"] == "Run now: the selected jobs"
+    question = admin_client.get(url("job", "verb", job.pk, "copy_jobs")).content.decode()
+    assert "Run a copy: 1 job?" in question
+
+
+def test_a_text_that_is_no_json_is_refused_in_one_sentence(admin_client: Client) -> None:
+    (job,) = dead()
+    form = admin_client.post(url("job", "edit", job.pk), {"queue": "mail", "args": "[1,"}).context["form"]
+    (told,) = form.errors["args"]
+    assert told.startswith("This cannot be read as JSON: ")
+    assert "Not valid JSON" not in told
 
 
 def test_tags_are_found_exactly(admin_client: Client) -> None:
@@ -199,17 +227,28 @@ def test_jobs_that_ended_together_are_not_stepped_over(small: None) -> None:
     clock.freeze(NOW)
     jobs = pushed(5)
     cancel([job.pk for job in jobs])
-    found, look = jobsearch.jobs(Search(state="cancelled", type="mail.send"), Job.objects.all(), 100)
+    found, look = JobListFilter({"states": "cancelled", "type": "mail.send"}).listed(Job.objects.all(), 100)
     assert set(found.values_list("pk", flat=True)) == set(keys(*jobs))
     assert look is not None
     assert look.ended == "all"
 
 
+def test_a_queue_may_be_a_pattern_as_a_type_may(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [*pushed(queue="mail-a"), *pushed(queue="mail-b", type="mail.drop")]
+    pushed(queue="sms")
+    for few in (20_000, 1):
+        monkeypatch.setattr(search, "FEW", few)
+        assert listed(admin_client, queue="mail-*") == keys(*found[::-1])
+        assert listed(admin_client, queue="mail-*", state="available") == keys(*found[::-1])
+        assert listed(admin_client, queue="mail-*", type="mail.s*") == keys(found[0])
+    assert listed(admin_client, queue="mail-*", state="completed") == []
+
+
 def test_the_time_limit_ends_a_search(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobsearch, "FIRST", 2)
+    monkeypatch.setattr(search, "FIRST", 2)
     settings.OJS = {"SEARCH_SECONDS": 0.0}
     jobs = pushed(5)
-    found, look = jobsearch.jobs(Search(q="a@example.com"), Job.objects.all(), 100)
+    found, look = JobListFilter({"text": "a@example.com"}).listed(Job.objects.all(), 100)
     assert set(found.values_list("pk", flat=True)) == set(keys(*jobs[3:]))
     assert look is not None
     assert (look.ended, look.looked) == ("time", 2)
@@ -217,7 +256,7 @@ def test_the_time_limit_ends_a_search(settings: Any, monkeypatch: pytest.MonkeyP
 
 def test_a_page_that_is_full_is_enough(small: None) -> None:
     pushed(5)
-    found, look = jobsearch.jobs(Search(type="mail.send"), Job.objects.all(), 1)
+    found, look = JobListFilter({"type": "mail.send"}).listed(Job.objects.all(), 1)
     assert look is not None
     assert (look.ended, look.looked, found.count()) == ("found", 2, 2)
 
@@ -232,7 +271,7 @@ def test_a_filter_with_an_index_of_the_sites_own_is_not_bounded(admin_client: Cl
 
 
 def test_pages_of_a_search_follow_each_other(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobsearch, "FIRST", 10)
+    monkeypatch.setattr(search, "FIRST", 10)
     jobs = pushed(120, type="a.b")
     seen = [pk for page in (1, 2, 3) for pk in listed(admin_client, type="a.b", p=page)]
     assert seen == keys(*jobs[::-1])
@@ -298,9 +337,9 @@ def test_jobs_of_a_live_state_are_sorted_where_they_are_few(
 ) -> None:
     first, second = pushed(2, pending=True)
     for few in (20_000, 1):
-        monkeypatch.setattr(jobsearch, "FEW", few)
+        monkeypatch.setattr(search, "FEW", few)
         assert listed(admin_client, state="pending") == keys(second, first)
         assert listed(admin_client, state="pending", type="mail.send", tag="eu") == []
         assert listed(admin_client, state="pending", type="mail.send") == keys(second, first)
-    found, _ = jobsearch.jobs(Search(state="pending"), Job.objects.all(), 1)
+    found, _ = JobListFilter({"states": "pending"}).listed(Job.objects.all(), 1)
     assert "COALESCE" not in str(found.query)

@@ -12,11 +12,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_ojs.admin import shared
+from django_ojs.cron import schedules
 from django_ojs.models import APIKey, AuditEntry, Job, WebhookSubscription
-from django_ojs.operations import cron, webhooks, workflow
-from django_ojs.operations.register import register
-from django_ojs.webhooks import definition
+from django_ojs.statistics import shared
+from django_ojs.webhooks import definition, subscriptions
+from django_ojs.workers.registration import register
+from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +37,9 @@ def test_no_column_can_be_spelled_out(admin_client: Client, model: Any) -> None:
 
 def test_secrets_and_hidden_arguments_are_not_found(admin_client: Client) -> None:
     pushed(args=["4711"])
-    webhooks.create(definition.parse({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"}))
+    subscriptions.create(
+        definition.parse({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"})
+    )
     for model, lookup in ((Job, "args__contains"), (Job, "args"), (WebhookSubscription, "secret__startswith"),
                           (WebhookSubscription, "secret")):  # fmt: skip
         assert admin_client.get(url(model._meta.model_name), {lookup: "a-secret"}).status_code == 400
@@ -91,7 +94,7 @@ def test_a_group_with_a_long_type_is_found_by_its_link(admin_client: Client) -> 
 def test_pages_of_an_admin_without_jobs(admin_client: Client) -> None:
     jobs = one_in_each_state()
     workflow.create({"type": "chain", "steps": [{"type": "a.b", "args": []}]})
-    cron.register({"name": "tick", "cron": "@every 10s", "type": "a.b", "args": []})
+    schedules.register({"name": "tick", "cron": "@every 10s", "type": "a.b", "args": []})
     register("w-1", {"queues": ["claims"]})
     seen = 0
     for model in OURS:

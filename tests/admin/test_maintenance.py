@@ -15,11 +15,13 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import translation
 
-from django_ojs.admin import shared
+from django_ojs.cron import schedules
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import AuditEntry, Job, Maintenance, Workflow
-from django_ojs.operations import cron, maintenance, workflow
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
+from django_ojs.queues import maintenance
+from django_ojs.statistics import shared
+from django_ojs.workers.registration import register
+from django_ojs.workflows import workflow
 from tests.admin.conftest import one_in_each_state, pushed, said, url
 from tests.admin.test_every_door import strict_client
 from tests.conftest import FrozenClock
@@ -45,7 +47,7 @@ def pages() -> dict[str, str]:
     """Every kind of page of ours."""
     jobs = one_in_each_state()
     register("w-1", {"queues": ["default"]})
-    cron.register({"name": "daily", "cron": "0 0 * * *", "type": "a.b"})
+    schedules.register({"name": "daily", "cron": "0 0 * * *", "type": "a.b"})
     workflow.create({"type": "chain", "name": "f", "steps": [{"type": "a.b", "args": []}]})
     lists = {name: url(name) for name in ("job", "queue", "worker", "workflow", "cronschedule", "event", "auditentry",
                                           "apikey", "webhooksubscription")}  # fmt: skip

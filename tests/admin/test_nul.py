@@ -11,8 +11,8 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 
 from django_ojs.models import Job, Queue
-from django_ojs.operations.configure import configure
-from django_ojs.operations.register import register
+from django_ojs.queues.configuration import configure
+from django_ojs.workers.registration import register
 from tests.admin.conftest import pushed, url
 
 pytestmark = pytest.mark.django_db

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from django_ojs import enqueue_many
+from django_ojs.jobs import outbox, schemas
 from django_ojs.models import AuditEntry, Job, OutboxEntry
-from django_ojs.operations import outbox, schemas
 from tests.admin.conftest import said, url
 
 pytestmark = pytest.mark.django_db

@@ -12,6 +12,9 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from django_ojs import clock
+from django_ojs.cron.schedules import register as register_cron
+from django_ojs.jobs import prune
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.models import (
     AuditEntry,
     CronSchedule,
@@ -24,11 +27,9 @@ from django_ojs.models import (
     Workflow,
 )
 from django_ojs.models.audit import AppendOnlyError
-from django_ojs.operations import audit, prune
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.cron import register as register_cron
-from django_ojs.operations.register import register
+from django_ojs.operations import audit
+from django_ojs.operations.verbs import cancel
+from django_ojs.workers.registration import register
 from tests.admin.conftest import claimed, dead, pushed, url
 
 pytestmark = pytest.mark.django_db
@@ -61,8 +62,8 @@ def hostile(client: Client, admin_user: Any, settings: Any) -> Client:
     register_cron(cronspec.parse({"name": "n", "cron": "@daily", "type": "a.b", "args": [EVIL],
                                   "description": EVIL}, now=now))  # fmt: skip
     CronSchedule.objects.update(name=EVIL[:100], type=EVIL[:255], queue=EVIL[:128])
-    from django_ojs.operations import workflow
     from django_ojs.policies import workflows
+    from django_ojs.workflows import workflow
 
     plan = workflows.parse({"type": "chain", "name": EVIL, "steps": [{"type": "a.b", "args": [EVIL]}]}, now=now)
     workflow.create(plan)

@@ -11,9 +11,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from django_ojs.events import order
 from django_ojs.models import Event
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.pause import pause
+from django_ojs.operations.verbs import cancel
+from django_ojs.queues.configuration import pause
 from tests.admin.conftest import dead, pushed, url
 
 pytestmark = pytest.mark.django_db
@@ -94,6 +95,31 @@ def test_the_filters(admin_client: Client) -> None:
     body = page.content.decode()
     assert "ojs-all" in body
     assert '<option value="500" selected>' in body
+
+
+@committed
+def test_a_change_of_state_comes_only_to_who_names_it(admin_client: Client) -> None:
+    cursor = tail(admin_client).context["cursor"]
+    pushed()
+    assert types(more(admin_client, cursor)) == types(more(admin_client, cursor, types="job.*")) == ["job.enqueued"]
+    assert types(more(admin_client, cursor, types="job.state_changed")) == ["job.state_changed"]
+    page = tail(admin_client, types="job.state_changed", order="bottom")
+    assert [event["type"] for event in page.context["events"]] == ["job.state_changed"]
+
+
+@committed
+def test_an_order_that_cannot_be_had_is_told_to_the_script_and_misses_nothing(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursor = tail(admin_client).context["cursor"]
+    pushed()
+    with monkeypatch.context() as patch:
+        patch.setattr(order, "PATIENCE", 0.0)
+        patch.setattr(order, "_pass", lambda using, wait=None: None)
+        answer = admin_client.get(reverse("admin:django_ojs_event_tail_more"), {"after": cursor})
+        assert (answer.status_code, list(answer.json())) == (503, ["error"])
+        tail(admin_client)
+    assert types(more(admin_client, cursor)) == ["job.enqueued"]
 
 
 def test_nonsense_is_told_and_finds_nothing(admin_client: Client) -> None:

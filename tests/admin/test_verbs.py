@@ -13,15 +13,15 @@ from django.test import Client
 from django_ojs import keys
 from django_ojs.admin import operate
 from django_ojs.models import APIKey, Event, Job, Queue, Worker
-from django_ojs.operations.pause import pause
-from django_ojs.operations.register import direct, register
+from django_ojs.queues.configuration import pause
+from django_ojs.workers.registration import direct, register
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
 pytestmark = pytest.mark.django_db
 ASKED = {
     *("cancel_jobs", "delete_dead_letters", "pause_queues", "terminate_workers", "revoke_keys"),
     *("disable_schedules", "delete_schedules", "cancel_workflows", "discard_entries"),
-    *("pause_webhooks", "delete_webhooks", "rotate_secret"),
+    *("pause_webhooks", "delete_webhooks", "rotate_secret", "delete_rules"),
 }
 
 
@@ -144,7 +144,7 @@ def test_an_unconfirmed_action_changes_nothing_and_asks(admin_client: Client) ->
     response = act(admin_client, "job", "cancel_jobs", jobs, sure=False)
     page = response.content.decode()
     assert states(jobs) == ["available"] * 7
-    assert "Cancel 7 jobs?" in page
+    assert "Cancel: 7 jobs?" in page
     assert page.count("mail.send") == operate.SPELLED_OUT
     fields = dict.fromkeys(("action", "sure"))
     for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page):

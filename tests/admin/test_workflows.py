@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_ojs.models import Job
-from django_ojs.operations import workflow as operations
-from django_ojs.operations.cancel import cancel_one
+from django_ojs.operations.verbs import cancel_one
+from django_ojs.workflows import workflow as operations
 
 pytestmark = pytest.mark.django_db
 

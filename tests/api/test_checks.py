@@ -8,7 +8,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection
 
-from django_ojs import checks, job
+from django_ojs import checks, dburl, job
 from django_ojs.registry import Registry, registry
 
 
@@ -19,7 +19,7 @@ def ids(messages: list[Any]) -> list[str]:
 @pytest.mark.django_db
 def test_a_sound_site_has_no_problems() -> None:
     found = run_checks(databases=["default"], include_deployment_checks=True)
-    assert [message for message in found if str(message.id).startswith("ojs.")] == []
+    assert [message for message in found if str(message.id).startswith("django_ojs.")] == []
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_sound_site_has_no_problems() -> None:
 def test_e001_an_unknown_setting_gets_a_suggestion(settings: Any, key: str, hint: str) -> None:
     settings.OJS = {key: 5}
     (problem,) = checks.check_settings()
-    assert problem.id == "ojs.E001"
+    assert problem.id == "django_ojs.E001"
     assert hint in problem.hint
 
 
@@ -56,13 +56,21 @@ def test_e001_an_unknown_setting_gets_a_suggestion(settings: Any, key: str, hint
 def test_e002_a_mistyped_setting_is_told_its_type(settings: Any, key: str, value: Any, hint: str) -> None:
     settings.OJS = {key: value}
     (problem,) = checks.check_settings()
-    assert problem.id == "ojs.E002"
+    assert problem.id == "django_ojs.E002"
     assert hint in problem.hint
+
+
+def test_e002_a_member_that_no_retry_policy_has(settings: Any) -> None:
+    settings.OJS = {"RETRY": {"max_retries": 5, "jitter": False}}
+    (problem,) = checks.check_settings()
+    assert (problem.id, problem.msg) == (
+        "django_ojs.E002", "OJS['RETRY'].max_retries means nothing here; did you mean max_attempts?"
+    )  # fmt: skip
 
 
 def test_e002_settings_that_are_no_dict(settings: Any) -> None:
     settings.OJS = ["DIALECT"]
-    assert ids(checks.check_settings()) == ["ojs.E002"]
+    assert ids(checks.check_settings()) == ["django_ojs.E002"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,7 @@ async def slow(job: Any, next: Any) -> Any:
 def test_e003_middleware_that_cannot_work_is_found_before_a_job_needs_it(settings: Any, name: str, path: str) -> None:
     settings.OJS = {name: [path]}
     (problem,) = checks.check_middleware()
-    assert problem.id == "ojs.E003"
+    assert problem.id == "django_ojs.E003"
     assert path in problem.msg
 
 
@@ -110,7 +118,7 @@ def test_e004_two_handlers_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
     with registry.isolated() as isolated:
         isolated._discovered = False
         (problem,) = checks.check_handlers()
-    assert problem.id == "ojs.E004"
+    assert problem.id == "django_ojs.E004"
     assert "two handlers" in problem.msg
 
 
@@ -123,7 +131,7 @@ def test_e004_sound_handlers_pass() -> None:
 @pytest.mark.parametrize(
     "engine,asgi,options,numbers",
     [
-        ("postgresql", "site.asgi.application", {}, ["ojs.W006"]),
+        ("postgresql", "site.asgi.application", {}, ["django_ojs.W006"]),
         ("postgresql", "site.asgi.application", {"pool": True}, []),
         ("postgresql", None, {}, []),
         ("sqlite3", "site.asgi.application", {}, []),
@@ -139,8 +147,29 @@ def test_w006_a_connection_for_each_request(
 
 
 @pytest.mark.parametrize(
+    "pool,numbers",
+    [
+        (True, ["django_ojs.W012"]),
+        ({"max_size": 4, "timeout": 5}, ["django_ojs.W012"]),
+        ({"timeout": 10, "reconnect_timeout": 10}, []),
+        (dburl.POOL_OPTIONS, []),
+        (None, []),
+    ],
+)
+def test_w012_a_pool_that_lets_requests_stall(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, pool: Any, numbers: list[str]
+) -> None:
+    config = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": pool}}
+    monkeypatch.setitem(settings.DATABASES, "default", config)
+    found = checks.check_pool_patience()
+    assert ids(found) == numbers
+    for problem in found:
+        assert "'reconnect_timeout': 2" in problem.hint
+
+
+@pytest.mark.parametrize(
     "app,number",
-    [("rest_framework", "ojs.E005"), ("channels", "ojs.W003")],
+    [("rest_framework", "django_ojs.E005"), ("channels", "django_ojs.W003")],
 )
 def test_apps_that_are_missing(monkeypatch: pytest.MonkeyPatch, app: str, number: str) -> None:
     monkeypatch.setattr(checks.apps, "is_installed", lambda name: name != app)
@@ -151,28 +180,28 @@ def test_apps_that_are_missing(monkeypatch: pytest.MonkeyPatch, app: str, number
 
 def test_e006_time_zones(settings: Any) -> None:
     settings.USE_TZ = False
-    assert ids(checks.check_apps()) == ["ojs.E006"]
+    assert ids(checks.check_apps()) == ["django_ojs.E006"]
 
 
 @pytest.mark.parametrize("app", ["django.contrib.auth", "django.contrib.contenttypes"])
 def test_e007_nobody_can_be_told_from_another(monkeypatch: pytest.MonkeyPatch, settings: Any, app: str) -> None:
     monkeypatch.setattr(checks.apps, "is_installed", lambda name: name != app)
     (problem,) = checks.check_urls()
-    assert (problem.id, repr(app) in problem.hint) == ("ojs.E007", True)
+    assert (problem.id, repr(app) in problem.hint) == ("django_ojs.E007", True)
     settings.ROOT_URLCONF = "tests.api.urls_without"  # Python alone takes no users
-    assert ids(checks.check_urls()) == ["ojs.W002"]
+    assert ids(checks.check_urls()) == ["django_ojs.W002"]
 
 
 def test_w001_anonymous_callers_outside_debug(settings: Any) -> None:
     settings.OJS = {"ALLOW_ANONYMOUS": True}
-    assert ids(checks.check_anonymous()) == ["ojs.W001"]
+    assert ids(checks.check_anonymous()) == ["django_ojs.W001"]
     settings.DEBUG = True
     assert checks.check_anonymous() == []
 
 
 @pytest.mark.parametrize(
     "urlconf,problems",
-    [("tests.urls", []), ("tests.api.urls_without", ["ojs.W002"]), ("tests.api.urls_nested", [])],
+    [("tests.urls", []), ("tests.api.urls_without", ["django_ojs.W002"]), ("tests.api.urls_nested", [])],
 )
 def test_w002_urls(settings: Any, urlconf: str, problems: list[str]) -> None:
     settings.ROOT_URLCONF = urlconf
@@ -184,10 +213,10 @@ def test_w005_heartbeats_that_are_too_rare(settings: Any) -> None:
     assert checks.check_heartbeats() == []
     settings.OJS = {"HEARTBEAT_INTERVAL": 20}
     (problem,) = checks.check_heartbeats()
-    assert problem.id == "ojs.W005"
+    assert problem.id == "django_ojs.W005"
     assert "HEARTBEAT_TIMEOUT" in problem.msg
     settings.OJS = {"HEARTBEAT_INTERVAL": 30}
-    assert ids(checks.check_heartbeats()) == ["ojs.W005", "ojs.W005"]
+    assert ids(checks.check_heartbeats()) == ["django_ojs.W005", "django_ojs.W005"]
 
 
 # The database
@@ -228,10 +257,10 @@ class FakeConnection:
     [
         ("wal", 20_000, "IMMEDIATE", []),
         ("memory", 20_000, "EXCLUSIVE", []),
-        ("delete", 20_000, "IMMEDIATE", ["ojs.W101"]),
-        ("wal", 20_000, None, ["ojs.W102"]),
-        ("wal", 5_000, "immediate", ["ojs.W103"]),
-        ("delete", 0, "DEFERRED", ["ojs.W101", "ojs.W102", "ojs.W103"]),
+        ("delete", 20_000, "IMMEDIATE", ["django_ojs.W101"]),
+        ("wal", 20_000, None, ["django_ojs.W102"]),
+        ("wal", 5_000, "immediate", ["django_ojs.W103"]),
+        ("delete", 0, "DEFERRED", ["django_ojs.W101", "django_ojs.W102", "django_ojs.W103"]),
     ],
 )
 def test_sqlite(journal: str, patience: int, mode: str | None, problems: list[str]) -> None:
@@ -243,7 +272,7 @@ def test_sqlite(journal: str, patience: int, mode: str | None, problems: list[st
         assert "\"transaction_mode\": 'IMMEDIATE'" in problem.hint, "the hint has the exact options"
 
 
-@pytest.mark.parametrize("level,problems", [("read committed", []), ("serializable", ["ojs.W104"])])
+@pytest.mark.parametrize("level,problems", [("read committed", []), ("serializable", ["django_ojs.W104"])])
 def test_postgresql(level: str, problems: list[str]) -> None:
     assert ids(list(checks._check_postgresql("default", FakeConnection({"isolation": level})))) == problems
 
@@ -251,8 +280,8 @@ def test_postgresql(level: str, problems: list[str]) -> None:
 @pytest.mark.parametrize(
     "level,skip_locked,problems",
     [
-        ("READ-COMMITTED", True, []), ("REPEATABLE-READ", True, ["ojs.W105"]),
-        ("READ-COMMITTED", False, ["ojs.W106"]),
+        ("READ-COMMITTED", True, []), ("REPEATABLE-READ", True, ["django_ojs.W105"]),
+        ("READ-COMMITTED", False, ["django_ojs.W106"]),
     ],
 )  # fmt: skip
 def test_mariadb(level: str, skip_locked: bool, problems: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import pickle
 import uuid
 from typing import Any
 
@@ -13,15 +14,29 @@ from django.db import connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import aenqueue, aget_job, enqueue, enqueue_after_commit, enqueue_bulk, enqueue_many, get_job, job
+from django_ojs import (
+    JobCancelled,
+    JobFailed,
+    WorkflowCancelled,
+    WorkflowFailed,
+    aenqueue,
+    aget_job,
+    chain,
+    enqueue,
+    enqueue_after_commit,
+    enqueue_bulk,
+    enqueue_many,
+    get_job,
+    group,
+    job,
+)
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import JobDropped
 from django_ojs.errors import InvalidStateTransition, NotFound
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.registry import Registry
 
 pytestmark = pytest.mark.django_db
@@ -235,6 +250,57 @@ def test_waiting_inside_a_transaction_is_refused_instead_of_hanging(send: Any) -
 def test_waiting_gives_up_in_time(send: Any) -> None:
     with pytest.raises(TimeoutError, match=r"is still available after 0\.05 seconds"):
         send.enqueue("a", "b").wait(timeout=0.05)
+
+
+def test_waiting_for_a_job_that_failed_does_not_pass_for_success(send: Any) -> None:
+    dead = send.options(retry={"max_attempts": 1}).enqueue("a", "b")
+    fetch(["email"], worker_id="w")
+    fail_one(Failure(dead.id, {"type": "SMTPError", "message": "no such mailbox"}))
+    with pytest.raises(JobFailed, match="is discarded: SMTPError: no such mailbox") as caught:
+        dead.wait()
+    assert (caught.value.handle is dead, caught.value.error) == (True, dead.error)
+    assert not isinstance(caught.value, JobCancelled)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.handle, copied.error) == (str(caught.value), dead, dead.error)
+    assert dead.wait(raise_error=False) is dead
+
+    unwanted = send.enqueue("a", "b").cancel()
+    with pytest.raises(JobCancelled, match=r"is cancelled\.$") as cancelled:
+        unwanted.wait(timeout=0)
+    assert (cancelled.value.handle, cancelled.value.error) == (unwanted, None)
+    assert unwanted.wait(raise_error=False).state == "cancelled"
+
+
+def test_waiting_for_a_workflow_that_failed_does_not_pass_for_success(send: Any) -> None:
+    flow = chain(send.options(retry={"max_attempts": 1}).s("a", "b"), send.s("c", "d")).enqueue()
+    fetch(["email"], worker_id="w")
+    fail_one(Failure(flow.jobs[0].id, {"message": "broken"}))
+    with pytest.raises(WorkflowFailed, match="is failed") as caught:
+        flow.wait()
+    assert (caught.value.handle, caught.value.error) == (flow, flow.error)
+    assert not isinstance(caught.value, WorkflowCancelled)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert flow.wait(raise_error=False) is flow
+
+    unwanted = group(send.s("a", "b")).enqueue().cancel()
+    with pytest.raises(WorkflowCancelled, match=r"is cancelled\.$"):
+        unwanted.wait(timeout=0)
+    assert unwanted.wait(raise_error=False).state == "cancelled"
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_waiting_from_asynchronous_code_raises_alike(send: Any) -> None:
+    unwanted = await send.aenqueue("a", "b")
+    await unwanted.acancel()
+    with pytest.raises(JobCancelled):
+        await unwanted.await_()
+    assert await unwanted.await_(raise_error=False) is unwanted
+    flow = await sync_to_async(group(send.s("a", "b")).enqueue)()
+    await flow.acancel()
+    with pytest.raises(WorkflowCancelled):
+        await flow.await_()
+    assert await flow.await_(raise_error=False) is flow
+    await sync_to_async(connections.close_all)()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -9,6 +9,7 @@ import pytest
 
 from django_ojs.client.options import HANDLER_NAMES, attributes, checked, merged, milliseconds
 from django_ojs.errors import InvalidRetryPolicy, OJSError
+from django_ojs.policies import durations
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,27 @@ def test_an_unknown_option_gets_a_suggestion() -> None:
         checked({"que": "email"})
 
 
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"retry": {"max_attemps": 30}}, "retry=: there is no member 'max_attemps'. Did you mean 'max_attempts'?"),
+        ({"retry": {"max_retries": 30}}, "'max_retries'. Did you mean 'max_attempts'?"),
+        ({"unique": {"on_conflit": "ignore"}}, "unique=: there is no member 'on_conflit'. Did you mean 'on_conflict'?"),
+        ({"rate_limit": {"key": "k", "concurency": 1}}, "'concurency'. Did you mean 'concurrency'?"),
+        ({"rate_limit": {"key": "k", "rate": {"limit": 1, "perod": "minute"}}}, "'rate.perod'. Did you mean 'period'?"),
+        ({"unique": {"zzz": 1}}, "'zzz'. There are args_keys, conflict_policy,"),
+    ],
+)
+def test_a_member_that_no_policy_has_is_refused_with_the_one_that_was_meant(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError) as refusal:
+        attributes(options)
+    assert said in str(refusal.value)
+
+
+def test_members_of_the_callers_own_may_stand_in_a_policy() -> None:
+    assert attributes({"retry": {"x_note": 1, "max_attempts": 2}}) == {"retry": {"x_note": 1, "max_attempts": 2}}
+
+
 def test_an_option_of_one_job_is_refused_at_the_handler() -> None:
     with pytest.raises(TypeError, match=r"use \.options\(delay=\.\.\.\)"):
         checked({"delay": 5}, HANDLER_NAMES)
@@ -103,3 +125,20 @@ def test_retry_and_meta_are_merged_and_at_replaces_delay() -> None:
     assert merged(base, over) == {
         "retry": {"max_attempts": 1, "jitter": False}, "meta": {"a": 1, "b": 2}, "at": "now", "queue": "b",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("two_seconds", [2, 2.0, "2s", "PT2S", dt.timedelta(seconds=2)])
+def test_each_option_that_is_a_duration_takes_the_same_kinds_of_value(two_seconds: Any) -> None:
+    retry = attributes({"retry": {"initial_interval": two_seconds, "max_interval": two_seconds}})["retry"]
+    read = [durations.parse_duration_ms(retry[name]) for name in ("initial_interval", "max_interval")]
+    limit = attributes({"rate_limit": {"key": "k", "rate": {"limit": 1, "period": two_seconds}}})["rate_limit"]
+    unique = attributes({"unique": {"period": two_seconds}})["unique"]
+    read += [durations.parse_duration_ms(limit["rate"]["period"]), durations.parse_duration_ms(unique["period"])]
+    assert read == [2000] * 4
+    assert attributes({"timeout": two_seconds}) == {"timeout": 2}
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), dt.timedelta(seconds=-1)])
+def test_a_duration_inside_an_option_that_cannot_be_meant_is_refused_by_its_name(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"retry\['initial_interval'\]="):
+        attributes({"retry": {"initial_interval": wrong}})

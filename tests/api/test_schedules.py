@@ -11,12 +11,12 @@ from django.core.management import CommandError, call_command
 
 from django_ojs import JobContext, job
 from django_ojs.client.sync import NotSynchronised, out_of_date, sync
+from django_ojs.cron import schedules
+from django_ojs.cron.fire import tick
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import CronSchedule, Job
-from django_ojs.operations import cron
-from django_ojs.operations.crontick import tick
-from django_ojs.operations.fetch import fetch
 from django_ojs.registry import InvalidHandler, Registry, registry
-from django_ojs.scheduler.cron import Unsynchronised
+from django_ojs.scheduler.duties import Unsynchronised
 
 
 def declare(type: str = "report.make", **options: Any) -> None:
@@ -77,7 +77,7 @@ def test_the_first_sync_creates_and_the_second_changes_nothing(handlers: Registr
     declare("report.make_all", timezone="Europe/Paris", overlap="allow", cron_args=["weekly"], queue="q", tags=["t"])
     job("unscheduled")(lambda: None)
     assert sync().created == ["report.make-all"]
-    schedule = cron.get("report.make-all")
+    schedule = schedules.get("report.make-all")
     assert (schedule.timezone, schedule.overlap_policy, schedule.queue) == ("Europe/Paris", "allow", "q")
     assert (schedule.source, schedule.document["args"]) == ("code", ["weekly"])
     before = CronSchedule.objects.values().get()
@@ -105,13 +105,13 @@ def test_what_changes_in_the_code_is_updated(handlers: Registry, redeploy: Calla
     declare(cron="0 10 * * *")
     assert out_of_date() == ["report.make"]
     assert sync().updated == ["report.make"]
-    assert cron.get("report.make").expression == "0 10 * * *"
+    assert schedules.get("report.make").expression == "0 10 * * *"
     assert out_of_date() == []
 
 
 @pytest.mark.django_db
 def test_what_has_left_the_code_is_removed_and_nothing_else(handlers: Registry, redeploy: Callable[[], None]) -> None:
-    cron.register({"name": "theirs", "cron": "@daily", "type": "other.site"})
+    schedules.register({"name": "theirs", "cron": "@daily", "type": "other.site"})
     declare()
     sync()
     redeploy()
@@ -125,17 +125,17 @@ def test_what_has_left_the_code_is_removed_and_nothing_else(handlers: Registry, 
 def test_what_an_operator_disabled_stays_disabled(handlers: Registry, redeploy: Callable[[], None]) -> None:
     declare()
     sync()
-    cron.set_enabled("report.make", False)
+    schedules.set_enabled("report.make", False)
     assert sync().unchanged == ["report.make"]
     redeploy()
     declare(cron="@hourly")
     sync()
-    assert not cron.get("report.make").enabled
+    assert not schedules.get("report.make").enabled
 
 
 @pytest.mark.django_db
 def test_a_schedule_of_the_same_name_registered_over_http_is_not_touched(handlers: Registry) -> None:
-    cron.register({"name": "report.make", "cron": "@daily", "type": "other.site"})
+    schedules.register({"name": "report.make", "cron": "@daily", "type": "other.site"})
     before = CronSchedule.objects.values().get()
     declare()
     declare("another.report")
@@ -181,7 +181,7 @@ def test_the_command(handlers: Registry) -> None:
         said("trigger", "report.make")
     with pytest.raises(CommandError, match="'nobody' not found"):
         said("enable", "nobody")
-    cron.register({"name": "report.make", "cron": "@daily", "type": "other.site"})
+    schedules.register({"name": "report.make", "cron": "@daily", "type": "other.site"})
     with pytest.raises(CommandError, match="registered over HTTP"):
         said("sync")
 

@@ -17,21 +17,21 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from django_ojs.bench.soak.audit import audit
-from django_ojs.bench.soak.gauges import thirds
-from django_ojs.bench.soak.ledger import TYPES, Kind, Ledger
-from django_ojs.bench.soak.load import KINDS, PORTIONS
-from django_ojs.bench.soak.report import Report
+from benchmarks.management.commands import ojs_bench
+from benchmarks.soak.audit import audit
+from benchmarks.soak.gauges import thirds
+from benchmarks.soak.ledger import TYPES, Kind, Ledger
+from benchmarks.soak.load import KINDS, PORTIONS
+from benchmarks.soak.report import Report
 from django_ojs.events import log
-from django_ojs.management.commands import ojs_bench
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import ack_one
+from django_ojs.jobs.push import push
 from django_ojs.models import Job
-from django_ojs.operations.ack import ack_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 from django_ojs.registry import registry
 from django_ojs.sql.base import Ack
 from django_ojs.states import State
-from django_ojs.worker import vitals
+from django_ojs.worker import processinfo
 
 PLAIN, TWICE = Kind("plain"), Kind("twice", State.DISCARDED, attempts=2)
 MEMBER, CRON = Kind("member", made_by="workflow"), Kind("cron", made_by="schedule")
@@ -271,10 +271,10 @@ def test_thirds_are_medians() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_the_memory_of_another_process() -> None:
-    assert vitals.memory_mb(os.getpid()) == pytest.approx(psutil.Process().memory_info().rss / 2**20, rel=0.2)
+    assert processinfo.memory_mb(os.getpid()) == pytest.approx(psutil.Process().memory_info().rss / 2**20, rel=0.2)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert vitals.memory_mb(gone.pid) is None
+    assert processinfo.memory_mb(gone.pid) is None
 
 
 @pytest.fixture
@@ -312,8 +312,8 @@ def test_a_sum_that_is_wrong_is_an_error(soaked: Ledger, form: list[str]) -> Non
 
 def test_every_kind_has_a_handler() -> None:
     with registry.isolated():
-        sys.modules.pop("django_ojs.bench.soak.jobs", None)
-        import django_ojs.bench.soak.jobs  # noqa: F401
+        sys.modules.pop("benchmarks.soak.jobs", None)
+        import benchmarks.soak.jobs  # noqa: F401
 
         assert set(registry.types()) == {kind.type for kind in KINDS}
 

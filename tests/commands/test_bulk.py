@@ -10,11 +10,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_ojs import enqueue
+from django_ojs.jobs.fetch import fetch
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_bulk
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
 from django_ojs.operations import audit, bulkactions
-from django_ojs.operations.fetch import fetch
 from tests.commands.test_operating import Terminal, discarded
 
 pytestmark = pytest.mark.django_db
@@ -153,7 +153,7 @@ def test_what_was_refused_is_told_and_exits_with_3() -> None:
     pk = run("ojs_dead_letter", "retry", "--all", "--set", "args=5", "--background", "--yes")[0]
     finish()
     out, beside = partly("ojs_bulk", "show", pk)
-    assert out == "retry dead letters: completed, 1 of 1 jobs, 1 refused."
+    assert out == "retry dead letters: completed, 1 of 1 job, 1 refused."
     assert str(dead.id) in beside
 
 
@@ -163,7 +163,7 @@ def test_why_one_failed_is_told_and_exits_with_3() -> None:
     BulkAction.objects.update(filter={})  # nothing that could be read
     finish()
     out, beside = partly("ojs_bulk", "show", pk)
-    assert out == "cancel jobs: failed, 0 of 1 jobs, 0 refused."
+    assert out == "cancel jobs: failed, 0 of 1 job, 0 refused."
     assert beside == "Its latest batch broke off: KeyError: 'states'"
 
 

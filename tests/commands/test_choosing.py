@@ -15,14 +15,14 @@ from django.core.management import CommandError, call_command
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
 from django_ojs.errors import OJSError
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.push import push
 from django_ojs.models import Job, Workflow
-from django_ojs.operations import slices, walking, workflow
-from django_ojs.operations.deadletters import typed
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
-from django_ojs.operations.selection import Selection
+from django_ojs.operations import search
+from django_ojs.operations.jobfilter import JobFilter, dead_letters, with_error_type
 from django_ojs.states import State
+from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -52,7 +52,7 @@ def discarded(*args: Any, **options: Any) -> JobHandle:
 
 def made(*args: Any, **attributes: Any) -> JobHandle:
     """A job whose id has the time of the frozen clock."""
-    text = str(uuid.UUID(int=walking.id_at(clock.now()).int | 7 << 76 | 2 << 62 | next(_numbers)))
+    text = str(uuid.UUID(int=search.id_at(clock.now()).int | 7 << 76 | 2 << 62 | next(_numbers)))
     (row,) = push([{"id": text, "type": "a.b", "args": list(args), **attributes}])
     assert not isinstance(row, OJSError)
     return get_job(text)
@@ -64,7 +64,7 @@ _numbers = itertools.count(1)
 @pytest.fixture
 def narrow(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches look at four jobs, two at first."""
-    monkeypatch.setattr(slices.search, "__defaults__", (2,))
+    monkeypatch.setattr(search, "FIRST", 2)
     settings.OJS = {"SEARCH_DEPTH": 4}
 
 
@@ -159,32 +159,38 @@ def test_what_cannot_be_looked_for_is_refused(arguments: tuple[str, str]) -> Non
         run("ojs_jobs", "list", *arguments)
 
 
-def test_a_selection_survives_being_written_down() -> None:
+def test_a_filter_survives_being_written_down() -> None:
     now = clock.now()
     enqueue("mail.send", "a", tags=["t"], queue="q")
     workflow.create({"type": "chain", "steps": [{"type": "mail.send", "args": []}]})
-    whole = Selection(
-        states=(State.AVAILABLE, State.ACTIVE), type="mail.*", queue="q", worker="w", holder="w", error="e",
-        workflow=Workflow.objects.get().pk, error_type="E", tag="t", text="a", since=now, until=now, created_since=now,
-        created_until=now, enqueued_after=now, enqueued_before=now + dt.timedelta(microseconds=7), only_queues=["q"],
-        only_types=["mail.*", "a.b"], edge="01990000-0000-7000-8000-000000000000",
-    )  # fmt: skip
-    for wanted in (whole, Selection((State.DISCARDED,), True), Selection((State.AVAILABLE,), type="mail.*", tag="t")):
-        again = Selection.of(json.loads(json.dumps(wanted.fields())))
-        assert again.fields() == wanted.fields()
+    whole = JobFilter({
+        "states": (State.AVAILABLE, State.ACTIVE), "type": "mail.*", "queue": "q", "worker": "w", "holder": "w",
+        "error": "e", "workflow": Workflow.objects.get().pk, "error_type": "E", "tag": "t", "text": "a", "since": now,
+        "until": now, "created_since": now, "created_until": now, "enqueued_after": now,
+        "enqueued_before": now + dt.timedelta(microseconds=7), "only_queues": ["q"], "only_types": ["mail.*", "a.b"],
+        "edge": "01990000-0000-7000-8000-000000000000", "priority": 0, "older_than": now, "meta": {"a": [1]},
+    })  # fmt: skip
+    assert whole.to_json().keys() == JobFilter.base_filters.keys() - {"dead_letters"}
+    few = JobFilter({"states": "available", "type": "mail.*", "tag": "t"})
+    for wanted in (whole, dead_letters(), few, JobFilter({"states": list(State), "only_queues": []})):
+        again = JobFilter.from_json(json.loads(json.dumps(wanted.to_json())))
+        assert again == wanted
+        assert again.to_json() == wanted.to_json()
         assert list(again.jobs("default").filter(again.rest())) == list(wanted.jobs("default").filter(wanted.rest()))
     with pytest.raises(KeyError):
-        Selection.of({"type": "mail.*"})
+        JobFilter.from_json({"type": "mail.*"})
+    with pytest.raises(KeyError):
+        JobFilter.from_json({"type": "mail.*", "states": []})
 
 
-def test_a_selection_keeps_within_the_limits_of_who_asks() -> None:
+def test_a_filter_keeps_within_the_limits_of_who_asks() -> None:
     mail, report = enqueue("mail.send", queue="a"), enqueue("report.make", queue="b")
 
     def found(**limits: Any) -> set[Any]:
-        return set(Selection((State.AVAILABLE,), **limits).jobs("default").values_list("pk", flat=True))
+        return set(JobFilter({"states": ["available"], **limits}).jobs().values_list("pk", flat=True))
 
     assert found() == {mail.id, report.id}
     assert found(only_queues=["a"]) == {mail.id}
     assert found(only_types=["report.*"]) == {report.id}
     assert found(only_queues=["a"], only_types=["report.*"]) == found(only_queues=[]) == set()
-    assert not Job.objects.filter(typed("SMTPError")).exists()
+    assert not Job.objects.filter(with_error_type("SMTPError")).exists()

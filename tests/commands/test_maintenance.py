@@ -10,9 +10,9 @@ import pytest
 from django.core.management import CommandError
 
 from django_ojs import enqueue
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import AuditEntry
-from django_ojs.operations import maintenance
-from django_ojs.operations.fetch import fetch
+from django_ojs.queues import maintenance
 from tests.commands.test_operating import partly, run
 from tests.conftest import FrozenClock
 

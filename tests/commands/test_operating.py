@@ -19,13 +19,14 @@ from django.db import OperationalError, ProgrammingError, connections
 
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
-from django_ojs.management import operating, shell
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.management import shell
 from django_ojs.management.commands import ojs_status
 from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
-from django_ojs.operations import audit, workflow
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
+from django_ojs.operations import audit, bulk
+from django_ojs.workers.registration import register
+from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -275,7 +276,7 @@ def test_purge_deletes_what_has_ended_and_nothing_else() -> None:
 
 
 def test_many_jobs_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating, "CHUNK", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     for _ in range(5):
         enqueue("mail.send")
     assert run("ojs_jobs", "cancel", "--all", "--yes") == "5 jobs cancelled."
@@ -288,7 +289,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_long_run_shows_on_a_terminal_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operating, "CHUNK", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     for _ in range(5):
         enqueue("mail.send")
     terminal, log = Terminal(), io.StringIO()
@@ -307,22 +308,22 @@ def test_no_progress_goes_into_a_log_or_beside_a_short_run(monkeypatch: pytest.M
     terminal = Terminal()
     call_command("ojs_jobs", "cancel", "--all", "--yes", stdout=io.StringIO(), stderr=terminal)
     assert terminal.getvalue() == ""
-    monkeypatch.setattr(operating, "CHUNK", 1)
+    monkeypatch.setattr(bulk, "BATCH", 1)
     enqueue("mail.send"), enqueue("mail.send")
     assert run("ojs_jobs", "cancel", "--all", "--yes") == "2 jobs cancelled."
 
 
 def test_an_interrupted_run_tells_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = [enqueue("mail.send") for _ in range(3)]
-    monkeypatch.setattr(operating, "CHUNK", 2)
-    audited = operating._audited
+    monkeypatch.setattr(bulk, "BATCH", 2)
+    run_batch = bulk.run_batch
 
-    def until_the_second(verb: Any, ids: Any) -> Any:
+    def until_the_second(verb: Any, ids: Any, *how: Any, **options: Any) -> Any:
         if len(ids) < 2:
             raise KeyboardInterrupt
-        return audited(verb, ids)
+        return run_batch(verb, ids, *how, **options)
 
-    monkeypatch.setattr(operating, "_audited", until_the_second)
+    monkeypatch.setattr(bulk, "run_batch", until_the_second)
     told = partly("ojs_jobs", "cancel", "--all", "--yes")
     assert told.splitlines() == ["2 jobs cancelled.", "Interrupted before the last 1."]
     assert states(*handles) == ["cancelled", "cancelled", "available"]
@@ -466,6 +467,28 @@ def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db
     assert "2 available" in run("ojs_status")
 
 
+def test_a_slip_in_the_name_of_a_queue_is_attention_and_so_are_too_many_or_too_old_jobs(transactional_db: None) -> None:
+    clock.freeze(clock.now())
+    register("w-1", {"queues": ["payments", "warehous"], "concurrency": 4})
+    clock.advance(seconds=5)
+    for queue in ("payments", "warehouse", "warehouse"):
+        enqueue("mail.send", queue=queue)
+    clock.advance(seconds=5)
+    register("w-1", {"queues": ["payments", "warehous"], "concurrency": 4})
+    facts = json.loads(partly("ojs_status", "--json", "--check"))
+    assert facts["unserved_queues"] == {"warehouse": 2}
+    assert facts["attention"] == ["2 jobs wait in warehouse, and no worker serves this queue."]
+    register("w-1", {"queues": ["payments", "warehouse"], "concurrency": 4})
+    assert (
+        json.loads(run("ojs_status", "--json", "--check", "--max-backlog", "2", "--max-age", "1m"))["attention"] == []
+    )
+    clock.advance(seconds=56)
+    register("w-1", {"queues": ["payments", "warehouse"], "concurrency": 4})
+    beyond = json.loads(partly("ojs_status", "--json", "--check", "--max-backlog", "1", "--max-age", "1m"))["attention"]
+    assert beyond[0] == "2 jobs wait in warehouse, more than 1."
+    assert [line.partition(" has")[0] for line in beyond[1:]] == ["A job in payments", "A job in warehouse"]
+
+
 def test_a_silent_worker_is_told(transactional_db: None) -> None:
     register("w-1", {"hostname": "h", "queues": ["default"]})
     fetch(["default"], worker_id="by-hand")
@@ -494,7 +517,7 @@ def test_watching_shows_it_again_until_interrupted(monkeypatch: pytest.MonkeyPat
 def test_watching_outlives_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([OperationalError("no route to host\n"), ojs_status.status()])
 
-    def look() -> dict[str, Any]:
+    def look(limits: Any) -> dict[str, Any]:
         facts = next(looks, None)
         if isinstance(facts, dict):
             return facts
@@ -646,14 +669,11 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[BaseException
 Broken = Callable[..., tuple[BaseException, str]]
 
 
-@pytest.mark.parametrize("error", [ProgrammingError("relation is not there"), OperationalError("no such table: x")])
-def test_a_database_without_tables_is_one_line(
-    broken: Broken, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Job._meta, "db_table", "nowhere")
+def test_a_database_without_tables_is_one_line(broken: Broken) -> None:
+    error = OperationalError("no such table: django_ojs_job")
     ended, said = broken(error)
     assert (type(ended), ended.args) == (SystemExit, (1,))
-    assert said == "The database 'default' has no tables of django-ojs: run manage.py migrate.\n"
+    assert said == "The database 'default' lacks tables of this site: run manage.py migrate.\n"
     assert broken(error, "--traceback")[0] is error
 
 

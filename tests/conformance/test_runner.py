@@ -448,7 +448,11 @@ def test_cases_are_selected_by_level_id_and_file() -> None:
         (published(get(), setup={"handler": "x"}), "a published case has no 'setup'"),
         (seed({"action": "GET /a", "assert": {}}), "unknown key 'assert'"),
         (seed({"action": "GET /a", "wait": "a while"}), "no duration"),
-        (seed({"action": "GET /a"}, {"action": "FETCH"}), "unknown action 'FETCH'"),
+        (seed({"action": "GET /a"}, {"action": "FLUSH"}), "unknown action 'FLUSH'"),
+        (seed({"action": "GET /a"}, requires="L0-001"), "requires: no array"),
+        (seed({"action": "GET /a"}, deprecated="yes"), "deprecated: neither"),
+        (seed({"action": "GET /a"}, deprecated=True), "without a deprecated_reason"),
+        (seed({"action": "GET /a"}, setup={"handler": "test.own"}), "no handler 'test.own'"),
         (seed({"action": "GET /a"}, setup={"worker": 1}), "unknown key 'worker'"),
         (seed(input={"type": "a"}, assertions=[{"attempt": 1, "colour": "red"}]), "unknown key 'colour'"),
         (seed(input={"type": "a"}, assertions=[{"state_after": "completed"}]), "names no attempt"),
@@ -914,6 +918,112 @@ def test_the_longest_cases_are_started_first() -> None:
         run_suite([published(get()), case, slow], target, FakeClock().clock, lambda r: order.append(r.case.file))
     assert order == ["x.json", "seed.json", "x.json"]
     assert (waiting_time(slow), waiting_time(case)) == (65, 5)
+
+
+def numbered(name: str, path: str = "/right", **members: Any) -> cases.Case:
+    raw = {"test_id": name, "level": 0, "name": "x", "steps": [{"action": f"GET {path}", "expect": {"status": 200}}]}
+    return cases.load_dict({**raw, **members}, f"{name}.json")
+
+
+def right_or_wrong(method: str, path: str, headers: Any, content: bytes) -> Answer:
+    return (200 if path == "/right" else 500), {}
+
+
+def ran(*some: cases.Case, servers: int = 2) -> dict[str, Result]:
+    with contextlib.ExitStack() as stack:
+        targets = [Target(stack.enter_context(Server(right_or_wrong)).url) for _ in range(servers)]
+        return {result.case.test_id: result for result in run_suite(some, targets)}
+
+
+def test_a_case_runs_after_those_that_it_requires_and_not_at_all_where_one_did_not_pass() -> None:
+    order: list[str] = []
+    some = [
+        numbered("L0-004", requires=["L0-003"]), numbered("L0-003", requires=["L0-002"]), numbered("L0-002"),
+        numbered("L0-005", "/wrong"), numbered("L0-006", requires=["L0-005", "L0-002"]),
+        numbered("L0-007", requires=["L0-006"]), numbered("L0-008", requires=["L9-999"]),
+    ]  # fmt: skip
+    with Server(right_or_wrong) as one, Server(right_or_wrong) as two:
+        results = run_suite(some, [Target(one.url), Target(two.url)], on_result=lambda r: order.append(r.case.test_id))
+    outcomes = {result.case.test_id: result.outcome for result in results}
+    assert outcomes == {
+        "L0-002": "passed", "L0-003": "passed", "L0-004": "passed", "L0-005": "failed", "L0-006": "skipped",
+        "L0-007": "skipped", "L0-008": "skipped",
+    }  # fmt: skip
+    assert order.index("L0-002") < order.index("L0-003") < order.index("L0-004")
+    reasons = {result.case.test_id: result.reason for result in results}
+    assert reasons["L0-006"] == "requires L0-005, which did not pass"
+    assert reasons["L0-008"] == "requires L9-999, which did not pass"
+
+
+def test_cases_that_wait_for_each_other_end_as_skipped() -> None:
+    found = ran(numbered("L0-001", requires=["L0-002"]), numbered("L0-002", requires=["L0-001"]), numbered("L0-003"))
+    assert {name: result.outcome for name, result in found.items()} == {
+        "L0-001": "skipped", "L0-002": "skipped", "L0-003": "passed",
+    }  # fmt: skip
+
+
+def test_what_a_chosen_case_requires_is_chosen_with_it() -> None:
+    some = [numbered("L0-001"), numbered("L0-002", requires=["L0-001"]), numbered("L0-003", requires=["L0-002"])]
+    assert [case.test_id for case in cases.select(some, test_id="L0-003")] == ["L0-003", "L0-002", "L0-001"]
+
+
+def test_a_deprecated_case_is_run_and_told_and_counts_for_nothing() -> None:
+    old = numbered("L0-009", "/wrong", deprecated=True, deprecated_reason="replaced by L0-010")
+    with Server(right_or_wrong) as server:
+        report = run_report([numbered("L0-001"), old], [Target(server.url)], 0)
+        assert len(server.requests) == 2
+    content: Any = report.as_json()
+    assert (report.failed, content["conformant"], content["conformant_level"]) == (False, True, 0)
+    assert (content["results"]["total"], content["failures"]) == (1, [])
+    (told,) = content["deprecated"]
+    assert (told["test_id"], told["outcome"], told["deprecated_reason"]) == ("L0-009", "failed", "replaced by L0-010")
+    assert "DEPRECATED (FAILED) L0-009" in report.as_text()
+
+
+def test_steps_may_name_operations_in_place_of_paths() -> None:
+    case = seed(
+        {
+            "action": "PUSH",
+            "body": {"type": "a", "args": []},
+            "expect": {"status": 200},
+            "capture": {"job_id": "body.id"},
+        },
+        {"action": "FETCH", "body": {"queues": ["default"]}},
+        {"action": "BEAT", "body": {"worker_id": "w"}},
+        {"action": "ACK", "body": {"job_id": "{job_id}"}},
+        {"action": "FAIL", "body": {"job_id": "{job_id}"}},
+        {"action": "INFO"},
+        {"action": "CANCEL", "body": {"job_id": "other"}},
+    )
+    assert (case.format, lint.problems(case), needs_worker(case)) == ("seed", [], False)
+    result, server = run(case, always(200, {"id": "first"}))
+    assert (result.outcome, result.reason) == ("passed", "")
+    assert [(method, path) for method, path, _, _ in server.requests] == [
+        ("POST", "/ojs/v1/jobs"), ("POST", "/ojs/v1/workers/fetch"), ("POST", "/ojs/v1/workers/heartbeat"),
+        ("POST", "/ojs/v1/workers/ack"), ("POST", "/ojs/v1/workers/nack"), ("GET", "/ojs/v1/jobs/first"),
+        ("DELETE", "/ojs/v1/jobs/other"),
+    ]  # fmt: skip
+    assert [content for _, _, _, content in server.requests][-2:] == [b"", b""]
+
+
+@pytest.mark.parametrize("form", [
+    {"handlers": [{"name": "test.own", "behavior": "does as it likes"}]}, [{"name": "test.own"}], {"test.own": "does"},
+])  # fmt: skip
+def test_a_suite_may_define_handlers_and_a_worker_that_lacks_one_fails_the_case(tmp_path: Path, form: Any) -> None:
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / "handlers" / "handlers.json").write_text(json.dumps(form))
+    raw = numbered("L0-001", setup={"handler": "test.own"}).raw
+    (tmp_path / "L0-001.json").write_text(json.dumps(raw))
+    (case,) = cases.load_path(tmp_path)
+    assert lint.problems(case) == []
+    result, server = run(case, always(200, {}), handlers=frozenset(standard.STANDARD_HANDLERS))
+    assert (result.outcome, server.requests) == ("failed", [])
+    assert "no handler 'test.own'" in result.reason
+    assert run(case, always(200, {}), worker=contextlib.nullcontext)[0].outcome == "passed"
+
+
+def test_our_suite_defines_the_standard_handlers() -> None:
+    assert cases.defined_handlers(Path(__file__).parent / "cases") == standard.STANDARD_HANDLERS
 
 
 def test_the_one_case_that_nobody_passes_honestly_is_skipped_with_its_reason() -> None:

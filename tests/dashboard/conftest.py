@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_ojs.admin import shared
+from django_ojs.statistics import shared
 from tests.admin.conftest import _no_queues_remembered, operator
 
 __all__ = ["_no_queues_remembered", "operator"]

@@ -12,12 +12,14 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 
 from django_ojs import clock, cronspec, keys
+from django_ojs.cron.schedules import register as register_cron
 from django_ojs.models import APIKey, BulkAction, Event, Job, OutboxEntry, WebhookDelivery, WebhookSubscription
-from django_ojs.operations import audit, maintenance, webhooks, workflow
-from django_ojs.operations.cron import register as register_cron
-from django_ojs.operations.pause import pause
-from django_ojs.operations.register import register
-from django_ojs.webhooks import definition
+from django_ojs.operations import audit
+from django_ojs.queues import maintenance
+from django_ojs.queues.configuration import pause
+from django_ojs.webhooks import definition, subscriptions
+from django_ojs.workers.registration import register
+from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
 from tests.dashboard.test_browser import CHROMIUM, LETTERS, OVERVIEW, PATIENCE, strict, sync_api
 
@@ -69,7 +71,7 @@ def full(settings: Any) -> None:
         target_id=Job.objects.all()[0].pk, type="mail.send", document={"type": "mail.send", "args": ["a@example.com"]},
         created_at=now, aside=True, error="This queue is full.",
     )  # fmt: skip
-    hook, _secret = webhooks.create(
+    hook, _secret = subscriptions.create(
         definition.parse({"url": "https://example.com/hook", "events": ["job.*"], "secret": "a-secret-for-tests"})
     )
     told: dict[str, Any] = {

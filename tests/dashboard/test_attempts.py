@@ -9,11 +9,10 @@ from django.test import Client
 
 from django_ojs import clock
 from django_ojs.admin.timeline import timeline
+from django_ojs.jobs import timers
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.models import Job
-from django_ojs.operations import due
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
 from tests.admin.conftest import pushed, url
 
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
@@ -28,7 +27,7 @@ def test_waits_runs_and_errors_of_every_attempt(admin_client: Client) -> None:
     clock.advance(seconds=5)
     fail([Failure(job.pk, error={"type": "OSError", "message": "gone"})])
     clock.advance(seconds=11)
-    due.settle()
+    timers.settle()
     clock.advance(seconds=1)
     fetch(["default"], worker_id="w-2")
     clock.advance(seconds=3)
@@ -51,7 +50,7 @@ def test_a_lost_reservation_ends_its_attempt() -> None:
     (job,) = pushed(options={"visibility_timeout_ms": 1000})
     fetch(["default"], worker_id="w-1")
     clock.advance(seconds=30)
-    due.settle()
+    timers.settle()
     (lost,) = timeline(job.pk)["attempts"]
     assert "active" not in lost["outcome"]
     assert Job.objects.get(pk=job.pk).state == "available"

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
@@ -15,13 +16,16 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_ojs import clock
-from django_ojs.admin import deadletters, figures, shared
+from django_ojs.admin import deadletters, overview
+from django_ojs.cron import schedules
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.models import AuditEntry, Event, Job, Queue, Worker
-from django_ojs.operations import cron, workflow
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.pause import pause
-from django_ojs.operations.register import register
+from django_ojs.operations.jobfilter import dead_letters
+from django_ojs.queues.configuration import pause
+from django_ojs.statistics import shared
+from django_ojs.workers.registration import register
+from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
@@ -40,7 +44,7 @@ def full(db: None) -> Any:
     dead(error={"type": EVIL[:200], "message": EVIL, "retryable": False, "backtrace": [EVIL]}, meta={"x": EVIL})
     pause("mail", by="ann")
     register("w-1", {"queues": [EVIL], "hostname": "box", "job_types": ["other.type"], "concurrency": 4})
-    cron.register({"name": "nightly", "cron": "30 2 * * *", "timezone": "Europe/Paris", "type": "a.b", "args": []})
+    schedules.register({"name": "nightly", "cron": "30 2 * * *", "timezone": "Europe/Paris", "type": "a.b", "args": []})
     ack([Ack(job.pk) for job in claimed(3)])
     return workflow.create(FLOW).workflow
 
@@ -91,6 +95,20 @@ def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(a
     assert admin_client.get(OVERVIEW).context["unserved"] == []
 
 
+def test_a_slip_in_the_name_of_a_queue_shows_as_a_queue_that_no_worker_serves(admin_client: Client) -> None:
+    pushed(3)
+    pushed(1, queue="payments")
+    register("w-1", {"queues": ["payments", "defualt"]})
+    page = admin_client.get(OVERVIEW)
+    assert page.context["unserved_queues"] == [("default", 3)]
+    card = page.content.decode().partition('id="ojs-unserved-queues"')[2].partition("</section>")[0]
+    assert "Queues that no worker serves" in card
+    assert "?state=available&amp;queue=default" in card
+    register("w-1", {"queues": ["payments", "default"]})
+    shared.forget()
+    assert admin_client.get(OVERVIEW).context["unserved_queues"] == []
+
+
 def test_the_oldest_wait_is_found_behind_jobs_of_higher_priority(admin_client: Client) -> None:
     clock.freeze(NOW)
     pushed(1)
@@ -110,18 +128,12 @@ def test_rates_charts_and_percentiles_come_from_what_was_done(admin_client: Clie
         clock.advance(seconds=3)
         ack([Ack(job.pk) for job in jobs])
         clock.advance(seconds=55)
-    found = figures.current.get()
+    found = overview.current.get()
     assert [line.rate for line in found.queues] == [10.0]
     assert sum(work.completed for _at, work in found.hour) == 60
     assert sum(work.completed for _at, work in found.day) == 0  # nothing is folded yet
     assert (found.latency.jobs, found.latency.run) == (60, [3000.0] * 3)
     assert found.latency.wait == pytest.approx([2000.0] * 3, abs=1)  # the jobs of a batch are a microsecond apart
-
-
-def test_percentiles_are_nearest_ranks() -> None:
-    assert figures.percentiles([]) == []
-    assert figures.percentiles([7.0]) == [7.0, 7.0, 7.0]
-    assert figures.percentiles([float(n) for n in range(1, 101)]) == [50.0, 95.0, 99.0]
 
 
 # What it costs
@@ -142,13 +154,14 @@ def test_no_page_needs_more_queries_for_more_rows(admin_client: Client, full: An
     for number in range(15):
         pushed(2, queue=f"queue-{number}", priority=number, type=f"type.t{number}")
         register(f"more-{number}", {"queues": ["mail"], "job_types": ["other.type"]})
-        cron.register({"name": f"more-{number}", "cron": "@daily", "type": "a.b", "args": []})
+        schedules.register({"name": f"more-{number}", "cron": "@daily", "type": "a.b", "args": []})
     assert [page for page in wanted if len(queries(admin_client, page)) > few[page]] == []
 
 
-def test_no_live_page_counts_jobs(admin_client: Client, full: Any) -> None:
+def test_no_live_page_counts_jobs_but_those_that_workers_hold(admin_client: Client, full: Any) -> None:
     for page in (f"{OVERVIEW}live/", f"{LETTERS}live/", reverse("admin:django_ojs_workflow_live", args=[full.pk])):
-        assert not [sql for sql in queries(admin_client, page) if "COUNT(" in sql.upper()], page
+        counting = [sql for sql in queries(admin_client, page) if "COUNT(" in sql.upper()]
+        assert all('AS "held"' in sql or "AS `held`" in sql for sql in counting), page
 
 
 @pytest.mark.parametrize("page", [f"{OVERVIEW}live/", f"{LETTERS}live/", f"{LETTERS}live/?error=ValueError"])
@@ -156,7 +169,7 @@ def test_ten_viewers_cost_what_one_does(admin_client: Client, full: Any, page: s
     queries(admin_client, page)
     # As if it took no time, however busy the machine is.
     with pytest.MonkeyPatch.context() as patch, CaptureQueriesContext(connection) as captured:
-        patch.setattr("django_ojs.admin.shared.time.monotonic", lambda: 0.0)
+        patch.setattr("django_ojs.statistics.shared.time.monotonic", lambda: 0.0)
         for _viewer in range(10):
             admin_client.get(page)
     about_users = ("auth_", "django_session")
@@ -282,13 +295,39 @@ def test_dead_letters_are_grouped_without_what_differs(admin_client: Client) -> 
     for number in range(3):
         dead(error={"type": "OSError", "message": f"host 10.0.0.{number} gone at 0x7f{number}a", "retryable": False})
     dead(2)
-    groups = deadletters.groups.get()
+    groups = deadletters.groups(dead_letters()).get()
     assert [(group.count, group.error, group.message) for group in groups] == [
         (3, "OSError", "host #.#.#.# gone at #"),
         (2, "ValueError", "no such template"),
     ]
-    listed = admin_client.get(f"{url('job')}?state=dead_letter&{groups[0].query}").context["cl"].result_list
+    listed = (
+        admin_client.get(f"{url('job')}?state=dead_letter&{groups[0].query(dead_letters())}").context["cl"].result_list
+    )
     assert len(listed) == 3
+
+
+def test_groups_and_their_links_stay_within_the_filter(admin_client: Client) -> None:
+    gone = {"type": "OSError", "message": "host gone", "retryable": False}
+    dead(2, error=gone, type="mail.send")
+    dead(1, type="mail.fetch")
+    dead(4, error=gone, type="report.daily")
+    assert len(admin_client.get(LETTERS).context["groups"]) == 3
+    page = admin_client.get(LETTERS, {"type": "mail.*", "error": "gone", "queue": "claims"})
+    (group,) = page.context["groups"]
+    assert (group["type"], group["error"], group["count"], page.context["sampled"]) == ("mail.send", "OSError", 2, 2)
+    assert dict(parse_qsl(group["query"])) == {"type": "mail.send", "error": "gone", "queue": "claims"}
+    question = admin_client.get(f"{DELETE_ALL}?{group['query']}")
+    assert question.context["number"] == 2
+    assert "The newest 2 dead letters that fit the filter." in page.content.decode()
+    elsewhere = admin_client.get(LETTERS, {"queue": "elsewhere"})
+    assert elsewhere.context["groups"] == []
+    assert "By type and error" not in elsewhere.content.decode()
+
+
+def test_one_dead_letter_is_not_called_letters(admin_client: Client) -> None:
+    dead(1)
+    body = admin_client.get(LETTERS).content.decode()
+    assert "1 of 1 dead letter." in body
 
 
 def test_priority_is_changed_and_refused_with_words(admin_client: Client) -> None:
@@ -413,7 +452,7 @@ def test_who_may_not_pause_is_asked_for_no_reason(operator: Callable[..., Client
 
 def test_every_act_has_its_entry(admin_client: Client) -> None:
     (waiting,), (scheduled,) = pushed(), pushed(scheduled_at="2099-01-01T00:00:00Z")
-    cron.register({"name": "nightly", "cron": "30 2 * * *", "type": "a.b", "args": []})
+    schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "a.b", "args": []})
     for name in ("pause_queues", "resume_queues"):
         admin_client.post(url("queue", "verb", "default", name), {"next": OVERVIEW})
     admin_client.post(reverse("admin:django_ojs_job_priority", args=[waiting.pk]), {"priority": "7"})

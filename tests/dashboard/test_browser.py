@@ -17,15 +17,16 @@ from django.contrib.auth import get_user_model
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, override_settings
 
-from django_ojs.admin import live, shared
+from django_ojs.admin import live
+from django_ojs.cron import schedules
 from django_ojs.events import ids
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
+from django_ojs.jobs.progress import Report, report
 from django_ojs.models import AuditEntry, Job, Queue
-from django_ojs.operations import cron, workflow
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.progress import Report, report
-from django_ojs.operations.retry import retry
+from django_ojs.operations.verbs import retry
+from django_ojs.statistics import shared
+from django_ojs.workflows import workflow
 from tests.admin.conftest import FATAL, claimed, dead, pushed
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -321,7 +322,7 @@ def test_the_banner_of_maintenance_mode_comes_and_goes_while_somebody_looks(brow
 
 
 def test_a_schedule_runs_now(browse: Any) -> None:
-    cron.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.daily", "args": []})
+    schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.daily", "args": []})
     overview = followed(browse(OVERVIEW))
     page = browse(f"{ADMIN}/cronschedule/nightly/change/", stays=False)
     page.get_by_role("button", name="Run now").click()

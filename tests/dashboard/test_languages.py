@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,20 @@ import django
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.sites import site
-from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from django_ojs import jsontext, keys
+from django_ojs import jsontext
 from django_ojs.admin.charts import Chart, Series, describe
 from django_ojs.admin.refusals import local
 from django_ojs.admin.timeline import note
 from django_ojs.errors import Conflict, InvalidStateTransition
-from django_ojs.models import WebhookSubscription
-from django_ojs.operations import audit, cron, workflow
-from django_ojs.operations.configure import configure
-from django_ojs.operations.pause import pause
-from django_ojs.operations.register import register
-from django_ojs.operations.retry import retry
-from django_ojs.told import reason, told
-from tests.admin.conftest import dead, one_in_each_state, said, url
+from django_ojs.messages import phrase, reason
+from django_ojs.operations.verbs import retry
+from django_ojs.queues.configuration import configure
+from tests.admin.conftest import dead, said, url
+from tests.dashboard.everything import fill, pages
 from tests.dashboard.texts import FRENCH, catalogue, missing, name, texts, untold, unused
 
 _TEXT = r'((?:"(?:[^"\\]|\\.)*"\n?)+)'
@@ -82,48 +77,19 @@ def test_the_overview_speaks_french(admin_client: Client) -> None:
 @pytest.fixture
 def full(db: None) -> None:
     """Something on every page."""
-    one_in_each_state()
-    dead()
-    pause("mail", by="ann")
-    configure("sms", {"concurrency": 5})
-    register("w-1", {"queues": ["mail"], "hostname": "box", "job_types": ["a.b"], "concurrency": 4})
-    cron.register({"name": "nightly", "cron": "30 2 * * *", "timezone": "Europe/Paris", "type": "a.b", "args": []})
-    cron.register({"name": "coded", "cron": "@every 5m", "type": "a.b", "args": []}, source="code")
-    workflow.create({"type": "chain", "name": "x", "steps": [{"type": "a.b", "args": []}]})
-    audit.append([audit.Act("user:a", "queue.pause", "q")], "default")
-    keys.create("k", ["read"])
-    now = cron.get("nightly").created_at
-    made = {"events": ["job.*"], "secret": "", "created_by": "x", "active": False, "created_at": now, "updated_at": now}
-    WebhookSubscription.objects.create(url="https://example.com/x", **made)
+    fill()
 
 
 def test_every_page_speaks_french(admin_client: Client, full: None, settings: Any) -> None:
     settings.OJS = {"OUTBOX": "default"}
     settings.LANGUAGE_CODE = "fr"
     english = [text.text for text in texts() if len(text.text) > 24 and "%" not in text.text]
-    found = {model: admin for model, admin in site._registry.items() if model._meta.app_label == "django_ojs"}
-    assert len(found) > 10
-    for page in (page for model, admin in found.items() for page in _pages(model, admin)):
+    for page in pages(site):
         response = admin_client.get(page)
         assert response.status_code == 200, page
         body = response.content.decode()
         assert '<html lang="fr"' in body, page
         assert not [text for text in english if f">{text}<" in body or f" {text}</p>" in body], page
-
-
-def _pages(model: Any, admin: Any) -> Iterator[str]:
-    """The list of a model, its form, two of its objects, and a question for each verb."""
-    kind = str(model._meta.model_name)
-    yield url(kind)
-    for obj in model._default_manager.order_by("pk")[:2]:
-        yield url(kind, "change", quote(obj.pk))
-        yield from (url(kind, "verb", quote(obj.pk), verb.name) for verb in getattr(admin, "verbs", ()))
-    if kind in ("queue", "cronschedule", "apikey", "webhooksubscription"):
-        yield url(kind, "add")
-    if kind == "event":
-        yield reverse("admin:django_ojs_event_tail")
-    if kind == "job":
-        yield from (reverse(f"admin:django_ojs_{name}") for name in ("overview", "dead_letters"))
 
 
 def test_what_is_said_after_an_act_is_french(admin_client: Client, settings: Any) -> None:
@@ -183,8 +149,8 @@ def test_a_fault_in_a_form_is_told_in_the_viewers_language(admin_client: Client,
 
 
 def test_what_is_told_keeps_its_parts_through_exceptions() -> None:
-    inner = told("must be an integer from %(minimum)s to %(maximum)s", minimum=1, maximum=5)
-    error = Conflict(told("%(field)s: %(problem)s.", field="a", problem=reason(ValueError(inner))))
+    inner = phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=1, maximum=5)
+    error = Conflict(phrase("%(field)s: %(problem)s.", field="a", problem=reason(ValueError(inner))))
     assert str(error) == error.message == "a: must be an integer from 1 to 5."
     copy = pickle.loads(pickle.dumps(error))
     with translation.override("fr"):

@@ -19,13 +19,14 @@ from django.urls.base import clear_script_prefix
 from django_ojs.admin import live
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, STATE_CHANGED
 from django_ojs.http import sockets
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.models import Job
-from django_ojs.operations import audit, bulkactions, workflow
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.deadletters import Filter
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
+from django_ojs.operations import audit, bulkactions
+from django_ojs.operations.jobfilter import dead_letters
 from django_ojs.realtime import routing
+from django_ojs.workers.registration import register
+from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, url
 
 pytestmark = pytest.mark.django_db
@@ -169,7 +170,7 @@ def test_workers_and_bulk_actions_follow_too(admin_client: Client) -> None:
     body = admin_client.get(url("worker", "live", "w-1")).content.decode()
     assert "quiet_workers" in part(body, "verbs")
     assert str(Job.objects.get().pk) in part(body, "held")
-    action = bulkactions.start("retry", Filter(), audit.Act("user:ann", "job.bulk_retry"))
+    action = bulkactions.start("retry", dead_letters(), audit.Act("user:ann", "job.bulk_retry"))
     page = url("bulkaction", "live", action.pk)
     assert "cancel_bulkactions" in part(admin_client.get(page).content.decode(), "verbs")
     assert "No scheduler is running" in part(admin_client.get(page).content.decode(), "verbs")

@@ -11,13 +11,16 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ojs.models import Job
-from django_ojs.operations.pause import pause
+from django_ojs.queues.configuration import pause
 from tests.admin.conftest import dead, url
 
 pytestmark = pytest.mark.django_db
 OVERVIEW = "/admin/django_ojs/job/overview/"
 DAILY = ["Overview", "Jobs", "Dead letters", "Queues", "Workers", "Workflows", "Schedules"]
-REST = ["Events", "Live events", "Bulk actions", "Audit log", "Schemas", "Webhooks", "Deliveries", "API keys"]
+REST = [
+    *("Events", "Live events", "Bulk actions", "Audit log", "Replay rules", "Schemas", "Webhooks", "Deliveries"),
+    "API keys",
+]
 
 
 def nav(client: Client, page: str) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from django_ojs import clock
+from django_ojs.client.context import JobContext
 from django_ojs.models.job import blank_row
 from django_ojs.registry import registry
-from django_ojs.worker.context import JobContext
 from example_project import paths
 
 with registry.isolated():

@@ -13,10 +13,10 @@ import pytest
 from django.core import mail
 
 from django_ojs import JobHandle, Snooze, get_job, jsontext
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fetch import fetch
+from django_ojs.client.context import JobContext
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.states import State
-from django_ojs.worker.context import JobContext
 from example_project import jobs, library
 from example_project.demo.load import REMOVED
 

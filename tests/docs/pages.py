@@ -11,10 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+#: Where the README's pictures are for those who read it on PyPI: the files of this checkout, on the forge.
+PICTURES = "https://raw.githubusercontent.com/django-ojs/django-ojs/main/"
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+_PICTURE = re.compile(r"\bsrc(?:set)?=\"([^\"]+)\"")
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^()\s>]+)>?(?: +\"[^\"]*\")?\)")
 
 
@@ -60,7 +63,8 @@ def spans(page: Path) -> list[str]:
 
 
 def links(page: Path) -> list[str]:
-    return _LINK.findall(re.sub(r"(`+)(?:(?!\1).)+\1", "", prose(page)))
+    text = re.sub(r"(`+)(?:(?!\1).)+\1", "", prose(page))
+    return _LINK.findall(text) + _PICTURE.findall(text)
 
 
 def anchors(text: str) -> set[str]:

@@ -231,6 +231,8 @@ def missing(method: str, path: str) -> bool:
             continue
         owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
         offered = view.view_initkwargs.get("http_method_names") if hasattr(view, "view_initkwargs") else None
+        if method.lower() in getattr(view, "actions", ()):
+            return False
         if owner is None or (hasattr(owner, method.lower()) and method.lower() in (offered or [method.lower()])):
             return False
     return True

@@ -20,8 +20,8 @@ FOLLOWED = {
     **{
         f"docs/how-to/{page}.md": ("tests/howto/test_pages.py", f"how-to/{page}")
         for page in (
-            "async-handlers", "cron", "deploys", "maintenance", "queues-and-machines", "rate-limits", "transactions",
-            "unique-jobs", "workflows",
+            "async-handlers", "cron", "deploys", "maintenance", "own-viewset", "queues-and-machines", "rate-limits",
+            "transactions", "unique-jobs", "workflows",
         )
     },
     **{
@@ -41,6 +41,9 @@ HOST = (
 )
 THEIRS = "it is what one comes from, of a package that is not here; test_blocks compiles it"
 
+CONTRIBUTING = ("CONTRIBUTING.md", "docs/contributing.md")
+INSTALL = ".venv/bin/pip install -e '.[test]' --group dev --group docs"
+
 #: What is not run, by page and first line, and why.
 NOT_RUN = {
     (
@@ -51,8 +54,15 @@ NOT_RUN = {
         "it runs this test; the step `tests` of the gate types it"
     ),
     ("docs/architecture.md", "Python code ── client/ ─┐"): "it is a drawing",
-    ("docs/contributing.md", "python3 -m venv .venv && .venv/bin/pip install -e '.[test,dev,docs]'"): (
-        "it installs packages and runs this test; the gate does the same in its first steps"
+    **dict.fromkeys(
+        [(page, f"python3 -m venv .venv && .venv/bin/pip install -U pip && {INSTALL}") for page in CONTRIBUTING],
+        "it installs packages and runs this test; the gate does the same in its first steps",
+    ),
+    ("README.md", "pip install django-ojs"): (
+        "it installs the package; the step `wheel` of the gate installs its own wheel"
+    ),
+    ("docs/contributing.md", ".venv/bin/nox -s tests-3.13                              # fast tests with Django 6.1"): (
+        "it runs this test; the gate runs the same sessions"
     ),
     ("docs/contributing.md", ".venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html"): (
         "the step `docs` of the gate runs it"

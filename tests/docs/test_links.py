@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import ojsdocs
 import pytest
 
-from tests.docs.pages import DOCS, PAGES, anchors, links, name
+from tests.docs.pages import DOCS, PAGES, PICTURES, ROOT, anchors, links, name
 
 #: One database is as good as another: the generated page of the metrics is made of a scrape.
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -16,6 +16,9 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 def broken(page: Path, link: str) -> str:
     """What is wrong with a link, "" if nothing is."""
+    if link.startswith(PICTURES):
+        path = link.removeprefix(PICTURES)
+        return "" if (ROOT / path).is_file() else f"{path} is not there"
     if link.startswith(("http://", "https://", "mailto:")):
         return ""
     path, _, anchor = unquote(link).partition("#")
@@ -35,6 +38,14 @@ def broken(page: Path, link: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [(link, problem) for link in links(page) if (problem := broken(page, link))] == []
+
+
+def test_pictures_of_the_readme_are_found_from_elsewhere() -> None:
+    """PyPI shows the README without the files beside it."""
+    found = [link for link in links(ROOT / "README.md") if link.endswith(".png")]
+    assert len(found) >= 5
+    assert [link for link in found if not link.startswith(PICTURES)] == []
+    assert broken(ROOT / "README.md", f"{PICTURES}docs/screenshots/nothing-of-the-kind.png")
 
 
 def test_what_is_broken_is_found() -> None:

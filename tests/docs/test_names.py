@@ -64,7 +64,7 @@ def is_metric(text: str) -> bool:
 
 
 def is_check(text: str) -> bool:
-    return text.removeprefix("ojs.") in numbers()
+    return text.removeprefix("django_ojs.") in numbers()
 
 
 def is_file(text: str) -> bool:
@@ -72,12 +72,11 @@ def is_file(text: str) -> bool:
 
 
 RULES: list[tuple[str, Callable[[str], bool]]] = [
-    (r"django_ojs(?:\.\w+)+(?:\(.*\))?", lambda text: importable(text) or text in LOGGERS),
+    (r"django_ojs(?:\.\w+)+(?:\(.*\))?", lambda text: importable(text) or text in LOGGERS or is_check(text)),
     (r"(?:django_ojs|tests|docs|example_project|\.ci)/[\w./:-]+", is_file),
     (r"(?:REALTIME|WEBHOOK|EVENT|METRICS|MAX|HEARTBEAT|SHUTDOWN|DEAD_LETTER|AUDIT|RESULT)_[A-Z_]+(?<!_)", is_setting),
     (rf"(?:{_KINDS})\.[a-z_.]+", is_event),
     (r"ojs_(?:jobs?|queue|dead_letter|workers|webhook)_\w+(?:\{.*\})?", is_metric),
-    (r"ojs\.[EWI]\d{3}", is_check),
 ]
 
 
@@ -91,7 +90,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 def test_checks_in_the_text_and_tables_in_sql() -> None:
     for page in PAGES:
-        for number in re.findall(r"\bojs\.([EWI]\d{3})\b", page.read_text(encoding="utf-8")):
+        for number in re.findall(r"\bdjango_ojs\.([EWI]\d{3})\b", page.read_text(encoding="utf-8")):
             assert is_check(number), name(page)
     tables = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
     for block in all_blocks("sql"):
@@ -111,5 +110,5 @@ def test_what_is_not_there_is_found() -> None:
     assert not is_setting("REALTIME_BUFFER")
     assert not is_event("job.done")
     assert not is_metric("ojs_jobs_total")
-    assert not is_check("ojs.E999")
+    assert not is_check("django_ojs.E999")
     assert not is_file("django_ojs/config.py")

@@ -8,22 +8,20 @@ from typing import Any
 import ojsdocs
 import pytest
 from django.conf import settings as site
+from django.core.management import get_commands
 from ojsdocs import checks, commands, errors, http, metrics, python, settings
 
 from django_ojs.conf import FIELDS
 from django_ojs.errors import OJSError
 from django_ojs.events import described, log
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
-from django_ojs.http.apidoc import _DOCS
-from django_ojs.http.apisummaries import SUMMARIES
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
 from django_ojs.models import Event
-from django_ojs.operations import bulk, prioritise
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
-from django_ojs.realtime import transitions
+from django_ojs.operations import bulk, verbs
+from django_ojs.operations.verbs import cancel_one
 
 
 @pytest.mark.django_db
@@ -63,13 +61,19 @@ class TestCommands:
                 for option in set(one._option_string_actions) - commands.COMMON:
                     assert option in text, name
 
+    def test_each_belongs_to_an_app_that_a_site_can_leave_out_or_not(self) -> None:
+        found = commands.apps()
+        assert set(found.values()) == set(commands.APPS)
+        assert {name for name, app in found.items() if app != "django_ojs"} == {"ojs_bench", "ojs_conformance"}
+        assert {name: app for name, app in get_commands().items() if name in found} == found
+        assert commands.APPS["benchmarks"] in commands.render()
+
     def test_what_is_of_django_is_left_out(self) -> None:
         assert "--pythonpath" not in commands.render()
 
 
 class TestHTTP:
     def test_every_method_has_a_summary_of_its_own_words(self) -> None:
-        assert set(_DOCS) - set(SUMMARIES) == set()
         found = list(http.calls())
         assert len(found) > 100
         assert [call for call in found if call.path in call.summary or "verb" in call.summary] == []
@@ -132,10 +136,9 @@ class TestEvents:
     @pytest.mark.django_db
     def test_the_one_that_is_made_when_it_is_read(self) -> None:
         push([{"type": "a.b", "args": []}])
-        (stored,) = log.read().events
-        data = transitions.payload(stored)
-        assert data is not None
-        assert described.deviations(STATE_CHANGED, {k: v for k, v in data.items() if k != "timestamp"}) == []
+        (changed,) = log.read(types=[STATE_CHANGED]).events
+        own = {k: v for k, v in changed["data"].items() if k not in described.SHARED["job"] and k != "timestamp"}
+        assert described.deviations(STATE_CHANGED, own) == []
 
     @pytest.mark.django_db
     def test_those_that_are_written_by_a_statement_of_their_own(self, frozen_clock: Any) -> None:
@@ -143,13 +146,13 @@ class TestEvents:
         first, second, third = (
             made.row["id"] for made in push([{"type": "a.b", "args": [], "meta": {"n": n}} for n in range(3)])
         )
-        prioritise.prioritise(first, 5, by="anna")
+        verbs.prioritise(first, 5, by="anna")
         fetch(["default"], count=3, worker_id="w")
         ack_one(Ack(first, '"done"', "w"))
         bulk.enqueue([{"type": "a.b", "args": []}], partial=True)
-        bulk.cancel_many([second], partial=True)
-        bulk.retry_many([third], partial=True)
-        bulk.delete_many([first], partial=True)
+        bulk.run(bulk.JOBS["cancel"], [second], partial=True)
+        bulk.run(bulk.JOBS["retry"], [third], partial=True)
+        bulk.run(bulk.JOBS["delete"], [first], partial=True)
         cancel_one(third)
         push([{"type": "a.b", "args": [], "result_ttl": 1, "queue": "short"}])
         (row,) = fetch(["short"], worker_id="w")

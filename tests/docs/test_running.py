@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import F
 
 from django_ojs import job
-from django_ojs.operations.configure import configure
+from django_ojs.queues.configuration import configure
 from django_ojs.registry import registry
 from tests.docs.pages import PAGES, Block, blocks, name
 from tests.docs.reading import Reader, django_tasks, kept

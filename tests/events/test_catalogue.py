@@ -11,22 +11,20 @@ from typing import Any
 import pytest
 
 from django_ojs import clock
+from django_ojs.cron import schedules
+from django_ojs.cron.fire import tick
 from django_ojs.events import log
 from django_ojs.events.catalogue import CATALOGUE
-from django_ojs.operations import cron, workflow
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.activate import activate_one
-from django_ojs.operations.beat import Beat, beat
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.crontick import tick
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.pause import pause, resume
-from django_ojs.operations.progress import Report, report
-from django_ojs.operations.push import push
-from django_ojs.operations.register import deregister, register
-from django_ojs.operations.retry import retry_one
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.progress import Report, report
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
+from django_ojs.operations.verbs import activate_one, cancel_one, retry_one
+from django_ojs.queues.configuration import pause, resume
+from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workers.registration import deregister, register
+from django_ojs.workflows import workflow
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -333,7 +331,7 @@ REPORT = {"name": "daily", "cron": "0 9 * * *", "type": "report.make"}
 
 @tells("cron.triggered")
 def _trigger(time: Any) -> Iterator[None]:
-    cron.register(REPORT)
+    schedules.register(REPORT)
     time.move_to(dt.datetime(2026, 1, 16, 8, 59, 59, tzinfo=dt.UTC))
     tick()
     yield
@@ -343,7 +341,7 @@ def _trigger(time: Any) -> Iterator[None]:
 
 @tells("cron.skipped")
 def _skip(time: Any) -> Iterator[None]:
-    cron.register(REPORT | {"overlap_policy": "skip"})
+    schedules.register(REPORT | {"overlap_policy": "skip"})
     time.move_to(dt.datetime(2026, 1, 16, 9, tzinfo=dt.UTC))
     tick()
     yield

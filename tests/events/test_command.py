@@ -20,11 +20,10 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.push import push
 from django_ojs.management.commands import ojs_events
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 
 
 def enqueue(name: str = "mail.send", **more: Any) -> Any:

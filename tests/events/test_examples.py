@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from django.test import Client
 
+from django_ojs.cron import schedules
+from django_ojs.cron.fire import tick
 from django_ojs.events import log
-from django_ojs.operations import cron
-from django_ojs.operations.crontick import tick
-from django_ojs.operations.due import settle
+from django_ojs.jobs.timers import settle
 from tests.http.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -167,7 +167,9 @@ def test_10_3_a_scheduled_job_that_is_cancelled(example: Any, django_user_model:
 def test_10_4_a_schedule_that_skips_a_run(example: Any) -> None:
     site = example("analytics-service")
     site.at("1T08:00:00")
-    cron.register({"name": "daily-report", "cron": "0 9 * * *", "type": "report.generate", "overlap_policy": "skip"})
+    schedules.register(
+        {"name": "daily-report", "cron": "0 9 * * *", "type": "report.generate", "overlap_policy": "skip"}
+    )
     site.at("1T09:00:00.100")
     tick()
     job_id = site.fetch("default", "worker-1")

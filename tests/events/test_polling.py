@@ -8,11 +8,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.events import newest
+from django_ojs.events import log, newest, places
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 from tests.operations.test_event_order import OpenTransaction
 
@@ -90,6 +90,16 @@ class TestPages:
             api.get("/events", {"page": 1})
         assert len(many) == len(few)
 
+    def test_a_change_of_state_comes_only_to_who_names_it_and_no_other_event_for_it(self, api: Api) -> None:
+        enqueue("a.b")
+        for query in ("", "types=job.*", "page=1"):
+            assert [event["type"] for event in api.get(f"/events?{query}").json()["events"]] == ["job.enqueued"]
+        for query in ("types=job.state_changed", "types=job.state_changed&page=1"):
+            (changed,) = api.get(f"/events?{query}").json()["events"]
+            assert (changed["type"], changed["data"]["from"], changed["data"]["to"]) == (
+                "job.state_changed", "", "available"
+            )  # fmt: skip
+
     def test_a_limited_key_counts_what_it_sees(self, with_key: Any) -> None:  # noqa: F811
         enqueue("mail.send", "mail.read", queue="mail")
         enqueue("mail.send", queue="other")
@@ -152,3 +162,74 @@ def test_an_open_transaction_delays_no_other_event_and_its_own_is_not_missed(que
     slow.commit()
     assert types(api.get("/events", {"after": cursor}).json()) == ["a.slow"]
     assert "a.slow" in types(api.get("/events", query).json())
+
+
+def followed(api: Api, cursor: str | None = None, **query: Any) -> tuple[list[str], str | None, int]:
+    """All that a follower gets until there is no more for now: the types, where he is then, and the polls it took."""
+    found: list[str] = []
+    for polls in range(1, 1000):
+        body = api.get("/events", {**query, **({"after": cursor} if cursor else {})}).json()
+        found += types(body)
+        if not body["has_more"]:
+            return found, body["cursor"], polls
+        assert body["cursor"] != cursor, "a poll that moves nowhere"
+        cursor = body["cursor"]
+    raise AssertionError("it never ended")
+
+
+class TestAFilterThatFindsLittle:
+    """It is looked for in one stretch of the log at a time, and the cursor moves on."""
+
+    @pytest.fixture(autouse=True)
+    def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log, "STRETCH", 10)
+
+    @pytest.mark.parametrize(
+        "query", [{"types": "job.cancelled"}, {"queues": "nowhere"}, {"until": "2001-01-01T00:00:00Z"}]
+    )
+    def test_a_follower_who_finds_nothing_is_near_the_end_soon(self, api: Api, query: dict[str, str]) -> None:
+        enqueue(*["a.b"] * 95)
+        found, cursor, polls = followed(api, **query)
+        assert (found, polls) == ([], 10)
+        assert followed(api, cursor, **query) == ([], cursor, 1)
+        place = log.start(cursor, "default")[0]
+        assert places.behind("default", place).count() <= 10
+
+    @pytest.mark.parametrize("limit", [1, 3, 100])
+    def test_nothing_is_missed_and_nothing_comes_twice(self, api: Api, limit: int) -> None:
+        names = [f"a.b{number}" for number in range(60)]
+        for number, name in enumerate(names):
+            enqueue(name, queue="rare" if number % 7 == 0 else "common")
+        found, cursor, _ = followed(api, queues="rare", limit=limit)
+        assert found == names[::7]
+        enqueue("a.new", queue="rare")
+        assert followed(api, cursor, queues="rare", limit=limit)[0] == ["a.new"]
+
+    def test_without_a_filter_and_for_a_job_the_whole_log_is_read(self, api: Api) -> None:
+        rows = enqueue(*["a.b"] * 50)
+        assert len(followed(api, limit=1000)[0]) == 50
+        assert followed(api, job_id=str(rows[-1]["id"])) == (["a.b"], followed(api)[1], 1)
+
+    def test_a_log_whose_beginning_was_pruned(self, api: Api) -> None:
+        enqueue(*["a.b"] * 60)
+        ids = list(Event.objects.order_by("id").values_list("id", flat=True))
+        Event.objects.filter(pk__lte=ids[29]).delete()
+        assert followed(api, queues="nowhere")[2] == 3
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: nothing to overtake")
+def test_a_filter_misses_no_event_of_a_transaction_that_commits_behind_the_stretch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "STRETCH", 5)
+    api = Api()
+    enqueue("a.first")
+    slow = OpenTransaction("a.slow")
+    enqueue(*["a.b"] * 12)
+    found, cursor, _ = followed(api, job_types="a.slow")
+    assert found == []
+    enqueue(*["a.b"] * 12)
+    slow.commit()
+    enqueue(*["a.b"] * 12)
+    assert followed(api, cursor, job_types="a.slow")[0] == ["a.slow"]

@@ -12,17 +12,14 @@ import pytest
 from django_ojs import clock, envelope
 from django_ojs.errors import NotFound
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.progress import Known, Report, describe, report, tell_held
+from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobProgress
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.delete import delete_one
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.progress import Known, Report, describe, report, tell_held
-from django_ojs.operations.push import push
-from django_ojs.operations.retry import retry_one
-from django_ojs.scheduler.loops import TellProgress
+from django_ojs.operations.verbs import cancel_one, delete_one, retry_one
+from django_ojs.scheduler.duties import TellProgress
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]

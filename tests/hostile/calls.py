@@ -40,9 +40,16 @@ class Route:
 
 def routes() -> list[Route]:
     """The binding's own URLs, so that a new endpoint is attacked without a word here."""
-    found = [Route(str(item.pattern), tuple(m for m in METHODS[:5] if hasattr(item.callback.cls, m.lower())))
+    found = [Route(str(item.pattern), tuple(m for m in METHODS[:5] if m.lower() in taken(item.callback)))
              for item in urls.v1]  # fmt: skip
     return [route for route in found if route.pattern != "admin/reset"]
+
+
+def taken(callback: Any) -> set[str]:
+    """The methods of a view; those of a ViewSet at a path are in its `actions`."""
+    return {name for name in callback.cls.http_method_names if hasattr(callback.cls, name)} | {
+        *getattr(callback, "actions", ())
+    }
 
 
 @dataclass

@@ -42,8 +42,8 @@ def _books(accepted: set[str], deleted: set[str], unheard: int) -> Iterator[str]
 def _rows() -> Iterator[str]:
     """Every row can be read in both ways, and its derived columns agree with the others."""
     from django_ojs import clock, cronspec, envelope, jsontext
+    from django_ojs.jobs.rows import wake_at
     from django_ojs.models import CronSchedule, Job
-    from django_ojs.operations.common import wake_at
     from django_ojs.policies import retry
 
     for row in Job.objects.rows():
@@ -76,7 +76,10 @@ def _histories() -> Iterator[str]:
         told[job_id].append(tuple(event))
     for pk, state, attempt in Job.objects.values_list("pk", "state", "attempt"):
         events = told.pop(pk, [])
-        revived = max((i for i, (name, _, _) in enumerate(events) if name == "dead_letter.retried"), default=-1)
+        revived = max(
+            (i for i, (name, _, _) in enumerate(events) if name in ("dead_letter.retried", "dead_letter.replayed")),
+            default=-1,
+        )
         started = sum(name == "job.started" for name, _, _ in events[revived + 1 :])
         if started != attempt:
             yield f"{pk} is at attempt {attempt}, its events tell of {started}: {events}"

@@ -22,10 +22,10 @@ from django.test.client import ClientHandler
 from django.urls import include, path
 
 from django_ojs import clock, keys
+from django_ojs.cron.fire import tick
+from django_ojs.jobs.timers import settle
 from django_ojs.models import APIKey
-from django_ojs.operations.crontick import tick
-from django_ojs.operations.due import settle
-from django_ojs.operations.rescue import rescue_dead_workers
+from django_ojs.workers.dead import rescue_dead_workers
 from tests.hostile.answers import Answer, Ledger, check
 from tests.hostile.calls import Attacker, Call, Known
 from tests.hostile.invariants import violations
@@ -119,6 +119,7 @@ class Handler:
         return Answer(response.status_code, headers, response.content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(REQUESTS // CHUNK))
 def test_no_request_breaks_the_server_or_the_store(
     seed: int, settings: Any, monkeypatch: Any, frozen_clock: Any, caplog: Any

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.push import push
 
 pytestmark = pytest.mark.django_db
 

@@ -23,7 +23,7 @@ from tests.hostile.zoo import populate
 REQUESTS = 800
 MALFORMED = 200
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.database]
 
 
 class Server(NamedTuple):
@@ -51,7 +51,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.terminate()
         process.communicate(timeout=90)
     assert process.returncode == 0, errors.read_text()
-    assert "Traceback" not in errors.read_text(), errors.read_text()
+    # uvicorn fails to say 400 to a malformed chunk where our answer has begun already: LocalProtocolError of h11.
+    tracebacks = errors.read_text().split("Traceback (most recent call last):")[1:]
+    assert [one for one in tracebacks if "h11._util." not in one] == []
 
 
 def violations(server: Server, ledger: Ledger) -> Any:

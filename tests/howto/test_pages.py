@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.management import CommandError
+from django.test import Client
+from django.urls import reverse
 
 from django_ojs import enqueue
 from django_ojs.errors import Duplicate
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import AuditEntry, CronSchedule, Job, Queue, RateLimit, Worker
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
 from django_ojs.testing import WorkerJobs
+from django_ojs.workers.registration import register
 from tests.howto.pages import DOCS, Reader
 
 pytestmark = pytest.mark.django_db
@@ -102,6 +104,34 @@ def test_maintenance(reader: Reader) -> None:
     acts = AuditEntry.objects.order_by("id").values_list("action", "door")
     switch = ["maintenance.start", "maintenance.stop"]
     assert list(acts) == [(act, door) for door in ("command", "http") for act in switch]
+
+
+class TestOwnViewSet:
+    def test_its_serializer_and_filter_count(self, reader: Reader) -> None:
+        reader.read("how-to/own-viewset")
+        pushed, shown, listed = reader.answers
+        assert "customer" not in pushed
+        assert (shown["customer"], shown["job"]["customer"]) == (7, 7)
+        assert (listed["jobs"], listed["total"]) == ([], 0)
+
+    def test_its_permission_counts(self, reader: Reader, client: Client) -> None:
+        reader.read("how-to/own-viewset")
+        path = reverse("ojs:job", args=[reader.answers[0]["id"]])
+        user = User.objects.create_user("ada", is_staff=True, is_superuser=True)
+        client.force_login(user)
+        refused = client.delete(path)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "permission_denied")
+        assert refused.json()["error"]["message"] == "Only members of the group operators cancel jobs."
+        user.groups.add(Group.objects.create(name="operators"))
+        assert client.delete(path).json()["state"] == "cancelled"
+
+    def test_other_paths_are_served_as_ever(self, reader: Reader, client: Client) -> None:
+        reader.read("how-to/own-viewset")
+        fetched = client.post("/ojs/v1/jobs/fetch", {"queues": ["default"]}, content_type="application/json")
+        assert [job["id"] for job in fetched.json()["jobs"]] == [reader.answers[0]["id"]]
+        listed = client.get("/ojs/v1/admin/jobs?min_attempt=1").json()
+        assert [job["id"] for job in listed["items"]] == [reader.answers[0]["id"]]
+        assert client.get("/ojs/v1/queues").status_code == 200
 
 
 def test_every_how_to_is_in_the_tutorial() -> None:

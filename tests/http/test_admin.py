@@ -13,10 +13,12 @@ from django.test import Client
 from django_ojs import clock
 from django_ojs.events import order
 from django_ojs.http import adminbulk
+from django_ojs.http.adminletters import ReplayRulePreview
 from django_ojs.models import AuditEntry, Event, Job
-from django_ojs.operations import metrics, sweep
-from django_ojs.operations.counts import fold
+from django_ojs.operations import bulk
 from django_ojs.policies.durations import format_instant
+from django_ojs.statistics import eventcounts
+from django_ojs.statistics.counters import fold
 from tests.http.conftest import Api, error_of
 from tests.http.test_site import every_view
 
@@ -199,8 +201,8 @@ class TestBulk:
         assert Job.objects.filter(state="discarded").count() == 3
 
     def test_everything_that_fits_is_done_in_batches_with_an_entry_each(self, api: Api, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sweep, "BATCH", 2)
-        monkeypatch.setattr(sweep, "LOOKUP", 4)
+        monkeypatch.setattr(bulk, "BATCH", 2)
+        monkeypatch.setattr(bulk, "LOOKUP", 4)
         wanted = {api.push("mail.send")["id"] for _ in range(9)}
         other = api.push("mail.drop")["id"]
         body = {"filter": {"type": "mail.send"}, "confirm": True}
@@ -367,7 +369,7 @@ class TestFigures:
         assert sum(point["completed"] for point in body["data"]) == 1
         assert body["data"] == body["data_points"]
         order.catch_up("default")
-        metrics.catch_up("default")
+        eventcounts.catch_up("default")
         body = api.get("/admin/stats/history", {"period": "1m", "queue": "default"}).json()
         (point,) = [point for point in body["data"] if point["started"]]
         assert (point["enqueued"], point["processed"]) == (1, 1)
@@ -591,8 +593,11 @@ def test_no_write_of_an_operator_is_without_its_entry() -> None:
     seen = 0
     for view in every_view():
         for method, scope in {**view.cls.scopes, **view.initkwargs.get("scopes", {})}.items():
-            if method != "GET" and (scope or "").startswith("admin") and hasattr(view.cls, method.lower()):
-                assert getattr(view.cls, method.lower()).audited, (view.cls, method)
+            if view.cls is ReplayRulePreview:  # says what a rule would do, and writes nothing
+                continue
+            name = getattr(view, "actions", {}).get(method.lower(), method.lower())
+            if method != "GET" and (scope or "").startswith("admin") and hasattr(view.cls, name):
+                assert getattr(view.cls, name).audited, (view.cls, method)
                 seen += 1
     assert seen > 50
 
@@ -623,7 +628,7 @@ class TestSingleJobs:
         staged = api.push(pending=True)["id"]
         ran = api.post(f"/admin/jobs/{later}/run").json()
         assert (ran["state"], ran["previous_state"]) == ("available", "scheduled")
-        assert ran["scheduled_at"] < "2098"
+        assert "scheduled_at" not in ran | ran["metadata"]
         assert api.post(f"/admin/jobs/{staged}/activate").json()["previous_state"] == "pending"
         response = api.post(f"/admin/jobs/{later}/duplicate")
         copy = response.json()

@@ -20,10 +20,10 @@ LISTS = ("/admin/jobs", "/admin/dead-letter", "/dead-letter")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Slices of two jobs, requests of four; no list is short enough to be read all."""
-    for module in ("adminjobs", "adminletters", "deadletter"):
+    for module in ("joblists", "adminletters", "deadletter"):
         monkeypatch.setattr(f"django_ojs.http.{module}.FEW", 0)
     monkeypatch.setattr("django_ojs.http.searching.DEEPER", 1)
-    monkeypatch.setattr("django_ojs.operations.walking.walk.__kwdefaults__", {"first": 2, "descending": True})
+    monkeypatch.setattr("django_ojs.operations.search.FIRST", 2)
     settings.OJS = {**settings.OJS, "SEARCH_DEPTH": 4, "SEARCH_SECONDS": 60}
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import json
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.core.management import call_command
+from django.urls import reverse
 
 from django_ojs import clock
-from django_ojs.models import Job, Worker
-from django_ojs.operations.register import register
+from django_ojs.models import AuditEntry, Job, Worker
+from django_ojs.statistics import shared, summary
+from django_ojs.workers.registration import register
 from tests.http.conftest import Api, error_of
 
 pytestmark = pytest.mark.django_db
@@ -26,6 +31,8 @@ def stale(api: Api) -> str:
 def test_the_list_names_all_workers_and_counts_them(api: Api, stale: str) -> None:
     for number in range(3):
         register(f"w-{number}", {"hostname": "here", "queues": ["a"], "concurrency": 5, "memory_mb": 60.5})
+    api.push()
+    api.fetch(worker_id="w-1")
     api.post("/workers/heartbeat", {"worker_id": "w-1", "state": "quiet", "active_jobs": 2})
     answer = api.get("/admin/workers", {"per_page": 2}).json()
     assert [item["id"] for item in answer["items"]] == ["old", "w-0"]
@@ -33,7 +40,41 @@ def test_the_list_names_all_workers_and_counts_them(api: Api, stale: str) -> Non
     assert (answer["pagination"]["total"], answer["pagination"]["per_page"]) == (4, 2)
     assert [item["state"] for item in answer["items"]] == ["stale", "running"]
     item = api.get("/admin/workers/w-1").json()
-    assert (item["state"], item["active_jobs"], item["concurrency"], item["memory_mb"]) == ("quiet", 2, 5, 60.5)
+    assert (item["state"], item["active_jobs"], item["concurrency"], item["memory_mb"]) == ("quiet", 1, 5, 60.5)
+
+
+def test_the_jobs_of_a_worker_that_only_fetches_are_counted_the_same_through_every_door(
+    api: Api, admin_client: Any
+) -> None:
+    """It sends no heartbeat, so it never says how many it has nor when it was heard."""
+    for _ in range(2):
+        api.push()
+        api.fetch(worker_id="silent")
+    found = api.get("/admin/workers/silent").json()
+    assert (found["active_jobs"], len(found["active_job_ids"])) == (2, 2)
+    assert found["last_heartbeat_at"] == found["last_heartbeat"] == found["last_seen_at"]
+    (line,) = api.get("/admin/workers").json()["items"]
+    assert line == {name: found[name] for name in line}
+    health = api.get("/workers/silent/health").json()
+    assert (health["active_jobs"], health["last_heartbeat_at"]) == (2, found["last_seen_at"])
+    (listed,) = json.loads(said("ojs_workers", "list", "--json"))
+    assert listed["active_jobs"] == 2
+    (worker,) = json.loads(said("ojs_status", "--json"))["workers"]
+    assert worker["active_jobs"] == 2
+    shared.forget()
+    assert summary.snapshot()["workers"]["active"][0]["activeJobs"] == 2
+    page = admin_client.get(reverse("admin:django_ojs_worker_changelist")).content.decode()
+    assert '<td class="field-jobs_held">2</td>' in page
+    Worker.objects.update(last_seen_at=clock.now() - dt.timedelta(hours=1))
+    assert api.get("/admin/workers/silent").json()["state"] == "stale"
+    page = admin_client.get(reverse("admin:django_ojs_worker_changelist")).content.decode()
+    assert ">silent</span>" in page
+
+
+def said(*command: str) -> str:
+    out = io.StringIO()
+    call_command(*command, stdout=out)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("verb,answered", [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")])
@@ -43,6 +84,7 @@ def test_a_directive_is_what_the_next_heartbeat_is_answered_and_stays(api: Api, 
     assert (answer["id"], answer["worker_id"], answer["state"]) == ("w", "w", answered)
     for _ in range(2):
         assert api.post("/workers/heartbeat", {"worker_id": "w"}).json()["state"] == answered
+    assert AuditEntry.objects.values_list("action", "target").get() == (f"worker.{verb}", "w")
 
 
 @pytest.mark.parametrize("name", ["a/b", "host/4711/quiet/1", "/", "a//b", "directive/1", "a/quiet/"])

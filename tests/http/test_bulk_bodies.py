@@ -34,10 +34,11 @@ def states() -> list[str]:
     return [str(state) for state in Job.objects.order_by("pk").values_list("state", flat=True)]
 
 
-@pytest.mark.parametrize("ids", ["one", "none", "text"])
 @pytest.mark.parametrize(
-    "prefer", ["", "respond-async", "wait=5, Respond-Async; x=1", "handling=lenient,respond-async"]
-)
+    "ids,prefer",
+    [("one", ""), ("none", "wait=5, Respond-Async; x=1"), ("text", "handling=lenient,respond-async"),
+     ("one", "respond-async")],
+)  # fmt: skip
 @pytest.mark.parametrize("path,wanted", ROUTES)
 def test_jobs_are_named_or_filtered_and_never_both(
     api: Api, jobs: list[str], path: str, wanted: dict[str, Any], prefer: str, ids: str

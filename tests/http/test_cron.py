@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from django_ojs.cron import overlap
+from django_ojs.cron.fire import tick
 from django_ojs.models import CronSchedule
-from django_ojs.operations import cronruns
-from django_ojs.operations.crontick import tick
 from tests.http.conftest import Api, error_of
 
 pytestmark = pytest.mark.django_db
@@ -19,7 +19,7 @@ TEMPLATE = {"type": "report.make", "args": [{"n": 1}], "options": {"queue": "rep
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    cronruns.forget()
+    overlap.forget()
 
 
 def put(api: Api, method: str, path: str, body: Any) -> Any:

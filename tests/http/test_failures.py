@@ -1,14 +1,18 @@
 """When something of ours or of the site breaks: the answer is the spec's error, the log has the rest."""
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions as drf
 
+from django_ojs import dburl
 from django_ojs.http import jobs, system
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
@@ -190,3 +194,66 @@ def test_an_unhealthy_store_shows_in_health_and_readiness(api: Api, monkeypatch:
     settings.ROOT_URLCONF = "tests.http.test_site"
     assert api.client.get("/ready").status_code == 503
     assert api.client.get("/healthz").status_code == 200
+
+
+_CUT = """
+import os, threading, django
+django.setup()
+import psycopg
+from django.conf import settings
+from django.db import connection
+settings.OJS = {"ALLOW_ANONYMOUS": True}
+from tests.http.conftest import Api
+
+def request():
+    answers.append(Api().get("/queues").status_code)
+    connection.close()
+
+def hold(barrier):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    barrier.wait(30)
+    connection.close()
+
+def in_threads(*acts):
+    threads = [threading.Thread(target=act[0], args=act[1:]) for act in acts]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+
+answers, size = [], connection.settings_dict["OPTIONS"]["pool"]["max_size"]
+barrier = threading.Barrier(size)
+in_threads(*[(hold, barrier)] * size)  # so many connections are idle in the pool now
+config = connection.settings_dict
+with psycopg.connect(host=config["HOST"], port=config["PORT"] or 5432, user=config["USER"],
+                     password=config["PASSWORD"], dbname=config["NAME"], autocommit=True) as other:
+    other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pooled'")
+for _ in range(4):
+    in_threads((request,))
+    [thread.join() for thread in threading.enumerate() if thread.name == "ojs-pool"]
+connection.close_pool()
+print(*answers)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_pool_whose_connections_were_all_cut_fails_one_request_at_most(child_environment: dict[str, str]) -> None:
+    """Psycopg's pool finds cut connections one by one, and waits twice as long after each."""
+    url = dburl.extended(child_environment["OJS_TEST_DATABASE_URL"], "pool=true&application_name=pooled")
+    environment = {**child_environment, "OJS_TEST_DATABASE_URL": url}
+    done = subprocess.run(
+        [sys.executable, "-c", _CUT],
+        env=environment,
+        cwd=settings.BASE_DIR,
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    answers = done.stdout.decode().split()
+    assert answers in (["200"] * 4, ["503", "200", "200", "200"])
+
+
+def test_a_url_asks_for_a_pool_that_does_not_let_requests_stall() -> None:
+    config = dburl.parse("postgres://me@here/name?pool=true", settings.BASE_DIR)
+    assert config["OPTIONS"]["pool"] == dburl.POOL_OPTIONS
+    assert dburl.parse(dburl.unparse(config), settings.BASE_DIR) == config

@@ -52,7 +52,7 @@ def test_an_answer_without_body_names_no_type(api: Api) -> None:
     response = api.client.options("/ojs/v1/jobs")
     assert (response.status_code, response.content) == (204, b"")
     assert not response.has_header("Content-Type")
-    assert response["Allow"] == "POST, OPTIONS"
+    assert response["Allow"] == "GET, POST, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("given", ["abc", "!~", "x" * 128, "0"])

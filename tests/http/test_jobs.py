@@ -2,11 +2,14 @@
 
 import json
 import re
+import uuid
 from typing import Any
 
 import pytest
 
 from django_ojs import middleware
+from django_ojs.client.handle import get_job
+from django_ojs.envelope import validate
 from django_ojs.errors import MiddlewareRejected
 from django_ojs.models import Job
 from django_ojs.policies import durations
@@ -23,7 +26,69 @@ def test_a_pushed_job_is_answered_whole_and_can_be_read_where_location_says(api:
     assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", job["id"])
     assert (job["type"], job["queue"], job["state"], job["attempt"]) == ("mail.send", "default", "available", 0)
     assert not {"started_at", "completed_at", "error", "result"} & job.keys()
-    assert api.client.get(response["Location"]).json() == {"job": job}
+    assert api.client.get(response["Location"]).json()["job"] == job
+
+
+def beside(answer: Any) -> dict[str, Any]:
+    """The job in an answer, all of whose members stand beside it too."""
+    body = answer.json()
+    job: dict[str, Any] = body["job"]
+    assert {name: body.get(name) for name in job} == job
+    return job
+
+
+def test_clients_that_read_the_top_level_find_the_job_there_in_every_answer_about_one(api: Api) -> None:
+    pushed = beside(api.post("/jobs", {"type": "a.b", "args": [1.10, None], "pending": True, "x_own": {"k": []}}))
+    path = f"/jobs/{pushed['id']}"
+    assert beside(api.get(path)) == pushed
+    assert beside(api.post(f"{path}/activate"))["previous_state"] == "pending"
+    priority = api.client.patch(f"/ojs/v1{path}", {"priority": 7}, content_type="application/json")
+    assert (beside(priority)["priority"], priority.json()["previous_priority"]) == (7, 0)
+    assert beside(api.post(f"{path}/cancel"))["previous_state"] == "available"
+    assert beside(api.delete(path))["state"] == "cancelled"
+    unique = {"type": "a.b", "args": ["u"], "unique": {"key": [], "on_conflict": "ignore"}}
+    first, second = api.post("/jobs", unique), api.post("/jobs", unique)
+    assert second.status_code == 200
+    assert second.json()["deduplicated"] is True
+    assert beside(second) == beside(first)
+    kept = [api.post("/jobs", unique, **{"Idempotency-Key": "same"}) for _ in range(2)]
+    assert beside(kept[0]) == beside(kept[1])
+    job = api.push(retry={"max_attempts": 1}, queue="failing")
+    api.fetch("failing")
+    failed = api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no"}}).json()
+    assert (failed["id"], failed["state"]) == (job["id"], "discarded")
+    assert beside(api.get(f"/jobs/{job['id']}"))["error"]["message"] == "no"
+    letter = f"/dead-letter/{job['id']}"
+    assert beside(api.get(letter))["state"] == "discarded"
+    assert beside(api.post(f"{letter}/retry"))["state"] == "available"
+
+
+def test_members_that_a_producer_named_like_those_of_an_answer_say_nothing_about_the_answer(api: Api) -> None:
+    own = {"deduplicated": True, "warnings": ["x"], "dropped": True, "job": {"id": "other"}, "previous_priority": 9}
+    body = api.post("/jobs", {"type": "a.b", "args": [], **own}).json()
+    job = body["job"]
+    assert {name: job[name] for name in own} == own
+    assert body == {"job": job, **{name: value for name, value in job.items() if name not in own}}
+    assert api.get(f"/jobs/{job['id']}").json() == body
+
+
+#: The ids that core 13.5 and 13.6 print: their variants are c and d, which RFC 9562 gives to others.
+@pytest.mark.parametrize(
+    "job_id", ["019461a8-5e6f-7071-c283-9d0e1f2a3b4c", "019461a8-6f70-7182-d394-0e1f2a3b4c5d"]
+)  # fmt: skip
+def test_the_ids_that_the_specification_prints_are_taken_through_every_door(api: Api, job_id: str) -> None:
+    assert validate({"type": "a.b", "args": [], "id": job_id}) == []
+    assert api.push(id=job_id)["id"] == job_id
+    assert api.fetch(worker_id="w")["id"] == job_id
+    beat = api.post("/workers/heartbeat", {"worker_id": "w", "active_jobs": [job_id]}).json()
+    assert beat["jobs_extended"] == [job_id]
+    assert {event["data"]["job_id"] for event in api.get("/events", {"job_id": job_id}).json()["events"]} == {job_id}
+    assert api.post("/workers/ack", {"job_id": job_id, "result": 1}).status_code == 200
+    assert api.get(f"/jobs/{job_id}").json()["job"]["state"] == "completed"
+    assert api.get(f"/admin/jobs/{job_id}").json()["id"] == job_id
+    assert get_job(job_id).id == uuid.UUID(job_id)
+    assert api.post("/jobs/bulk/delete", {"job_ids": [job_id]}).status_code == 200
+    assert api.get(f"/jobs/{job_id}").status_code == 404
 
 
 def test_an_unfinished_job_says_when_to_look_again(api: Api) -> None:
@@ -108,6 +173,22 @@ def test_what_a_middleware_drops_is_answered_as_dropped(api: Api, enqueue_middle
     response = api.post("/jobs", {"type": "a.b", "args": []})
     assert (response.status_code, response.json()) == (200, {"job": None, "dropped": True})
     assert not response.has_header("Location")
+
+
+@pytest.mark.parametrize("path,more", [("/jobs/batch", {}), ("/jobs/bulk", {"atomicity": "atomic"})])
+def test_a_middleware_that_drops_one_job_of_an_atomic_batch_lets_none_of_it_be_stored(
+    api: Api, enqueue_middleware: Any, path: str, more: dict[str, Any]
+) -> None:
+    enqueue_middleware(lambda job, proceed: None if job["type"] == "drop.me" else proceed(job))
+    body = {"jobs": [{"type": name, "args": []} for name in ("a.b", "drop.me", "a.c")], **more}
+    response = api.post(path, body)
+    assert response.status_code == 422, response.content
+    answer = response.json()
+    error = answer["error"] if path == "/jobs/batch" else answer["items"][1]["error"]
+    assert (error["code"], error["details"]["index"]) == ("x_middleware_rejected", 1)
+    assert not Job.objects.exists()
+    assert api.post("/jobs/bulk", {**body, "atomicity": "partial"}).status_code < 300
+    assert Job.objects.count() == 2
 
 
 def test_what_a_middleware_refuses_is_422(api: Api, enqueue_middleware: Any) -> None:

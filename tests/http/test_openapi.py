@@ -14,8 +14,9 @@ from django.core.checks import run_checks
 from django.test import override_settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from django_ojs.http import apidoc, apiextensions
-from django_ojs.operations.register import register
+from django_ojs.http import inspector, openapi
+from django_ojs.http.metrics import Metrics
+from django_ojs.workers.registration import register
 from tests.http.conftest import Api, error_of
 from tests.realtime.conftest import database, do  # noqa: F401 - a fixture
 from tests.realtime.listening import listen
@@ -55,8 +56,11 @@ def routes() -> dict[str, set[str]]:
         if view.__name__ in ("NotFoundView", "Reset"):
             continue
         allowed = given.get("http_method_names", view.http_method_names)
+        actions = getattr(callback, "actions", {})
         path = re.sub(r"<\w+:(\w+)>", r"{\1}", pattern)
-        found.setdefault(path, set()).update(name for name in METHODS if name in allowed and hasattr(view, name))
+        found.setdefault(path, set()).update(
+            name for name in METHODS if name in allowed and (name in actions or hasattr(view, name))
+        )
     return found
 
 
@@ -180,6 +184,12 @@ def _schedule(api: Api) -> str:
     return "nightly"
 
 
+def _rule(api: Api) -> str:
+    where = "/ojs/v1/admin/dead-letter/replay-rules/again"
+    api.client.put(where, {"filter": {"queue": "q"}}, content_type="application/json")
+    return "again"
+
+
 def _schema(api: Api) -> str:
     body = {"schema": {"type": "array"}, "job_type": "mail.send", "version": "1"}
     assert api.post("/schemas", body).status_code == 201
@@ -200,6 +210,8 @@ def value_of(name: str, path: str, method: str, api: Api) -> str:
     for end, make in _BY_PATH.items():
         if path.endswith(end):
             return make(api)
+    if "/replay-rules" in path:
+        return _rule(api)
     if "dead-letter" in path:
         return str(api.dead_letter()["id"])
     if path == "/ojs/v1/admin/workers/{worker_id}" and method == "delete":
@@ -254,6 +266,7 @@ def body_of(path: str, method: str, api: Api) -> Any:
         ("post", "/admin/maintenance"): lambda: {"enabled": True, "duration": "1h"},
         ("post", "/admin/system/maintenance"): lambda: {"enabled": True, "reason": "new disks"},
         ("post", "/admin/workers/directive"): lambda: {"directive": "quiet"},
+        ("post", "/queues/{name}/purge"): lambda: {"states": ["completed"], "confirm": True},
         ("delete", "/admin/queues/{name}/jobs"): lambda: {"states": ["completed"], "confirm": True},
     }
     if (method, tail) in bodies:
@@ -268,6 +281,8 @@ def body_of(path: str, method: str, api: Api) -> Any:
         return {"filter": {"state": "discarded"} if "cancel" not in tail else {}, "confirm": True}
     if method == "patch" and "/jobs/" in tail:
         return {"priority": 5}
+    if "/replay-rules/" in tail and method == "put":
+        return {"filter": {"type": "mail.*"}}
     if method in ("put", "patch"):
         return {"schema": {}} if "schemas" in tail else {"enabled": False} if "cron" in tail else {"concurrency": 3}
     return None
@@ -337,12 +352,12 @@ def test_metrics_are_text_for_who_asks_for_it(api: Api, document: dict[str, Any]
 
 
 def test_streams_are_documented_as_nothing_else(document: dict[str, Any]) -> None:
-    only = {apiextensions.EVENT_STREAM}
+    only = {openapi.EVENT_STREAM}
     found = {path for path, item in document["paths"].items()
              if "get" in item and set(item["get"]["responses"]["200"].get("content", ())) == only}  # fmt: skip
     assert found == set(STREAMS)
     assert len(STREAMS) == 6
-    assert {*apidoc.MEDIA, *only} == set(document["paths"]["/ojs/v1/events"]["get"]["responses"]["200"]["content"])
+    assert {*inspector.MEDIA, *only} == set(document["paths"]["/ojs/v1/events"]["get"]["responses"]["200"]["content"])
 
 
 @pytest.mark.parametrize("path", [*STREAMS, "/ojs/v1/events"])
@@ -368,20 +383,20 @@ async def test_a_stream_under_asgi_is_the_documented_answer(path: str) -> None:
 def test_a_view_that_nobody_has_described_is_left_out_and_the_rest_stays(
     document: dict[str, Any], monkeypatch: Any, caplog: Any
 ) -> None:
-    monkeypatch.delitem(apidoc._DOCS, "EventsTicket.post")
-    found = apidoc.document("1", "")["paths"]
-    assert set(document["paths"]) - set(found) == {"/ojs/v1/events/ticket"}
-    assert "leaves out POST /ojs/v1/events/ticket" in caplog.text
+    monkeypatch.delattr(Metrics.get, "documented")
+    found = openapi.document("1", "")["paths"]
+    assert set(document["paths"]) - set(found) == {"/ojs/v1/metrics"}
+    assert "leaves out GET /ojs/v1/metrics" in caplog.text
 
 
 def test_without_drf_spectacular_the_path_says_so_and_all_else_works(api: Api, monkeypatch: Any) -> None:
-    monkeypatch.setattr(apidoc, "find_spec", lambda name: None)
-    apidoc._inspector.cache_clear()
+    monkeypatch.setattr(openapi, "find_spec", lambda name: None)
+    openapi._inspector.cache_clear()
     try:
         assert "django-ojs[openapi]" in error_of(api.get("/openapi.json"), 404, "not_found")["hint"]
         assert api.push()["state"] == "available"
     finally:
-        apidoc._inspector.cache_clear()
+        openapi._inspector.cache_clear()
 
 
 @pytest.mark.parametrize("urls", ["tests.urls", "tests.http.urls_below", "tests.http.urls_probed"])

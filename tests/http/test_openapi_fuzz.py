@@ -8,7 +8,7 @@ import pytest
 from django.core.wsgi import get_wsgi_application
 from hypothesis import HealthCheck, given, settings
 
-from django_ojs.http import apidoc
+from django_ojs.http import openapi
 from tests.http.test_openapi import OPERATIONS
 
 pytest.importorskip("drf_spectacular")
@@ -25,7 +25,7 @@ CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conform
 def test_made_up_requests_are_answered_as_documented() -> None:
     from schemathesis import checks
 
-    schema = schemathesis.openapi.from_dict(apidoc.document("1", ""))
+    schema = schemathesis.openapi.from_dict(openapi.document("1", ""))
     schema.app = get_wsgi_application()
     wanted = [checks.CHECKS.get_one(name) for name in CHECKS]
     seen: set[tuple[str, str]] = set()

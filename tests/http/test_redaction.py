@@ -117,14 +117,14 @@ def test_the_workers_log_says_the_kind_of_an_error_but_not_what_is_in_it(setting
     context: Any = SimpleNamespace(type=TYPE, meta={})
     error = ValueError(SECRET)
     settings.OJS = {}
-    assert execution._tellable(context, error) == ("ValueError", error)
+    assert execution._loggable(context, error) == ("ValueError", error)
     settings.OJS = {"REDACT": {"types": {"payments.*": ["errors"]}}}
-    assert execution._tellable(context, error) == ("ValueError", None)
+    assert execution._loggable(context, error) == ("ValueError", None)
     settings.OJS = {"REDACT": {"types": {"payments.*": ["backtraces"]}}}
-    assert execution._tellable(context, error) == (f"ValueError: {SECRET}", None)
+    assert execution._loggable(context, error) == (f"ValueError: {SECRET}", None)
 
 
 def test_a_wrong_rule_is_an_error_of_the_system_check(settings: Any) -> None:
     settings.OJS = {"REDACT": {"types": {"a.b": ["argz"]}}}
-    (found,) = [message for message in run_checks() if message.id == "ojs.E002"]
+    (found,) = [message for message in run_checks() if message.id == "django_ojs.E002"]
     assert "REDACT" in found.msg

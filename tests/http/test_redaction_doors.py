@@ -16,15 +16,15 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
-from django_ojs.admin import shared
-from django_ojs.events import order
+from django_ojs.events import order, places
 from django_ojs.models import Event, Job, WebhookDelivery, WebhookSubscription, Workflow
-from django_ojs.operations import webhooks
 from django_ojs.operations.info import info
-from django_ojs.operations.webhookrelay import relay
 from django_ojs.realtime.sse import tellers
+from django_ojs.realtime.sse.response import Beginning
+from django_ojs.statistics import shared
 from django_ojs.telemetry import lifecycle
-from django_ojs.webhooks import definition
+from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks.relay import relay
 from tests.http.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +40,7 @@ def world(api: Api, settings: Any) -> Iterator[World]:
     """Each job is classified and of the hidden type; it holds the secret wherever it may hold anything."""
     settings.OJS = {**settings.OJS, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
     hook = {"url": "https://127.0.0.1/hook", "events": ["*"], "secret": "a-secret-for-tests"}
-    webhooks.create(definition.parse(hook))
+    subscriptions.create(definition.parse(hook))
     given = {"args": [SECRET], "meta": {"k": SECRET, "data_classification": "restricted"}}
     error = {"message": SECRET, "code": "x", "type": "Declined", "backtrace": [SECRET]}
     found: World = {"api": api, "active": api.push(TYPE, queue="a", **given)["id"]}
@@ -101,7 +101,8 @@ def page(path: str) -> Callable[[World], str]:
 
 
 def stream(teller: Any, job: str) -> Callable[[World], str]:
-    return lambda world: teller(info(Job.objects.get(pk=world[job]).pk)).opening()
+    begin = Beginning(places.START)
+    return lambda world: teller(info(Job.objects.get(pk=world[job]).pk)).opening(begin)
 
 
 def sent(world: World) -> str:

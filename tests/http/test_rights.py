@@ -29,7 +29,10 @@ def views(patterns: Any, before: str = "") -> Iterator[tuple[str, OJSView]]:
             yield from views(pattern.url_patterns, route)
         elif isinstance(pattern, URLPattern):
             made: Any = pattern.callback
-            yield route, made.view_class(**made.view_initkwargs)
+            view = made.cls(**made.initkwargs)
+            for method, action in getattr(made, "actions", {}).items():
+                setattr(view, method, getattr(view, action))
+            yield route, view
 
 
 def methods() -> Iterator[tuple[str, str, str | None, str]]:

@@ -10,11 +10,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs.jobs import schemas
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.models import Job, JobSchema
-from django_ojs.operations import schemas
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.retry import retry_one
+from django_ojs.operations.verbs import retry_one
 from django_ojs.policies import schemas as policy
 from tests.http.conftest import Api, error_of
 

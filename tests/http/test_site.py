@@ -85,7 +85,7 @@ def test_what_only_looks_like_ours_is_the_sites(api: Api) -> None:
 @pytest.mark.parametrize(
     "path, allow",
     [
-        ("/jobs", "POST, OPTIONS"),
+        ("/jobs", "GET, POST, HEAD, OPTIONS"),
         ("/jobs/batch", "POST, OPTIONS"),
         ("/jobs/019539a4-0000-7000-8000-000000000000", "GET, DELETE, HEAD, OPTIONS, PATCH"),
         ("/workers/fetch", "POST, OPTIONS"),
@@ -288,7 +288,7 @@ def test_the_manifest_survives_a_host_that_is_not_allowed(api: Api) -> None:
 def test_messages_and_times_do_not_follow_the_sites_language(api: Api) -> None:
     assert (
         error_of(api.client.put("/ojs/v1/jobs"), 405, "invalid_request")["message"]
-        == "This path takes POST, OPTIONS only."
+        == "This path takes GET, POST, HEAD, OPTIONS only."
     )
 
 

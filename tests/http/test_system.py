@@ -28,7 +28,7 @@ def test_the_conformance_level_is_what_a_recorded_run_has_shown(api: Api, monkey
     body, recorded = api.client.get("/ojs/manifest").json(), claim.read()
     assert recorded is not None
     assert body["conformance_level"] == recorded.level
-    assert body["test_suite_version"] == recorded.test_suite_version
+    assert body["test_suite_version"] == f"{recorded.suite} {recorded.test_suite_version}"
     assert body["test_suite_passed_at"] == recorded.passed_at
     monkeypatch.setattr(manifest, "CLAIM", None)
     assert "test_suite_version" not in api.client.get("/ojs/manifest").json()
@@ -56,7 +56,7 @@ def test_health_counts_queues_and_workers(api: Api) -> None:
     assert body["backend"]["status"] == "ok"
     assert body["backend"]["connection"] == "connected"
     assert body["backend"]["latency_ms"] >= 0
-    assert body["queues"] == {"active": 1, "paused": 1, "total": 2}
+    assert body["queues"] == {"active": 1, "paused": 1, "total": 2, "unserved": {}}
     assert body["workers"] == {"connected": 1, "active": 1, "total": 1, "stale": 0}
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs.events import log
 from django_ojs.models import Job, Worker
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
@@ -371,3 +372,16 @@ def test_the_reset_leaves_nothing(api: Api, hooks: Any) -> None:
     assert [queue["name"] for queue in api.get("/queues").json()["queues"]] == ["default"]
     api.push(queue="q1")
     assert len(api.get("/queues").json()["queues"]) == 2
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+def test_the_jobs_of_a_worker_over_http_are_counted_until_it_counts_them_itself(api: Api, says_so: bool) -> None:
+    for _ in range(3):
+        api.push()
+    for job in api.post("/workers/fetch", {"queues": ["default"], "count": 3, "worker_id": "w1"}).json()["jobs"]:
+        api.post("/workers/ack", {"job_id": job["id"], "worker_id": "w1"})
+    if says_so:
+        api.post("/workers/heartbeat", {"worker_id": "w1", "jobs_completed": 12})
+    api.post("/workers/deregister", {"worker_id": "w1"})
+    (event,) = log.read(types=["worker.stopped"]).events
+    assert event["data"]["jobs_completed"] == (12 if says_so else 3)

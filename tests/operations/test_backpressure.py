@@ -13,14 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock, jsontext
 from django_ojs.errors import QueueFull
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.push import push, push_each
 from django_ojs.models import Job, Queue
-from django_ojs.operations import backpressure, queues
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.push import push, push_each
-from django_ojs.policies.backpressure import Bound, bound_of
+from django_ojs.policies.queueconfig import Bound, bound_of
+from django_ojs.queues import bounds as backpressure
+from django_ojs.queues import defaults
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
@@ -31,7 +31,7 @@ def bound(config: dict[str, Any] | None = None, **backpressure: Any) -> None:
     now = clock.now()
     values = {"config": config or {"backpressure": backpressure}, "updated_at": now}
     Queue.objects.update_or_create(pk=QUEUE, defaults=values, create_defaults={**values, "created_at": now})
-    queues.forget()
+    defaults.forget()
 
 
 def job(n: int = 0, **more: Any) -> dict[str, Any]:

@@ -11,16 +11,17 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, SchemaValidation
+from django_ojs.jobs import prune, schemas
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail
+from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
-from django_ojs.operations import bulkactions, prune, schemas
+from django_ojs.operations import bulkactions
 from django_ojs.operations.audit import Act
-from django_ojs.operations.configure import configure
-from django_ojs.operations.deadletters import Filter
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
-from django_ojs.operations.retry import retry
-from django_ojs.scheduler.loops import Bulk
+from django_ojs.operations.jobfilter import dead_letters
+from django_ojs.operations.verbs import retry
+from django_ojs.queues.configuration import configure
+from django_ojs.scheduler.duties import Bulk
 
 pytestmark = pytest.mark.django_db
 FATAL = {"type": "ValueError", "message": "no", "retryable": False}
@@ -40,7 +41,7 @@ def dead(count: int, **attributes: Any) -> list[uuid.UUID]:
 
 def started(verb: str = "retry", override: Any = None, **wanted: str) -> BulkAction:
     entry = Act("user:ann", f"job.bulk_{verb}", door="admin")
-    return bulkactions.start(verb, Filter.of(wanted), entry, override=override)
+    return bulkactions.start(verb, dead_letters(**wanted), entry, override=override)
 
 
 def finish() -> int:
@@ -120,7 +121,7 @@ def test_one_that_cannot_go_on_ends_at_once_and_lets_the_others(
     broken, fine = started("delete", queue="a"), started(queue="b")
     bulkactions.advance()
     with monkeypatch.context() as patch:
-        patch.setattr(bulkactions, "delete", lambda *args, **kwargs: _err())
+        patch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _err())
         assert bulkactions.advance()
     finish()
     broken.refresh_from_db()
@@ -144,7 +145,7 @@ def test_one_that_the_database_refuses_is_tried_again_behind_the_others(monkeypa
     broken = started("delete", queue="a")
     started(queue="b")
     with monkeypatch.context() as patch:
-        patch.setattr(bulkactions, "delete", lambda *args, **kwargs: _explode())
+        patch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _explode())
         with pytest.raises(OperationalError):
             bulkactions.advance()
         broken.refresh_from_db()
@@ -163,7 +164,7 @@ def test_a_batch_that_is_done_after_all_begins_the_tries_anew(monkeypatch: pytes
     dead(1)
     action = started("delete")
     with monkeypatch.context() as patch:
-        patch.setattr(bulkactions, "delete", lambda *args, **kwargs: _explode())
+        patch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _explode())
         with pytest.raises(OperationalError):
             bulkactions.advance()
     finish()
@@ -175,7 +176,7 @@ def test_what_the_site_hides_is_not_in_the_reason(monkeypatch: pytest.MonkeyPatc
     settings.OJS = {"REDACT": {"keys": ["password"]}}
     dead(1)
     action = started("delete")
-    monkeypatch.setattr(bulkactions, "delete", lambda *args, **kwargs: _err())
+    monkeypatch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _err())
     bulkactions.advance()
     action.refresh_from_db()
     assert (action.state, action.problem) == ("failed", "ValueError")

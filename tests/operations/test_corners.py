@@ -13,26 +13,23 @@ from django.db import connection, transaction
 from django_ojs import clock, envelope, jsontext, middleware, states
 from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, ack_one, fail, fail_one
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
+from django_ojs.jobs.rows import wake_at
+from django_ojs.jobs.timers import next_due, settle
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
-from django_ojs.operations import queues
-from django_ojs.operations.ack import ack_one
-from django_ojs.operations.beat import Beat, beat
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.common import wake_at
-from django_ojs.operations.delete import delete
-from django_ojs.operations.due import next_due, settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.pause import pause, resume
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
-from django_ojs.operations.register import deregister, direct, register
-from django_ojs.operations.rescue import rescue_dead_workers
-from django_ojs.operations.retry import retry, retry_one
+from django_ojs.operations.verbs import cancel, delete, retry, retry_one
 from django_ojs.policies.retry import MAX_ATTEMPTS
+from django_ojs.queues import defaults
+from django_ojs.queues.configuration import pause, resume
 from django_ojs.sql.base import Ack
 from django_ojs.states import State, Verb
+from django_ojs.workers.dead import rescue_dead_workers
+from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workers.registration import deregister, direct, register
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -76,13 +73,14 @@ def test_a_middleware_may_change_a_job_and_drop_another(chain: middleware.Chain)
         return None if job["type"] == "a.drop" else next(job | {"meta": {"seen": True}})
 
     chain.add(choose)
-    kept, dropped, last = push([JOB, JOB | {"type": "a.drop"}, JOB])
+    kept, dropped, last = (push([each])[0] for each in (JOB, JOB | {"type": "a.drop"}, JOB))
     assert [dropped.row, dropped.status] == [None, "dropped"]
     for pushed in (kept, last):
         assert pushed.row is not None
         assert jsontext.loads(pushed.row["meta"]) == {"seen": True}
     assert Job.objects.count() == 2
-    assert push([JOB | {"type": "a.drop"}])[0].row is None
+    with pytest.raises(MiddlewareRejected):  # an atomic batch is stored whole or not at all
+        push([JOB, JOB | {"type": "a.drop"}])
     assert Job.objects.count() == 2
 
 
@@ -129,7 +127,7 @@ def test_a_taken_id_does_not_spoil_the_callers_transaction() -> None:
 
 
 def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
-    from django_ojs.operations.push import _taken
+    from django_ojs.jobs.push import _taken
 
     spec = envelope.parse({"type": "a.b", "args": []}, now=clock.now())
     with transaction.atomic():
@@ -138,12 +136,12 @@ def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
 
 
 def test_an_unknown_queue_gives_no_defaults_and_the_cache_does_not_grow_for_ever() -> None:
-    assert queues.defaults("nowhere", "default") == queues.QueueDefaults(None, None, None)
+    assert defaults.defaults("nowhere", "default") == defaults.QueueDefaults(None, None, None)
     assert not Queue.objects.exists()
     for number in range(10_001):
-        queues._cache["default", f"q{number}"] = (0.0, queues.PLAIN)
-    queues._remember({"a": queues.PLAIN}, "default")
-    assert list(queues._cache) == [("default", "a")]
+        defaults._cache["default", f"q{number}"] = (0.0, defaults.PLAIN)
+    defaults._remember({"a": defaults.PLAIN}, "default")
+    assert list(defaults._cache) == [("default", "a")]
 
 
 # Nothing to do
@@ -262,7 +260,10 @@ def test_of_earlier_errors_as_many_are_kept_as_of_a_jobs_own(settings: Any) -> N
 
 def test_dead_letters_of_one_instant_are_not_thrown_out_together(settings: Any, frozen_clock: Any) -> None:
     settings.OJS = {"DEAD_LETTER_MAX_COUNT": 3}
-    ids = dead_letters(5)
+    ids = [make(retry={"max_attempts": 1})["id"] for _ in range(5)]
+    frozen_clock.advance(milliseconds=1)
+    fetch(["default"], count=5)
+    fail([Failure(job_id, ERROR) for job_id in ids])
     assert len({info(job_id)["finished_at"] for job_id in ids}) == 1
     assert prune()["dead_letters"] == 2
     assert [job.pk for job in Job.objects.order_by("pk")] == sorted(ids)[2:]

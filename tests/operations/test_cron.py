@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 
 from django_ojs import clock, middleware
+from django_ojs.cron import overlap, schedules
+from django_ojs.cron.fire import tick, trigger
 from django_ojs.errors import Conflict, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.prune import prune
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.operations import cron, cronruns
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.crontick import tick, trigger
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.pause import pause
-from django_ojs.operations.prune import prune
+from django_ojs.operations.verbs import cancel_one
 from django_ojs.policies.overlap import OverlapPolicy
-from django_ojs.scheduler.cron import Cron
+from django_ojs.queues.configuration import pause
+from django_ojs.scheduler.duties import Cron
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -29,11 +28,11 @@ UTC = dt.UTC
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    cronruns.forget()
+    overlap.forget()
 
 
 def make(name: str = "report", expression: str = "* * * * *", **members: Any) -> CronSchedule:
-    return cron.register({"name": name, "cron": expression, "type": "report.make", **members})[0]
+    return schedules.register({"name": name, "cron": expression, "type": "report.make", **members})[0]
 
 
 def jobs() -> list[dict[str, Any]]:
@@ -50,7 +49,9 @@ def claimed(queue: str = "default", count: int = 10) -> list[Any]:
 
 class TestRegister:
     def test_a_new_schedule_knows_when_it_runs_next(self, frozen_clock: Any) -> None:
-        schedule, new = cron.register({"name": "a", "cron": "0 9 * * *", "type": "a.b", "timezone": "America/New_York"})
+        schedule, new = schedules.register(
+            {"name": "a", "cron": "0 9 * * *", "type": "a.b", "timezone": "America/New_York"}
+        )
         assert new
         assert schedule.next_run_at == dt.datetime(2026, 1, 15, 14, tzinfo=UTC)
         assert (schedule.overlap_policy, schedule.enabled, schedule.run_count) == ("skip", True, 0)
@@ -59,7 +60,7 @@ class TestRegister:
         born = make().created_at
         frozen_clock.advance(seconds=60)
         tick()
-        schedule, new = cron.register({"name": "report", "cron": "0 * * * *", "type": "report.other", "args": [1]})
+        schedule, new = schedules.register({"name": "report", "cron": "0 * * * *", "type": "report.other", "args": [1]})
         assert not new
         schedule.refresh_from_db()
         assert (schedule.created_at, schedule.run_count, schedule.last_run_at) == (born, 1, frozen_clock.now)
@@ -83,7 +84,7 @@ class TestRegister:
     def test_what_is_refused_leaves_nothing(self) -> None:
         for members in ({"expression": "61 * * * *"}, {"timezone": "EST"}, {"name": "A"}, {"type": "Not A Type"}):
             with pytest.raises(InvalidRequest):
-                cron.register({"name": "a", "type": "a.b", "expression": "@daily", **members})
+                schedules.register({"name": "a", "type": "a.b", "expression": "@daily", **members})
         assert not CronSchedule.objects.exists()
 
     def test_delay_and_overlap_policy_enqueue_exclude_each_other(self) -> None:
@@ -91,7 +92,7 @@ class TestRegister:
             make(overlap_policy="enqueue", options={"delay_until": "+PT5S"})
 
     def test_an_unknown_name_is_not_found(self) -> None:
-        for act in (cron.get, cron.delete, trigger, cron.history):
+        for act in (schedules.get, schedules.delete, trigger, schedules.history):
             with pytest.raises(NotFound):
                 act("nobody")
 
@@ -140,16 +141,16 @@ class TestTick:
         assert tick() == 2
         assert tick() == 0
         assert len(jobs()) == 2
-        assert cron.get("report").next_run_at == dt.datetime(2026, 1, 15, 15, 6, tzinfo=UTC)
-        assert cron.get("period").next_run_at == dt.datetime(2026, 1, 15, 15, 10, tzinfo=UTC), "the grid is kept"
+        assert schedules.get("report").next_run_at == dt.datetime(2026, 1, 15, 15, 6, tzinfo=UTC)
+        assert schedules.get("period").next_run_at == dt.datetime(2026, 1, 15, 15, 10, tzinfo=UTC), "the grid is kept"
 
     def test_what_was_missed_while_disabled_is_not_made_up_for(self, frozen_clock: Any) -> None:
         make()
-        schedule = cron.set_enabled("report", False)
+        schedule = schedules.set_enabled("report", False)
         assert (schedule.next_run_at, schedule.status) == (None, "paused")
         frozen_clock.advance(hours=1)
         assert tick() == 0
-        cron.set_enabled("report", True)
+        schedules.set_enabled("report", True)
         assert tick() == 0
         frozen_clock.advance(minutes=1)
         assert tick() == 1
@@ -166,7 +167,7 @@ class TestTick:
         make()
         frozen_clock.advance(minutes=1)
         tick()
-        cron.delete("report")
+        schedules.delete("report")
         frozen_clock.advance(minutes=1)
         assert tick() == 0
         assert len(claimed()) == 1
@@ -176,21 +177,21 @@ class TestTick:
     ) -> None:
         make(overlap_policy="allow")
         frozen_clock.advance(minutes=1)
-        stale = cron.get("report")
+        stale = schedules.get("report")
         assert tick() == 1
-        from django_ojs.operations import crontick
+        from django_ojs.cron import fire
 
-        assert crontick._tick(stale, "default") is False
+        assert fire._tick(stale, "default") is False
         assert len(jobs()) == 1
 
     def test_who_read_the_schedule_before_somebody_changed_it_does_nothing(self, frozen_clock: Any) -> None:
         make()
         frozen_clock.advance(minutes=1)
-        stale = cron.get("report")
-        cron.update("report", {"args": ["new"]})
-        from django_ojs.operations import crontick
+        stale = schedules.get("report")
+        schedules.update("report", {"args": ["new"]})
+        from django_ojs.cron import fire
 
-        assert crontick._tick(stale, "default") is False
+        assert fire._tick(stale, "default") is False
         assert tick() == 1
         assert jobs()[0]["args"] == ["new"]
 
@@ -209,7 +210,7 @@ class TestTick:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr("django_ojs.operations.crontick.push", die)
+            patch.setattr("django_ojs.cron.fire.push", die)
             with pytest.raises(Killed):
                 tick()
         assert CronSchedule.objects.values().get() == before
@@ -254,7 +255,7 @@ class TestTick:
         CronSchedule.objects.update(timezone="Gone/Forever")
         frozen_clock.advance(minutes=1)
         tick()
-        assert not cron.get("report").enabled
+        assert not schedules.get("report").enabled
         assert events()[0]["data"]["reason"] == "disabled"
         assert "is disabled" in caplog.text
 
@@ -277,7 +278,7 @@ class TestClockChanges:
         frozen_clock.move_to(dt.datetime(2026, 3, 9, 6, 30, tzinfo=UTC))
         assert tick() == 1
         assert len(jobs()) == 1
-        assert cron.get("report").run_count == 1
+        assert schedules.get("report").run_count == 1
 
     def test_an_occurrence_right_after_the_gap_fires_beside_the_event(self, frozen_clock: Any) -> None:
         frozen_clock.move_to(dt.datetime(2026, 3, 8, 6, 45, tzinfo=UTC))
@@ -313,7 +314,7 @@ class TestOverlap:
         assert (skipped["reason"], skipped["reason_code"]) == ("overlap_prevention", "overlap_skip")
         assert skipped["existing_job_id"] == skipped["active_job_id"] == str(job_id)
         assert skipped["next_at"] == "2026-01-15T12:03:00.000Z"
-        assert cron.get("report").run_count == 1
+        assert schedules.get("report").run_count == 1
         cancel_one(job_id)
         frozen_clock.advance(minutes=1)
         tick()
@@ -323,7 +324,7 @@ class TestOverlap:
         make()
         frozen_clock.advance(minutes=1)
         tick()
-        cron.delete("report")
+        schedules.delete("report")
         make()
         frozen_clock.advance(minutes=1)
         tick()
@@ -404,7 +405,7 @@ class TestEnqueuePolicy:
     def test_two_that_let_go_at_once_let_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second chose the same head before the first had its lock, and by now that one is active."""
         ack_one(Ack(claimed()[0]))
-        let_go = cronruns._let_go
+        let_go = overlap._let_go
         taken: list[Any] = []
 
         def slow(runs: Any, using: str) -> int:
@@ -413,18 +414,18 @@ class TestEnqueuePolicy:
             taken.extend(claimed())
             return let_go(chosen, using)
 
-        monkeypatch.setattr(cronruns, "_let_go", slow)
-        assert cronruns.release() == 0
+        monkeypatch.setattr(overlap, "_let_go", slow)
+        assert overlap.release() == 0
         assert len(taken) == 1
         assert claimed() == []
 
     def test_other_queues_are_not_looked_at(self) -> None:
         ack_one(Ack(claimed()[0]))
-        cronruns.release(["another"])
+        overlap.release(["another"])
         assert CronRun.objects.filter(held=True).count() == 2
 
     def test_the_schedule_may_be_gone(self) -> None:
-        cron.delete("report")
+        schedules.delete("report")
         ack_one(Ack(claimed()[0]))
         assert len(claimed()) == 1
 
@@ -468,23 +469,23 @@ class TestTrigger:
                 trigger("report")
         finally:
             middleware.enqueue_chain.remove(refuse)
-        assert cron.get("report").run_count == 0
+        assert schedules.get("report").run_count == 0
 
 
 class TestRuns:
     def test_the_history_is_newest_first_and_bounded(self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cronruns, "KEPT_RUNS", 3)
+        monkeypatch.setattr(overlap, "KEPT_RUNS", 3)
         make()
         for _ in range(6):
             frozen_clock.advance(minutes=1)
             tick()
             ack_one(Ack(claimed()[0]))
-        runs = cron.history("report")
+        runs = schedules.history("report")
         assert [run.scheduled_at.minute for run in runs] == [6, 5, 4]
         assert CronRun.objects.count() == 3
 
     def test_runs_that_live_are_never_forgotten(self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cronruns, "KEPT_RUNS", 2)
+        monkeypatch.setattr(overlap, "KEPT_RUNS", 2)
         make(overlap_policy="allow")
         for _ in range(5):
             frozen_clock.advance(minutes=1)
@@ -515,7 +516,7 @@ class TestLoop:
     def test_it_does_not_spin_on_what_another_scheduler_has(self, frozen_clock: Any, monkeypatch: Any) -> None:
         make()
         frozen_clock.advance(minutes=1)
-        monkeypatch.setattr("django_ojs.scheduler.cron.tick", lambda using: 0)
+        monkeypatch.setattr("django_ojs.scheduler.duties.tick", lambda using: 0)
         assert Cron().run_once("default") == 1.0
 
     def test_a_schedule_every_half_second_fires_once_a_second(self, frozen_clock: Any) -> None:

@@ -9,23 +9,24 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from django_ojs.cron import overlap, schedules
+from django_ojs.cron.fire import tick, trigger
 from django_ojs.errors import Conflict
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.operations import cron, cronruns, queues
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.crontick import tick, trigger
-from django_ojs.operations.fetch import fetch
+from django_ojs.queues import defaults
 from django_ojs.scheduler.outage import persist
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.django_db(transaction=True)]
 
 NEVER = threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    cronruns.forget()
-    queues.forget()
+    overlap.forget()
+    defaults.forget()
 
 
 def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:
@@ -52,7 +53,7 @@ def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:
 
 
 def make(policy: str) -> None:
-    cron.register({"name": "n", "cron": "@every 1h", "type": "a.b", "overlap_policy": policy})
+    schedules.register({"name": "n", "cron": "@every 1h", "type": "a.b", "overlap_policy": policy})
 
 
 def test_triggers_at_once_under_skip_make_one_job() -> None:
@@ -69,12 +70,12 @@ def test_triggers_at_once_under_cancel_previous_leave_one_alive() -> None:
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
     assert Job.objects.live().count() == 1
     assert Job.objects.filter(state="cancelled").count() == 7
-    assert cron.get("n").run_count == 8
+    assert schedules.get("n").run_count == 8
 
 
 def test_registrations_of_one_new_name_at_once_make_one_schedule() -> None:
     outcomes = at_once(
-        8, lambda number: cron.register({"name": "n", "cron": "@daily", "type": "a.b", "args": [number]})
+        8, lambda number: schedules.register({"name": "n", "cron": "@daily", "type": "a.b", "args": [number]})
     )
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
     assert sum(new for _, new in outcomes) == 1
@@ -84,11 +85,11 @@ def test_registrations_of_one_new_name_at_once_make_one_schedule() -> None:
 def test_ticks_and_changes_at_once_fire_once() -> None:
     """The change moves the definition, not the due tick; whoever is second sees what the first did."""
     make("allow")
-    due = cron.get("n").created_at
+    due = schedules.get("n").created_at
     for _ in range(5):
         CronSchedule.objects.update(wake_at=due, next_run_at=due)
         before = Job.objects.count()
-        outcomes = at_once(6, lambda number: tick() if number % 2 else cron.update("n", {"args": [number]}))
+        outcomes = at_once(6, lambda number: tick() if number % 2 else schedules.update("n", {"args": [number]}))
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)], outcomes
         tick()
         assert Job.objects.count() == before + 1

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from django_ojs import enqueue, envelope
+from django_ojs.cron import overlap, schedules
+from django_ojs.cron.fire import tick
 from django_ojs.events import log
-from django_ojs.operations import cron, cronruns
-from django_ojs.operations.activate import activate_one
-from django_ojs.operations.crontick import tick
-from django_ojs.operations.due import next_due, settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import next_due, settle
 from django_ojs.operations.info import info
-from django_ojs.operations.push import push
+from django_ojs.operations.verbs import activate_one
 from django_ojs.policies.durations import format_instant
-from django_ojs.scheduler.loops import Settle
+from django_ojs.scheduler.duties import Settle
 
 pytestmark = pytest.mark.django_db
 
@@ -105,16 +105,16 @@ def retryable(clock: Any) -> Any:
 
 def held(clock: Any) -> Any:
     """Behind the previous run of its schedule."""
-    cronruns.forget()
+    overlap.forget()
     template = {"type": "a.b", "options": {"expires_at": "+PT10S"}}
-    cron.register({"name": "n", "cron": "@every 1s", "overlap_policy": "enqueue", "job_template": template})
+    schedules.register({"name": "n", "cron": "@every 1s", "overlap_policy": "enqueue", "job_template": template})
     clock.advance(seconds=1)
     tick()
     fetched()
     clock.advance(seconds=1)
     tick()
-    job_id = cron.history("n")[0].job_id
-    cron.delete("n")
+    job_id = schedules.history("n")[0].job_id
+    schedules.delete("n")
     return info(job_id)
 
 

@@ -14,13 +14,13 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock
 from django_ojs.errors import QueueFull
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.push import Pushed, push, push_each
 from django_ojs.models import Job, Queue, Workflow
-from django_ojs.operations import queues
-from django_ojs.operations import workflow as operations
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.push import Pushed, push, push_each
+from django_ojs.queues import defaults
+from django_ojs.workflows import workflow as operations
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -33,7 +33,7 @@ def bound(depth: int, strategy: str = "drop_oldest") -> None:
     now = clock.now()
     config = {"backpressure": {"max_depth": depth, "strategy": strategy}}
     Queue.objects.update_or_create(pk=FULL, defaults={"config": config, "created_at": now, "updated_at": now})
-    queues.forget()
+    defaults.forget()
 
 
 def job(name: str, queue: str = FULL, **more: Any) -> dict[str, Any]:

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from django.test import Client
 
 from django_ojs import clock
-from django_ojs.errors import InvalidRequest
-from django_ojs.events import ids, log, order
+from django_ojs.errors import BackendUnavailable, InvalidRequest
+from django_ojs.events import ids, log, newest, order
+from django_ojs.events.filters import Filter
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventCommit, EventLog, Queue
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 
 
 def types_of(page: log.Page) -> list[str]:
@@ -97,7 +99,7 @@ class TestOvertaking:
             enqueue("a.own")
             enqueue("a.more")
         OpenTransaction("a.later").commit()
-        assert types_of(log.read(after=cursor)) == ["a.own", "a.more", "a.later"]
+        assert types_of(log.read(after=cursor)) == ["a.other", "a.own", "a.more", "a.later"]
 
     def test_two_passes_at_once_number_nothing_twice(self) -> None:
         for i in range(20):
@@ -170,7 +172,10 @@ class TestReading:
         now = dt.datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=dt.UTC)
         for position in (1, 12345, 2**48 - 1):
             text = ids.encode(position, now, "salt")
-            assert ids.decode(text, "salt") == position
+            assert ids.decode(text, "salt") == (position, False)
+            changed = ids.of_change(text, "salt")
+            assert changed != text
+            assert ids.decode(changed, "salt") == (position, True)
             assert text[18:19] == "7"
             with pytest.raises(InvalidRequest):
                 ids.decode(text, "pepper")
@@ -195,17 +200,122 @@ def test_stamps_keep_their_order_when_the_clock_stands_still(frozen_clock: Any) 
     assert taken[1] - taken[0] == dt.timedelta(microseconds=3)
 
 
-def test_a_reader_waits_for_a_pass_under_way_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was committed before a read is read, though another's pass that began earlier holds the order."""
-    answers: list[int | None] = [None, None, 3, 4]
-    monkeypatch.setattr(order, "_pass", lambda using: answers.pop(0))
-    monkeypatch.setattr(order, "LOOK", 0)
-    order.catch_up("default")
-    assert answers == [4]
-    monkeypatch.setattr(order, "_pass", lambda using: None)
-    monkeypatch.setattr(order, "PATIENCE", 0.01)
-    order.catch_up("default")
-    assert order.advance("default") == 0
+class HeldOrder:
+    """Another connection that holds the lock of the ordering passes until told, as one that hangs within a pass."""
+
+    def __init__(self) -> None:
+        self.held, self.go_on = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        log.read()  # the row is there
+        self.thread.start()
+        assert self.held.wait(20)
+
+    def _run(self) -> None:
+        try:
+            with transaction.atomic():
+                EventLog.objects.select_for_update().get(pk=1)
+                self.held.set()
+                assert self.go_on.wait(60)
+        finally:
+            connections.close_all()
+
+    def let_go(self) -> None:
+        self.go_on.set()
+        self.thread.join(20)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: there are no passes")
+class TestThePassOfAnother:
+    def test_a_reader_waits_for_it_however_slow_and_misses_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(order, "PATIENCE", 60.0)
+        other = HeldOrder()
+        enqueue("a.own")
+        release = threading.Timer(0.5, other.let_go)
+        release.start()
+        assert types_of(log.read()) == ["a.own"]
+        release.join()
+
+    def test_a_reader_that_cannot_have_the_order_refuses_rather_than_misses(
+        self, monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+        monkeypatch.setattr(order, "PATIENCE", 0.05)
+        other = HeldOrder()
+        try:
+            enqueue("a.own")
+            with pytest.raises(BackendUnavailable):
+                log.read()
+            assert Client().get("/ojs/v1/events").status_code == 503
+            assert order.advance("default") == 0
+            assert newest.page(Filter()).events == [], "who only looks sees what is in order"
+        finally:
+            other.let_go()
+        assert types_of(log.read()) == ["a.own"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: there are no passes")
+class TestInsideACallersTransaction:
+    @pytest.mark.parametrize("look", [log.read, lambda: newest.page(Filter()), lambda: order.advance("default")])
+    @pytest.mark.parametrize("manual", [False, True], ids=["atomic", "without autocommit"])
+    def test_a_transaction_that_has_read_the_log_stops_no_reader(
+        self, look: Callable[[], object], manual: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(order, "PATIENCE", 60.0)
+        ids.salt_of.cache_clear()  # the first that reads the log of a new site, even
+        enqueue("a.first")
+        has_read, go_on = threading.Event(), threading.Event()
+
+        def read_and_stay() -> None:
+            look()
+            has_read.set()
+            assert go_on.wait(60)
+
+        def run() -> None:
+            try:
+                if manual:
+                    transaction.set_autocommit(False)
+                    read_and_stay()
+                    transaction.rollback()
+                else:
+                    with transaction.atomic():
+                        read_and_stay()
+            finally:
+                connections.close_all()
+
+        reader = threading.Thread(target=run)
+        reader.start()
+        try:
+            assert has_read.wait(20)
+            enqueue("a.second")
+            with ThreadPoolExecutor(1) as pool:
+                try:
+                    found = pool.submit(_read_and_close).result(20)
+                finally:
+                    go_on.set()
+            assert types_of(found) == ["a.first", "a.second"]
+        finally:
+            go_on.set()
+            reader.join(20)
+
+    def test_a_reader_there_sees_what_is_in_order_and_misses_nothing_later(self) -> None:
+        enqueue("a.first")
+        cursor = log.read().cursor
+        with transaction.atomic():
+            enqueue("a.own")
+            OpenTransaction("a.other").commit()
+            assert types_of(log.read()) == ["a.first"]
+            inside = log.read(after=cursor)
+            assert inside.events == []
+        assert types_of(log.read(after=inside.cursor)) == ["a.own", "a.other"]
+
+
+def _read_and_close() -> log.Page:
+    try:
+        return log.read()
+    finally:
+        connections.close_all()
 
 
 @pytest.mark.django_db

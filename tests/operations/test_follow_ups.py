@@ -9,9 +9,10 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import QuerySet
 
 from django_ojs import contention, waking
+from django_ojs.jobs.push import push
+from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit
-from django_ojs.operations import limits, queues
-from django_ojs.operations.push import push
+from django_ojs.queues import defaults
 
 LIMITED = {"type": "a.b", "args": [], "queue": "q", "rate_limit": {"key": "k", "concurrency": 1}}
 
@@ -34,7 +35,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestAfterACommit:
     def test_a_limit_that_cannot_be_noted_costs_no_second_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(limits, "_note", broken)
+            patch.setattr(ratelimits, "_note", broken)
             push([LIMITED])
         assert Job.objects.count() == 1
         assert not RateLimit.objects.exists()
@@ -53,7 +54,7 @@ class TestAfterACommit:
                 push([LIMITED])
         assert Job.objects.count() == 1
         assert not Queue.objects.exists()
-        queues.noted.clear()
+        defaults.noted.clear()
         push([LIMITED])
         assert Queue.objects.get().name == "q"
 
@@ -61,7 +62,7 @@ class TestAfterACommit:
     @pytest.mark.parametrize("in_callers", [False, True])
     def test_nor_do_workers_that_cannot_be_woken(self, monkeypatch: pytest.MonkeyPatch, in_callers: bool) -> None:
         monkeypatch.setattr(waking, "_wake", broken)
-        monkeypatch.setattr("django_ojs.operations.push.insert", _noting_sleepers())
+        monkeypatch.setattr("django_ojs.jobs.push.insert", _noting_sleepers())
         if in_callers:
             with transaction.atomic():
                 push([LIMITED])
@@ -91,7 +92,7 @@ def test_inside_a_transaction_the_fault_is_the_callers() -> None:
 
 
 def _noting_sleepers() -> Any:
-    from django_ojs.operations import push as pushing
+    from django_ojs.jobs import push as pushing
 
     real = pushing.insert
 

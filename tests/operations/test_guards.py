@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from django_ojs import states
 from django_ojs.errors import InvalidStateTransition
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.push import push
 from django_ojs.models import Job
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 from django_ojs.states import INITIAL, TRANSITIONS, State, Verb
 
 pytestmark = pytest.mark.django_db

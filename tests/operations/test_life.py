@@ -18,23 +18,21 @@ from django_ojs.errors import (
     ResultTooLarge,
 )
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import next_due, settle
 from django_ojs.models import Job, Queue, Worker
-from django_ojs.operations.ack import Ack, ack, ack_one
-from django_ojs.operations.activate import activate_one
-from django_ojs.operations.beat import Beat, beat, extend
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.delete import delete_one
-from django_ojs.operations.due import next_due, settle
-from django_ojs.operations.fail import Failure, fail, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.pause import pause, resume
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
-from django_ojs.operations.register import deregister, direct, register
-from django_ojs.operations.requeue import requeue
-from django_ojs.operations.rescue import rescue_dead_workers
-from django_ojs.operations.retry import retry_one
+from django_ojs.operations.requeue import requeue, requeue_unknown
+from django_ojs.operations.verbs import activate_one, cancel_one, delete_one, retry_one, run_now
+from django_ojs.queues import defaults
+from django_ojs.queues.configuration import pause, resume
+from django_ojs.queues.deletion import remove
+from django_ojs.workers.dead import hand_back, replace_dead_worker, rescue_dead_workers
+from django_ojs.workers.heartbeat import Beat, beat, extend
+from django_ojs.workers.registration import NameInUse, deregister, direct, register
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -315,9 +313,55 @@ class TestFail:
         row = make(retry={"max_attempts": 1})
         claim()
         snoozed = fail_one(Failure(row["id"], snooze_ms=1000))
-        assert (snoozed["state"], snoozed["max_attempts"], snoozed["errors"]) == ("retryable", 2, "")
+        assert (snoozed["state"], snoozed["max_attempts"], snoozed["errors"]) == ("retryable", 1, "")
         frozen_clock.advance(seconds=1)
         assert claim()["attempt"] == 2
+
+    def test_snoozes_use_up_none_of_the_attempts_and_raise_no_limit(self, frozen_clock: Any) -> None:
+        row = make(retry={"max_attempts": 2, "initial_interval": "1s", "jitter": False})
+        states = []
+        for report in (
+            {"snooze_ms": 1000},
+            {"snooze_ms": 1000},
+            {"error": ERROR},
+            {"snooze_ms": 1000},
+            {"error": ERROR},
+        ):
+            claim()
+            row = fail_one(Failure(row["id"], **report))
+            states.append(row["state"])
+            frozen_clock.advance(seconds=1)
+        assert states == ["retryable"] * 4 + ["discarded"], "the second real failure is the last"
+        assert (row["attempt"], row["max_attempts"], row["uncounted"]) == (5, 2, 3)
+        assert retry_one(row["id"])["uncounted"] is None
+
+    def test_a_snooze_hides_no_lost_reservation(self, frozen_clock: Any, settings: Any) -> None:
+        settings.OJS = {"POISON_LIMIT": 2}
+        row = make(visibility_timeout=1)
+        for _ in range(2):
+            claim()
+            frozen_clock.advance(seconds=2)
+            settle()
+            if state(row) == "available":
+                claim()
+                assert fail_one(Failure(row["id"], snooze_ms=1000))["losses"] == 1
+                frozen_clock.advance(seconds=1)
+        assert state(row) == "discarded"
+
+    def test_a_hand_back_names_the_run_that_it_is_about(self) -> None:
+        row = make(retry={"max_attempts": 1})
+        claim(worker_id="w")
+        assert requeue([row["id"]], worker_id="w", attempts={row["id"]: 1}, unrun=[row["id"]]) == [row["id"]]
+        claim(worker_id="w")
+        assert requeue([row["id"]], worker_id="w", attempts={row["id"]: 1}) == []
+        assert fail_one(Failure(row["id"], ERROR))["state"] == "discarded", "the hand-back cost no attempt"
+
+    def test_a_claim_leaves_out_the_jobs_that_it_is_told_to(self) -> None:
+        first, second = make(), make()
+        limited = make(queue="limited", rate_limit={"key": "k", "concurrency": 5})
+        assert fetch(["default"], count=5, except_ids=[first["id"]])[0]["id"] == second["id"]
+        assert fetch(["limited"], count=5, except_ids=[limited["id"]]) == []
+        assert [row["id"] for row in fetch(["default", "limited"], count=5)] == [first["id"], limited["id"]]
 
     def test_a_report_without_error_is_refused_and_changes_nothing(self) -> None:
         row = make()
@@ -335,6 +379,40 @@ class TestFail:
             fail_one(Failure(row["id"], ERROR, retry_after_ms=0))
         errors = jsontext.loads(info(row["id"])["errors"])
         assert [error["attempt"] for error in errors] == list(range(3, 13))
+
+    @pytest.mark.parametrize(
+        "error, attempts, retryable",
+        [
+            ({"type": "Fatal", "message": "no"}, 3, False),
+            ({"type": "X", "message": "no", "details": {"error_class": "auth.expired"}, "retryable": True}, 3, False),
+            ({"type": "X", "message": "no", "code": "DISCARD", "retryable": True}, 3, False),
+            ({"type": "X", "message": "no"}, 1, True),
+        ],
+    )
+    def test_an_error_says_what_was_decided_about_it_and_not_what_was_reported(
+        self, error: dict[str, Any], attempts: int, retryable: bool
+    ) -> None:
+        row = make(retry={"max_attempts": attempts, "non_retryable_errors": ["Fatal", "auth.*"]})
+        claim()
+        shown = envelope.render(fail_one(Failure(row["id"], error)))
+        told = [event["data"]["error"] for event in log.read(job_id=row["id"]).events if "error" in event["data"]]
+        assert len(told) == 2  # job.failed and job.discarded
+        assert {e["retryable"] for e in [*told, shown["error"], *shown["errors"]]} == {retryable}
+
+    def test_an_error_that_its_worker_wants_retried_says_so(self) -> None:
+        row = make(retry={"non_retryable_errors": ["Fatal"]})
+        claim()
+        error = {"type": "Fatal", "message": "later", "retryable": False}
+        failed = fail_one(Failure(row["id"], error, retry_after_ms=1000))
+        assert (failed["state"], envelope.render(failed)["error"]["retryable"]) == ("retryable", True)
+
+    def test_a_timeout_that_the_policy_lists_says_that_it_is_not_retried(self, frozen_clock: Any) -> None:
+        row = make(timeout=2, retry={"non_retryable_errors": ["timeout"]})
+        claim()
+        frozen_clock.advance(seconds=3)
+        settle()
+        shown = envelope.render(info(row["id"]))
+        assert (shown["state"], shown["error"]["retryable"]) == ("discarded", False)
 
     def test_not_active_is_refused(self) -> None:
         row = make()
@@ -405,11 +483,133 @@ class TestTime:
         assert state(row) == "active"
 
     def test_a_pending_job_with_a_start_ahead_is_not_fetched_early(self, frozen_clock: Any) -> None:
-        row = make(pending=True, scheduled_at=later(seconds=10))
-        assert activate_one(row["id"])["state"] == "available"
+        start = later(seconds=10)
+        row = make(pending=True, scheduled_at=start)
+        shown = envelope.render(activate_one(row["id"]))
+        assert (shown["state"], shown["scheduled_at"]) == ("scheduled", start)
+        assert shown["activated_at"]
+        assert "enqueued_at" not in shown
+        assert next_due() == info(row["id"])["due_at"] == dt.datetime.fromisoformat(start)
+        assert events(row) == ["job.scheduled"]
         assert fetch(["default"]) == []
         frozen_clock.advance(seconds=10)
         assert claim()["id"] == row["id"]
+        assert events(row) == ["job.scheduled", "job.enqueued", "job.started"]
+
+    def test_a_pending_job_whose_start_has_come_is_available_when_activated(self, frozen_clock: Any) -> None:
+        row = make(pending=True, scheduled_at=later(seconds=10))
+        frozen_clock.advance(seconds=10)
+        shown = envelope.render(activate_one(row["id"]))
+        assert shown["state"] == "available"
+        assert "scheduled_at" not in shown
+        assert events(row) == ["job.enqueued"]
+
+    @pytest.mark.parametrize("how", ["scheduler", "fetch", "operator"])
+    def test_a_promoted_job_shows_no_start_that_it_waits_for(self, how: str, frozen_clock: Any) -> None:
+        """Core 6.3: the promotion clears it. What the client sent beside it stays."""
+        start = later(seconds=10)
+        row = make(options={"scheduled_at": start}, x_own={"scheduled_at": 1}, retry={"max_attempts": 2})
+        assert envelope.render(info(row["id"]))["scheduled_at"] == start
+        if how == "operator":
+            run_now([row["id"]])
+        else:
+            frozen_clock.advance(seconds=10)
+            settle() if how == "scheduler" else claim()
+        shown = envelope.render(info(row["id"]))
+        assert "scheduled_at" not in shown
+        assert (shown["x_own"], shown["retry"]) == ({"scheduled_at": 1}, {"max_attempts": 2})
+        assert shown["enqueued_at"]
+        told = [event for event in log.read(job_id=row["id"]).events if event["type"] == "job.enqueued"]
+        assert dt.datetime.fromisoformat(told[0]["data"]["scheduled_at"]) == dt.datetime.fromisoformat(start)
+
+    def test_a_start_in_the_past_delayed_nothing_and_is_kept_as_sent(self) -> None:
+        row = make(scheduled_at="2020-01-01T00:00:00+01:00", retry={"initial_interval": "1ms"})
+        claim()
+        fail_one(Failure(row["id"], ERROR, retry_after_ms=0))
+        claim()
+        assert envelope.render(info(row["id"]))["scheduled_at"] == "2020-01-01T00:00:00+01:00"
+
+
+class Discarding:
+    """The ways in which a job that failed once is discarded; each is given the job and the clock."""
+
+    @staticmethod
+    def exhaustion(row: Any, clock: Any) -> None:
+        claim("doomed")
+        fail_one(Failure(row["id"], ERROR))
+
+    @staticmethod
+    def verdict(row: Any, clock: Any) -> None:
+        claim("doomed")
+        fail_one(Failure(row["id"], {**ERROR, "code": "DISCARD"}))
+
+    @staticmethod
+    def total_timeout(row: Any, clock: Any) -> None:
+        clock.advance(seconds=100)
+        settle()
+
+    @staticmethod
+    def expiry(row: Any, clock: Any) -> None:
+        clock.advance(seconds=50)
+        settle()
+
+    @staticmethod
+    def overflow(row: Any, clock: Any) -> None:
+        config = {"backpressure": {"max_depth": 1, "strategy": "drop_oldest"}}
+        Queue.objects.filter(pk="doomed").update(config=config)
+        defaults.forget()
+        make(queue="doomed")
+
+    @staticmethod
+    def rate_limit(row: Any, clock: Any) -> None:
+        limit = {"key": "k", "concurrency": 1, "on_limit": "drop"}
+        Job.objects.filter(pk=row["id"]).update(rate_key="k", rate_limit='{"concurrency":1,"on_limit":"drop"}')
+        make(queue="busy", rate_limit=limit)
+        claim("busy")
+        assert fetch(["doomed"]) == []
+
+    @staticmethod
+    def removal(row: Any, clock: Any) -> None:
+        remove("doomed", "discard")
+
+    @staticmethod
+    def lost_reservations(row: Any, clock: Any) -> None:
+        for _ in range(2):
+            claim("doomed", visibility_ms=1000)
+            clock.advance(seconds=2)
+            settle()
+
+
+class TestDiscard:
+    @pytest.mark.parametrize("way", [name for name in vars(Discarding) if not name.startswith("_")])
+    def test_a_discarded_job_waits_for_no_retry_and_its_error_is_final(
+        self, way: str, frozen_clock: Any, settings: Any
+    ) -> None:
+        settings.OJS = {"POISON_LIMIT": 2}
+        row = make(
+            queue="doomed", total_timeout=100, expires_at=later(seconds=50),
+            retry={"max_attempts": 2, "initial_interval": "1s", "jitter": False},
+        )  # fmt: skip
+        claim("doomed")
+        fail_one(Failure(row["id"], ERROR))
+        frozen_clock.advance(seconds=1)
+        settle()
+        assert envelope.render(info(row["id"]))["retry_delay_ms"] == 1000
+        getattr(Discarding, way)(row, frozen_clock)
+        stored = info(row["id"])
+        shown = envelope.render(stored)
+        assert shown["state"] == "discarded"
+        assert not {"retry_delay_ms", "next_attempt_at", "next_retry_at"} & shown.keys()
+        assert (stored["losses"], stored["due_at"], stored["wake_at"]) == (0, None, None)
+        assert stored["dead_letter"] is (way != "verdict")
+        assert shown["error"]["retryable"] is (way == "exhaustion")
+
+    def test_a_job_cancelled_during_its_backoff_waits_for_no_retry(self) -> None:
+        row = make()
+        claim()
+        fail_one(Failure(row["id"], ERROR, retry_after_ms=60_000))
+        assert "retry_delay_ms" not in envelope.render(cancel_one(row["id"]).row)
+        assert "retry_delay_ms" not in envelope.render(info(row["id"]))
 
 
 class TestCancelActivateRetryDelete:
@@ -458,6 +658,23 @@ class TestCancelActivateRetryDelete:
         assert envelope.render(info(row["id"])) == shown
         assert claim("other")["attempt"] == 1
         assert events(row)[-2:] == ["job.enqueued", "job.started"]
+
+    @pytest.mark.parametrize("ahead", [False, True], ids=["past", "still ahead"])
+    def test_manual_retry_shows_no_deadline_that_has_passed(self, ahead: bool, frozen_clock: Any) -> None:
+        """Whoever reads the envelope would think that no worker may start it (core 5.2)."""
+        end = later(seconds=5)
+        row = make(scheduled_at=later(seconds=9), expires_at=end, queue="doomed", x_own=1)
+        if ahead:
+            remove("doomed", "discard")
+        else:
+            frozen_clock.advance(seconds=5)
+            settle()
+        revived = retry_one(row["id"], override={"queue": "default"})
+        shown = envelope.render(revived)
+        assert (shown["state"], shown.get("expires_at"), shown["x_own"]) == ("available", end if ahead else None, 1)
+        assert "scheduled_at" not in shown
+        assert envelope.render(info(row["id"])) == shown
+        assert claim()["id"] == row["id"]
 
     def test_manual_retry_refuses_the_living_the_unknown_and_nonsense(self) -> None:
         row = make(retry={"max_attempts": 1})
@@ -595,3 +812,26 @@ class TestPrune:
             frozen_clock.advance(seconds=1)
         assert prune()["dead_letters"] == 2
         assert {job.pk for job in Job.objects.all()} == {row["id"] for row in rows[2:]}
+
+    def test_one_process_does_not_speak_for_another_of_its_name(self) -> None:
+        """Deregistering, burying and looking for stray jobs: each leaves the jobs of the other process alone."""
+        row = make()
+        beat(Beat("w", incarnation="new"))
+        claim(worker_id="w")
+        with pytest.raises(NotFound):
+            deregister("w", incarnation="old")
+        assert hand_back("w", incarnation="old").returned == 0
+        assert requeue_unknown([], "w", incarnation="old") == []
+        assert replace_dead_worker("w", "old", Worker.objects.get().last_heartbeat_at) is None
+        assert replace_dead_worker("w", "new", None) is None, "it has beaten since"
+        assert state(row) == "active"
+        with pytest.raises(NameInUse):
+            beat(Beat("w", incarnation="old"))
+        assert requeue_unknown([], "w", incarnation="new") == [row["id"]]
+        assert deregister("w", incarnation="new") == 0
+
+    def test_a_worker_known_from_fetch_alone_leaves_its_name_to_the_first_that_beats(self) -> None:
+        make()
+        claim(worker_id="w")
+        beat(Beat("w", incarnation="new"))
+        assert Worker.objects.get().incarnation == "new"

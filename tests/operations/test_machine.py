@@ -22,16 +22,13 @@ from hypothesis.stateful import (
 from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition, NotFound
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
 from django_ojs.models import Job
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.activate import activate_one
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 from django_ojs.operations.requeue import requeue
-from django_ojs.operations.retry import retry_one
+from django_ojs.operations.verbs import activate_one, cancel_one, retry_one
 from django_ojs.states import State, Verb
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -12,22 +12,22 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
+from django_ojs.cron import overlap, schedules
+from django_ojs.cron.fire import tick, trigger
 from django_ojs.errors import InvalidRequest
+from django_ojs.jobs import timers
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, CronSchedule, Job, Maintenance, Worker
-from django_ojs.operations import cron, cronruns, due, maintenance
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.activate import activate
-from django_ojs.operations.beat import Beat, beat
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.crontick import tick, trigger
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.pause import pause
-from django_ojs.operations.push import push
-from django_ojs.operations.rescue import rescue_dead_workers
+from django_ojs.operations.verbs import activate, cancel
 from django_ojs.policies.durations import format_instant
-from django_ojs.scheduler.loops import EndMaintenance, Settle
+from django_ojs.queues import maintenance
+from django_ojs.queues.configuration import pause
+from django_ojs.scheduler.duties import EndMaintenance, Settle
 from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.workers.dead import rescue_dead_workers
+from django_ojs.workers.heartbeat import Beat, beat
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -139,11 +139,11 @@ class TestWhatStops:
         fail([Failure(failing, error={"type": "OSError", "message": "gone"})])
         maintenance.start()
         frozen_clock.advance(seconds=60)
-        assert due.settle() == 0
+        assert timers.settle() == 0
         assert claim() == []
         assert (state(scheduled), state(failing)) == ("scheduled", "retryable")
         maintenance.stop()
-        assert due.settle() == 2
+        assert timers.settle() == 2
         assert set(claim()) == {scheduled, failing}
 
     def test_the_scheduler_looks_less_often_at_what_has_to_wait(self, frozen_clock: FrozenClock) -> None:
@@ -155,7 +155,7 @@ class TestWhatStops:
         assert Settle().run_once(connection.alias) == 0.0
 
     def test_a_schedule_does_not_fire_and_catches_up_once(self, frozen_clock: FrozenClock) -> None:
-        cron.register({"name": "minutely", "cron": "* * * * *", "type": "a.b"})
+        schedules.register({"name": "minutely", "cron": "* * * * *", "type": "a.b"})
         maintenance.start()
         for _ in range(5):
             frozen_clock.advance(minutes=1)
@@ -170,14 +170,14 @@ class TestWhatStops:
         assert upcoming > clock.now()
 
     def test_an_operator_may_still_make_a_schedule_s_job(self) -> None:
-        cron.register({"name": "daily", "cron": "0 0 * * *", "type": "a.b"})
+        schedules.register({"name": "daily", "cron": "0 0 * * *", "type": "a.b"})
         maintenance.start()
         trigger("daily")
         assert Job.objects.count() == 1
         assert claim() == []
 
     def test_a_run_that_waits_for_the_run_before_it_is_not_let_go(self, frozen_clock: FrozenClock) -> None:
-        cron.register({"name": "minutely", "cron": "* * * * *", "type": "a.b", "overlap_policy": "enqueue"})
+        schedules.register({"name": "minutely", "cron": "* * * * *", "type": "a.b", "overlap_policy": "enqueue"})
         frozen_clock.advance(minutes=1)
         tick()
         (running,) = claim()
@@ -185,10 +185,10 @@ class TestWhatStops:
         tick()
         maintenance.start()
         ack([Ack(running)])
-        cronruns.forget()
-        assert cronruns.release() == 0
+        overlap.forget()
+        assert overlap.release() == 0
         maintenance.stop()
-        assert cronruns.release() == 1
+        assert overlap.release() == 1
         assert len(claim()) == 1
 
 
@@ -215,7 +215,7 @@ class TestWhatGoesOn:
         claim(worker_id="w")
         maintenance.start()
         frozen_clock.advance(seconds=11)
-        assert due.settle() == 2
+        assert timers.settle() == 2
         assert (state(lost), state(slow)) == ("available", "discarded")
         assert claim() == []
         maintenance.stop()
@@ -235,9 +235,9 @@ class TestWhatGoesOn:
         late = job(expires_at="2026-01-15T12:01:00Z", **attributes)
         maintenance.start()
         frozen_clock.advance(seconds=30)
-        assert due.settle() == 0
+        assert timers.settle() == 0
         frozen_clock.advance(seconds=31)
-        assert due.settle() == 1
+        assert timers.settle() == 1
         assert state(late) == "discarded"
 
     def test_a_pending_job_is_activated_and_waits(self) -> None:

@@ -10,18 +10,16 @@ import pytest
 from django_ojs import jsontext
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import log
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.activate import activate_one
-from django_ojs.operations.beat import Beat, beat, extend
-from django_ojs.operations.due import next_due, settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
+from django_ojs.events.transitions import change
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.progress import Report, report
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import next_due, settle
 from django_ojs.operations.info import info
-from django_ojs.operations.maintenance import start
-from django_ojs.operations.progress import Report, report
-from django_ojs.operations.push import push
-from django_ojs.operations.retry import retry_one
-from django_ojs.realtime.transitions import change
+from django_ojs.operations.verbs import activate_one, retry_one
+from django_ojs.queues.maintenance import start
+from django_ojs.workers.heartbeat import Beat, beat, extend
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events", "frozen_clock")]
 
@@ -261,6 +259,7 @@ def test_batches_carry_them_too(frozen_clock: Any) -> None:
             dt.timedelta(seconds=9), dt.timedelta(seconds=1.5)
         )  # fmt: skip
         assert (row["heartbeat_ms"], row["grace_ms"]) == (700, 50)
+    frozen_clock.advance(milliseconds=1)  # the three were enqueued one after the other
     rows = fetch(["default"], count=3)
     assert {row["visible_until"] - row["started_at"] for row in rows} == {dt.timedelta(milliseconds=700)}
     assert {row["timeout_at"] - row["started_at"] for row in rows} == {dt.timedelta(milliseconds=9050)}

@@ -14,14 +14,13 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock, envelope
 from django_ojs.errors import Duplicate, InvalidRequest, OJSError
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.push import Pushed, push, push_each
 from django_ojs.models import Job, UniqueLock
-from django_ojs.operations import queues
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.push import Pushed, push, push_each
+from django_ojs.operations.verbs import cancel_one
+from django_ojs.queues import defaults
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
@@ -263,7 +262,7 @@ class TestBatch:
             for strategy in ("replace", "ignore"):
                 documents = [job([i], on_conflict=strategy) for i in range(count)]
                 push(documents)
-                queues.forget()
+                defaults.forget()
                 with CaptureQueriesContext(connection) as captured:
                     push(documents)
                 costs.setdefault(strategy, []).append(len(captured))

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from django_ojs import jsontext
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.models import Job, Workflow, WorkflowStep
-from django_ojs.operations import workflow as operations
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
+from django_ojs.operations.verbs import cancel_one
 from django_ojs.policies import workflowgraph as rules
 from django_ojs.testing.database import reset
+from django_ojs.workflows import workflow as operations
 from tests.operations import reference_workflow as reference
 
 pytestmark = pytest.mark.django_db

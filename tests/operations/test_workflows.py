@@ -11,24 +11,22 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, envelope, middleware, workflowview
+from django_ojs.cron import overlap
 from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
 from django_ojs.events import log
+from django_ojs.jobs import schemas
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail, fail_one
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
-from django_ojs.operations import cronruns, queues, schemas
-from django_ojs.operations import workflow as operations
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.bury import bury
-from django_ojs.operations.cancel import cancel, cancel_one
-from django_ojs.operations.delete import delete_one
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail, fail_one
-from django_ojs.operations.fetch import fetch
 from django_ojs.operations.info import info
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
-from django_ojs.operations.remove import remove
-from django_ojs.operations.rescue import rescue_dead_workers
-from django_ojs.operations.retry import retry_one
+from django_ojs.operations.verbs import cancel, cancel_one, delete_one, retry_one
+from django_ojs.queues import defaults
+from django_ojs.queues.deletion import remove
+from django_ojs.workers.dead import hand_back, rescue_dead_workers
+from django_ojs.workflows import workflow as operations
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -231,7 +229,7 @@ class TestResults:
         assert envelope.render(row)["parent_results"][0][1].literal == "0.1234567890123456789"
 
     def test_a_handlers_context_reads_results_by_place_and_by_name(self) -> None:
-        from django_ojs.worker.context import JobContext
+        from django_ojs.client.context import JobContext
 
         create(steps=[job("a", id="extract"), job("b", id="load", depends_on=["extract"])])
         complete('{"n":1}')
@@ -271,7 +269,7 @@ class TestEveryWayToEnd:
         settings.OJS = {"POISON_LIMIT": 1}
         flow = chain("a", "b")
         fetch(["default"], worker_id="w")
-        from django_ojs.operations.register import register
+        from django_ojs.workers.registration import register
 
         register("w", {})
         frozen_clock.advance(seconds=100)
@@ -282,7 +280,7 @@ class TestEveryWayToEnd:
         settings.OJS = {"POISON_LIMIT": 1}
         flow = chain("a", "b")
         fetch(["default"], worker_id="w")
-        bury("w", blame=True)
+        hand_back("w", blame=True)
         self.failed(flow)
 
     def test_a_rate_limit_that_drops(self) -> None:
@@ -495,8 +493,8 @@ class TestRetry:
 @pytest.mark.usefixtures("long_memory")
 class TestCosts:
     def statements(self, act: Any) -> int:
-        queues.forget()
-        cronruns.forget()
+        defaults.forget()
+        overlap.forget()
         schemas.forget()  # or the registry is read again when a slow machine has taken five seconds
         with CaptureQueriesContext(connection) as captured:
             act()

@@ -46,7 +46,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     files = {
         "settings.py": SETTINGS + routing, "shop/__init__.py": "", "shop/models.py": MODELS, "shop/jobs.py": JOBS,
-        "play.py": f"import django\ndjango.setup()\n{enqueueing}\nfrom django_ojs.operations import outbox\n"
+        "play.py": f"import django\ndjango.setup()\n{enqueueing}\nfrom django_ojs.jobs import outbox\n"
         f"assert outbox.relay() == 1\nassert not handle.refresh().in_outbox\n{again}",
     }  # fmt: skip
     for name, text in files.items():
@@ -66,4 +66,4 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     run("-m", "django", "migrate", "-v0", "--database", "jobs")
     run("play.py")
     told = run("-m", "django", "check", "--database", "default")
-    assert set(re.findall(r"ojs\.W0\d\d", told)) <= {"ojs.W002", "ojs.W003"}
+    assert set(re.findall(r"django_ojs\.W0\d\d", told)) <= {"django_ojs.W002", "django_ojs.W003"}

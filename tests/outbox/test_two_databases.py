@@ -72,9 +72,9 @@ def test_each_table_is_made_where_it_belongs_and_the_checks_say_so(site: Site) -
     assert "django_ojs_outboxentry" not in found["jobs_tables"]
     assert site.manage("makemigrations", "--check", "--dry-run").returncode == 0
     quiet = site.manage("check", "--database", "default", "--database", "jobs")
-    assert "ojs.W0" not in quiet.stderr + quiet.stdout
+    assert "django_ojs.W0" not in quiet.stderr + quiet.stdout
     loud = site.manage("check", OUTBOX_TEST_OFF="1")
-    assert "ojs.W010" in loud.stderr
+    assert "django_ojs.W010" in loud.stderr
     assert "OJS['OUTBOX'] = 'default'" in loud.stderr
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from django.conf import settings
 
-from django_ojs.client.enqueueing import enqueue_many
+from django_ojs.client.definition import enqueue_many
 from django_ojs.models import Job
 
 TIMEOUT = 90.0

@@ -47,8 +47,8 @@ def stop_at(point: str, file: Path) -> None:
 
 def main(point: str, file: str) -> None:
     django.setup()
-    from django_ojs.operations.ack import Ack, ack
-    from django_ojs.operations.push import push
+    from django_ojs.jobs.finish import Ack, ack
+    from django_ojs.jobs.push import push
     from django_ojs.sql import store
 
     deed = json.load(sys.stdin)

@@ -18,13 +18,15 @@ from django.db import connection, connections, transaction
 
 from django_ojs import clock
 from django_ojs.errors import Duplicate
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
 from django_ojs.models import Event, Job, Queue, Workflow
-from django_ojs.operations import counts, queues, workflow
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.due import settle
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
 from django_ojs.policies.ids import new_id
+from django_ojs.queues import defaults
+from django_ojs.statistics import counters
+from django_ojs.workflows import workflow
 from tests.hostile.invariants import violations
 from tests.processes.conftest import Site, eventually
 from tests.processes.test_fences import somebody_waits
@@ -33,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SIZE = 1000
 QUEUE = "crash"
-AFTER = "django_ojs.operations."
+AFTER = "django_ojs."
 one_writer = connection.vendor == "sqlite"
 
 
@@ -72,9 +74,9 @@ def check_books(*, live: int) -> None:
     """Rows, events and counters tell the same, and so many jobs of the queue have not ended."""
     stored = Job.objects.values_list("pk", flat=True)
     assert violations(map(str, stored), ()) == []
-    by_state = {state: Job.objects.filter(queue=QUEUE, state=state).count() for state in counts.count(QUEUE).states}
-    assert counts.count(QUEUE).states == by_state
-    assert counts.count(QUEUE).depth == live
+    by_state = {state: Job.objects.filter(queue=QUEUE, state=state).count() for state in counters.count(QUEUE).states}
+    assert counters.count(QUEUE).states == by_state
+    assert counters.count(QUEUE).depth == live
     keys = list(Job.objects.live().exclude(unique_key="").values_list("unique_key", flat=True))
     assert len(keys) == len(set(keys))
 
@@ -86,7 +88,7 @@ def snapshot() -> Any:
         sorted(Event.objects.values_list("pk", "type")),
         sorted(Workflow.objects.values_list("pk", "state", "progress")),
         list(Queue.objects.order_by("pk").values()),
-        counts.count_all(),
+        counters.count_all(),
     )
 
 
@@ -98,7 +100,7 @@ def room(transactional_db: None) -> None:
     """The queue, so that nobody need make it."""
     now = clock.now()
     Queue.objects.create(name=QUEUE, created_at=now, updated_at=now)
-    queues.forget()
+    defaults.forget()
 
 
 @pytest.mark.skipif(connection.vendor == "postgresql", reason="there it is one statement: the next test")
@@ -143,11 +145,11 @@ def sessions() -> set[int]:
 
 
 PUSH_POINTS = {
-    "locked": f"{AFTER}backpressure:lock",
-    "cancelled": f"{AFTER}cancel:cancel",
-    "dropped": f"{AFTER}backpressure:settle",
-    "inserted": f"{AFTER}push:insert",
-    "called back": f"{AFTER}advance:enqueue",
+    "locked": f"{AFTER}queues.bounds:lock",
+    "cancelled": f"{AFTER}operations.verbs:cancel",
+    "dropped": f"{AFTER}queues.bounds:settle",
+    "inserted": f"{AFTER}jobs.push:insert",
+    "called back": f"{AFTER}workflows.advance:enqueue",
     "commit": "commit",
 }
 
@@ -193,9 +195,9 @@ def test_a_fan_in_counts_each_member_once_and_calls_back_once(
     if point == "pushed" and not last:
         pytest.skip("only the last member pushes anything")
     points = {
-        "settled": f"{AFTER}advance:_ended",  # the job is completed, the workflow has not heard of it
-        "pushed": f"{AFTER}advance:enqueue",
-        "saved": f"{AFTER}advance:save",
+        "settled": f"{AFTER}workflows.advance:_ended",  # the job is completed, the workflow has not heard of it
+        "pushed": f"{AFTER}workflows.advance:enqueue",
+        "saved": f"{AFTER}workflows.advance:save",
         "commit": "commit",
     }
     callbacks = {"on_complete": {"type": "a.c", "args": [], "queue": QUEUE}}

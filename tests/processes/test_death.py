@@ -11,7 +11,7 @@ from tests.processes.conftest import Site, enqueue, eventually, settled
 
 HELD = 6
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,13 @@ def test_the_jobs_of_a_killed_worker_come_back_and_complete_once(
     eventually(lambda: len(site.runs("began")) == HELD, "the victim holds all jobs")
     site.kill(victim)
     assert Job.objects.filter(state="active", worker_id="victim").count() == HELD
+    keeper = site.start("ojs_scheduler", **ojs)
+    eventually(lambda: not Job.objects.filter(state="active").exists(), "the jobs came back")
+    site.stop(keeper)
+    # The heir is held to nothing of a second's length: on a busy machine it would lose jobs by right.
+    Job.objects.update(visibility_ms=None)
     site.let_go()
-    heir = site.worker("heir", **ojs)
+    heir = site.worker("heir")
     eventually(settled, "the heir did the work")
     site.stop(heir)
 
@@ -57,11 +62,13 @@ def test_a_job_that_kills_its_workers_is_given_up(site: Site) -> None:
     keeper = site.start("ojs_scheduler", **ojs)
     for life in (1, 2):
         victim = site.worker(f"victim{life}", "--no-scheduler", **ojs)
-        eventually(lambda: site.runs("began")[0] == life, "the victim holds the job")  # noqa: B023
+        # More than once where a busy machine lets the victim's reservation run out: that is a loss, too.
+        eventually(lambda: site.runs("began")[0] >= life, "the victim holds the job")  # noqa: B023
         site.kill(victim)
     job = eventually(lambda: Job.objects.filter(state="discarded").first(), "the job is given up")
     site.stop(keeper)
-    assert (job.attempt, job.dead_letter, job.losses) == (2, True, 2)
+    assert (job.attempt, job.dead_letter) == (2, True)
+    assert (job.error["type"], "2 times in a row" in job.error["message"]) == ("visibility_timeout", True)
 
 
 def test_sigterm_drains_what_ends_in_time_and_hands_back_the_rest(site: Site) -> None:

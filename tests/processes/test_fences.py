@@ -17,14 +17,13 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 
 from django_ojs import sql, states
 from django_ojs.errors import InvalidStateTransition, OJSError
-from django_ojs.models import Job
-from django_ojs.operations import fail as fail_module
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
+from django_ojs.jobs import finish as fail_module
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
+from django_ojs.models import Job, RateStart
 from django_ojs.operations.requeue import requeue
+from django_ojs.operations.verbs import cancel
 from django_ojs.sql import base, postgresql, sqlite
 from tests.processes.conftest import eventually
 
@@ -94,6 +93,28 @@ def check_a_claim_passes_by_an_open_claim(elsewhere: ThreadPoolExecutor) -> None
 @several_writers
 def test_a_claim_neither_waits_for_nor_sees_what_another_is_claiming(elsewhere: ThreadPoolExecutor) -> None:
     check_a_claim_passes_by_an_open_claim(elsewhere)
+
+
+@several_writers
+def test_a_limit_counts_no_start_of_a_job_that_another_transaction_holds(elsewhere: ThreadPoolExecutor) -> None:
+    limit = {"key": "api", "rate": {"limit": 2, "period": "1h"}}
+    ids = [row["id"] for n in range(3) if (row := push([{"type": "a.b", "args": [n], "rate_limit": limit}])[0].row)]
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            list(Job.objects.select_for_update().filter(pk=ids[0]))
+            held.set()
+            assert done.wait(60)
+
+    running = elsewhere.submit(hold)
+    try:
+        assert held.wait(30)
+        assert [row["id"] for row in fetch(["default"], count=3)] == ids[1:]
+        assert sum(RateStart.objects.values_list("count", flat=True)) == 2
+    finally:
+        done.set()
+        running.result(30)
 
 
 @several_writers

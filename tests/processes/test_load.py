@@ -12,13 +12,14 @@ import pytest
 from django.db import connection
 from django.db.models import Count, Sum
 
-from django_ojs.models import Event, Job, Worker
+from django_ojs.models import Event, Job, RateStart, Worker
+from django_ojs.queues.configuration import configure
 from tests.processes.conftest import Site, enqueue, eventually, settled
 
 JOBS = 20_000 if os.environ.get("OJS_TEST_FULL") == "1" else 2_000
 PROCESSES = 8
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.timeout(600)]
 
 
 def test_eight_workers_run_every_job_exactly_once(site: Site) -> None:
@@ -64,6 +65,27 @@ def test_no_two_claims_give_out_the_same_job(site: Site) -> None:
         (str(pk), holder) for pk, holder in Job.objects.filter(state="active", attempt=1).values_list("pk", "worker_id")
     }
     assert held == {(job_id, name) for name, found in given.items() for job_id in found}
+
+
+@pytest.mark.parametrize("limited", ["jobs", "queue"])
+def test_a_rate_is_used_up_by_starts_that_happened_and_by_no_others(site: Site, limited: str) -> None:
+    """Eight processes, a hundred starts an hour: a hundred jobs start, and as many starts are counted."""
+    rate = {"rate": {"limit": 100, "period": "1h"}}
+    if limited == "queue":
+        configure("default", {"rate_limit": rate})
+    enqueue("load.note", 400, **({"rate_limit": {"key": "api", **rate}} if limited == "jobs" else {}))
+    claimants = [site.start("-m", "tests.processes.claim", f"p{n}", "5") for n in range(PROCESSES)]
+    for claimant in claimants:
+        assert claimant.stdout is not None
+        assert claimant.stdout.readline().strip() == "ready", site.logs()
+    for claimant in claimants:
+        assert claimant.stdin is not None
+        claimant.stdin.write("go\n")
+        claimant.stdin.flush()
+    given = [job_id for claimant in claimants for job_id in finish(claimant, site)]
+    assert (len(given), len(set(given))) == (100, 100)
+    assert Job.objects.filter(state="active").count() == 100
+    assert RateStart.objects.aggregate(total=Sum("count"))["total"] == 100
 
 
 def finish(process: subprocess.Popen[str], site: Site) -> list[str]:

@@ -9,8 +9,9 @@ import pytest
 from django.core.management import call_command
 
 from django_ojs import clock
+from django_ojs.cron import schedules
 from django_ojs.models import AuditEntry, CronSchedule, Job, Lease
-from django_ojs.operations import cron, maintenance
+from django_ojs.queues import maintenance
 from tests.processes.conftest import Site, enqueue, eventually, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
@@ -31,7 +32,7 @@ def test_nothing_starts_while_it_is_on_and_everything_runs_when_it_is_over(site:
     call_command("ojs_maintenance", "on", "--reason", "new disks", "--yes", verbosity=0)
     enqueue("load.note", 20)
     enqueue("load.note", 1, at=clock.now() + dt.timedelta(seconds=1))
-    cron.register({"name": "seconds", "cron": "@every 1s", "type": "load.note", "args": [99]})
+    schedules.register({"name": "seconds", "cron": "@every 1s", "type": "load.note", "args": [99]})
     site.let_go()
     eventually(lambda: len(site.runs("ended")) == 2, "what ran may end")
     eventually(lambda: Job.objects.filter(state="completed").count() == 2, "and is reported")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from django_ojs.models import Job
-from django_ojs.operations import counts
 from django_ojs.states import State
+from django_ojs.statistics import counters
 
 
 def assert_exact() -> None:
@@ -14,7 +14,7 @@ def assert_exact() -> None:
     scanned: dict[str, Counter[str]] = {}
     for queue, state, dead in Job.objects.values_list("queue", "state", "dead_letter"):
         scanned.setdefault(queue, Counter()).update([state, *(["dead"] if dead else [])])
-    counted = counts.count_all()
+    counted = counters.count_all()
     for queue in scanned.keys() | counted.keys():
         found = counted.get(queue)
         told = {**found.states, "dead": found.dead} if found else {}

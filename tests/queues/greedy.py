@@ -14,12 +14,11 @@ import django
 
 django.setup()
 
+from django_ojs.jobs.fetch import fetch  # noqa: E402
+from django_ojs.jobs.finish import Ack, Failure, ack, fail  # noqa: E402  # noqa: E402
+from django_ojs.jobs.timers import settle  # noqa: E402
 from django_ojs.models import Job  # noqa: E402 - needs the apps
-from django_ojs.operations import counts  # noqa: E402
-from django_ojs.operations.ack import Ack, ack  # noqa: E402
-from django_ojs.operations.due import settle  # noqa: E402
-from django_ojs.operations.fail import Failure, fail  # noqa: E402
-from django_ojs.operations.fetch import fetch  # noqa: E402
+from django_ojs.statistics import counters  # noqa: E402
 
 
 def main(name: str, *queues: str) -> None:
@@ -39,7 +38,7 @@ def main(name: str, *queues: str) -> None:
         fail([Failure(row["id"], {"message": "no"}, name, row["attempt"]) for row in lost])
         settle()
         if chance.random() < 0.2:
-            counts.fold(limit=chance.randint(1, 200))
+            counters.fold(limit=chance.randint(1, 200))
 
 
 main(*sys.argv[1:])

@@ -10,16 +10,16 @@ from django.test import Client
 from django_ojs import clock
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
 from django_ojs.models import Job, Queue
-from django_ojs.operations import audit, queues
-from django_ojs.operations.ack import Ack, ack_one
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.configure import configure, document
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
-from django_ojs.operations.remove import finish_removals, remove
+from django_ojs.operations import audit
+from django_ojs.operations.verbs import cancel
+from django_ojs.queues import defaults
+from django_ojs.queues.configuration import configure, document
+from django_ojs.queues.deletion import finish_removals, remove
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
@@ -31,7 +31,7 @@ def _anonymous(settings: Any) -> None:
 
 
 def make(queue: str = "q", type: str = "a.b", **fields: Any) -> Any:
-    queues.forget()
+    defaults.forget()
     return push([{"type": type, "args": [], "queue": queue, **fields}])[0].row
 
 
@@ -101,7 +101,7 @@ class TestAdmission:
     def test_a_draining_queue_delivers_and_takes_nothing(self) -> None:
         make()
         configure("q", {"draining": True})
-        queues.forget()
+        defaults.forget()
         with pytest.raises(QueuePaused):
             make()
         assert len(fetch(["q"])) == 1
@@ -153,7 +153,7 @@ class TestRemoval:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def slip_in(*args: Any) -> None:
-            queues._remember({"q": queues.PLAIN}, "default")  # as a process that looked at the queue a moment ago
+            defaults._remember({"q": defaults.PLAIN}, "default")  # as a process that looked at the queue a moment ago
             push([{"type": "a.b", "args": [], "queue": "q"}])
 
         configure("q", {})

@@ -13,21 +13,17 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
 from django_ojs.models import CountDelta, Job, QueueCount, QueueMinute
-from django_ojs.operations import counts, history
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.activate import activate
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.delete import delete
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
 from django_ojs.operations.requeue import requeue
-from django_ojs.operations.rescue import rescue_dead_workers
-from django_ojs.operations.retry import retry
+from django_ojs.operations.verbs import activate, cancel, delete, retry
 from django_ojs.states import State, Verb
+from django_ojs.statistics import counters, history
+from django_ojs.workers.dead import rescue_dead_workers
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
@@ -67,7 +63,7 @@ def test_every_verb_keeps_the_counts_exact(frozen_clock: Any) -> None:
         lambda: fail([Failure(job, {"message": "no", "code": "DISCARD"}) for job in some()]),
         lambda: cancel(some()), lambda: activate(some()), lambda: requeue(some()), lambda: retry(some()),
         lambda: retry(some(), override={"queue": "b"}), lambda: delete(some()), rescue_dead_workers,
-        lambda: (frozen_clock.advance(seconds=3), settle()), lambda: counts.fold(limit=chance.randint(1, 9)),
+        lambda: (frozen_clock.advance(seconds=3), settle()), lambda: counters.fold(limit=chance.randint(1, 9)),
         lambda: (frozen_clock.advance(days=8), prune(batch=3)),
     ]  # fmt: skip
     for step in range(250):
@@ -82,7 +78,7 @@ def test_every_verb_keeps_the_counts_exact(frozen_clock: Any) -> None:
         if step % 10 == 9:
             assert_exact()
     assert_exact()
-    seen = {state for found in counts.count_all().values() for state, n in found.states.items() if n}
+    seen = {state for found in counters.count_all().values() for state, n in found.states.items() if n}
     assert len(seen) >= 5, "the walk went nowhere"
 
 
@@ -91,9 +87,9 @@ def test_folding_changes_no_number_and_leaves_nothing(frozen_clock: Any) -> None
     fetch(["q"], count=4)
     frozen_clock.advance(seconds=2)
     ack([Ack(job) for job in ids[:2]])
-    before = counts.count("q")
-    while counts.fold(limit=1):
-        assert counts.count("q") == before
+    before = counters.count("q")
+    while counters.fold(limit=1):
+        assert counters.count("q") == before
     assert not CountDelta.objects.exists()
     assert before.states == dict.fromkeys(map(str, State), 0) | {"available": 3, "active": 2, "completed": 2}
     assert (before.total, before.depth) == (7, 5)
@@ -106,7 +102,7 @@ def test_minutes_tell_what_was_done(frozen_clock: Any) -> None:
     frozen_clock.advance(seconds=1)
     ack([Ack(first), Ack(second)])
     fail([Failure(third, {"message": "no"})])
-    counts.fold()
+    counters.fold()
     (minute,) = QueueMinute.objects.all()
     assert (minute.started, minute.completed, minute.failed) == (3, 2, 1)
     assert (minute.wait_ms, minute.run_ms) == (12_000, 2_000)
@@ -120,7 +116,7 @@ def test_expiry_is_no_failure_and_a_revival_takes_nothing_back(frozen_clock: Any
     settle()
     (job,) = Job.objects.values_list("pk", flat=True)
     retry([job])
-    counts.fold()
+    counters.fold()
     assert not QueueMinute.objects.filter(failed__gt=0).exists()
     assert_exact()
 
@@ -128,15 +124,15 @@ def test_expiry_is_no_failure_and_a_revival_takes_nothing_back(frozen_clock: Any
 def test_transition_counts_too() -> None:
     jobs(3)
     Job.objects.all().transition(Verb.CANCEL, State.CANCELLED, finished_at=clock.now())
-    assert counts.count("q").states["cancelled"] == 3
+    assert counters.count("q").states["cancelled"] == 3
     assert_exact()
 
 
 def test_one_statement_reads_one_queue_or_all() -> None:
     jobs(3, "a")
     jobs(3, "b")
-    counts.fold(limit=1)
-    for read in (lambda: counts.count("a"), counts.count_all):
+    counters.fold(limit=1)
+    for read in (lambda: counters.count("a"), counters.count_all):
         with CaptureQueriesContext(connection) as captured:
             read()
         assert sum("sum(" in query["sql"] for query in captured) == 1
@@ -147,16 +143,16 @@ def test_one_statement_reads_one_queue_or_all() -> None:
 def test_a_million_jobs_are_counted_from_few_rows() -> None:
     QueueCount.objects.create(queue="big", available=700_000, completed=300_000)
     CountDelta.objects.bulk_create(
-        CountDelta(queue="big", at=clock.now(), available=-1, active=1) for _ in range(counts.FOLD_BATCH)
+        CountDelta(queue="big", at=clock.now(), available=-1, active=1) for _ in range(counters.FOLD_BATCH)
     )
-    found = counts.count("big")
+    found = counters.count("big")
     assert (found.states["available"], found.states["active"]) == (695_000, 5_000)
 
 
 def test_a_reader_folds_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "TOO_MANY", 10)
-    monkeypatch.setattr(counts, "FOLD_BATCH", 5)
+    monkeypatch.setattr(counters, "TOO_MANY", 10)
+    monkeypatch.setattr(counters, "FOLD_BATCH", 5)
     for _ in range(12):
         jobs(1)
-    assert counts.count("q").total == 12
+    assert counters.count("q").total == 12
     assert CountDelta.objects.count() < 12

@@ -12,16 +12,15 @@ from django.db import connection
 
 from django_ojs import clock
 from django_ojs.events import order
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
 from django_ojs.models import QueueHour, QueueMinute, QueueTraffic
-from django_ojs.operations import counts, dispatching, history, metrics, overview
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.history import HOUR, Point
-from django_ojs.operations.pause import pause
-from django_ojs.operations.push import push
-from django_ojs.operations.queues import ensure
-from django_ojs.policies import sketch
+from django_ojs.queues import shares as dispatching
+from django_ojs.queues.configuration import pause
+from django_ojs.queues.defaults import ensure
+from django_ojs.statistics import counters, eventcounts, history, latency, percentiles
+from django_ojs.statistics.history import HOUR, Point
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
@@ -30,8 +29,8 @@ MINUTE, DAY = dt.timedelta(minutes=1), dt.timedelta(days=1)
 
 def count(*, fold: bool = True) -> None:
     order.catch_up("default")
-    metrics.catch_up("default")
-    while fold and counts.fold():
+    eventcounts.catch_up("default")
+    while fold and counters.fold():
         pass
 
 
@@ -74,12 +73,12 @@ def test_a_minute_tells_what_came_and_how_long_it_waited(full_hour: Any, fold: b
     assert [point.started for point in points] == [3, 0, 0]
     first = points[0]
     assert (first.enqueued, first.completed, first.failed, first.wait_ms, first.run_ms) == (3, 2, 1, 6000, 2000)
-    assert first.percentiles(0.5, 0.99) == [pytest.approx(2000, rel=sketch.ERROR)] * 2
+    assert first.percentiles(0.5, 0.99) == [pytest.approx(2000, rel=percentiles.ERROR)] * 2
     assert points[1].percentiles(0.5) == [None]
     (both, *_) = past(MINUTE, 2 * MINUTE)
     assert (both.enqueued, both.started) == (4, 4)
     assert both.percentiles(0.5, 1.0) == [
-        pytest.approx(2000, rel=sketch.ERROR), pytest.approx(10_000, rel=sketch.ERROR),
+        pytest.approx(2000, rel=percentiles.ERROR), pytest.approx(10_000, rel=percentiles.ERROR),
     ]  # fmt: skip
 
 
@@ -87,7 +86,7 @@ def test_counting_in_any_portions_counts_each_event_once(full_hour: Any) -> None
     for queue in ("a", "b"):
         work(4, queue, wait=1, clock=full_hour)
         order.catch_up("default")
-        while metrics.count(limit=3):
+        while eventcounts.count(limit=3):
             pass
     count()
     assert sums(past(MINUTE, 5 * MINUTE))[0] == 8
@@ -178,15 +177,15 @@ def test_waits_of_queues_are_those_of_all_that_was_started_lately(full_hour: Any
     work(20, "q", wait=1, clock=full_hour)
     work(1, "q", wait=100, clock=full_hour)
     count()
-    found = overview.waits(["q", "none"])
+    found = latency.waits(["q", "none"])
     assert found.keys() == {"q"}
-    assert found["q"]["p50"] == pytest.approx(1000, rel=sketch.ERROR)
-    assert found["q"]["p99"] == pytest.approx(100_000, rel=sketch.ERROR)
-    assert overview.enqueued_per_minute(["q"]) == pytest.approx(21 / (5 + 43 / 60), abs=0.01)
+    assert found["q"]["p50"] == pytest.approx(1000, rel=percentiles.ERROR)
+    assert found["q"]["p99"] == pytest.approx(100_000, rel=percentiles.ERROR)
+    assert latency.enqueued_per_minute(["q"]) == pytest.approx(21 / (5 + 43 / 60), abs=0.01)
     full_hour.advance(minutes=10)
-    assert overview.waits(["q"]) == {}
+    assert latency.waits(["q"]) == {}
     settings.OJS = {"METRICS": False}
-    assert overview.enqueued_per_minute() is None
+    assert latency.enqueued_per_minute() is None
 
 
 def test_dispatching_tells_shares_and_who_starves(full_hour: Any) -> None:

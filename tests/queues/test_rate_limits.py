@@ -12,20 +12,20 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
+from django_ojs.cron import overlap
 from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail_one
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
+from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
-from django_ojs.operations import cronruns, limits, queues
-from django_ojs.operations.ack import Ack, ack, ack_one
-from django_ojs.operations.configure import configure
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.pause import pause
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
 from django_ojs.policies import ratelimit
 from django_ojs.policies.ratelimit import RatePolicy, Window
+from django_ojs.queues import defaults
+from django_ojs.queues.configuration import configure, pause
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
@@ -138,10 +138,10 @@ class TestConcurrency:
         make(2, "a", type="slow.thing")
         make(2, "b", type="slow.thing")
         free = make(1, "b", type="fast.thing")
-        limits.override("type:slow.thing", {"concurrency": 1})
+        ratelimits.override("type:slow.thing", {"concurrency": 1})
         assert len(fetch(["a", "b"], count=9)) == 2
         assert Job.objects.get(pk=free[0]).state == "active"
-        limits.clear_override("type:slow.thing")
+        ratelimits.clear_override("type:slow.thing")
         assert len(fetch(["a", "b"], count=9)) == 3
         assert not Queue.objects.get(name="_default").limited
 
@@ -212,7 +212,7 @@ class TestThrottle:
         assert (claim(5), claim(5)) == (plain, [])
         frozen_clock.advance(seconds=1.5)
         assert len(claim(5)) == 1
-        assert limits.inspect("queue:q")["throttle"]["limit"] == 1
+        assert ratelimits.inspect("queue:q")["throttle"]["limit"] == 1
 
     def test_what_an_operator_set_is_not_replaced_by_a_job(self) -> None:
         configure("q", {"rate_limit": {"limit": 5, "period": "PT1M"}})
@@ -252,7 +252,7 @@ class TestDynamic:
         fail_one(Failure(first, {"message": "429", "rate_limit_until": until}))
         frozen_clock.advance(minutes=4)
         assert claim() == []
-        assert "blocked_until" in limits.inspect("k")
+        assert "blocked_until" in ratelimits.inspect("k")
         frozen_clock.advance(minutes=2)
         assert set(claim()) == {first, second}
         (event,) = log.read(types=["rate_limit.dynamic_adjusted"]).events
@@ -270,7 +270,7 @@ class TestOverride:
     def test_it_replaces_what_jobs_and_queue_say_until_it_ends(self, frozen_clock: Any) -> None:
         make(5, rate_limit={"key": "k", "concurrency": 1})
         until = (clock.now() + dt.timedelta(minutes=5)).isoformat()
-        limits.override("k", {"concurrency": 3, "expires_at": until})
+        ratelimits.override("k", {"concurrency": 3, "expires_at": until})
         assert len(claim(9)) == 3
         frozen_clock.advance(minutes=6)
         assert claim(9) == []
@@ -280,12 +280,12 @@ class TestOverride:
     @pytest.mark.parametrize("given", [{}, {"concurrency": "x"}, {"expires_at": "2026-01-01"}, {"limit": 5}])
     def test_nonsense_is_refused(self, given: Any) -> None:
         with pytest.raises(InvalidRequest):
-            limits.override("k", given)
+            ratelimits.override("k", given)
         assert not RateLimit.objects.exists()
 
     def test_what_nobody_named_cannot_be_cleared(self) -> None:
         with pytest.raises(NotFound):
-            limits.clear_override("k")
+            ratelimits.clear_override("k")
 
     def test_keys_that_differ_in_case_are_two(self) -> None:
         make(1, rate_limit={"key": "Key", "concurrency": 1})
@@ -309,8 +309,8 @@ class TestEvents:
 class TestCost:
     def test_jobs_without_limits_pay_nothing_and_limited_ones_a_constant(self) -> None:
         def cost(count: int) -> int:
-            queues.forget()
-            cronruns.forget()
+            defaults.forget()
+            overlap.forget()
             with CaptureQueriesContext(connection) as captured:
                 assert len(claim(count)) == count
             return len(captured)
@@ -323,8 +323,8 @@ class TestCost:
         make(200, "r", rate_limit={"key": "r", "concurrency": 500})
         costs = []
         for count in (10, 90):
-            queues.forget()
-            cronruns.forget()
+            defaults.forget()
+            overlap.forget()
             with CaptureQueriesContext(connection) as captured:
                 assert len(claim(count, "r")) == count
             costs.append(len(captured))

@@ -10,22 +10,21 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
+from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Worker
-from django_ojs.operations import limits, queues
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.beat import Beat, beat
-from django_ojs.operations.bury import bury
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.configure import configure
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
-from django_ojs.operations.remove import remove
 from django_ojs.operations.requeue import requeue
-from django_ojs.operations.rescue import rescue_dead_workers
+from django_ojs.operations.verbs import cancel
+from django_ojs.queues import defaults
+from django_ojs.queues.configuration import configure
+from django_ojs.queues.deletion import remove
 from django_ojs.waking import CHANNEL, identity, wake_workers, woken_here
-from django_ojs.worker.waker import Listener
+from django_ojs.worker.wakeup import Listener
+from django_ojs.workers.dead import hand_back, rescue_dead_workers
+from django_ojs.workers.heartbeat import Beat, beat
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
@@ -40,7 +39,7 @@ def make(count: int = 2, **fields: Any) -> None:
 @pytest.fixture
 def found() -> Iterator[list[Any]]:
     """What a worker of this process that waits gets when it is woken; None for each time when nothing was there."""
-    queues.forget()
+    defaults.forget()
     claims: list[Any] = []
 
     def look() -> None:
@@ -67,7 +66,7 @@ def _by_template() -> None:
 
 def _by_type() -> None:
     make()
-    limits.override("type:a.b", {"concurrency": 1})
+    ratelimits.override("type:a.b", {"concurrency": 1})
 
 
 ENDS: dict[str, Callable[[Any, FrozenClock], Any]] = {
@@ -77,7 +76,7 @@ ENDS: dict[str, Callable[[Any, FrozenClock], Any]] = {
     "snooze": lambda job, time: fail([Failure(job, snooze_ms=3_600_000)]),
     "requeue": lambda job, time: requeue([job]),
     "cancel": lambda job, time: cancel([job]),
-    "burial": lambda job, time: bury("works"),
+    "burial": lambda job, time: hand_back("works"),
     "timeout": lambda job, time: (time.advance(days=1), settle()),
     "death": lambda job, time: (time.advance(hours=1), rescue_dead_workers()),
 }

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_ojs.events import ids
-from django_ojs.operations.push import push
+from django_ojs.jobs.push import push
 from django_ojs.realtime.streams import Item, Stream
 
 PATIENCE = 60.0

@@ -31,10 +31,19 @@ from django.core import checks
 from django_ojs.realtime import hub
 from django_ojs.realtime.asgi import application
 from django_ojs.http import manifest
-http = object()
-assert application(http) is http
+import asyncio
+said = []
+async def http(scope, receive, send):
+    said.append(scope["type"])
+async def receive():
+    return {"type": "websocket.connect"}
+async def send(message):
+    said.append(message)
+for kind in ("http", "lifespan", "websocket"):
+    asyncio.run(application(http)({"type": kind}, receive, send))
+assert said == ["http", "lifespan", {"type": "websocket.close"}], said
 assert manifest.TRANSPORTS == ["http-polling"], manifest.TRANSPORTS
-assert "ojs.W003" in {message.id for message in checks.run_checks()}
+assert "django_ojs.W003" in {message.id for message in checks.run_checks()}
 """
 
 

@@ -13,8 +13,8 @@ from django.db import OperationalError, connection
 from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Event, EventLog
-from django_ojs.operations.fetch import fetch
 from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime import reading
 from django_ojs.realtime.hub import Hub

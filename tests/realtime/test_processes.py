@@ -21,9 +21,9 @@ from django.db import connection, connections
 from websockets.asyncio.client import ClientConnection, connect
 
 from django_ojs.events import log
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.push import push
 from tests.operations.test_event_order import OpenTransaction
 from tests.realtime.conftest import do, enqueue
 

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from django_ojs.events import log
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.activate import activate
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
-from django_ojs.operations.retry import retry
+from django_ojs.events import described, log, newest
+from django_ojs.events.filters import Filter
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
+from django_ojs.operations.verbs import activate, cancel, retry
 from django_ojs.policies.durations import format_instant
-from django_ojs.realtime import transitions
 
 pytestmark = pytest.mark.django_db
 
@@ -31,8 +28,8 @@ def job(**options: Any) -> Any:
 
 
 def changes() -> list[tuple[str, str]]:
-    found = [transitions.payload(event) for event in log.read(types=["*", "job.stalled"], limit=1000).events]
-    return [(entry["from"], entry["to"]) for entry in found if entry is not None]
+    found = log.read(types=["job.state_changed"], limit=1000).events
+    return [(event["data"]["from"], event["data"]["to"]) for event in found]
 
 
 def claim(**options: Any) -> Any:
@@ -93,14 +90,40 @@ def test_a_lost_worker(frozen_clock: Any, settings: Any) -> None:
     ]  # fmt: skip
 
 
-def test_the_flat_object_carries_the_id_of_its_event() -> None:
+def test_a_change_is_a_whole_event_with_an_id_of_its_own() -> None:
     job_id = job(queue="mail")
     (event,) = log.read().events
-    changed = transitions.state_changed(event)
-    assert changed is not None
-    assert (changed["id"], changed["type"]) == (event["id"], "job.state_changed")
+    (changed,) = log.read(types=["job.state_changed"]).events
+    assert changed["id"] != event["id"]
+    assert changed == {**event, "id": changed["id"], "type": "job.state_changed", "data": changed["data"]}
     assert changed["data"] == {
-        "job_id": str(job_id), "queue": "mail", "type": "a.b", "from": "", "to": "available",
-        "timestamp": event["time"],
+        "job_id": str(job_id), "queue": "mail", "type": "a.b", "job_type": "a.b", "state": "available", "attempt": 0,
+        "timestamp": event["time"], "from": "", "to": "available",
     }  # fmt: skip
     assert "from" not in event["data"]
+    assert described.deviations(
+        "job.state_changed", {name: value for name, value in changed["data"].items() if name not in event["data"]}
+    ) == []  # fmt: skip
+
+
+def test_a_reader_of_changes_and_events_loses_and_repeats_none_wherever_it_is_cut_off() -> None:
+    """Each id is a cursor of its own: who stops between a change and its event goes on with the event."""
+    job()
+    ack([Ack(claim()["id"])])
+    types = ["job.*", "job.state_changed"]
+    whole = log.read(types=types).events
+    assert [event["type"] for event in whole] == [
+        "job.state_changed", "job.enqueued", "job.state_changed", "job.started", "job.state_changed", "job.completed"
+    ]  # fmt: skip
+    assert len({event["id"] for event in whole}) == len(whole)
+    for number, event in enumerate(whole, 1):
+        assert log.read(types=types, after=event["id"]).events == whole[number:]
+    for limit in (1, 2, 3, 5):
+        found, cursor, more = [], None, True
+        while more:
+            page = log.read(types=types, after=cursor, limit=limit)
+            assert len(page.events) <= limit
+            found += page.events
+            cursor, more = page.cursor, page.has_more
+        assert found == whole
+    assert newest.page(Filter(types=tuple(types))).events == whole[::-1]

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from django_ojs.cron import schedules
+from django_ojs.cron.fire import tick
 from django_ojs.models import CronRun, CronSchedule, Event, Job, Lease
-from django_ojs.operations import cron, queues
-from django_ojs.operations.crontick import tick
+from django_ojs.queues import defaults
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -27,7 +28,7 @@ MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 @pytest.fixture
 def start(child_environment: dict[str, str]) -> Iterator[Start]:
     """`start("-m", "tests.scheduler.ticker")`: Python with these arguments, once it has said its first line."""
-    queues.forget()
+    defaults.forget()
     environment = {name: value for name, value in child_environment.items() if name != "PYTEST_XDIST_WORKER"}
     started: list[subprocess.Popen[str]] = []
 
@@ -54,7 +55,7 @@ def eventually(predicate: Callable[[], Any], timeout: float = 90.0) -> None:
 
 
 def every_second(name: str, **members: Any) -> None:
-    cron.register({"name": name, "cron": "* * * * * *", "type": "a.b", "overlap_policy": "allow", **members})
+    schedules.register({"name": name, "cron": "* * * * * *", "type": "a.b", "overlap_policy": "allow", **members})
 
 
 def check_all_ticks(names: list[str]) -> None:
@@ -62,7 +63,7 @@ def check_all_ticks(names: list[str]) -> None:
     for name in names:
         nominal = list(CronRun.objects.filter(name=name).order_by("id").values_list("scheduled_at", flat=True))
         assert max(Counter(nominal).values()) == 1
-        schedule = cron.get(name)
+        schedule = schedules.get(name)
         made = [job for job in Job.objects.all() if job.meta["cron_name"] == name]
         events = [e for e in Event.objects.filter(type="cron.triggered", subject=name) if e.data]
         assert schedule.run_count == len(made) == len(events) == len(nominal)
@@ -85,13 +86,13 @@ def test_many_that_tick_without_a_lease_fire_each_tick_once(start: Start) -> Non
 def test_schedulers_take_over_from_one_that_is_killed(start: Start) -> None:
     every_second("a")
     schedulers = {str(p.pid): p for p in (start(MANAGE, "ojs_scheduler") for _ in range(3))}
-    eventually(lambda: cron.get("a").run_count >= 2)
+    eventually(lambda: schedules.get("a").run_count >= 2)
     leader = Lease.objects.get(name="scheduler").holder
     victim = schedulers[leader.split(":")[1]]
     victim.kill()
     victim.wait()
-    killed_at = cron.get("a").run_count
-    eventually(lambda: cron.get("a").run_count >= killed_at + 2)
+    killed_at = schedules.get("a").run_count
+    eventually(lambda: schedules.get("a").run_count >= killed_at + 2)
     assert Lease.objects.get(name="scheduler").holder != leader
     check_all_ticks(["a"])
 
@@ -117,7 +118,7 @@ def test_a_tick_is_within_a_second_of_its_time(start: Start) -> None:
     """The scheduler sleeps until the tick is due, so it is far less under normal load."""
     every_second("a")
     start(MANAGE, "ojs_scheduler")
-    eventually(lambda: cron.get("a").run_count >= 4)
+    eventually(lambda: schedules.get("a").run_count >= 4)
     late = [run.triggered_at - run.scheduled_at for run in CronRun.objects.order_by("id")[1:]]
     assert min(late).total_seconds() >= 0
     assert max(late).total_seconds() < 1

@@ -9,8 +9,8 @@ import pytest
 from django.db.models import QuerySet
 
 from django_ojs.models import Lease
-from django_ojs.scheduler import lease as lease_module
-from django_ojs.scheduler.lease import LEASE_SECONDS, Leadership
+from django_ojs.scheduler import scheduler as lease_module
+from django_ojs.scheduler.scheduler import LEASE_SECONDS, Leadership
 
 pytestmark = pytest.mark.django_db
 

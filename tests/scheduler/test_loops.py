@@ -10,12 +10,12 @@ import pytest
 
 from django_ojs import clock, enqueue
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import IdempotencyKey, Job, Worker
-from django_ojs.operations import queues
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
+from django_ojs.queues import defaults
 from django_ojs.registry import registry
-from django_ojs.scheduler.loops import OrderEvents, Prune, Rescue, Settle, Unserved
+from django_ojs.scheduler.duties import OrderEvents, Prune, Rescue, Settle, Unserved
+from django_ojs.workers.registration import register
 
 pytestmark = pytest.mark.django_db
 
@@ -24,7 +24,7 @@ USING = "default"
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Any:
-    queues.forget()
+    defaults.forget()
     with registry.isolated():
         yield
 
@@ -45,7 +45,7 @@ def test_settle_sleeps_until_the_next_due_instant_and_never_longer_than_100_ms(f
 def test_settle_does_not_spin_when_what_is_due_is_locked_by_another(frozen_clock: Any, monkeypatch: Any) -> None:
     enqueue("a.b", delay=1)
     frozen_clock.advance(seconds=2)
-    monkeypatch.setattr("django_ojs.scheduler.loops.settle", lambda **kwargs: 0)
+    monkeypatch.setattr("django_ojs.scheduler.duties.settle", lambda **kwargs: 0)
     assert Settle().run_once(USING) == 0.1
 
 
@@ -81,7 +81,7 @@ def test_dead_workers_are_rescued(frozen_clock: Any, caplog: pytest.LogCaptureFi
     rescue.run_once(USING)
     assert handle.refresh().state == "available"
     assert not Worker.objects.exists()
-    assert "Took 1 jobs back" in caplog.text
+    assert "Took 1 job back" in caplog.text
 
 
 def test_pruning_goes_on_while_batches_are_full(frozen_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +108,13 @@ def test_types_that_nobody_serves_are_warned_about_once(caplog: pytest.LogCaptur
         assert not caplog.records, "workers that start with it are not known yet"
         unserved.run_once(USING)
         unserved.run_once(USING)
-    assert [record.getMessage() for record in caplog.records] == [
-        "1 jobs of type orphan.type wait, and no worker serves it."
+    assert sorted((record.getMessage() for record in caplog.records), reverse=True) == [
+        "1 job of type orphan.type waits, and no worker serves it.",
+        "1 job in the queue default waits, and no worker serves it.",
     ]
-    register("w", {"job_types": ["orphan.type"]})
+    register("w", {"job_types": ["orphan.type"], "queues": ["default"]})
     unserved.run_once(USING)
     Worker.objects.all().delete()
     caplog.clear()
     unserved.run_once(USING)
-    assert len(caplog.records) == 1, "it was served in between, so it is news again"
+    assert len(caplog.records) == 2, "it was served in between, so it is news again"

@@ -11,18 +11,17 @@ from django.db import OperationalError
 
 from django_ojs import enqueue
 from django_ojs.models import Lease
-from django_ojs.operations import queues
+from django_ojs.queues import defaults
 from django_ojs.registry import registry
 from django_ojs.scheduler import outage as outage_module
-from django_ojs.scheduler.looper import Looper
 from django_ojs.scheduler.outage import Outage
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.scheduler.service import Service
+from django_ojs.scheduler.service import DutyThread, Service
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
-    queues.forget()
+    defaults.forget()
     with registry.isolated():
         yield
 
@@ -43,31 +42,31 @@ class Duty:
 
 def test_each_duty_is_done_when_it_asked_to_be() -> None:
     often, seldom = Duty("often"), Duty("seldom", every=60)
-    looper = Looper("test", [often, seldom], "default")
-    pauses = [looper.run_once() for _ in range(3)]
+    thread = DutyThread("test", [often, seldom], "default")
+    pauses = [thread.run_once() for _ in range(3)]
     assert (often.calls, seldom.calls) == (3, 1)
     assert pauses == [0.0, 0.0, 0.0]
 
 
 def test_a_duty_that_fails_does_not_stop_the_others_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     broken, sound = Duty("broken", LookupError("a fault of ours")), Duty("sound")
-    looper = Looper("test", [broken, sound], "default")
-    looper.run_once()
-    looper.run_once()
+    thread = DutyThread("test", [broken, sound], "default")
+    thread.run_once()
+    thread.run_once()
     assert (broken.calls, sound.calls) == (1, 2)
     assert "The scheduler's duty 'broken' failed; the next try is in 1 s." in caplog.text
     assert "a fault of ours" in caplog.text
-    looper._due["broken"] = 0.0
-    looper.run_once()
+    thread._due["broken"] = 0.0
+    thread.run_once()
     assert broken.calls == 2
-    assert looper._faults["broken"] == 0
+    assert thread._faults["broken"] == 0
 
 
 def test_a_duty_waits_for_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage_module, "outage", Outage())
     monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
     duty = Duty("duty", OperationalError("gone"), OperationalError("gone"))
-    Looper("test", [duty], "default").run_once()
+    DutyThread("test", [duty], "default").run_once()
     assert duty.calls == 3
 
 
@@ -80,12 +79,12 @@ def test_whoever_does_not_lead_does_nothing() -> None:
             return super().run_once(using)
 
     duty = Note()
-    looper = Looper("test", [duty], "default", leads.is_set)
-    looper.start()
+    thread = DutyThread("test", [duty], "default", leads.is_set)
+    thread.start()
     assert not done.wait(0.05)
     leads.set()
     assert done.wait(10)
-    assert looper.stop(10)
+    assert thread.stop(10)
 
 
 @pytest.mark.django_db(transaction=True)

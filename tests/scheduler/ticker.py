@@ -17,7 +17,7 @@ django.setup()
 
 from django.db import connection  # noqa: E402
 
-from django_ojs.operations import crontick  # noqa: E402
+from django_ojs.cron import fire  # noqa: E402
 
 
 def stall(folder: Path, point: str) -> None:
@@ -31,19 +31,19 @@ def stall(folder: Path, point: str) -> None:
 
     match point:
         case "push":
-            crontick.push = stop  # type: ignore[assignment]
+            fire.push = stop  # type: ignore[assignment]
         case "note":
-            crontick.cronruns.note = stop  # type: ignore[assignment]
+            fire.overlap.note = stop  # type: ignore[assignment]
         case "log":
-            crontick.log = Log  # type: ignore[assignment]
+            fire.log = Log  # type: ignore[assignment]
         case "commit":
-            push = crontick.push
+            push = fire.push
 
             def pushing(*args: Any, **kwargs: Any) -> Any:
                 connection.commit = stop
                 return push(*args, **kwargs)
 
-            crontick.push = pushing
+            fire.push = pushing
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         stall(Path(sys.argv[1]), sys.argv[2])
     print("ready", flush=True)
     while True:
-        crontick.tick()
+        fire.tick()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from django_ojs import enqueue, get_job, job, testing
+from django_ojs.jobs.prune import prune
 from django_ojs.models import Event, Job
-from django_ojs.operations.prune import prune
 from django_ojs.registry import Registry, registry
 from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskResult, TaskFailed
 from tests.conftest import FrozenClock
@@ -681,9 +681,8 @@ def test_a_broken_receiver_of_enqueued_is_the_callers_and_takes_its_job_back(tra
 
 
 def test_a_worker_in_another_language_runs_tasks(handlers: Registry) -> None:
-    from django_ojs.operations.ack import Ack, ack_one
-    from django_ojs.operations.fail import Failure, fail_one
-    from django_ojs.operations.fetch import fetch
+    from django_ojs.jobs.fetch import fetch
+    from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 
     good, bad = tasks.add.enqueue(1, b=2), tasks.add.enqueue(3)
     for row in fetch(["default"], count=2, worker_id="go-1"):

@@ -19,7 +19,7 @@ from django_ojs import enqueue, job
 from django_ojs.models import Job
 from django_ojs.registry import InvalidHandler, Registry, registry
 from django_ojs.tasks import checks, discovery
-from django_ojs.tasks.naming import from_path
+from django_ojs.tasks.task import from_path
 from tests.tasks.api import InvalidTask, task, task_backends
 from tests.tasks.app import tasks
 from tests.worker.conftest import WorkerThread
@@ -199,12 +199,12 @@ def test_a_library_that_uses_the_backport_works_beside_djangos_own(handlers: Reg
 
 def found(settings: Any, **params: Any) -> list[Any]:
     settings.TASKS = {"default": {"BACKEND": OURS, **params}}
-    return [problem for problem in run_checks() if str(problem.id).startswith("ojs.")]
+    return [problem for problem in run_checks() if str(problem.id).startswith("django_ojs.")]
 
 
 def test_e201_a_queue_that_ojs_does_not_allow(settings: Any) -> None:
     problems = found(settings, QUEUES=["default", "high_priority", "Mail"])
-    assert [problem.id for problem in problems] == ["ojs.E201", "ojs.E201"]
+    assert [problem.id for problem in problems] == ["django_ojs.E201", "django_ojs.E201"]
     assert "'high_priority'" in problems[1].msg
     assert found(settings, QUEUES=["default", "high-priority", "v1.mail"]) == []
 
@@ -220,19 +220,19 @@ def test_e201_a_queue_that_ojs_does_not_allow(settings: Any) -> None:
 )
 def test_e202_options_that_cannot_be(settings: Any, options: dict[str, Any]) -> None:
     (problem,) = found(settings, OPTIONS=options)
-    assert (problem.id, bool(problem.hint)) == ("ojs.E202", True)
+    assert (problem.id, bool(problem.hint)) == ("django_ojs.E202", True)
 
 
 @pytest.mark.parametrize("modules", ["shop.emails", ["shop.does_not_exist"], [5]])
 def test_e004_a_module_that_cannot_be_imported(undiscovered: Registry, settings: Any, modules: Any) -> None:
     (problem,) = found(settings, OPTIONS={"modules": modules})
-    assert problem.id == "ojs.E004"
+    assert problem.id == "django_ojs.E004"
     assert str(modules) in problem.msg
 
 
 def test_w201_an_option_of_another_backend(settings: Any) -> None:
     (problem,) = found(settings, OPTIONS={"max_attempt": 3, "modules": ["tests.tasks.app.tasks"]})
-    assert (problem.id, problem.hint) == ("ojs.W201", "Did you mean 'max_attempts'?")
+    assert (problem.id, problem.hint) == ("django_ojs.W201", "Did you mean 'max_attempts'?")
 
 
 def test_e203_and_w203_the_api_is_there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +241,13 @@ def test_e203_and_w203_the_api_is_there(settings: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(checks, "available", lambda: False)
     assert list(checks.check_home()) == []
     settings.TASKS = {"default": {"BACKEND": OURS}}
-    assert [problem.id for problem in checks.check_home()] == ["ojs.E203"]
+    assert [problem.id for problem in checks.check_home()] == ["django_ojs.E203"]
 
 
 @pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has the framework itself")
 def test_w203_the_backport_is_no_app(settings: Any) -> None:
     settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if name != "django_tasks"]
-    assert [problem.id for problem in checks.check_home()] == ["ojs.W203"]
+    assert [problem.id for problem in checks.check_home()] == ["django_ojs.W203"]
 
 
 @pytest.mark.django_db
@@ -257,7 +257,7 @@ def test_w202_jobs_that_nobody_runs(handlers: Registry) -> None:
         enqueue("shop.tasks.renamed")
     problems = checks.check_waiting(databases=["default"])
     assert [(problem.id, problem.msg) for problem in problems] == [
-        ("ojs.W202", "2 jobs of the type 'shop.tasks.renamed' wait, and nobody runs them.")
+        ("django_ojs.W202", "2 jobs of the type 'shop.tasks.renamed' wait, and no worker runs them.")
     ]
     assert checks.check_waiting(databases=[]) == []
     Job.objects.filter(type="shop.tasks.renamed").delete()

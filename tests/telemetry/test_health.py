@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -103,3 +104,8 @@ def test_a_traceparent_survives_enqueue_and_fetch(api: Any) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     job = api.push(meta={"traceparent": parent})
     assert job["meta"] == api.fetch()["meta"] == {"traceparent": parent}
+
+
+def test_the_latency_is_whole_milliseconds_for_clients_that_decode_an_integer(api: Any) -> None:
+    found = api.get("/health").content
+    assert re.search(rb'"latency_ms":\d+[,}]', found), found

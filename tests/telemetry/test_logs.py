@@ -13,15 +13,14 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from opentelemetry.sdk.trace import TracerProvider
 
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
+from django_ojs.client.context import COLUMNS
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
+from django_ojs.operations.verbs import cancel
 from django_ojs.telemetry import lifecycle
 from django_ojs.telemetry.logs import JSONFormatter
-from django_ojs.worker.context import COLUMNS
 from django_ojs.worker.logs import show_logs
 from tests.conftest import FrozenClock
 

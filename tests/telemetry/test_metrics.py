@@ -16,20 +16,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_ojs.events import order
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
 from django_ojs.models import Event, MetricPlace, MetricSeries, WebhookDelivery
-from django_ojs.operations import metrics, webhookcounts, webhooks
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel
-from django_ojs.operations.due import settle
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.prune import prune
-from django_ojs.operations.push import push
+from django_ojs.operations.verbs import cancel
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.telemetry import exposition, gather
+from django_ojs.statistics import eventcounts, webhookcounts
+from django_ojs.telemetry import collector, gather
 from django_ojs.telemetry.collector import OJSCollector
 from django_ojs.telemetry.families import Family, Sample
-from django_ojs.webhooks import definition
+from django_ojs.webhooks import definition, subscriptions
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -44,12 +43,12 @@ def job(**attributes: Any) -> dict[str, Any]:
 
 def count() -> None:
     order.catch_up("default")
-    metrics.catch_up("default")
+    eventcounts.catch_up("default")
 
 
 def scrape() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every sample of a scrape, as a reader of the text sees it."""
-    text = exposition.render(gather.gather())
+    text = collector.text()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -88,6 +87,7 @@ def claimed(clock: FrozenClock, number: int = 1, **attributes: Any) -> list[uuid
 def test_a_push_moves_enqueued_and_depth(frozen_clock: FrozenClock) -> None:
     assert moved(lambda: push([job(), job()])) == {
         "ojs_jobs_enqueued_total": 2, "ojs_job_enqueued_total": 2, "ojs_queue_depth": 2, "ojs_queue_jobs": 2,
+        "ojs_queue_unserved": 2,
     }  # fmt: skip
     assert value("ojs_jobs_enqueued_total", type="mail.send", **MAIL) == 2
     assert value("ojs_queue_depth", queue="mail", state="available") == 2
@@ -177,7 +177,7 @@ def test_nothing_is_counted_twice(frozen_clock: FrozenClock) -> None:
     push([job() for _ in range(5)])
     count()
     count()
-    assert metrics.count() == 0
+    assert eventcounts.count() == 0
     assert value("ojs_jobs_enqueued_total") == 5
 
 
@@ -185,7 +185,7 @@ def test_a_stretch_may_end_within_a_transaction() -> None:
     push([job() for _ in range(10)])
     order.catch_up("default")
     passes = 0
-    while metrics.count(limit=3):
+    while eventcounts.count(limit=3):
         passes += 1
     assert passes == 4
     assert value("ojs_jobs_enqueued_total") == 10
@@ -205,7 +205,7 @@ def test_a_counter_that_is_killed_has_done_nothing(monkeypatch: Any) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(transaction, "on_commit", die)  # the last thing before the commit
         with pytest.raises(Killed):
-            metrics.count()
+            eventcounts.count()
     assert MetricSeries.objects.count() == 0
     count()
     assert value("ojs_jobs_enqueued_total") == 5
@@ -216,14 +216,14 @@ import time
 import django
 django.setup()
 from django.db import transaction
-from django_ojs.operations import metrics
+from django_ojs.statistics import eventcounts
 
 def hang(*args, **kwargs):
     print("counted", flush=True)
     time.sleep(600)
 
 transaction.on_commit = hang
-metrics.count()
+eventcounts.count()
 """
 
 
@@ -254,7 +254,7 @@ def test_two_that_count_at_once_count_once() -> None:
     def work() -> None:
         try:
             start.wait(30)
-            while metrics.count(limit=20):
+            while eventcounts.count(limit=20):
                 pass
         except BaseException as error:  # noqa: BLE001 - told by the test below
             failures.append(error)
@@ -320,7 +320,7 @@ def test_the_scheduler_counts(frozen_clock: FrozenClock) -> None:
 
 def test_who_listens_is_told_what_was_counted(django_capture_on_commit_callbacks: Any, monkeypatch: Any) -> None:
     heard: list[Any] = []
-    monkeypatch.setattr(metrics, "listeners", [heard.extend])
+    monkeypatch.setattr(eventcounts, "listeners", [heard.extend])
     push([job(), job()])
     with django_capture_on_commit_callbacks(execute=True):
         count()
@@ -361,7 +361,7 @@ def test_a_scrape_costs_the_same_for_one_job_and_for_many(frozen_clock: FrozenCl
         push([job(queue=f"q{i % 7}") for i in range(number)])
         count()
         with CaptureQueriesContext(connection) as captured:
-            exposition.render(gather.gather())
+            collector.text()
         costs.append(len(captured))
     assert costs[0] == costs[1] <= 8
 
@@ -374,7 +374,7 @@ def test_counting_costs_the_same_for_one_event_and_for_many(frozen_clock: Frozen
         push([job() for _ in range(number)])
         order.catch_up("default")
         with CaptureQueriesContext(connection) as captured:
-            metrics.count()
+            eventcounts.count()
         costs.append(len(captured))
     assert costs[0] == costs[1] <= 13
 
@@ -413,7 +413,7 @@ def test_json_has_the_numbers_of_the_command_line(api: Any, frozen_clock: Frozen
     ack([Ack(ids[0])])
     count()
     Scheduler("test").run_once()
-    from django_ojs.operations.counts import fold
+    from django_ojs.statistics.counters import fold
 
     fold()
     body = api.get("/metrics").json()
@@ -446,15 +446,13 @@ def test_a_registry_shows_what_the_text_shows(frozen_clock: FrozenClock) -> None
     assert ours == theirs
 
 
-def test_labels_are_escaped() -> None:
-    family = Family("x", "gauge", 'a "b"\nc', [Sample({"l": 'quote " back \\ line\n'}, 1)])
-    (parsed,) = text_string_to_metric_families(exposition.render([family]))
-    assert parsed.samples[0].labels == {"l": 'quote " back \\ line\n'}
+ODD = 'quote " back \\ line\n'
 
 
 @pytest.fixture
 def _source() -> Iterator[None]:
-    gather.register("others", lambda using: [Family("others_count", "gauge", "", [Sample({}, 4)])])
+    odd = Family("odd", "gauge", 'a "b"\nc', [Sample({"l": ODD}, 1)])
+    gather.register("others", lambda using: [Family("others_count", "gauge", "", [Sample({}, 4)]), odd])
     yield
     gather.unregister("others")
 
@@ -462,6 +460,11 @@ def _source() -> Iterator[None]:
 @pytest.mark.usefixtures("_source")
 def test_other_parts_add_their_own() -> None:
     assert value("others_count") == 4
+
+
+@pytest.mark.usefixtures("_source")
+def test_labels_are_escaped() -> None:
+    assert value("odd", l=ODD) == 1
 
 
 # Webhooks
@@ -475,7 +478,9 @@ def test_webhooks_are_counted_by_event_type_and_outcome(api: Any) -> None:
     done = [tried("job.completed", "success", 7), tried("job.completed", "failed", 40),
             tried("job.completed", "success", 30, 3), tried("job.failed", "dead", 90_000, 6)]  # fmt: skip
     webhookcounts.count(done, "default")
-    webhooks.create(definition.parse({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"}))
+    subscriptions.create(
+        definition.parse({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"})
+    )
     text = api.get("/metrics", {"format": "prometheus"}).content.decode()
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -501,6 +506,6 @@ def test_a_scrape_costs_the_same_however_many_webhooks_were_sent() -> None:
     for number in (0, 40):
         webhookcounts.count([tried(f"job.x{i}", "success", 1) for i in range(number)], "default")
         with CaptureQueriesContext(connection) as captured:
-            exposition.render(gather.gather())
+            collector.text()
         costs.append(len(captured))
     assert costs[0] == costs[1]

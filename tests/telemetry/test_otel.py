@@ -14,16 +14,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from django_ojs.errors import InvalidPayload
 from django_ojs.events import order
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push, push_each
 from django_ojs.models import WebhookDelivery
-from django_ojs.operations import metrics, webhookcounts
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push, push_each
 from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.telemetry import export, otel, pushes
-from django_ojs.telemetry.deliveries import HELP
-from django_ojs.telemetry.families import COUNTERS, DURATION_S, GAUGES, TIMINGS
+from django_ojs.telemetry.families import COUNTERS, DURATION_S, GAUGES, TIMINGS, WEBHOOKS
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +49,7 @@ def leader(reader: InMemoryMetricReader) -> Iterator[Leader]:
     exported = export(leader, "default")
     yield leader
     exported.stop()
-    assert metrics.listeners == []
+    assert eventcounts.listeners == []
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
@@ -68,7 +66,7 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
 
 def count() -> None:
     order.catch_up("default")
-    metrics.catch_up("default")
+    eventcounts.catch_up("default")
 
 
 @pytest.mark.usefixtures("leader")
@@ -113,8 +111,8 @@ def test_every_metric_has_an_instrument_by_its_name(reader: InMemoryMetricReader
     count()
     names = {name for counter in COUNTERS for name in (counter.seed, counter.companion) if name}
     deliver()
-    webhooks = {f"ojs.webhook.{name}" for name in HELP}
-    assert set(points(reader)) == names | {timing.name for timing in TIMINGS} | set(GAUGES) | webhooks | {pushes.NAME}
+    timings = {timing.name for timing in TIMINGS}
+    assert set(points(reader)) == names | timings | set(GAUGES) | set(WEBHOOKS) | {pushes.NAME}
 
 
 def deliver() -> None:
@@ -201,7 +199,7 @@ def test_a_scheduler_exports_while_it_runs(reader: InMemoryMetricReader) -> None
     scheduler = Scheduler("test")
     scheduler.start()
     try:
-        assert len(metrics.listeners) == 1
+        assert len(eventcounts.listeners) == 1
     finally:
         scheduler.stop(30)
-    assert metrics.listeners == []
+    assert eventcounts.listeners == []

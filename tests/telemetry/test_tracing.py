@@ -19,19 +19,18 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import django_ojs
 from django_ojs import job
-from django_ojs.client.enqueueing import enqueue, enqueue_many
+from django_ojs.client.context import COLUMNS, NoLink, Snooze
+from django_ojs.client.definition import enqueue, enqueue_many
+from django_ojs.errors import OJSError
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job, Workflow
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.fail import Failure, fail
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
-from django_ojs.operations.workflow import create
 from django_ojs.registry import Registry, registry
 from django_ojs.telemetry import spans, tracing
-from django_ojs.worker.context import COLUMNS, NoLink
-from django_ojs.worker.directives import Snooze
 from django_ojs.worker.execution import aexecute, execute
 from django_ojs.worker.run import Run
+from django_ojs.workflows.workflow import create
 
 pytestmark = pytest.mark.django_db
 
@@ -372,6 +371,22 @@ def test_a_refused_push_is_an_error_in_its_span(sdk: Made, api: Any) -> None:
     assert made.events[0].name == "exception"
 
 
+def test_a_step_with_a_context_of_its_own_keeps_it_and_its_span_is_a_child_of_it(sdk: Made) -> None:
+    own = {"traceparent": PARENT, "tracestate": "vendor=1"}
+    create({"type": "group", "jobs": [{"type": "s.one", "args": [], "meta": own}, {"type": "s.two", "args": []}]})
+    assert Job.objects.get(type="s.one").meta == own
+    assert [f"{sdk.one('ojs.enqueue s.one').context.trace_id:032x}"] == [TRACE]
+    assert sdk.one("ojs.enqueue s.two").context.trace_id == sdk.one("ojs.workflow").context.trace_id
+
+
+def test_a_member_that_is_refused_has_a_span_that_says_so(sdk: Made) -> None:
+    unique = {"keys": ["type"], "on_conflict": "reject"}
+    push([{"type": "s.one", "args": [], "unique": unique}])
+    with pytest.raises(OJSError):
+        create({"type": "chain", "steps": [{"type": "s.one", "args": [], "unique": unique}]})
+    assert [span.status.status_code for span in sdk.all("ojs.enqueue s.one")] == [StatusCode.OK, StatusCode.ERROR]
+
+
 def test_a_workflow_is_one_trace(sdk: Made, handlers: Registry) -> None:
     steps = [{"type": "s.one", "args": []}, {"type": "s.two", "args": []}]
     create({"type": "chain", "name": "nightly", "steps": steps})
@@ -386,8 +401,12 @@ def test_a_workflow_is_one_trace(sdk: Made, handlers: Registry) -> None:
     flow = sdk.one("ojs.workflow nightly")
     ran = [sdk.one("ojs.execute s.one"), sdk.one("ojs.execute s.two")]
     assert flow.kind is SpanKind.INTERNAL
-    assert [span.parent and span.parent.span_id for span in ran] == [flow.context.span_id] * 2
-    assert sdk.all("ojs.enqueue") == []
+    made = [sdk.one("ojs.enqueue s.one"), sdk.one("ojs.enqueue s.two")]
+    assert [span.kind for span in made] == [SpanKind.PRODUCER] * 2
+    assert [span.parent and span.parent.span_id for span in made] == [flow.context.span_id] * 2
+    assert [span.parent and span.parent.span_id for span in ran] == [span.context.span_id for span in made]
+    assert {span.context.trace_id for span in sdk.all()} == {flow.context.trace_id}
+    assert {tuple(sorted(row.meta)) for row in Job.objects.all()} == {("trace_id", "traceparent")}
     for step, span in enumerate([*ran, flow]):
         assert span.attributes is not None
         named = {name: value for name, value in span.attributes.items() if name.startswith("ojs.workflow.")}

@@ -281,3 +281,11 @@ async def test_a_decorated_coroutine() -> None:
 def test_an_unknown_job_is_not_invented(ojs_fake: FakeJobs) -> None:
     with pytest.raises(RuntimeError, match="Database access not allowed"):
         get_job(uuid.uuid4())
+
+
+def test_keyword_arguments_are_expected_by_name(ojs_fake: FakeJobs, send: Any) -> None:
+    send.options(queue="email").enqueue("a@b.c", template="welcome")
+    ojs_fake.assert_enqueued(send, args=["a@b.c"], kwargs={"template": "welcome"})
+    ojs_fake.assert_not_enqueued(send, kwargs={"template": "other"})
+    with pytest.raises(AssertionError, match=r"email\.send\('a@b\.c', template='welcome'\)"):
+        ojs_fake.assert_enqueued(send, args=["other"])

@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db import OperationalError, connection
 
 from django_ojs import keys, tickets
-from django_ojs.admin.shared import Shared
 from django_ojs.events import order
 from django_ojs.events.ids import log_row
+from django_ojs.jobs import prune
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.push import push
 from django_ojs.models import (
     APIKey,
     AuditEntry,
     BulkAction,
+    Event,
     EventLog,
     Job,
     Lease,
@@ -23,14 +28,15 @@ from django_ojs.models import (
     OutboxEntry,
     Ticket,
 )
-from django_ojs.operations import bulkactions, glance, maintenance, metrics, prune, queues, shapes, workflow
-from django_ojs.operations.ack import Ack, ack_one
+from django_ojs.operations import bulkactions
 from django_ojs.operations.audit import Act
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.push import push
-from django_ojs.operations.selection import Selection
+from django_ojs.operations.jobfilter import JobFilter
+from django_ojs.queues import defaults, maintenance
 from django_ojs.states import State
+from django_ojs.statistics import eventcounts, summary
+from django_ojs.statistics.shared import Shared
 from django_ojs.testing import database
+from django_ojs.workflows import graphs, workflow
 
 #: The log has its order when transactions have ended.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -57,11 +63,11 @@ def test_the_process_remembers_nothing_of_it() -> None:
     answers = iter("ab")
     shared = Shared(lambda using: next(answers), 3600.0)
     _use()
-    assert glance.glance()["queues"]
+    assert summary.snapshot()["queues"]
     assert shared.get() == "a"
     database.reset()
-    assert (queues._cache, queues.noted, shapes._cache, prune._seen) == ({}, {}, {}, {})
-    assert glance.glance()["queues"] == []
+    assert (defaults._cache, defaults.noted, graphs._cache, prune._seen) == ({}, {}, {}, {})
+    assert summary.snapshot()["queues"] == []
     assert shared.get() == "b"
 
 
@@ -72,8 +78,32 @@ def test_work_goes_on_afterwards() -> None:
     (row,) = fetch(["default"])
     ack_one(Ack(row["id"]))
     order.catch_up("default")
-    metrics.catch_up("default")
+    eventcounts.catch_up("default")
     assert MetricSeries.objects.exists()
+
+
+def test_a_deadlock_with_a_running_scheduler_is_tried_again() -> None:
+    """The test server's scheduler works while it is reset; PostgreSQL ends one of the two transactions."""
+    deadlocks: list[str] = []
+
+    def deadlock_once(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("DELETE") and Event._meta.db_table in sql and not deadlocks:
+            deadlocks.append(sql)
+            error = OperationalError("deadlock detected")
+            error.__cause__ = _Deadlock()
+            raise error
+        return execute(sql, params, many, context)
+
+    _use()
+    with connection.execute_wrapper(deadlock_once):
+        database.reset()
+    assert len(deadlocks) == 1
+    assert not Job.objects.exists()
+    assert not Event.objects.exists()
+
+
+class _Deadlock(Exception):
+    sqlstate = "40P01"
 
 
 def _use() -> None:
@@ -84,9 +114,9 @@ def _use() -> None:
     (row,) = fetch(["default"])
     ack_one(Ack(row["id"]))
     order.catch_up("default")
-    metrics.catch_up("default")
+    eventcounts.catch_up("default")
     act = Act("user:ann", "job.bulk_cancel", door="admin")
-    bulkactions.start("cancel", Selection((State.AVAILABLE,)), act)
+    bulkactions.start("cancel", JobFilter({"states": [State.AVAILABLE]}), act)
     maintenance.start(reason="tests")
     tickets.issue(None, None)
     OutboxEntry.objects.create(target_id=row["id"], type="a.b", document={}, created_at=row["created_at"])

@@ -11,9 +11,10 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, connections, transaction
 
+import django_ojs
 from django_ojs import Discard, JobContext, Retry, Snooze, batch, chain, clock, enqueue, job
 from django_ojs.models import Event, Job
-from django_ojs.operations.pause import pause
+from django_ojs.queues.configuration import pause
 from django_ojs.testing import JobFailed, WorkerJobs
 
 pytestmark = pytest.mark.django_db
@@ -110,6 +111,21 @@ def test_the_clock_jumps_for_delays_and_comes_back(ojs_worker: WorkerJobs, froze
     assert len(ojs_worker.drain(with_scheduled=True)) == 1
     assert seen == [dt.timedelta(hours=1), dt.timedelta(days=1)]
     assert clock.now() == start
+
+
+@pytest.mark.parametrize("kind", ["rate", "throttle"])
+def test_the_clock_jumps_for_jobs_that_a_rate_limit_holds_back(
+    ojs_worker: WorkerJobs, note: Any, frozen_clock: Any, kind: str
+) -> None:
+    for name in "abc":
+        note.options(rate_limit={"key": "partner", kind: {"limit": 1, "period": "1m"}}).enqueue(name)
+    start = clock.now()
+    assert len(ojs_worker.drain()) == 1
+    assert len(ojs_worker.drain(until="59s")) == 0
+    assert len(ojs_worker.drain(until="61s")) == 1
+    assert clock.now() == start
+    assert ojs_worker.drain(with_scheduled=True).completed == 1
+    assert names() == ["a", "b", "c"]
 
 
 def test_the_real_retry_policy_decides(ojs_worker: WorkerJobs, frozen_clock: Any) -> None:
@@ -210,7 +226,11 @@ def test_progress_and_results_are_those_of_a_worker(ojs_worker: WorkerJobs) -> N
     handle = work.options(retry={"max_attempts": 1}).enqueue()
     done = ojs_worker.drain()
     assert Event.objects.filter(type="job.progress", job_id=handle.id).count() == 1
-    assert isinstance(done.exceptions[0], JobFailed)
+    (failed,) = done.exceptions
+    assert isinstance(failed, JobFailed)
+    assert (failed.handle, failed.error and failed.error["code"]) == (handle, "result_not_serializable")
+    with pytest.raises(django_ojs.JobFailed, match="not JSON"):  # the same class: one name for one idea
+        handle.wait()
     assert handle.refresh().error["code"] == "result_not_serializable"  # type: ignore[index]
 
 
@@ -241,7 +261,7 @@ def test_failures_can_be_injected(ojs_worker: WorkerJobs, note: Any) -> None:
 
 
 def test_a_job_that_never_ends_is_found(ojs_worker: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_ojs.testing.running.ENDLESS", 20)
+    monkeypatch.setattr("django_ojs.testing.storedjobs.ENDLESS", 20)
 
     @job("test.snoozing")
     def snoozing() -> None:

@@ -230,5 +230,20 @@ def test_what_fail_decides(policy: RetryPolicy, error: dict[str, Any], attempt: 
     assert decide(policy, error, attempt) is outcome
 
 
+@pytest.mark.parametrize(
+    "policy, error, retryable",
+    [
+        (STEADY, {"type": "X"}, True),
+        (STEADY, {"type": "X", "retryable": False}, False),
+        (STEADY, {"code": "RETRY", "retryable": False}, True),
+        (LISTED, {"type": "Fatal", "retryable": True}, False),
+        (LISTED, {"type": "ShutdownError", "retryable": False}, True),
+        *((STEADY, {"code": code, "retryable": True}, False) for code in ("DISCARD", "FAIL", "DEAD_LETTER")),
+    ],
+)
+def test_whether_an_error_is_worth_another_attempt(policy: RetryPolicy, error: dict[str, Any], retryable: bool) -> None:
+    assert retry.is_retryable(policy, error) is retryable
+
+
 def test_requeue_wins_over_everything() -> None:
     assert decide(LISTED, {"type": "Fatal", "code": "DISCARD", "retryable": False}, 99, requeue=True) is Outcome.REQUEUE

@@ -62,5 +62,5 @@ def test_what_goes_deeper_is_fine(schema: Any) -> None:
 
 def test_a_long_way_is_no_circle_and_is_gone_without_a_stack() -> None:
     steps = {f"s{number}": {"$ref": f"#/$defs/s{number + 1}"} for number in range(3000)}
-    assert not schemas.schemaloops.loops({"$ref": "#/$defs/s0", "$defs": {**steps, "s3000": {"type": "array"}}})
-    assert schemas.schemaloops.loops({"$ref": "#/$defs/s0", "$defs": {**steps, "s3000": {"$ref": "#/$defs/s7"}}})
+    assert not schemas.loops({"$ref": "#/$defs/s0", "$defs": {**steps, "s3000": {"type": "array"}}})
+    assert schemas.loops({"$ref": "#/$defs/s0", "$defs": {**steps, "s3000": {"$ref": "#/$defs/s7"}}})

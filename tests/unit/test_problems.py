@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import uuid
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs import clock, states
-from django_ojs.envelope import parse, validate
-from django_ojs.errors import OJSError
+from django_ojs.envelope import parse, render, validate
+from django_ojs.errors import Duplicate, InvalidRequest, OJSError
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Failure, fail
+from django_ojs.jobs.push import push, push_each
 from django_ojs.policies.problems import validate_sequence
+from django_ojs.policies.source import SYSTEM
 from django_ojs.states import State, Verb
 
 ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 FINE: dict[str, Any] = {"type": "email.send", "args": []}
 SCHEMA = json.loads(resources.files("django_ojs").joinpath("schemas/envelope.json").read_text())
+JUDGE = jsonschema.Draft202012Validator(SCHEMA)
 
 GOOD: list[dict[str, Any]] = [
     {}, {"specversion": "1.0", "id": ID, "queue": "q-1.x"}, {"priority": "high"}, {"priority": 5.0},
@@ -33,7 +40,11 @@ GOOD: list[dict[str, Any]] = [
     {"scheduled_at": "2026-01-01T00:00:00+02:00", "expires_at": "2026-01-02T00:00:00Z"},
     {"timeout": 0, "total_timeout": 5000, "visibility_timeout": "PT5M", "tags": ["a"], "pending": True},
     {"schema": "urn:ojs:schema:a:v1", "version": 2, "result_ttl": -1, "type": "email.send@2.0"},
-    {"state": "active", "attempt": 1, "created_at": "2026-01-01T00:00:00.000Z", "errors": [], "error": {}},
+    {"state": "active", "attempt": 1, "created_at": "2026-01-01T00:00:00.000Z", "errors": []},
+    {"error": {"type": "E", "message": "m", "backtrace": ["at x"], "code": None, "x_own": 1, "attempt": 1}},
+    {"errors": [{"type": "E", "message": "m", "details": {}, "retryable": False, "timestamp": "2026-01-01T00:00:00Z"}]},
+    {"rate_limit": {"key": "k", "rate": 5, "period": "minute"}}, {"rate_limit": {"max_per_second": 0.5}},
+    {"id": "019461a8-6f70-7182-d394-0e1f2a3b4c5d"},
     {"queue": None, "meta": None, "retry": None, "unique": None, "id": None, "options": None},
 ]  # fmt: skip
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -52,7 +63,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"unique": {"period": 5}}, "unique.period"), ({"options": []}, "options"),
     ({"options": {"queue": "A"}}, "options.queue"), ({"options": {"unique": {"key": "a"}}}, "options.unique.key"),
     ({"state": "gone"}, "state"), ({"attempt": -1}, "attempt"), ({"created_at": "now"}, "created_at"),
-    ({"errors": {}}, "errors"), ({"visibility_timeout": "soon"}, "visibility_timeout"),
+    ({"errors": {}}, "errors"), ({"state": []}, "state"), ({"error": []}, "error"),
+    ({"error": {"type": "E"}}, "error.message"), ({"error": {"message": "m"}}, "error.type"),
+    ({"error": {"type": 5, "message": "m"}}, "error.type"), ({"error": {"type": "E", "message": ""}}, "error.message"),
+    ({"error": {"type": "E", "message": "m", "backtrace": "x"}}, "error.backtrace"),
+    ({"error": {"type": "E", "message": "m", "occurred_at": "now"}}, "error.occurred_at"),
+    ({"error": {"type": "E", "message": "m", "attempt": -1}}, "error.attempt"),
+    ({"errors": [{"type": "E", "message": "m"}, {"type": "E", "message": 5}]}, "errors[1].message"),
+    ({"rate_limit": {}}, "rate_limit.key"), ({"rate_limit": {"key": 0, "concurrency": 1}}, "rate_limit.key"),
+    ({"rate_limit": {"key": "k", "rate": {"limit": 1}}}, "rate_limit.rate.period"),
+    ({"timeout": 10**12}, "timeout"), ({"visibility_timeout": "soon"}, "visibility_timeout"),
 ]  # fmt: skip
 
 
@@ -60,7 +80,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_good_document_has_no_problem_and_fits_the_schema(change: dict[str, Any]) -> None:
     document = {**FINE, **change}
     assert validate(document) == []
-    jsonschema.validate(document, SCHEMA)
+    JUDGE.validate(document)
     parse(document, now=clock.now())
 
 
@@ -71,7 +91,108 @@ def test_each_fault_is_found_at_its_place_and_by_the_schema(change: dict[str, An
     assert problem.path == path
     assert problem.message
     assert problem.hint
-    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(document)
+    assert not JUDGE.is_valid(document)
+
+
+INSTANT = "2026-01-01T00:00:00Z"
+#: Documents that have each attribute once: PUSH looks at no second spelling (binding 3.2), and the schema looks at all.
+WHOLE: list[dict[str, Any]] = [
+    {
+        **FINE, "specversion": "1.0", "id": ID, "queue": "q", "meta": {"k": 1}, "priority": 1, "timeout": 30,
+        "enqueue_ttl": 60, "heartbeat_timeout": 5, "grace_period": 5, "visibility_timeout": "PT5M", "version": 2,
+        "schema": "urn:a", "tags": ["a"], "pending": True, "result_ttl": 5, "x_own": 1,
+        "retry": {
+            "max_attempts": 3, "initial_interval": "PT1S", "max_interval": "PT5M", "backoff_coefficient": 2.0,
+            "jitter": True, "non_retryable_errors": ["A"], "on_exhaustion": "discard", "backoff_strategy": "linear",
+        },
+        "unique": {"keys": ["type", "args"], "period": "PT1M", "states": ["active"], "on_conflict": "reject"},
+        "rate_limit": {
+            "key": "k", "concurrency": 1, "rate": {"limit": 1, "period": "PT1M"}, "on_limit": "wait",
+            "throttle": {"limit": 1, "period_ms": 5}, "scope": "tenant",
+        },
+        "state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 5, "created_at": INSTANT,
+        "enqueued_at": INSTANT, "started_at": INSTANT, "next_retry_at": INSTANT, "discarded_at": INSTANT,
+        "error": {
+            "type": "E", "message": "m", "code": "c", "retryable": True, "backtrace": ["x"], "details": {},
+            "attempt": 1, "occurred_at": INSTANT,
+        },
+        "errors": [{"type": "E", "message": "m"}],
+    },
+    {
+        **FINE,
+        "options": {
+            "timeout_ms": 5, "total_timeout_ms": 60_000, "grace_period_ms": 5, "visibility_timeout_ms": 5,
+            "retry_policy": {
+                "initial_delay_ms": 5, "max_interval_ms": 5000, "backoff_multiplier": 2, "strategy": "linear",
+            },
+            "unique": {"period_seconds": 5, "conflict_policy": "reject", "key": ["a"]}, "metadata": {"k": 1},
+            "rate_limit": {"key": "k", "limit": 3, "period": "PT1S", "max_per_second": 2}, "delay_until": INSTANT,
+        },
+    },
+]  # fmt: skip
+ODD: list[Any] = [None, True, 5, 0, -1, 1.5, "x", "", "PT1S", [], {}, ["x"], [5], [""], {"a": 1}, 10**14]
+#: What the schema cannot know: words that a site defines, and what depends on another member.
+BEYOND_THE_SCHEMA = {
+    "priority", "args", "unique.keys", "options.unique.key", "options.timeout_ms", "options.total_timeout_ms",
+    "options.retry_policy.initial_delay_ms", "options.retry_policy.max_interval_ms",
+}  # fmt: skip
+
+
+def mutants(base: Any) -> Iterator[tuple[str, Any]]:
+    """Every document that differs from `base` by one value: gone, or one of `ODD`."""
+    if isinstance(base, dict):
+        for name, value in base.items():
+            yield name, {key: other for key, other in base.items() if key != name}
+            yield from ((name, base | {name: odd}) for odd in ODD)
+            yield from ((f"{name}.{path}", base | {name: inner}) for path, inner in mutants(value))
+    elif isinstance(base, list):
+        for index, value in enumerate(base):
+            yield from ((str(index), [*base[:index], odd, *base[index + 1 :]]) for odd in ODD)
+            yield from (
+                (f"{index}.{path}", [*base[:index], inner, *base[index + 1 :]]) for path, inner in mutants(value)
+            )
+
+
+@pytest.mark.django_db
+def test_library_schema_and_server_agree_about_every_mutant(settings: Any) -> None:
+    """The attributes of the server itself are judged by library and schema; PUSH ignores them (core 5.3)."""
+    settings.OJS = {"MAX_BATCH_SIZE": 10_000, "SCHEMA_VALIDATION": "off"}
+    found = [("", base) for base in WHOLE] + [mutant for base in WHOLE for mutant in mutants(base)]
+    unnamed = [{**document, "id": None} if document.get("id") == ID else document for _, document in found]
+    unnamed = [{**document, "schema": None} if document.get("schema") == "urn:a" else document for document in unnamed]
+    taken = [not isinstance(outcome, OJSError) or isinstance(outcome, Duplicate) for outcome in push_each(unnamed)]
+    differing = set()
+    for (path, document), server in zip(found, taken, strict=True):
+        library = not validate(document)
+        if library != JUDGE.is_valid(document) and not (not library and path in BEYOND_THE_SCHEMA):
+            differing.add((path, "schema", library))
+        if library != server and path.partition(".")[0] not in SYSTEM:
+            differing.add((path, "server", library))
+        assert server or path.partition(".")[0] not in SYSTEM
+    assert differing == set()
+    assert len(found) > 1000
+
+
+@pytest.mark.django_db
+def test_the_server_takes_from_a_worker_every_error_that_is_fine_in_an_envelope() -> None:
+    """And shows none that is not, whatever the worker left out."""
+    taken: list[Any] = []
+    for path, document in mutants({"error": WHOLE[0]["error"]}):
+        error = document.get("error")
+        try:
+            fail([Failure(uuid.uuid4(), error)])
+        except InvalidRequest:
+            assert error is None or validate({**FINE, **document}), (path, document)
+        else:
+            taken.append(error)
+    assert len(taken) > 50
+    push([FINE] * len(taken))
+    claimed = fetch(["default"], count=len(taken))
+    for row in fail([Failure(row["id"], error) for row, error in zip(claimed, taken, strict=True)]):
+        assert not isinstance(row, OJSError)
+        shown = render(row)
+        assert validate(shown) == [], shown
+        JUDGE.validate(shown)
 
 
 def test_the_schema_is_one() -> None:

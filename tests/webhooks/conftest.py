@@ -11,10 +11,10 @@ import pytest
 
 from django_ojs.events import order
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.operations import queues, webhooks
-from django_ojs.operations.webhookrelay import relay
+from django_ojs.queues import defaults
 from django_ojs.scheduler.webhooks import SendWebhooks
-from django_ojs.webhooks import definition
+from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks.relay import relay
 from tests.webhooks.receiver import Receiver
 
 USING = "default"
@@ -29,7 +29,7 @@ def _site(settings: Any) -> None:
         "WEBHOOK_CONCURRENCY_PER_SUBSCRIPTION": 4,
         "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1", "localhost"],
     }
-    queues.forget()
+    defaults.forget()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def receiver() -> Iterator[Receiver]:
 def subscribe(url: str, events: Any = ("job.*",), **members: Any) -> WebhookSubscription:
     """A subscription, and the relay at its place in the log."""
     body = {"url": url, "events": list(events), "secret": SECRET, **members}
-    subscription, _ = webhooks.create(definition.parse(body))
+    subscription, _ = subscriptions.create(definition.parse(body))
     return subscription
 
 

@@ -13,8 +13,8 @@ from django.test import Client
 
 from django_ojs import enqueue
 from django_ojs.models import AuditEntry, WebhookDelivery, WebhookSubscription
-from django_ojs.operations import webhookdeliveries, webhooks
-from django_ojs.webhooks import sealing
+from django_ojs.webhooks import deliveries as webhookdeliveries
+from django_ojs.webhooks import sealing, subscriptions
 from tests.admin.conftest import said, url
 from tests.http.conftest import Api
 from tests.webhooks.conftest import SECRET, Sender, deliver, deliveries, fresh, subscribe
@@ -188,7 +188,7 @@ def test_who_may_only_look_changes_nothing(operator: Callable[..., Client]) -> N
     for verb in ("pause_webhooks", "rotate_secret", "test_webhooks", "delete_webhooks"):
         assert client.post(url("webhooksubscription", "verb", row.pk, verb)).status_code == 403
     assert fresh(row).secret == row.secret
-    assert webhooks.get(row.pk).active
+    assert subscriptions.get(row.pk).active
 
 
 def test_a_search_finds_nothing_by_what_the_viewer_is_not_shown(operator: Callable[..., Client]) -> None:

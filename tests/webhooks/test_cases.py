@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from django_ojs.conformance import servers
 from django_ojs.conformance.cases import load_path
 from django_ojs.conformance.suite import run_report
@@ -12,6 +14,7 @@ from django_ojs.conformance.suite import run_report
 SUITE = Path(__file__).parent / "cases"
 
 
+@pytest.mark.database
 def test_every_case_passes() -> None:
     cases = load_path(SUITE)
     assert len(cases) == 6

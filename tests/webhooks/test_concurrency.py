@@ -15,11 +15,12 @@ from django.utils import timezone
 from django_ojs import enqueue
 from django_ojs.contention import retried
 from django_ojs.events import order
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Lease, WebhookDelivery
-from django_ojs.operations import webhooks, webhooksending
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.webhookrelay import relay
 from django_ojs.scheduler.outage import outage, persist
+from django_ojs.webhooks import sending as webhooksending
+from django_ojs.webhooks import subscriptions
+from django_ojs.webhooks.relay import relay
 from tests.operations.test_event_order import OpenTransaction
 from tests.processes.conftest import Site, eventually, site  # noqa: F401 - a fixture
 from tests.webhooks.conftest import USING, Sender, deliver, deliveries, fresh, relayed, subscribe
@@ -112,7 +113,7 @@ def test_an_answer_that_comes_after_the_deletion_is_dropped(receiver: Receiver) 
     enqueue("a.b")
     relayed()
     (sending,) = webhooksending.claim(10, {})
-    webhooks.delete(subscription.pk)
+    subscriptions.delete(subscription.pk)
     webhooksending.settle([(sending, webhooksending.attempt(sending))])
     assert deliveries() == []
 
@@ -136,7 +137,7 @@ def test_a_relay_that_breaks_off_stores_neither_deliveries_nor_its_place(
         return call
 
     with monkeypatch.context() as patch:
-        from django_ojs.operations import webhookrelay
+        from django_ojs.webhooks import relay as webhookrelay
 
         patch.setattr(webhookrelay, "_insert", after(webhookrelay._insert))
         with pytest.raises(PulledPlug):
@@ -149,7 +150,7 @@ def test_a_relay_that_breaks_off_stores_neither_deliveries_nor_its_place(
 def test_who_subscribes_while_a_pass_runs_misses_nothing(
     receiver: Receiver, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_ojs.operations import webhookrelay
+    from django_ojs.webhooks import relay as webhookrelay
 
     subscribe(receiver.url("/first"))
     relayed()

@@ -13,7 +13,7 @@ import pytest
 from django.conf import settings as django_settings
 
 from django_ojs.conf import FIELDS
-from django_ojs.operations import webhookdeliveries, webhooks
+from django_ojs.webhooks import deliveries, subscriptions
 from tests.webhooks.conftest import SECRET, subscribe
 from tests.webhooks.receiver import Got, Receiver
 
@@ -31,8 +31,8 @@ def snippet(language: str) -> str:
 def got(receiver: Receiver) -> Got:
     """A request that both secrets of a rotation have signed."""
     subscription = subscribe(receiver.url())
-    webhooks.rotate(subscription.pk, "the-new-one")
-    webhookdeliveries.send_test(subscription.pk)
+    subscriptions.rotate(subscription.pk, "the-new-one")
+    deliveries.send_test(subscription.pk)
     return receiver.got[0]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.test import RequestFactory
 
-from django_ojs.operations import webhookdeliveries
+from django_ojs.webhooks import deliveries
 from tests.howto.pages import titled
 from tests.webhooks.conftest import SECRET, subscribe
 from tests.webhooks.receiver import Receiver
@@ -30,7 +30,7 @@ def module(name: str, text: str) -> types.ModuleType:
 
 def test_the_view(receiver: Receiver, settings: Any, rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     subscription = subscribe(receiver.url())
-    webhookdeliveries.send_test(subscription.pk)
+    deliveries.send_test(subscription.pk)
     [got] = receiver.got
     monkeypatch.setitem(sys.modules, "signature", module("signature", snippet("python")))
     page = module("receiver", titled("how-to/webhooks", "receiver.py"))
@@ -62,8 +62,8 @@ def test_the_program_for_node(tmp_path: Path) -> None:
             assert node.stdout is not None
             port = node.stdout.readline().split()[1]
             mine, strangers = (subscribe(f"http://127.0.0.1:{port}/", secret=secret) for secret in (SECRET, "another"))
-            assert webhookdeliveries.send_test(strangers.pk)[1].status == 401
-            _, reply = webhookdeliveries.send_test(mine.pk)
+            assert deliveries.send_test(strangers.pk)[1].status == 401
+            _, reply = deliveries.send_test(mine.pk)
             assert reply.status == 204
             assert node.stdout.readline().startswith("webhook.test ")
         finally:

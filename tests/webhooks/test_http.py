@@ -13,8 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue, webhooks
 from django_ojs.models import AuditEntry, WebhookDelivery, WebhookSubscription
-from django_ojs.operations import webhookdeliveries
-from django_ojs.webhooks import sealing
+from django_ojs.webhooks import deliveries, sealing
 from tests.http.conftest import Api, error_of
 from tests.webhooks.conftest import SECRET, Sender, deliver, is_uuid7, relayed
 from tests.webhooks.receiver import Receiver
@@ -343,7 +342,7 @@ def test_a_limited_key_sees_only_its_deliveries(with_key: Any) -> None:
 
 
 def test_workers_of_a_queue_are_news_for_its_subscribers_but_not_for_limited_ones(with_key: Any) -> None:
-    from django_ojs.operations.register import register
+    from django_ojs.workers.registration import register
 
     admin = with_key("admin")
     wide = created(admin, events=["worker.*"], filter={"queues": ["mail"]})
@@ -367,23 +366,23 @@ def test_without_the_packages_it_says_what_to_install(api: Api, monkeypatch: pyt
     error = error_of(api.post(SUBSCRIPTIONS, BODY), 422, "unsupported")
     assert "django-ojs[webhooks]" in error["hint"]
     (note,) = check_webhooks()
-    assert (note.id, "urllib3" in note.msg) == ("ojs.I001", True)
+    assert (note.id, "urllib3" in note.msg) == ("django_ojs.I001", True)
 
 
 def test_a_missing_package_is_told_where_it_matters_and_not_by_every_command(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(**given: Any) -> set[str | None]:
-        return {message.id for message in run_checks(**given)} & {"ojs.I001", "ojs.W009"}
+        return {message.id for message in run_checks(**given)} & {"django_ojs.I001", "django_ojs.W009"}
 
     monkeypatch.setattr(webhooks, "missing", lambda: ("urllib3",))
     assert told() == told(databases=["default"]) == set()
-    assert told(include_deployment_checks=True) == {"ojs.I001"}
+    assert told(include_deployment_checks=True) == {"django_ojs.I001"}
     monkeypatch.undo()
     created(api)
     monkeypatch.setattr(webhooks, "missing", lambda: ("urllib3",))
     assert told() == set()
-    assert told(databases=["default"]) == {"ojs.W009"}
+    assert told(databases=["default"]) == {"django_ojs.W009"}
     WebhookSubscription.objects.update(active=False)
     assert told(databases=["default"]) == set()
 
@@ -449,8 +448,8 @@ def test_every_act_has_its_entry_and_none_holds_a_secret(api: Api, receiver: Rec
 
 def test_a_receiver_that_cannot_be_tested_leaves_no_entry(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     made = created(api)
-    monkeypatch.setattr(webhookdeliveries, "_tests", threading.BoundedSemaphore(1))
-    webhookdeliveries._tests.acquire()
+    monkeypatch.setattr(deliveries, "_tests", threading.BoundedSemaphore(1))
+    deliveries._tests.acquire()
     error_of(api.post(f"{SUBSCRIPTIONS}/{made['id']}/test"), 429, "rate_limited")
     assert not AuditEntry.objects.filter(action="webhook.test").exists()
     assert not WebhookDelivery.objects.exists()

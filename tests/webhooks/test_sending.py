@@ -14,11 +14,12 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import WebhookDelivery, WebhookRelay
-from django_ojs.operations import webhookcounts, webhookdeliveries, webhooks
-from django_ojs.operations.fetch import fetch
 from django_ojs.scheduler.webhooks import Threads
-from django_ojs.webhooks import definition
+from django_ojs.statistics import webhookcounts
+from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks import deliveries as webhookdeliveries
 from django_ojs.webhooks.outcome import LONGEST_WAIT
 from tests.webhooks.conftest import SECRET, USING, Sender, deliver, deliveries, fresh, is_uuid7, relayed, subscribe
 from tests.webhooks.receiver import Handler, Receiver
@@ -72,7 +73,7 @@ def test_the_other_signature_format_swaps_the_two_headers(receiver: Receiver, se
 
 def test_after_a_rotation_both_secrets_sign_for_a_day(receiver: Receiver, sender: Sender, frozen_clock: Any) -> None:
     subscription = subscribe(receiver.url())
-    _, new = webhooks.rotate(subscription.pk)
+    _, new = subscriptions.rotate(subscription.pk)
     enqueue("a.b")
     deliver(sender)
     frozen_clock.advance(hours=24)
@@ -211,16 +212,30 @@ def test_a_subscription_gets_only_what_it_asks_for(receiver: Receiver, sender: S
     ]
 
 
+def test_a_change_of_state_goes_to_who_names_it_as_an_event_of_its_own(receiver: Receiver, sender: Sender) -> None:
+    named = subscribe(receiver.url(), ["job.enqueued", "job.state_changed"])
+    wide = subscribe(receiver.url(), ["job.*"])
+    enqueue("a.b")
+    deliver(sender)
+    assert [row.event_type for row in deliveries(wide)] == ["job.enqueued"]
+    changed, event = deliveries(named)
+    assert (changed.event_type, event.event_type) == ("job.state_changed", "job.enqueued")
+    assert changed.event_id != event.event_id
+    body = json.loads(changed.body)
+    assert (body["id"], body["type"], body["subject"]) == (changed.event_id, "job.state_changed", event.subject)
+    assert (body["data"]["from"], body["data"]["to"]) == ("", "available")
+
+
 def test_nobody_gets_what_happened_before_or_while_paused(receiver: Receiver, sender: Sender) -> None:
     enqueue("before.all")
     first = subscribe(receiver.url("/1"))
     enqueue("for.one")
     deliver(sender)
     subscribe(receiver.url("/2"))
-    webhooks.set_active(first.pk, False)
+    subscriptions.set_active(first.pk, False)
     enqueue("for.two")
     deliver(sender)
-    webhooks.set_active(first.pk, True)
+    subscriptions.set_active(first.pk, True)
     enqueue("for.both")
     deliver(sender)
     assert sorted((got.path, got.event["data"]["job_type"]) for got in receiver.got) == [
@@ -232,10 +247,10 @@ def test_deliveries_wait_while_their_subscription_is_paused(receiver: Receiver, 
     subscription = subscribe(receiver.url())
     enqueue("a.b")
     relayed()
-    webhooks.set_active(subscription.pk, False)
+    subscriptions.set_active(subscription.pk, False)
     sender.until_idle()
     assert receiver.got == []
-    webhooks.set_active(subscription.pk, True)
+    subscriptions.set_active(subscription.pk, True)
     sender.until_idle()
     assert len(receiver.got) == 1
 
@@ -248,7 +263,7 @@ def test_a_deleted_subscription_cancels_what_was_coming_and_keeps_the_record(
     deliver(sender)
     enqueue("c.d")
     relayed()
-    webhooks.delete(subscription.pk)
+    subscriptions.delete(subscription.pk)
     deliver(sender)
     assert len(receiver.got) == 1
     assert [row.status for row in deliveries()] == ["success"]
@@ -260,7 +275,7 @@ def test_persistent_failure_switches_it_off_and_tells_the_owner(
     receiver: Receiver, sender: Sender, frozen_clock: Any, mailoutbox: Any, django_user_model: Any, caplog: Any
 ) -> None:
     django_user_model.objects.create_user("ann", email="ann@example.com")
-    subscription, _ = webhooks.create(definition.parse({"url": receiver.url(), "events": ["*"]}), by="user:ann")
+    subscription, _ = subscriptions.create(definition.parse({"url": receiver.url(), "events": ["*"]}), by="user:ann")
     receiver.otherwise = (500, {}, b"")
     for _ in range(3):
         enqueue("a.b")
@@ -276,7 +291,7 @@ def test_persistent_failure_switches_it_off_and_tells_the_owner(
     assert "was switched off" in caplog.text
     assert len(log.read(types=["webhook.subscription.disabled"]).events) == 1
     receiver.otherwise = (204, {}, b"")
-    webhooks.set_active(subscription.pk, True)
+    subscriptions.set_active(subscription.pk, True)
     row = fresh(subscription)
     assert (row.disabled_reason, row.failing_since) == ("", None)
 

@@ -37,7 +37,7 @@ def test_a_call_that_no_exception_ends_costs_its_process_and_nobody_else(start_p
     process = start_process("ojs_worker", "--name", "w", grace=3)
     eventually(lambda: all(process.trace(f"{name}.started") for name in ("stuck", "quick", "slow")))
     first = pid_of("w")
-    assert stuck.wait(timeout=90).state == "discarded"
+    assert stuck.wait(timeout=90, raise_error=False).state == "discarded"
     assert stuck.error is not None
     assert stuck.error["code"] == "timeout"
     eventually(lambda: process.said("does not end, so this process has to"))
@@ -57,7 +57,7 @@ def test_a_coroutine_that_blocks_its_loop_is_ended_and_the_others_go_on(start_pr
     eventually(lambda: process.trace("neighbour.started"))
     first = pid_of("w")
     spinning = enqueue("site.aspin", "spin", **ONCE)
-    assert spinning.wait(timeout=90).error is not None
+    assert spinning.wait(timeout=90, raise_error=False).error is not None
     assert spinning.error is not None
     assert spinning.error["code"] == "timeout"
     eventually(lambda: process.trace("spin.ended"))
@@ -147,6 +147,6 @@ def test_nothing_is_left_active(start_process: Start) -> None:
     for handle in good:
         assert (handle.wait(timeout=60).state, handle.errors) == ("completed", [])
     for handle in bad:
-        assert handle.wait(timeout=90).is_finished
+        assert handle.wait(timeout=90, raise_error=False).is_finished
     assert not Job.objects.filter(state="active").exists()
     stop(process)

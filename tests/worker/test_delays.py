@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from django_ojs import clock, enqueue
+from django_ojs.cron import schedules
+from django_ojs.jobs.push import push
 from django_ojs.models import Job
-from django_ojs.operations import cron
-from django_ojs.operations.push import push
 from tests.worker.conftest import WorkerProcess, eventually
 
 Start = Callable[..., WorkerProcess]
@@ -41,7 +41,7 @@ def test_delays_and_deadlines_with_a_worker(start_process: Start) -> None:
 
 def test_a_schedule_with_nothing_but_a_worker(start_process: Start) -> None:
     """The worker brings its scheduler along: it fires the schedule and runs the job."""
-    cron.register({"name": "sum", "cron": "* * * * * *", "type": "site.add", "args": [20, 22]})
+    schedules.register({"name": "sum", "cron": "* * * * * *", "type": "site.add", "args": [20, 22]})
     start_process("ojs_worker", "--name", "w1")
     eventually(lambda: Job.objects.filter(state="completed").count() >= 2)
     assert set(Job.objects.filter(state="completed").values_list("result", flat=True)) == {42}

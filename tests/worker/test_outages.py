@@ -160,3 +160,30 @@ def test_reservations_that_ended_during_an_outage_are_not_taken_from_those_that_
     assert site.query("SELECT count(*) FROM django_ojs_event WHERE type IN ('job.stalled', 'job.failed')") == [(0,)]
     worker.signal(signal.SIGTERM)
     assert worker.wait(60) == 0, worker.output
+
+
+def test_what_ended_while_the_database_was_away_is_reported_by_the_next_worker(site: Site) -> None:
+    """The worker is told to stop before the database is back."""
+    names = ["a", "b", "c"]
+    site.manage(
+        "shell", "-c", f"from django_ojs import enqueue_many; enqueue_many([('site.hold', [n]) for n in {names}])"
+    )
+    spool = {"OJS_TEST_SPOOL": str(site.traces / "spool"), "OJS_TEST_GRACE": "1"}
+    worker = site.work(**spool)
+    eventually(lambda: all(worker.trace(f"{name}.started") for name in names))
+    site.server.stop()
+    for name in names:
+        worker.let_go(name)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(90) == 0, worker.output
+    assert worker.said("the database is away"), worker.output
+    assert list((site.traces / "spool").iterdir())
+    worker.process.stdout.close()  # type: ignore[union-attr]
+    site.server.start()
+    worker = site.work(**spool)
+    eventually(
+        lambda: site.query("SELECT DISTINCT state, attempt FROM django_ojs_job") == [("completed", 1)], timeout=60
+    )
+    assert list((site.traces / "spool").iterdir()) == []
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(60) == 0, worker.output

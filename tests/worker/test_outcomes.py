@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from django_ojs.client.context import Discard, Retry, Snooze
+from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.jsontext import ExactNumber
-from django_ojs.operations.ack import Ack
-from django_ojs.operations.fail import Failure
 from django_ojs.worker import outcomes
-from django_ojs.worker.directives import Discard, Retry, Snooze
 from django_ojs.worker.outcomes import Completed, Failed, Forgotten, HandedBack, Interruption, Snoozed, report
 
 ID = uuid.uuid4()
@@ -57,6 +56,14 @@ def test_the_three_directives() -> None:
     never = outcomes.of_exception(Discard("no such user"))
     assert isinstance(never, Failed)
     assert (never.error["code"], never.error["message"], never.retry_after_ms) == ("DISCARD", "no such user", None)
+
+
+@pytest.mark.parametrize("kind", [Retry, Discard])
+def test_an_error_names_a_directive_as_sites_import_it(kind: type[Retry | Discard]) -> None:
+    """`error_class` is stored and matched by retry policies, so it must not follow our modules."""
+    outcome = outcomes.of_exception(kind("why"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error["details"]["error_class"] == f"django_ojs.{kind.__name__}"
 
 
 def test_a_retry_from_an_error_shows_that_error() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import subprocess
+import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,25 +17,27 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue_many, job
+from django_ojs.client.context import JobContext, NoLink
+from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.fetch import fetch
-from django_ojs.operations.register import register
+from django_ojs.operations.requeue import requeue
+from django_ojs.operations.verbs import cancel_one
 from django_ojs.registry import Registry, registry
 from django_ojs.scheduler import outage as outage_module
 from django_ojs.scheduler.outage import Outage, is_contention, persist
-from django_ojs.worker import vitals
-from django_ojs.worker.claimer import Claimer
-from django_ojs.worker.context import JobContext, NoLink
-from django_ojs.worker.deadlines import Deadlines
-from django_ojs.worker.heart import Heart
+from django_ojs.worker import processinfo
+from django_ojs.worker.claimer import Claimer, QueueNames
+from django_ojs.worker.heartbeat import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order
 from django_ojs.worker.outcomes import Completed, Failed, Interruption
-from django_ojs.worker.queues import QueueNames
+from django_ojs.worker.pool import Deadlines, Pool
 from django_ojs.worker.run import Run
-from django_ojs.worker.waker import PollingWaker
-from django_ojs.worker.writer import Writer
+from django_ojs.worker.wakeup import PollingWaker
+from django_ojs.worker.writer import Writer, deliver_reports
+from django_ojs.workers.directory import unserved_types
+from django_ojs.workers.heartbeat import Beat, BeatAnswer, beat, extend
+from django_ojs.workers.registration import NameInUse, register
 
 USING = "default"
 
@@ -50,8 +55,11 @@ class FakePool:
     def give_up(self, run: Run) -> bool:
         return True
 
-    def interrupt(self, ids: Any, reason: Interruption) -> None:
-        self.interrupted.setdefault(reason, []).extend(ids)
+    def not_to_claim(self) -> list[uuid.UUID]:
+        return []
+
+    def interrupt(self, runs: Any, reason: Interruption) -> None:
+        self.interrupted.setdefault(reason, []).extend(run.id for run in runs)
 
 
 @pytest.fixture
@@ -136,6 +144,63 @@ def test_a_writer_that_is_stopped_writes_what_it_has(claimed: Any) -> None:
     assert Job.objects.filter(state="completed").count() == 5
 
 
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database is away for the writer, and stays so."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(outage_module, "outage", Outage())
+    for name in ("ack", "fail"):
+        monkeypatch.setattr(f"django_ojs.worker.writer.{name}", refuse)
+
+
+def end_with(writer: Writer, outcomes: Any) -> None:
+    """Let it have these outcomes, and tell it to stop without its database."""
+    writer.put(outcomes)
+    writer.give_up()
+    writer.start()
+    assert writer.stop(10)
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.django_db(transaction=True)
+def test_outcomes_that_cannot_be_reported_are_named_by_job(
+    claimed: Any, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = claimed(2)
+    end_with(writer, [(good, Completed("1")), (bad, Failed({"message": "broke"}))])
+    assert f"{good.id} (attempt 1), {bad.id} (attempt 1)" in caplog.text
+    assert writer.completed == 0
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.django_db(transaction=True)
+def test_outcomes_that_cannot_be_reported_are_delivered_at_the_next_start_once(
+    claimed: Any, writer: Writer, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "spool"
+    settings.OJS = {"WORKER_SPOOL": str(folder)}
+    good, bad, late = claimed(3)
+    end_with(writer, [(good, Completed('"größer"')), (bad, Failed({"message": "broke"})), (late, Completed("2"))])
+    (path,) = folder.iterdir()
+    assert (path.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+    text = path.read_text()
+    requeue([late.id])
+    fetch(["default"], worker_id="other", gate=False)
+    monkeypatch.undo()  # the database is back
+    Heartbeat("w", dict, FakePool([]), Lifecycle(), USING)._deliver_reports()  # type: ignore[arg-type]
+    found = {pk: (state, attempt) for pk, state, attempt in Job.objects.values_list("pk", "state", "attempt")}
+    assert found == {good.id: ("completed", 1), bad.id: ("retryable", 1), late.id: ("active", 2)}
+    assert Job.objects.get(pk=good.id).result == "größer"
+    assert list(folder.iterdir()) == []
+    path.write_text(text)
+    (folder / "half.outcomes").write_text('{"kind": "ack"')
+    assert deliver_reports(folder, USING) == 0, "they have been reported"
+    assert [left.name for left in folder.iterdir()] == ["half.outcomes.unreadable"]
+
+
 # The claimer
 
 
@@ -146,8 +211,13 @@ def test_jobs_claimed_while_the_worker_was_told_to_stop_are_given_back(
     (run,) = claimed(1)
     lifecycle = Lifecycle()
     started: list[JobRow] = []
+
+    class Pool(FakePool):
+        def offer(self, rows: list[JobRow], link: Any) -> None:
+            started.extend(rows)
+
     claimer = Claimer(
-        "w", ["part.work"], QueueNames([], USING), FakePool([]), started.extend, lifecycle,  # type: ignore[arg-type]
+        "w", ["part.work"], QueueNames([], USING), Pool([]), NoLink(), lifecycle,  # type: ignore[arg-type]
         PollingWaker(), threading.Event(), USING,
     )  # fmt: skip
 
@@ -166,9 +236,9 @@ def test_jobs_claimed_while_the_worker_was_told_to_stop_are_given_back(
 
 
 @pytest.fixture
-def heart(claimed: Any) -> Heart:
+def heart(claimed: Any) -> Heartbeat:
     register("w", {"hostname": "here"})
-    return Heart("w", lambda: {"hostname": "here", "cpu_percent": 1.5}, FakePool([]), Lifecycle(), USING)  # type: ignore[arg-type]
+    return Heartbeat("w", lambda: {"hostname": "here", "cpu_percent": 1.5}, FakePool([]), Lifecycle(), USING)  # type: ignore[arg-type]
 
 
 def visible_until(run: Run) -> dt.datetime:
@@ -178,7 +248,7 @@ def visible_until(run: Run) -> dt.datetime:
 
 
 def test_a_beat_renews_jobs_but_not_those_with_a_length_of_their_own(
-    frozen_clock: Any, heart: Heart, claimed: Any
+    frozen_clock: Any, heart: Heartbeat, claimed: Any
 ) -> None:
     """L1-007: only the handler itself extends a reservation that the job asked for."""
     (plain,), (own,) = claimed(1), claimed(1, visibility_timeout=30)
@@ -190,11 +260,11 @@ def test_a_beat_renews_jobs_but_not_those_with_a_length_of_their_own(
     assert answer.extended == [plain.id]
     assert visible_until(plain) == start + dt.timedelta(seconds=70)
     assert visible_until(own) == start + dt.timedelta(seconds=30)
-    heart._fulfil(own.context, beat=True)
+    heart._answer(own.context, beat=True)
     assert visible_until(own) == start + dt.timedelta(seconds=40)
 
 
-def test_a_beat_hears_of_cancelled_and_lost_jobs(heart: Heart, claimed: Any) -> None:
+def test_a_beat_hears_of_cancelled_and_lost_jobs(heart: Heartbeat, claimed: Any) -> None:
     kept, cancelled, lost = claimed(3)
     pool = FakePool([kept, cancelled, lost])
     heart._pool = pool  # type: ignore[assignment]
@@ -209,12 +279,83 @@ def test_a_beat_hears_of_cancelled_and_lost_jobs(heart: Heart, claimed: Any) -> 
     assert (answer.cancelled, answer.lost) == ([], []), "what is gone is not reported again"
 
 
-def test_wishes_are_collected_and_each_run_is_served_once(heart: Heart, claimed: Any) -> None:
+def test_the_answer_about_an_earlier_run_interrupts_that_run_alone(
+    heart: Heartbeat, claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the beat is on its way, the first run ends and the second attempt of the same job begins here."""
+    (first,) = claimed(1)
+    requeue([first.id])
+    second = make_run(fetch(["default"], worker_id="w", gate=False, fallback_visibility_ms=60_000)[0])
+    pool = Pool(4, lambda done: None, lambda: None)
+    pool._active = {first}
+    heart._pool = pool
+
+    def answer_late(*args: Any, **kwargs: Any) -> BeatAnswer:
+        answer = beat(*args, **kwargs)
+        pool._active = {second}
+        return answer
+
+    monkeypatch.setattr("django_ojs.worker.heartbeat.beat", answer_late)
+    until = visible_until(second)
+    answer = heart.beat_once()
+    assert answer is not None
+    assert (answer.lost, answer.extended) == ([first.id], [])
+    assert (first.interruption, second.interruption) == (Interruption.LOST, None)
+    assert visible_until(second) == until, "what the first run says renews nothing of the second"
+    assert not extend(first.id, "w", attempt=1)
+    assert extend(first.id, "w", attempt=2)
+    pool.close()
+
+
+def test_a_name_that_beats_elsewhere_is_refused_and_the_name_of_a_dead_process_is_taken_over(claimed: Any) -> None:
+    (run,) = claimed(1)
+    lifecycle = Lifecycle()
+    other = Beat("w", info={"hostname": "elsewhere", "pid": 7}, incarnation="elsewhere:7:x")
+    beat(other)
+    ours = Heartbeat("w", dict, FakePool([]), lifecycle, USING, "here:8:y")  # type: ignore[arg-type]
+
+    def look() -> bool:
+        try:
+            return ours.beat_once() is not None
+        except NameInUse as error:
+            return ours._outlasts(error)
+
+    assert look(), "it waits for a sign of life"
+    assert not ours.known.is_set()
+    beat(other)
+    assert not look()
+    assert Job.objects.get(pk=run.id).state == "active"
+    assert ours._holder is not None
+    ours._holder = None
+    assert look()
+    ours._holder = ours._holder[0], time.monotonic() - 60  # type: ignore[index]
+    assert look(), "the other is silent for so long"
+    lost = Job.objects.get(pk=run.id)
+    assert (lost.state, lost.losses) == ("available", 1)
+    assert look()
+    assert ours.known.is_set()
+    assert Worker.objects.get().incarnation == "here:8:y"
+    with pytest.raises(NameInUse, match="has the worker name 'w'"):
+        beat(other)
+
+
+def test_a_process_of_this_machine_is_known_to_be_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    there = processinfo.incarnation("x", child.pid)
+    assert not processinfo.has_ended(there)
+    child.communicate(b"\n")
+    assert processinfo.has_ended(there) == bool(processinfo._machine())
+    assert not processinfo.has_ended(processinfo.incarnation("x")), "it is this one"
+    assert not processinfo.has_ended(f"another:{child.pid}:x")
+    assert not processinfo.has_ended("")
+
+
+def test_requests_are_collected_and_each_run_is_served_once(heart: Heartbeat, claimed: Any) -> None:
     first, second = (run.context for run in claimed(2))
     for context in (first, first, second):
         heart.progress(context)
     heart.heartbeat(first)
-    wish = heart._wishes.get_nowait()
+    wish = heart._requests.get_nowait()
     assert wish is not None
     wishes, beat_wanted = heart._waiting(wish)
     assert dict(wishes) == {first: True, second: False}
@@ -224,41 +365,41 @@ def test_wishes_are_collected_and_each_run_is_served_once(heart: Heart, claimed:
     assert heart._waiting((second, False)) == ([(second, False), (first, True)], True)
 
 
-def test_a_wish_for_a_job_that_is_no_longer_ours_asks_for_a_beat(heart: Heart, claimed: Any) -> None:
+def test_a_wish_for_a_job_that_is_no_longer_ours_asks_for_a_beat(heart: Heartbeat, claimed: Any) -> None:
     (run,) = claimed(1)
     heart._pool = FakePool([run])  # type: ignore[assignment]
     Job.objects.filter(pk=run.id).update(worker_id="other")
     run.context.progress(50)
-    heart._fulfil(run.context, beat=False)
-    assert heart._wishes.get_nowait() is None
+    heart._answer(run.context, beat=False)
+    assert heart._requests.get_nowait() is None
     heart._pool = FakePool([])  # type: ignore[assignment]
-    heart._fulfil(run.context, beat=True)
-    assert heart._wishes.empty(), "nobody waits for a run that has ended"
+    heart._answer(run.context, beat=True)
+    assert heart._requests.empty(), "nobody waits for a run that has ended"
 
 
 def test_a_second_report_waits_its_second_and_the_newest_counts(
-    heart: Heart, claimed: Any, monkeypatch: pytest.MonkeyPatch
+    heart: Heartbeat, claimed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run,) = claimed(1)
     context = run.context
     heart._pool = FakePool([run])  # type: ignore[assignment]
     for percent in (10, 20, 30):
         context.progress(percent)
-        heart._fulfil(context, beat=False)
+        heart._answer(context, beat=False)
     assert JobProgress.objects.get(pk=run.id).percent == 10
     assert heart._later.keys() == {context}
     heart._later[context] = 0.0  # the second is over
-    assert heart._grant(60.0), "and the beat is not due for that"
+    assert heart._serve(60.0), "and the beat is not due for that"
     assert JobProgress.objects.get(pk=run.id).percent == 30
-    assert context.take_news() is None
+    assert context.take_progress() is None
 
 
-def test_a_report_that_waits_renews_nothing_by_itself(heart: Heart, claimed: Any) -> None:
+def test_a_report_that_waits_renews_nothing_by_itself(heart: Heartbeat, claimed: Any) -> None:
     (run,) = claimed(1)
     heart._pool = FakePool([run])  # type: ignore[assignment]
     for percent in (10, 20):
         run.context.progress(percent)
-        heart._fulfil(run.context, beat=False)
+        heart._answer(run.context, beat=False)
     assert not Event.objects.filter(type="job.heartbeat").exists()
     assert Event.objects.filter(type="job.progress").count() == 1
 
@@ -293,8 +434,8 @@ def test_progress_is_clamped_and_the_worker_is_told_once_until_it_has_looked(cla
     for percent in (-5, 10, 20, 150):
         context.progress(percent, str(percent))
     assert told == [context]
-    assert context.take_news() == (100.0, "150")
-    assert context.take_news() is None
+    assert context.take_progress() == (100.0, "150")
+    assert context.take_progress() is None
     context.progress(7)
     assert told == [context, context]
     with pytest.raises(ValueError, match="from 0 to 100"):
@@ -379,10 +520,10 @@ def test_the_waker_slows_down_while_there_is_nothing_and_wakes_when_told() -> No
 
 
 def test_vitals() -> None:
-    assert vitals.default_name() != vitals.default_name()
-    assert (vitals.memory_mb() or 0) > 1
-    assert (vitals._peak_mb() or 0) > 1
-    assert vitals.Processor().percent() >= 0
+    assert processinfo.default_name() != processinfo.default_name()
+    assert (processinfo.memory_mb() or 0) > 1
+    assert (processinfo._peak_mb() or 0) > 1
+    assert processinfo.CPU().percent() >= 0
 
 
 # Outages
@@ -447,13 +588,13 @@ def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest
 
 def test_types_that_nobody_serves_are_visible(handlers: Registry, db: None) -> None:
     enqueue_many([("served.type", []), ("orphan.type", []), ("orphan.type", []), ("rare.type", [])])
-    assert registry.unserved_types() == {"orphan.type": 2, "rare.type": 1, "served.type": 1}
+    assert unserved_types() == {"orphan.type": 2, "rare.type": 1, "served.type": 1}
     register("w", {"job_types": ["served.type"]})
-    assert registry.unserved_types() == {"orphan.type": 2, "rare.type": 1}
+    assert unserved_types() == {"orphan.type": 2, "rare.type": 1}
     register("other-language", {"queues": ["default"]})
-    assert registry.unserved_types() == {}, "a worker that does not say may serve any"
+    assert unserved_types() == {}, "a worker that does not say may serve any"
     Worker.objects.update(last_seen_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
-    assert "served.type" in registry.unserved_types(), "a dead worker serves nothing"
+    assert "served.type" in unserved_types(), "a dead worker serves nothing"
 
 
 def test_blank_rows_make_contexts() -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from django_ojs import JobContext, job
+from django_ojs.client.context import Interrupted, NoLink
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry
-from django_ojs.worker.context import NoLink
-from django_ojs.worker.directives import Interrupted
 from django_ojs.worker.outcomes import Completed, Failed, Forgotten, HandedBack, Interruption, Outcome
 from django_ojs.worker.run import Run
 from django_ojs.worker.runners import LoopRunner, ThreadRunner

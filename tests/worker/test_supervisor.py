@@ -12,7 +12,7 @@ import pytest
 
 from django_ojs import enqueue, enqueue_many
 from django_ojs.models import Event, Job, Worker
-from django_ojs.operations.register import direct
+from django_ojs.workers.registration import direct
 from tests.worker.conftest import WorkerProcess, eventually
 
 Start = Callable[..., WorkerProcess]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 
 
 def children(process: WorkerProcess) -> list[psutil.Process]:
-    """The worker processes, undertakers apart: those that have registered."""
+    """The worker processes, not those that hand jobs back: the ones that have registered."""
     pids = set(Worker.objects.values_list("pid", flat=True))
     return [child for child in psutil.Process(process.process.pid).children() if child.pid in pids]
 
@@ -69,7 +69,7 @@ def test_a_job_that_ends_its_process_is_given_up_in_the_end(start_process: Start
     poison = enqueue("site.die", "poison", how)
     others = enqueue_many([("site.add", [n, 1]) for n in range(20)])
     process = start_process("ojs_worker", "--name", "w", "--concurrency", "4")
-    assert poison.wait(timeout=60).state == "discarded", process.output
+    assert poison.wait(timeout=60, raise_error=False).state == "discarded", process.output
     errors = Job.objects.get(pk=poison.id).errors
     assert len(errors) == 5
     assert {error["code"] for error in errors[:-1]} == {"worker_death"}

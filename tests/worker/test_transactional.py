@@ -14,8 +14,8 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from django_ojs import Discard, enqueue, enqueue_many, job
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.models import Event, Job
-from django_ojs.operations.ack import Ack, ack
 from django_ojs.registry import InvalidHandler, Registry
 from tests.worker.conftest import WorkerProcess, WorkerThread, eventually
 
@@ -78,7 +78,7 @@ def test_a_job_that_was_lost_meanwhile_leaves_nothing_behind(drain: Drain, monke
     def late_ack(acks: list[Ack], **options: Any) -> Any:
         return ack([dataclasses.replace(acks[0], attempt=7)], **options)
 
-    monkeypatch.setattr("django_ojs.worker.transactional.ack", late_ack)
+    monkeypatch.setattr("django_ojs.worker.execution.ack", late_ack)
     handle = lose.enqueue()
     drain(max_jobs=1)
     assert names() == set()
@@ -130,7 +130,7 @@ def test_a_handler_may_catch_what_a_savepoint_of_its_own_undid(drain: Drain) -> 
 def test_a_long_one_is_warned_about_on_sqlite(
     drain: Drain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("django_ojs.worker.transactional.LONG", 0.0)
+    monkeypatch.setattr("django_ojs.worker.execution.LONG", 0.0)
     job("tx.long", transactional=True)(lambda: None)
     enqueue("tx.long")
     with caplog.at_level(logging.WARNING, "django_ojs.jobs"):

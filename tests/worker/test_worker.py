@@ -15,12 +15,13 @@ from django.db import OperationalError, connection, transaction
 from django_ojs import Discard, JobContext, Retry, Snooze, enqueue, enqueue_many, job
 from django_ojs.events import log
 from django_ojs.models import Job, Worker
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.register import direct
+from django_ojs.operations.requeue import requeue
+from django_ojs.operations.verbs import cancel_one
 from django_ojs.registry import registry
 from django_ojs.worker import process
-from django_ojs.worker.waker import PollingWaker
+from django_ojs.worker.wakeup import PollingWaker
 from django_ojs.worker.writer import Writer
+from django_ojs.workers.registration import direct
 from tests.worker.conftest import WorkerThread, eventually
 
 Drain = Callable[..., WorkerThread]
@@ -102,6 +103,25 @@ def test_every_ending(drain: Drain, settings: Any) -> None:
     assert handles["last"].row["dead_letter"]
 
 
+def test_a_handler_gets_keyword_arguments_by_name_whoever_enqueued_them(drain: Drain) -> None:
+    given: list[Any] = []
+
+    @job("test.named")
+    def named(a: int, b: int = 0, *, c: int = 0) -> None:
+        given.append((a, b, c))
+
+    @job("test.anamed")
+    async def anamed(context: Any, a: int, **more: int) -> None:
+        given.append((a, more))
+
+    named.enqueue(1, c=3)
+    named.enqueue(b=2, a=1)
+    anamed.enqueue(1, x=2)
+    enqueue("test.named", 1, {"$kwargs": {"b": 5}})  # as a client in another language writes it
+    drain()
+    assert sorted(given, key=repr) == [(1, 0, 3), (1, 2, 0), (1, 5, 0), (1, {"x": 2})]
+
+
 def test_a_retried_job_runs_again_when_its_backoff_is_over(start_worker: Start) -> None:
     attempts: list[int] = []
 
@@ -127,6 +147,15 @@ def test_only_types_with_a_handler_here_are_claimed(drain: Drain) -> None:
     drain()
     assert (foreign.refresh().state, own.refresh().state) == ("available", "completed")
     assert foreign.attempt == 0
+
+
+def test_a_worker_says_which_of_its_queues_do_not_exist_and_which_queues_with_jobs_no_worker_serves(
+    drain: Drain, caplog: pytest.LogCaptureFixture
+) -> None:
+    enqueue("test.none", queue="warehouse"), enqueue("test.none", queue="payments")
+    drain(queues=["payments", "warehous"])
+    assert "There is no queue warehous yet: did you mean warehouse?" in caplog.messages
+    assert "1 job in the queue warehouse waits, and no worker serves it." in caplog.messages
 
 
 def test_only_the_given_queues_are_served_from_left_to_right(drain: Drain) -> None:
@@ -260,7 +289,7 @@ def test_a_timeout_ends_the_handler_and_the_job(start_worker: Start) -> None:
     handles = [loop.enqueue(), aloop.enqueue()]
     worker = start_worker(scheduler=False)
     for handle in handles:
-        assert handle.wait(timeout=90).state == "discarded"
+        assert handle.wait(timeout=90, raise_error=False).state == "discarded"
         assert handle.error is not None
         assert handle.error["type"] == "timeout"
     assert ended.wait(10)
@@ -558,10 +587,105 @@ def test_a_worker_stops_though_the_database_is_away(
 
     worker = start_worker(scheduler=False)
     eventually(Worker.objects.exists)
-    for place in ("claimer.fetch", "heart.beat", "process.deregister"):
+    for place in ("claimer.fetch", "heartbeat.beat", "process.deregister"):
         monkeypatch.setattr(f"django_ojs.worker.{place}", gone)
     eventually(lambda: "The database cannot be used" in caplog.text)
     worker.stop()
     assert worker.ended_well
     assert "thread died" not in caplog.text
-    assert "Left without a word to the database" in caplog.text
+    assert "Could not deregister, as the database is away" in caplog.text
+
+
+# Jobs that this very worker still runs though it has lost them
+
+
+def test_a_worker_never_runs_a_job_beside_its_own_earlier_run_of_it(start_worker: Start) -> None:
+    """The handler outlives its reservation: that is one loss, and the job waits until the handler has ended."""
+    started, go, done = threading.Semaphore(0), threading.Event(), []
+
+    @job("own.slow")
+    def slow(context: JobContext) -> None:
+        started.release()
+        go.wait(60)
+        done.append(context.attempt)
+
+    @job("own.other")
+    def other() -> None: ...
+
+    handle = slow.options(visibility_timeout=1).enqueue()
+    start_worker(name="w", concurrency=4)
+    assert started.acquire(timeout=60)
+    eventually(lambda: handle.refresh().errors)
+    for _ in range(3):  # claims that could take it
+        other.enqueue().wait(timeout=60)
+    assert (handle.refresh().state, handle.attempt) == ("available", 1)
+    go.set()
+    assert handle.wait(timeout=60).attempt == 2
+    assert sorted(done) == [1, 2]
+    types = [event["type"] for event in log.read(job_id=handle.id, types=["job.*", "job.stalled"], limit=100).events]
+    assert types == ["job.enqueued", "job.started", "job.stalled", "job.started", "job.completed"]
+    assert Job.objects.get(pk=handle.id).uncounted is None
+
+
+def test_a_handler_that_outlives_every_reservation_is_given_up_after_the_poison_limit(
+    start_worker: Start, settings: Any
+) -> None:
+    settings.OJS = {"POISON_LIMIT": 2}
+
+    @job("own.poison")
+    def outlive(context: JobContext) -> None:
+        eventually(lambda: Job.objects.get(pk=context.id).losses >= context.attempt)
+
+    handle = outlive.options(visibility_timeout=1).enqueue()
+    start_worker(name="w", concurrency=2)
+    eventually(lambda: handle.refresh().state == "discarded")
+    assert (handle.attempt, handle.row["max_attempts"]) == (2, 3)
+    assert handle.error is not None
+    assert handle.error["type"] == "visibility_timeout"
+
+
+def test_a_claim_of_a_job_that_still_runs_here_is_given_back_uncounted(start_worker: Start) -> None:
+    """It takes a jump of the clock, or a worker that stood still, to come so far."""
+    started, go = threading.Semaphore(0), threading.Event()
+
+    @job("own.met")
+    def met() -> None:
+        started.release()
+        go.wait(60)
+
+    handle = met.options(retry={"max_attempts": 1}).enqueue()
+    worker = start_worker(name="w", concurrency=4)
+    assert started.acquire(timeout=60)
+    requeue([handle.id])
+    worker.worker._waker.wake()
+    row = eventually(lambda: Job.objects.filter(pk=handle.id, state="available", attempt=2).first())
+    assert (row.uncounted, row.losses, row.max_attempts, row.errors) == (1, 0, 1, None)
+    go.set()
+    assert (handle.wait(timeout=60).state, handle.attempt) == ("completed", 3)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_drain_tells_once_that_the_worker_is_quiet_before_it_stops(start_worker: Start, busy: bool) -> None:
+    """Whether a heartbeat comes between the order and the end, or the worker has ended before."""
+    started, go = threading.Semaphore(0), threading.Event()
+
+    @job("drain.hold")
+    def hold() -> None:
+        started.release()
+        go.wait(60)
+
+    if busy:
+        hold.enqueue()
+    worker = start_worker(name="w", scheduler=False)
+    eventually(lambda: Worker.objects.filter(pk="w", state="running").exists())
+    if busy:
+        assert started.acquire(timeout=60)
+    worker.worker.stop()
+    if busy:
+        eventually(lambda: Worker.objects.get(pk="w").state == "terminate")
+    go.set()
+    worker.wait()
+    types = [event["type"] for event in log.read(types=["worker.*"], limit=100).events]
+    assert [kind for kind in types if kind != "worker.heartbeat"] == [
+        "worker.registered", "worker.started", "worker.quiet", "worker.terminated", "worker.stopped",
+    ]  # fmt: skip

@@ -15,14 +15,14 @@ from django_ojs import batch, chain, group
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.workflow import Workflow, get_workflow
 from django_ojs.events import log
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.timers import settle
 from django_ojs.models import Job
 from django_ojs.models import Workflow as Row
-from django_ojs.operations import workflow as operations
-from django_ojs.operations.ack import Ack, ack
-from django_ojs.operations.cancel import cancel_one
-from django_ojs.operations.due import settle
-from django_ojs.operations.fetch import fetch
+from django_ojs.operations.verbs import cancel_one
 from django_ojs.registry import Registry
+from django_ojs.workflows import workflow as operations
 from tests.worker.conftest import WorkerProcess, eventually
 
 Start = Callable[..., WorkerProcess]

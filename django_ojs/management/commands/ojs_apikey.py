@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from django_ojs import clock, keys
+from django_ojs.database import unmigrated
 from django_ojs.management.shell import ShellCommand
 from django_ojs.models import APIKey
 from django_ojs.operations import audit
@@ -63,7 +64,7 @@ class Command(ShellCommand):
         try:
             actions[options["action"]](**options)
         except DatabaseError as error:
-            raise CommandError(f"{error}. Have you run `manage.py migrate`?") from error
+            raise CommandError(unmigrated(error) or f"The database cannot be used: {error}") from error
 
     def _create(self, **options: Any) -> None:
         scopes = [scope for text in options["scopes"] for scope in text.split(",")]

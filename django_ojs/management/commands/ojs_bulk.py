@@ -9,11 +9,12 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import clock, jsontext
+from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.management.shell import IN_PART, Progress, ShellCommand, positive, table
+from django_ojs.messages import jobs
 from django_ojs.models import BulkAction, Lease
 from django_ojs.operations import audit, bulkactions
-from django_ojs.operations.common import database
 from django_ojs.policies.durations import format_instant
 
 _HEADINGS = ("ID", "ACT", "STATE", "DONE", "OF", "REFUSED", "WHO", "ASKED FOR")
@@ -69,7 +70,7 @@ class Command(ShellCommand):
         else:
             of = max(action.expected, action.matched)
             self.stdout.write(
-                f"{_act(action)}: {action.state}, {action.matched:,} of {of:,} jobs, {action.failed:,} refused."
+                f"{_act(action)}: {action.state}, {action.matched:,} of {jobs(of)}, {action.failed:,} refused."
             )
             for refusal in action.errors or ():
                 self.stderr.write(f"{refusal['job_id']}: {refusal['error']}")
@@ -104,7 +105,7 @@ class Command(ShellCommand):
             action = audit.perform(lambda: bulkactions.cancel(pk), entry)
         except OJSError as error:
             raise CommandError(error.message) from error
-        self.stdout.write(f"Bulk action {pk} is cancelled after {action.matched:,} jobs.")
+        self.stdout.write(f"Bulk action {pk} is cancelled after {jobs(action.matched)}.")
 
 
 def _get(pk: int) -> BulkAction:

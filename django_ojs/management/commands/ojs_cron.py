@@ -10,11 +10,12 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
+from django_ojs.cron import fire, schedules
+from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import CronSchedule
-from django_ojs.operations import audit, cron, crontick
-from django_ojs.operations.common import database
+from django_ojs.operations import audit
 
 
 class Command(ShellCommand):
@@ -71,11 +72,11 @@ class Command(ShellCommand):
             self.stdout.write(self.style.MIGRATE_HEADING(line) if number == 0 else line)
 
     def _trigger(self, *, name: str, **options: Any) -> None:
-        _, row = audit.perform(lambda: crontick.trigger(name), _entry("trigger", name))
+        _, row = audit.perform(lambda: fire.trigger(name), _entry("trigger", name))
         self.stdout.write(f"{name} made the job {row['id']}.")
 
     def _switch(self, *, name: str, action: str, **options: Any) -> None:
-        schedule = audit.perform(lambda: cron.set_enabled(name, action == "enable"), _entry(action, name))
+        schedule = audit.perform(lambda: schedules.set_enabled(name, action == "enable"), _entry(action, name))
         state = f"runs next at {_time(schedule.next_run_at)}" if schedule.enabled else "does not run until enabled"
         self.stdout.write(f"{name} {state}.")
 

@@ -18,6 +18,7 @@ from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
+from django_ojs.management.shell import refuse_unmigrated
 from django_ojs.policies import durations, names
 from django_ojs.scheduler.outage import ERRORS
 
@@ -54,6 +55,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object, the event's envelope, per line")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_unmigrated()
         if options["limit"] is not None and options["limit"] < 1:
             raise CommandError("--limit must be at least 1.")
         write = self._json if options["json"] else self._line
@@ -179,13 +181,13 @@ def _start(after: str, since: dt.datetime | None, using: str) -> str | None:
         log.start(after, using)  # refuses what is none
         return after
     assert since is not None
-    order.catch_up(using)
+    order.catch_up(using, strict=False)
     return log.cursor(places.before(using, since), using)
 
 
 def _last(wanted: Filter, count: int, using: str) -> tuple[list[dict[str, Any]], str | None]:
     """The last events that match, and the cursor behind all that is there."""
-    order.catch_up(using)
+    order.catch_up(using, strict=False)
     end = log.cursor(places.end(using), using)
     found = newest.page(wanted, limit=count, using=using).events[::-1]
     return found, found[-1]["id"] if found else end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -14,15 +13,14 @@ from django_ojs.errors import NotFound
 from django_ojs.management.operating import Deed, Operator
 from django_ojs.management.shell import table
 from django_ojs.models.job import JobRow
-from django_ojs.operations import audit
-from django_ojs.operations.bulk import DELETE_STATES, RETRY_STATES, cancel_many, delete_many, retry_many
-from django_ojs.operations.hurry import hurry
+from django_ojs.operations.bulk import JOBS
 from django_ojs.operations.info import info
 from django_ojs.policies import redaction
 from django_ojs.policies.durations import format_instant
 from django_ojs.states import State
 
-_COLUMNS = ("id", "type", "queue", "state", "attempt", "max_attempts", "enqueued_at", "created_at", "errors")
+_COLUMNS = ("id", "type", "queue", "state", "attempt", "max_attempts", "uncounted", "enqueued_at", "created_at",
+            "errors")  # fmt: skip
 
 
 class Command(Operator):
@@ -73,23 +71,19 @@ class Command(Operator):
         self.stdout.write("{\n" + ",\n".join(members) + "\n}")
 
 
-def _cancel(ids: Any) -> list[Any]:
-    return cancel_many(ids, partial=True, by=audit.by_command())
-
-
 #: By name: the states that are meant where nothing is said, and what is done.
 _VERBS: dict[str, tuple[Sequence[State], Deed]] = {
-    "retry": (RETRY_STATES, Deed("retry", "Retry", "retried", "job.retry", partial(retry_many, partial=True))),
-    "run": ((State.SCHEDULED, State.RETRYABLE), Deed("run", "Run", "made available", "job.run", hurry)),
-    "cancel": (states.ordered(states.WAITING), Deed("cancel", "Cancel", "cancelled", "job.cancel", _cancel)),
-    "purge": (DELETE_STATES, Deed("delete", "Delete", "deleted", "job.purge", partial(delete_many, partial=True))),
+    "retry": (JOBS["retry"].takes, Deed(JOBS["retry"], "Retry", "retried", "job.retry")),
+    "run": (JOBS["run"].takes, Deed(JOBS["run"], "Run", "made available", "job.run")),
+    "cancel": (states.ordered(states.WAITING), Deed(JOBS["cancel"], "Cancel", "cancelled", "job.cancel")),
+    "purge": (JOBS["delete"].takes, Deed(JOBS["delete"], "Delete", "deleted", "job.purge")),
 }
 _HEADINGS = ("ID", "TYPE", "QUEUE", "STATE", "ATTEMPT", "ENQUEUED", "ERROR")
 
 
 def _cells(row: JobRow) -> tuple[str, ...]:
     since = row["enqueued_at"] or row["created_at"]
-    attempt = f"{row['attempt']}/{row['max_attempts']}"
+    attempt = f"{row['attempt']}/{row['max_attempts'] + (row['uncounted'] or 0)}"
     return (str(row["id"]), row["type"], row["queue"], row["state"], attempt, format_instant(since), last_error(row))
 
 

@@ -9,16 +9,18 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext
+from django_ojs.database import database
 from django_ojs.errors import InvalidRequest
-from django_ojs.http.adminmaintenance import rendered
-from django_ojs.management.shell import ShellCommand, jobs
+from django_ojs.http.server import rendered
+from django_ojs.management.shell import ShellCommand
+from django_ojs.messages import jobs
 from django_ojs.models import Maintenance
-from django_ojs.operations import audit, maintenance
-from django_ojs.operations.common import database
-from django_ojs.operations.counts import count_all
+from django_ojs.operations import audit
 from django_ojs.policies import durations
 from django_ojs.policies.durations import format_instant
+from django_ojs.queues import maintenance
 from django_ojs.states import State
+from django_ojs.statistics.counters import count_all
 
 
 class Command(ShellCommand):
@@ -65,7 +67,7 @@ class Command(ShellCommand):
                 reason=options["reason"], lasting=options["lasting"], auto_end=options["auto_end"], by=entry.actor,
                 using=using,
             )  # fmt: skip
-            entry.detail = maintenance.told(mode)
+            entry.detail = maintenance.audit_detail(mode)
             return mode
 
         try:
@@ -78,7 +80,7 @@ class Command(ShellCommand):
 
         def act() -> None:
             ended = maintenance.stop(using=using)
-            entry.detail = maintenance.told(ended) if ended else {}
+            entry.detail = maintenance.audit_detail(ended) if ended else {}
 
         audit.perform(act, entry, using=using)
 

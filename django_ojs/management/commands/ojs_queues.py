@@ -8,16 +8,17 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import jsontext
+from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.management.shell import ShellCommand, member, table
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import audit, configure
-from django_ojs.operations.common import database
-from django_ojs.operations.counts import Counts, count_all
-from django_ojs.operations.pause import MAX_REASON, pause, resume
+from django_ojs.operations import audit
 from django_ojs.policies import queueconfig
+from django_ojs.queues import configuration
+from django_ojs.queues.configuration import MAX_REASON, pause, resume
 from django_ojs.states import State
+from django_ojs.statistics.counters import Counts, count_all
 
 #: Columns of the list that are states of jobs.
 _SHOWN = (State.AVAILABLE, State.ACTIVE, State.SCHEDULED, State.RETRYABLE, State.PENDING)
@@ -78,9 +79,9 @@ class Command(ShellCommand):
                 raise CommandError(f"A queue has no setting {key!r}. There are {', '.join(queueconfig.KEYS)}.")
         if changes:
             entry = audit.Act(audit.by_command(), "queue.configure", name, changes, "command")
-            queue = audit.perform(partial(configure.configure, name, changes, by=entry.actor), entry)
+            queue = audit.perform(partial(configuration.configure, name, changes, by=entry.actor), entry)
         template = Queue.objects.using(database(None)).filter(pk=TEMPLATE).first()
-        self.stdout.write(jsontext.dumps(configure.effective(queue, template)))
+        self.stdout.write(jsontext.dumps(configuration.effective(queue, template)))
 
 
 def queue_facts(queue: Queue, counts: Counts | None) -> dict[str, Any]:

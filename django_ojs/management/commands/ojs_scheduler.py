@@ -1,4 +1,4 @@
-"""`manage.py ojs_scheduler`: the scheduler alone, for a site whose workers are all elsewhere."""
+"""`manage.py ojs_scheduler`: run the scheduler alone, for a site whose workers run elsewhere."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from django_ojs.management.shell import refuse_unmigrated
 from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.worker.connections import leave_pools
 from django_ojs.worker.lifecycle import Lifecycle, Stage, signals
 from django_ojs.worker.logs import show_logs
-from django_ojs.worker.tidying import leave_pools
-from django_ojs.worker.vitals import default_name
+from django_ojs.worker.processinfo import default_name
 
 
 class Command(BaseCommand):
     help = (
         "Promotes scheduled jobs, ends timeouts, takes jobs back from dead workers and prunes. Every ojs_worker does "
-        "this too, unless told --no-scheduler; one process at a time leads."
+        "this too, unless --no-scheduler is given; one process at a time leads."
     )
 
     def run_from_argv(self, argv: list[str]) -> None:
@@ -25,6 +26,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         show_logs(options["verbosity"])
+        refuse_unmigrated()
         name, lifecycle = default_name(), Lifecycle()
         scheduler = Scheduler(name)
         with signals(lifecycle):

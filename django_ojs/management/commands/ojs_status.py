@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from django.core.management.base import CommandParser
 from django.db import connections
 
 from django_ojs import clock, jsontext
-from django_ojs.http.adminmaintenance import rendered
+from django_ojs.database import database
+from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
-from django_ojs.management.shell import IN_PART, ShellCommand, jobs, positive, table
+from django_ojs.management.shell import IN_PART, ShellCommand, duration, positive, table
+from django_ojs.messages import jobs_wait
 from django_ojs.models import Queue, Worker
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import maintenance
-from django_ojs.operations.common import database
-from django_ojs.operations.counts import count_all
-from django_ojs.operations.roster import state_of
 from django_ojs.policies.durations import format_instant
-from django_ojs.registry import registry
+from django_ojs.queues import maintenance
 from django_ojs.scheduler.outage import ERRORS
 from django_ojs.states import State
+from django_ojs.statistics.counters import count_all, totals
+from django_ojs.statistics.latency import fronts
+from django_ojs.workers.directory import state_of, unserved_queues, unserved_types, with_held
+
+
+class Limits(NamedTuple):
+    """What a queue may have without needing attention; None for no limit."""
+
+    backlog: int | None = None  #: available jobs
+    age: dt.timedelta | None = None  #: since when the longest waiting of them has been available
+
+
+NO_LIMITS = Limits()
 
 
 class Command(ShellCommand):
@@ -37,22 +49,27 @@ class Command(ShellCommand):
         parser.add_argument("--watch", nargs="?", const=2, type=positive, metavar="SECONDS",
                             help="show it again every so many seconds (2) until Ctrl-C")  # fmt: skip
         parser.add_argument("--check", action="store_true", help="exit with 3 when something needs attention")
+        parser.add_argument("--max-backlog", type=positive, metavar="N",
+                            help="a queue with more available jobs than this needs attention")  # fmt: skip
+        parser.add_argument("--max-age", type=duration, metavar="AGE",
+                            help="a queue in which a job has waited longer needs attention: 90s, 15m, 2h")  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
+        limits = Limits(options["max_backlog"], options["max_age"])
         if options["watch"]:
-            self._watch(options["watch"], self._json if options["json"] else self._screen)
+            self._watch(options["watch"], self._json if options["json"] else self._screen, limits)
             return
-        facts = status()
+        facts = status(limits)
         (self._json if options["json"] else self._page)(facts)
         if options["check"] and facts["attention"]:
             sys.exit(IN_PART)
 
-    def _watch(self, seconds: int, show: Callable[[dict[str, Any]], None]) -> None:
+    def _watch(self, seconds: int, show: Callable[[dict[str, Any]], None], limits: Limits) -> None:
         """Show it again and again until Ctrl-C. A database that is away is said, and waited for."""
         try:
             while True:
                 try:
-                    show(status())
+                    show(status(limits))
                 except ERRORS as error:
                     self.stderr.write(f"The database does not answer: {str(error).strip()}")
                     connections[database(None)].close()
@@ -73,24 +90,39 @@ class Command(ShellCommand):
         self.stdout.flush()
 
 
-def status() -> dict[str, Any]:
+def status(limits: Limits = NO_LIMITS) -> dict[str, Any]:
     """Everything that the command says."""
     using = database(None)
     now = clock.now(using)
     counted = count_all(using=using)
     queues = [queue_facts(q, counted.get(q.name)) for q in Queue.objects.using(using).exclude(pk=TEMPLATE)]
     workers = [
-        {"id": worker.pk, "state": state_of(worker, now), "active_jobs": worker.active_jobs,
+        {"id": worker.pk, "state": state_of(worker, now), "active_jobs": worker.held,
          "concurrency": worker.concurrency}
-        for worker in Worker.objects.using(using)
+        for worker in with_held(Worker.objects.using(using))
     ]  # fmt: skip
-    totals = {str(state): sum(counts.states[state] for counts in counted.values()) for state in State}
-    totals["dead"] = sum(counts.dead for counts in counted.values())
-    facts = {
-        "time": format_instant(now), "maintenance": rendered(maintenance.current(using=using)), "jobs": totals,
+    jobs = totals(counted.values()) | {"dead": sum(counts.dead for counts in counted.values())}
+    facts: dict[str, Any] = {
+        "time": format_instant(now), "maintenance": rendered(maintenance.current(using=using)), "jobs": jobs,
         "queues": queues, "workers": workers,
     }  # fmt: skip
-    return {**facts, "attention": _attention(facts, using)}
+    running = any(worker["state"] == "running" for worker in workers)
+    unserved = unserved_queues(counted, using=using) if running else {}
+    facts["unserved_queues"] = unserved
+    return {**facts, "attention": [*_attention(facts, using), *_beyond(limits, facts["queues"], now, using)]}
+
+
+def _beyond(limits: Limits, queues: list[dict[str, Any]], now: dt.datetime, using: str) -> Iterator[str]:
+    """Which queues have more jobs, or older ones, than the operator allows."""
+    waiting = {queue["name"]: queue[State.AVAILABLE] for queue in queues if queue[State.AVAILABLE]}
+    for name, number in waiting.items():
+        if limits.backlog is not None and number > limits.backlog:
+            yield f"{jobs_wait(number)} in {name}, more than {limits.backlog}."
+    if limits.age is None:
+        return
+    for name, front in fronts(sorted(waiting), now, using=using).items():
+        if front.oldest is not None and now - front.oldest > limits.age:
+            yield f"A job in {name} has been waiting since {format_instant(front.oldest)}."
 
 
 def _attention(facts: dict[str, Any], using: str) -> list[str]:
@@ -98,14 +130,16 @@ def _attention(facts: dict[str, Any], using: str) -> list[str]:
     found = _closed(facts["maintenance"], facts["time"])
     waiting = facts["jobs"][State.AVAILABLE]
     if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
-        found.append(f"{_waiting(waiting)}, and no worker runs.")
+        found.append(f"{jobs_wait(waiting)}, and no worker runs.")
     beating = set(Worker.objects.using(using).exclude(last_heartbeat_at=None).values_list("pk", flat=True))
     stale = (worker["id"] for worker in facts["workers"] if worker["state"] == "stale")
     found += [f"The worker {name} is silent." for name in stale if name in beating]  # others only fetched, and left
-    unserved = registry.unserved_types(using) if facts["workers"] else {}
-    found += [f"{_waiting(count, f' of the type {name}')}, and no worker has it." for name, count in unserved.items()]
+    unserved = unserved_types(using) if facts["workers"] else {}
+    found += [f"{jobs_wait(count, f' of the type {name}')}, and no worker has it." for name, count in unserved.items()]
+    alone = facts["unserved_queues"].items()
+    found += [f"{jobs_wait(count)} in {name}, and no worker serves this queue." for name, count in alone]
     held = (queue for queue in facts["queues"] if queue["status"] == "paused" and queue[State.AVAILABLE])
-    found += [f"{_waiting(queue[State.AVAILABLE])} in {queue['name']}, which is paused." for queue in held]
+    found += [f"{jobs_wait(queue[State.AVAILABLE])} in {queue['name']}, which is paused." for queue in held]
     return found
 
 
@@ -117,10 +151,6 @@ def _closed(mode: dict[str, Any], now: str) -> list[str]:
     if mode["ends_at"] and mode["ends_at"] <= now:
         return [f"{told}; it should have ended at {mode['ends_at']}."]
     return [f"{told}: no worker gets a job{' until about ' + mode['ends_at'] if mode['ends_at'] else ''}."]
-
-
-def _waiting(number: int, which: str = "") -> str:
-    return f"{jobs(number)}{which} {'waits' if number == 1 else 'wait'}"
 
 
 def _page(facts: dict[str, Any]) -> str:

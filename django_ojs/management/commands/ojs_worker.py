@@ -15,25 +15,25 @@ from django.core.checks import Tags
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_ojs.conf import grace_from_environment, ojs_settings
-from django_ojs.management.shell import positive
-from django_ojs.operations.common import database
+from django_ojs.database import database
+from django_ojs.management.shell import positive, refuse_unmigrated
 from django_ojs.policies import names
 from django_ojs.registry import registry
 from django_ojs.scheduler.outage import ERRORS
-from django_ojs.worker import reload, vitals
-from django_ojs.worker.health import HealthFile
+from django_ojs.worker import processinfo, reload
+from django_ojs.worker.connections import leave_pools
 from django_ojs.worker.logs import show_logs
 from django_ojs.worker.process import Options, Worker
+from django_ojs.worker.processinfo import HealthFile
 from django_ojs.worker.supervisor import Supervisor
-from django_ojs.worker.tidying import leave_pools
 
 
 class Command(BaseCommand):
     help = (
-        "Claims jobs and runs their handlers. SIGTERM or Ctrl-C finishes what is running and hands the rest back, "
-        "a second one hurries; SIGTSTP claims nothing more, SIGCONT goes on."
+        "Claims jobs and runs their handlers. SIGTERM or Ctrl-C finishes the running jobs and hands the others back, "
+        "a second one hands all back at once; SIGTSTP stops claiming, SIGCONT claims again."
     )
-    #: Whether this is a process of its own, in which to fork is safe, and no call_command() somewhere.
+    #: Whether this is a process of its own, in which a fork is safe; False in call_command().
     _from_command_line = False
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -46,7 +46,9 @@ class Command(BaseCommand):
                             help="processes, each with an id of its own: NAME-1, NAME-2 (default: 1)")  # fmt: skip
         parser.add_argument("--name", type=_name,
                             help="the worker's id, unlike any other's (default: host:pid:random)")  # fmt: skip
-        parser.add_argument("--no-scheduler", action="store_true", help="leave scheduled jobs and timeouts to others")
+        parser.add_argument(
+            "--no-scheduler", action="store_true", help="leave scheduled jobs and timeouts to other processes"
+        )
         parser.add_argument("--until-empty", action="store_true", help="end when no job is left that could run now")
         parser.add_argument(
             "--max-jobs", type=positive, metavar="N", help="replace a process after it has run so many jobs"
@@ -55,7 +57,7 @@ class Command(BaseCommand):
                             help="replace a process that takes more memory than this")  # fmt: skip
         parser.add_argument("--health-file", type=Path, metavar="PATH",
                             help="touch this file while all is well, for a liveness probe")  # fmt: skip
-        parser.add_argument("--reload", action="store_true", help="start anew when the code changes (development)")
+        parser.add_argument("--reload", action="store_true", help="restart when the code changes (development)")
 
     def run_from_argv(self, argv: list[str]) -> None:
         self._from_command_line = True
@@ -74,6 +76,7 @@ class Command(BaseCommand):
             )
         if options["reload"] and not reload.is_inner():
             sys.exit(reload.keep_restarting())
+        refuse_unmigrated()
         self._check_database(options["skip_checks"])
         if options["verbosity"] > 1:
             self._announce(f"job types: {', '.join(types)}")
@@ -90,17 +93,17 @@ class Command(BaseCommand):
     def _run(self, options: dict[str, Any]) -> bool:
         health = HealthFile(options["health_file"]) if options["health_file"] else None
         asked = Options(
-            queues=options["queues"], concurrency=options["concurrency"], name=options["name"] or vitals.default_name(),
-            scheduler=not options["no_scheduler"], until_empty=options["until_empty"], max_jobs=options["max_jobs"],
-            max_memory=options["max_memory"],
+            queues=options["queues"], concurrency=options["concurrency"],
+            name=options["name"] or processinfo.default_name(), scheduler=not options["no_scheduler"],
+            until_empty=options["until_empty"], max_jobs=options["max_jobs"], max_memory=options["max_memory"],
         )  # fmt: skip
         forks = self._may_fork(options)
         if forks or self._from_command_line:
             leave_pools()
         if forks:
-            parts = self._told(options, 1), self._told(options, 2)
+            parts = self._announcer(options, 1), self._announcer(options, 2)
             return Supervisor(asked, options["processes"], *parts, health).run()
-        worker = Worker(asked, self._told(options, 1), health=health)
+        worker = Worker(asked, self._announcer(options, 1), health=health)
         if not options["reload"]:
             return worker.run()
         watch = reload.Watch(worker.lifecycle)
@@ -120,12 +123,12 @@ class Command(BaseCommand):
         return self._from_command_line or options["processes"] > 1
 
     def _check_database(self, skip: bool) -> None:
-        """Say how the database is set up wrongly for workers; Django asks databases only when told to."""
+        """Report faults in the setup of the database; Django checks databases only on request."""
         if not skip:
             with contextlib.suppress(*ERRORS):  # one that is away is waited for later
                 self.check(tags=[Tags.database], databases=[database(None)])
 
-    def _told(self, options: dict[str, Any], verbosity: int) -> Callable[[str], None]:
+    def _announcer(self, options: dict[str, Any], verbosity: int) -> Callable[[str], None]:
         return self._announce if options["verbosity"] >= verbosity else lambda line: None
 
     def _announce(self, line: str) -> None:

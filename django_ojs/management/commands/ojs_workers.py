@@ -1,4 +1,4 @@
-"""`manage.py ojs_workers`: who works, and telling workers to go quiet, to go on or to end."""
+"""`manage.py ojs_workers`: list workers, and let them go quiet, go on or end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import clock, jsontext
+from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import Worker
-from django_ojs.operations import audit, maintenance
-from django_ojs.operations.common import database
-from django_ojs.operations.register import direct
-from django_ojs.operations.roster import is_stale, state_of
+from django_ojs.operations import audit
 from django_ojs.policies.durations import format_instant
+from django_ojs.queues import maintenance
+from django_ojs.workers.directory import is_stale, state_of, with_held
+from django_ojs.workers.registration import direct
 
 VERBS = {"quiet": "quiet", "resume": "running", "terminate": "terminate"}
 
 
 class Command(ShellCommand):
     help = (
-        "Lists the workers of every language, or tells some of them what to do. They learn it by their next "
-        "heartbeat; it stays in force until another order or the worker's end. A process that was told to terminate "
-        "is not replaced by its supervisor."
+        "Lists the workers of every language, or gives some of them an order. They get it with their next heartbeat; "
+        "it stays in force until another order or the worker's end. A process that was ordered to terminate is not "
+        "replaced by its supervisor."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -33,9 +34,9 @@ class Command(ShellCommand):
         listing = actions.add_parser("list", help="show all workers")
         listing.add_argument("--json", action="store_true", help="as JSON, one array")
         for verb, text in (
-            ("quiet", "let them finish what they have and take nothing more"),
+            ("quiet", "let them finish their jobs and claim no more"),
             ("resume", "let quiet ones work again"),
-            ("terminate", "let them finish or hand back what they have, and end"),
+            ("terminate", "let them finish their jobs or hand them back, and end"),
         ):
             action = actions.add_parser(verb, help=text)
             whom = "a worker's id, or the name of an ojs_worker, which means all its processes"
@@ -43,14 +44,14 @@ class Command(ShellCommand):
             action.add_argument("--all", action="store_true", dest="everybody", help="all workers")
             if verb == "resume":
                 continue
-            action.add_argument("--dry-run", action="store_true", help="only say which")
+            action.add_argument("--dry-run", action="store_true", help="only show which")
             if verb == "terminate":
                 action.add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         using = database(None)
         if action == "list":
-            workers = list(Worker.objects.using(using))
+            workers = list(with_held(Worker.objects.using(using)))
             self.stdout.write(_json(workers, using) if options["json"] else _table(workers, using))
             if not options["json"] and maintenance.is_on(using=using):
                 self.stdout.write("Maintenance mode is on: none of them gets a job. See `ojs_maintenance status`.")
@@ -96,7 +97,7 @@ def _json(workers: list[Worker], using: str) -> str:
         {
             "id": worker.pk, "state": state_of(worker, now), "directive": worker.directive or None,
             "stale": is_stale(worker, now), "hostname": worker.hostname, "pid": worker.pid,
-            "queues": worker.queues or [], "active_jobs": worker.active_jobs, "concurrency": worker.concurrency,
+            "queues": worker.queues or [], "active_jobs": worker.held, "concurrency": worker.concurrency,
             "jobs_completed": worker.jobs_completed, "memory_mb": worker.memory_mb, "cpu_percent": worker.cpu_percent,
             "version": worker.version, "started_at": format_instant(worker.started_at),
             "last_seen_at": format_instant(worker.last_seen_at),
@@ -118,7 +119,7 @@ def _table(workers: list[Worker], using: str) -> str:
         memory = "" if worker.memory_mb is None else f"{worker.memory_mb:.0f} MB"
         cpu = "" if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
         seen = f"{(now - worker.last_seen_at).total_seconds():.0f} s ago"
-        jobs = f"{worker.active_jobs}/{worker.concurrency}"
+        jobs = f"{worker.held}/{worker.concurrency}"
         queues = ",".join(worker.queues or []) or "-"
         told = worker.directive or "-"
         done = str(worker.jobs_completed)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django_ojs import jsontext
+from django_ojs.events import transitions
 from django_ojs.events.catalogue import STATE_CHANGED
-from django_ojs.events.filters import Filter
 from django_ojs.http import compat
-from django_ojs.realtime import transitions
 
 #: How long a client waits before it connects again, in milliseconds.
 RETRY = 3000
@@ -30,15 +29,11 @@ def comment(text: str) -> str:
     return f":{text}\n\n"
 
 
-def told(wanted: Filter, envelope: dict[str, Any]) -> str:
-    """What a reader with this filter is told of a stored event: the event, the change that it made, or both."""
-    return "".join(_one(view) for view in transitions.views(wanted, envelope))
-
-
-def _one(view: dict[str, Any]) -> str:
-    if view["type"] == STATE_CHANGED:
-        data = {"event": STATE_CHANGED, "id": view["id"], **view["data"]}
+def event(envelope: dict[str, Any]) -> str:
+    """An event, with `from` and `to` at its top level where it tells of a change of state."""
+    if envelope["type"] == STATE_CHANGED:
+        states: tuple[str, str] | None = (envelope["data"]["from"], envelope["data"]["to"])
     else:
-        states = transitions.change(view)
-        data = compat.event(view) | ({} if states is None else {"from": states[0], "to": states[1]})
-    return frame(data, event=view["type"], id=view["id"])
+        states = transitions.change(envelope)
+    shown = compat.event(envelope) | ({} if states is None else {"from": states[0], "to": states[1]})
+    return frame(shown, event=envelope["type"], id=envelope["id"])

@@ -21,6 +21,7 @@ from django_ojs.events.places import Place
 from django_ojs.policies.durations import format_instant
 from django_ojs.realtime import shutdown
 from django_ojs.realtime.hub import Hub
+from django_ojs.realtime.reading import Entry
 from django_ojs.realtime.slots import Slot
 from django_ojs.realtime.sse import frames
 from django_ojs.realtime.streams import Item, Stream
@@ -45,10 +46,10 @@ class Teller(Protocol):
     ended: bool
     pulse: float | None  #: seconds between two calls of `idle`, None for as rarely as heartbeats
 
-    def opening(self) -> str:
-        """Frames before the first event. Called in the view's thread, which may use the database."""
+    def opening(self, begin: Beginning) -> str:
+        """Frames before the first event; may move `begin`. Called in the view's thread, which may use the database."""
 
-    async def tell(self, envelope: dict[str, Any]) -> str:
+    async def tell(self, entry: Entry) -> str:
         """The frames of one event, '' for none."""
 
     async def idle(self) -> str:
@@ -57,11 +58,15 @@ class Teller(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class Beginning:
-    """Where a stream begins: behind `place`, whose event is `cursor`; what the client missed before it, if it did."""
+    """Where a stream begins: behind `place`, whose event is `cursor`; what the client missed before it, if it did.
+
+    `asked`: whether the client named the place, and gets what has happened since.
+    """
 
     place: Place
     cursor: str | None = None
     gap: dict[str, Any] | None = None
+    asked: bool = False
 
 
 class EventStream(StreamingHttpResponse):
@@ -143,8 +148,8 @@ async def _beating(stream: Stream, teller: Teller, may_go_on: Guard) -> AsyncGen
 async def _told(item: Item, teller: Teller) -> str:
     match item.kind:
         case "event":
-            assert item.envelope is not None
-            return await teller.tell(item.envelope)
+            assert item.entry is not None
+            return await teller.tell(item.entry)
         case "gap":
             return _gap(teller, item.details)
         case "dropped":

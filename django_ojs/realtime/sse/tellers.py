@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
 
 from django_ojs import clock, states
+from django_ojs.database import database
 from django_ojs.errors import OJSError
-from django_ojs.events.catalogue import STATE_CHANGED
+from django_ojs.events import log, places
 from django_ojs.events.filters import Filter
 from django_ojs.http import results, shown
+from django_ojs.jobs import progress
 from django_ojs.models.job import JobRow
-from django_ojs.operations import glance, progress
-from django_ojs.operations.common import database
 from django_ojs.operations.info import info
 from django_ojs.policies.durations import format_instant
+from django_ojs.realtime.reading import Entry
 from django_ojs.realtime.sse import frames
-from django_ojs.realtime.sse.response import in_thread
-
-Envelope = dict[str, Any]
+from django_ojs.realtime.sse.response import Beginning, in_thread
+from django_ojs.statistics import summary
 
 #: The events after which a job changes no more. `job.failed` may show a terminal state, but is not the last one.
 ENDS = ("job.completed", "job.discarded", "job.cancelled", "job.expired")
@@ -33,43 +32,48 @@ class Channel:
 
     def __init__(self, channel: str, wanted: Filter) -> None:
         self.channel, self.wanted = channel, wanted
+        self._behind = places.START
 
-    def opening(self) -> str:
+    def opening(self, begin: Beginning) -> str:
+        self._behind = begin.place
         return ""
 
-    async def tell(self, envelope: Envelope) -> str:
-        return frames.told(self.wanted, envelope)
+    async def tell(self, entry: Entry) -> str:
+        return self._events(entry, self.wanted)
+
+    def _events(self, entry: Entry, wanted: Filter) -> str:
+        """The event and the change made of it, as far as `wanted` names them and the client has not seen them."""
+        return "".join(frames.event(view) for view in entry.views(wanted.kinds, self._behind))
 
     async def idle(self) -> str:
         return ""
 
 
 class OneJob(Channel):
-    """The events of one job until it ends; of one that has ended, only where it stands (events 4)."""
+    """The events of one job until it ends; of one that has ended, its last one (events 4)."""
 
     def __init__(self, row: JobRow, wanted: Filter) -> None:
         super().__init__(f"job:{row['id']}", wanted)
         self._row = row
         # The end must be seen whatever the client wants to be told of.
         self._told = wanted
-        self.wanted = Filter(
-            types=(*wanted.types, *ENDS) if wanted.types else (), job_ids=wanted.job_ids, realtime=True
-        )
+        self.wanted = Filter(types=(*wanted.types, *ENDS) if wanted.types else (), job_ids=wanted.job_ids)
 
-    def opening(self) -> str:
-        row = self._row
-        if row["state"] not in states.TERMINAL:
-            return ""
-        self.ended = True
-        data = {
-            "event": STATE_CHANGED, "job_id": str(row["id"]), "queue": row["queue"], "type": row["type"],
-            "from": row["state"], "to": row["state"], "timestamp": format_instant(row["finished_at"]),
-        }  # fmt: skip
-        return frames.frame(data, event=STATE_CHANGED)
+    def opening(self, begin: Beginning) -> str:
+        if self._row["state"] in states.TERMINAL:
+            end = places.last(log.database(), job_id=self._row["id"], type__in=ENDS)
+            if end is None:  # pruned: only the job itself can still say how it ended
+                self.ended = True
+                begin.gap = begin.gap or {"reason": "pruned"}
+            elif begin.asked:
+                self.ended = end <= begin.place
+            else:
+                begin.place, begin.cursor = end._replace(seen=places.NOTHING), None
+        return super().opening(begin)
 
-    async def tell(self, envelope: Envelope) -> str:
-        self.ended = envelope["type"] in ENDS
-        return frames.told(self._told, envelope)
+    async def tell(self, entry: Entry) -> str:
+        self.ended = entry.event.type in ENDS
+        return self._events(entry, self._told)
 
 
 class Progress(Channel):
@@ -80,13 +84,14 @@ class Progress(Channel):
         super().__init__(f"job:{row['id']}", Filter(types=types, job_ids=(row["id"],)))
         self._row, self._shown = row, progress.describe(row, None)
 
-    def opening(self) -> str:
+    def opening(self, begin: Beginning) -> str:
         found = progress.of([self._row], database(None)).get(self._row["id"])
         self._shown = shown.progress(self._row, found)
         said = self._say("progress", "") if found is not None else ""
         return said + self._end("") if self._row["state"] in states.TERMINAL else said
 
-    async def tell(self, envelope: Envelope) -> str:
+    async def tell(self, entry: Entry) -> str:
+        envelope = entry.envelope
         data = envelope["data"]
         self._shown |= {"state": data["state"], "updated_at": envelope["time"]}
         if envelope["type"] == "job.progress":
@@ -111,17 +116,17 @@ class Progress(Channel):
 class Result(Progress):
     """The progress of one job, and then its result, or its error (jobs 8)."""
 
-    def opening(self) -> str:
-        found = super().opening()
+    def opening(self, begin: Beginning) -> str:
+        found = super().opening(begin)
         if not self.ended:
             return found
         return found.removesuffix(self._end("")) + self._outcome("")
 
-    async def tell(self, envelope: Envelope) -> str:
-        said = await super().tell(envelope)
+    async def tell(self, entry: Entry) -> str:
+        said = await super().tell(entry)
         if not self.ended:
             return said
-        return await in_thread(lambda: self._outcome(envelope["id"]))
+        return await in_thread(lambda: self._outcome(entry.envelope["id"]))
 
     def _outcome(self, cursor: str) -> str:
         try:
@@ -148,13 +153,14 @@ class Statistics(Channel):
         self._began = time.monotonic()
         self._seen: deque[tuple[float, str]] = deque()
 
-    def opening(self) -> str:
+    def opening(self, begin: Beginning) -> str:
         return self._metrics()
 
     async def idle(self) -> str:
         return await in_thread(self._metrics)
 
-    async def tell(self, envelope: Envelope) -> str:
+    async def tell(self, entry: Entry) -> str:
+        envelope = entry.envelope
         kind, data = envelope["type"], envelope["data"]
         self._seen.append((time.monotonic(), self.TYPES[kind]))
         flat = {"job_id": data["job_id"], "type": data["job_type"], "queue": data["queue"],
@@ -166,7 +172,7 @@ class Statistics(Channel):
         return frames.frame(flat, event=kind, id=envelope["id"])
 
     def _metrics(self) -> str:
-        numbers = glance.glance(self._queues) | {
+        numbers = summary.snapshot(self._queues) | {
             "throughput": self._rates(),
             "timestamp": format_instant(clock.now()),
         }

@@ -26,12 +26,16 @@ from django_ojs.events import log, order, places
 from django_ojs.events.filters import Filter
 from django_ojs.http import access, events, fields, query, system
 from django_ojs.http.base import OJSView
+from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.permissions import api_key, check_queue, principal, queue_limit, type_limit
 from django_ojs.models import APIKey, Queue
 from django_ojs.operations.info import info
+from django_ojs.policies import names
 from django_ojs.realtime import slots
 from django_ojs.realtime.sse import tellers
 from django_ojs.realtime.sse.response import Beginning, EventStream, Teller, let_go, pump
+
+_ONE = "types event_types since last_event_id"
 
 
 class Streaming:
@@ -51,13 +55,23 @@ class Streaming:
         return response
 
 
+def _described(summary: str, query: str = "since last_event_id", *errors: int) -> tuple[tuple[()], dict[str, Any]]:
+    """What the OpenAPI document says of a stream: nothing but its media type, and 406 under WSGI."""
+    return (), {
+        "summary": summary, "query": query, "answers": {200: None}, "text": EVENT_STREAM, "resumes": True,
+        "errors": (406, *errors),
+    }  # fmt: skip
+
+
 class StreamView(Streaming, OJSView):
     """One kind of stream: a subclass makes its `teller`."""
 
     scopes = {"GET": "read"}
 
     def get(self, request: Request, **place: str) -> Any:
-        return stream(self, request, self.teller(request, **place))
+        # Where it begins is taken first: what happens to a job after that is in the events behind it.
+        begin = _beginning(request)
+        return stream(self, request, self.teller(request, **place), begin)
 
     def head(self, request: Request, **place: str) -> Response:
         """What GET would answer, without beginning a stream that nobody could end."""
@@ -72,6 +86,8 @@ class StreamView(Streaming, OJSView):
 class AllEvents(StreamView):
     """`GET /events/stream`: everything the caller may see, or one channel of it."""
 
+    documented = _described("A stream of everything", f"channel event_types last_event_id {events.FILTERS}", 404)
+
     def teller(self, request: Request, **place: str) -> Teller:
         channel = query.text(request, "channel") or "all"
         kind, _, name = channel.partition(":")
@@ -79,27 +95,32 @@ class AllEvents(StreamView):
             case "all" if not name:
                 wanted = events.wanted_by(request)
                 types = tuple(query.texts(request, "types", "event_types", "type"))
-                wanted = dataclasses.replace(wanted, types=types, only_queues=queue_limit(request), realtime=True)
+                wanted = dataclasses.replace(wanted, types=types, only_queues=queue_limit(request))
                 return tellers.Channel(channel, wanted)
             case "job" if name:
                 return of_job(request, name)
             case "queue" if name:
-                return of_queue(request, name)
+                try:
+                    return of_queue(request, names.check_queue(name))
+                except ValueError as error:
+                    raise query.fault("channel", str(error), channel) from error
         raise query.fault("channel", "must be all, job:{id} or queue:{name}", channel)
 
 
-class Events(Streaming, events.Events):
-    """`GET /events`: a page of the log, or a stream for who accepts nothing but one."""
+class EventViewSet(Streaming, events.EventViewSet):
+    """`GET /events` answers with a stream whoever accepts nothing but one."""
 
-    def get(self, request: Request) -> Any:
-        accepted = request.META.get("HTTP_ACCEPT", "").lower()
-        if "text/event-stream" in accepted and request.method != "HEAD":
-            return stream(self, request, AllEvents().teller(request))
-        return super().get(request)
+    def stream(self, request: Request) -> EventStream | None:
+        if "text/event-stream" not in request.META.get("HTTP_ACCEPT", "").lower() or request.method == "HEAD":
+            return None
+        begin = _beginning(request)
+        return stream(self, request, AllEvents().teller(request), begin)
 
 
 class JobEvents(StreamView):
     """`GET /jobs/{id}/events`; ends with the job."""
+
+    documented = _described("A stream about a job", _ONE)
 
     def teller(self, request: Request, **place: str) -> Teller:
         return of_job(request, place["job_id"])
@@ -108,12 +129,21 @@ class JobEvents(StreamView):
 class QueueEvents(StreamView):
     """`GET /queues/{name}/events`"""
 
+    documented = _described("A stream about a queue", _ONE)
+
     def teller(self, request: Request, **place: str) -> Teller:
-        return of_queue(request, place["name"])
+        """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
+        name = place["name"]
+        teller = of_queue(request, name)
+        if name != "default" and not Queue.objects.using(router.db_for_write(Queue)).filter(name=name).exists():
+            raise NotFound.resource("queue", name)
+        return teller
 
 
 class JobProgress(StreamView):
     """`GET /jobs/{id}/progress/stream`"""
+
+    documented = _described("A stream of a job's progress")
 
     def teller(self, request: Request, **place: str) -> Teller:
         return tellers.Progress(_row(request, place["job_id"]))
@@ -122,12 +152,16 @@ class JobProgress(StreamView):
 class JobResult(StreamView):
     """`GET /jobs/{id}/result/stream`"""
 
+    documented = _described("A stream that ends with a job's result")
+
     def teller(self, request: Request, **place: str) -> Teller:
         return tellers.Result(_row(request, place["job_id"]))
 
 
 class Statistics(StreamView):
     """`GET /admin/stats/stream`, for dashboards. Shows workers, and so needs what `/admin/workers` does."""
+
+    documented = _described("A stream for dashboards")
 
     scopes = {"GET": "admin.read"}
     rights = {"GET": "view_worker"}
@@ -136,11 +170,10 @@ class Statistics(StreamView):
         return tellers.Statistics(queue_limit(request), type_limit(request))
 
 
-def stream(view: OJSView, request: Request, teller: Teller) -> EventStream:
+def stream(view: OJSView, request: Request, teller: Teller, begin: Beginning) -> EventStream:
     """The answer that tells. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
     _need_asgi(request)
-    begin = _beginning(request)
-    opening = teller.opening()
+    opening = teller.opening(begin)
     slot = slots.take(_client(request))
     may_go_on = _guard(view, request)
     let_go()
@@ -155,16 +188,14 @@ def _need_asgi(request: Request) -> None:
 def of_job(request: Request, job_id: str) -> Teller:
     row = _row(request, job_id)
     types = query.texts(request, "event_types", "types")
-    return tellers.OneJob(row, Filter(types=tuple(types), job_ids=(row["id"],), realtime=True))
+    return tellers.OneJob(row, Filter(types=tuple(types), job_ids=(row["id"],)))
 
 
 def of_queue(request: Request, name: str) -> Teller:
-    """Raises NotFound for a queue that nobody has used yet; `default` is always there."""
+    """The events of a queue, which may still be to come: a client listens before it pushes the first job."""
     check_queue(request, name)
-    if name != "default" and not Queue.objects.using(router.db_for_write(Queue)).filter(name=name).exists():
-        raise NotFound.resource("queue", name)
     types = query.texts(request, "event_types", "types")
-    wanted = Filter(types=tuple(types), queues=(name,), only_types=type_limit(request), realtime=True)
+    wanted = Filter(types=tuple(types), queues=(name,), only_types=type_limit(request))
     return tellers.Channel(f"queue:{name}", wanted)
 
 
@@ -189,12 +220,12 @@ def _beginning(request: Request) -> Beginning:
         except InvalidRequest:
             gap = {"reason": "unknown_event_id"}
         if gap is None:
-            return Beginning(place, last)
+            return Beginning(place, last, asked=True)
         end = places.end(using)
         return Beginning(end, log.cursor(end, using), gap)
     since = query.instant(request, "since")
     place = places.end(using) if since is None else places.before(using, since)
-    return Beginning(place, log.cursor(place, using))
+    return Beginning(place, log.cursor(place, using), asked=since is not None)
 
 
 def _client(request: Request) -> str:

@@ -85,12 +85,8 @@ class Command(BaseCommand):
         self._password = login.ensure(DATA_DIR / "admin-password")
 
     def _children(self) -> list[Child]:
-        server = [
-            "-m", "uvicorn", "example_project.asgi:application", "--host", HOST, "--port", str(self._port),
-            "--lifespan", "off", "--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "3",
-        ]  # fmt: skip
         worker = ["manage.py", "ojs_worker", "--concurrency", "8"]  # one of its threads is the scheduler
-        return [Child("server", server, LOGS), Child("worker", worker, LOGS)]
+        return [Child("server", server_command(self._port), LOGS), Child("worker", worker, LOGS)]
 
     def _serve(self, children: list[Child], options: dict[str, Any]) -> None:
         self._start(children)
@@ -142,6 +138,14 @@ class Command(BaseCommand):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def server_command(port: int) -> list[str]:
+    """The arguments of Python that serve the site on `port`."""
+    return [
+        "-m", "uvicorn", "example_project.asgi:application", "--host", HOST, "--port", str(port), "--http", "h11",
+        "--lifespan", "off", "--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "3",
+    ]  # fmt: skip
 
 
 def _check_site() -> None:

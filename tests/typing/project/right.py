@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import unittest
 from typing import Any, reveal_type
 
 from django_ojs import (
     Discard,
+    JobCancelled,
     JobContext,
+    JobFailed,
     JobHandle,
     Retry,
     Snooze,
     Workflow,
+    WorkflowCancelled,
+    WorkflowFailed,
     WorkflowHandle,
     aenqueue,
     aenqueue_many,
@@ -35,7 +40,6 @@ from django_ojs.testing import (
     FakeJobsMixin,
     InlineJobs,
     InlineJobsMixin,
-    JobFailed,
     Jobs,
     Performed,
     WorkerJobs,
@@ -92,6 +96,13 @@ def caller() -> None:
     handles += enqueue_bulk([send_email.s("a")])
     reveal_type(enqueue_after_commit("other.job", 1, queue="slow"))  # django_ojs.client.handle.JobHandle
     reveal_type(get_job(handle.id).wait(timeout=10).result)  # Any
+    with contextlib.suppress(JobCancelled):
+        handle.wait(timeout=1, raise_error=False)
+    try:
+        handle.wait()
+    except JobFailed as failed:
+        reveal_type(failed.handle)  # django_ojs.client.handle.JobHandle
+        reveal_type(failed.error)  # dict[str, Any] | None
     reveal_type(handle.state)  # django_ojs.states.State
     handles[0].cancel("no reason").refresh()
 
@@ -114,7 +125,12 @@ def flows() -> WorkflowHandle:
     steps = {"one": hash_file.s("a"), "two": count_words.s("b")}
     handle = Workflow.graph(steps, after={"two": "one"}).enqueue(name="both", id="2026-11")
     reveal_type(handle.jobs)  # list[django_ojs.client.handle.JobHandle]
-    reveal_type(get_workflow(handle.id).wait(timeout=1).state)  # str
+    try:
+        reveal_type(get_workflow(handle.id).wait(timeout=1).state)  # str
+    except WorkflowCancelled:
+        get_workflow(handle.id).wait(raise_error=False)
+    except WorkflowFailed as failed:
+        reveal_type(failed.handle)  # django_ojs.client.workflow.WorkflowHandle
     return handle.refresh().cancel("no reason", cancel_active=True)
 
 
@@ -126,7 +142,7 @@ async def asynchronous_flows() -> None:
 def tests() -> None:
     with fake() as faked:
         send_email.enqueue("a")
-    reveal_type(faked)  # django_ojs.testing.faking.FakeJobs
+    reveal_type(faked)  # django_ojs.testing.fakejobs.FakeJobs
     reveal_type(faked.assert_enqueued(send_email, args=["a"], delay="1h"))  # django_ojs.client.handle.JobHandle
     with worker() as jobs:
         reveal_type(jobs.drain(with_scheduled=True, until=dt.timedelta(days=1)).raise_first().completed)  # int
@@ -157,7 +173,7 @@ def helpers(jobs: Jobs, ran: InlineJobs, found: WorkerJobs, faked: FakeJobs) -> 
 
 class Faked(FakeJobsMixin, unittest.TestCase):
     def test_it(self) -> None:
-        reveal_type(self.jobs)  # django_ojs.testing.faking.FakeJobs
+        reveal_type(self.jobs)  # django_ojs.testing.fakejobs.FakeJobs
 
 
 class AtOnce(InlineJobsMixin, unittest.TestCase):
@@ -165,9 +181,9 @@ class AtOnce(InlineJobsMixin, unittest.TestCase):
 
     @fake()
     def test_it(self) -> None:
-        reveal_type(self.jobs)  # django_ojs.testing.inlining.InlineJobs
+        reveal_type(self.jobs)  # django_ojs.testing.storedjobs.InlineJobs
 
 
 class Mail(WorkerJobsMixin, unittest.TestCase):
     def test_it(self) -> None:
-        reveal_type(self.jobs)  # django_ojs.testing.running.WorkerJobs
+        reveal_type(self.jobs)  # django_ojs.testing.storedjobs.WorkerJobs

@@ -1,0 +1,110 @@
+"""Drains of a table that is not empty: a long history, a long queue, a snapshot that somebody holds, pruning.
+
+The crowd is put there by plain SQL for each run, with ids that grow like those of real jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+from django.db import DatabaseError, connection, connections
+
+from benchmarks import measures, processes, reference
+from django_ojs.models import Job
+from django_ojs.states import State
+
+_JOB = Job._meta.db_table
+TYPE = "bench.inline"
+
+
+def history(jobs: int, crowd: int, database: str) -> float:
+    """Jobs per second among so many that have ended."""
+    _crowd(crowd, "completed", "default")
+    return measures.drain(jobs, "inline", 1, database)
+
+
+def pruning(jobs: int, crowd: int, database: str) -> float:
+    """The same where the history is overdue, and a scheduler is pruning it."""
+    _crowd(crowd, "completed", "default", days=400)
+    with processes.running(processes.scheduler(), database):
+        _wait(lambda: Job.objects.count() < crowd, "Nothing is pruned.")
+        return measures.drain(jobs, "inline", 1, database)
+
+
+def snapshot(jobs: int, database: str) -> float:
+    """Jobs per second while a transaction that began before them is open, so that no row version can be removed."""
+    measures.fill(jobs, TYPE)
+    with _snapshot():
+        return measures.drained(jobs, 1, database)
+
+
+def backlog(jobs: int, crowd: int, database: str) -> float:
+    """Jobs per second of the first so many of a crowd that waits in two queues."""
+    for queue in ("first", "second"):
+        _crowd(crowd // 2, "available", queue)
+    done = Job.objects.filter(state=State.COMPLETED, finished_at__isnull=False)  # by the index of those
+    with processes.running(processes.worker("--no-scheduler", "--queues", "first,second"), database):
+        _wait(lambda: done.count() >= jobs, "The jobs were not completed.")
+    return measures.steady_rate(jobs)
+
+
+def _wait(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + 600
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(otherwise)
+        time.sleep(0.25)
+
+
+def _crowd(size: int, state: str, queue: str, days: int = 0) -> None:
+    postgres = connection.vendor == "postgresql"
+    then = _ago(days)
+    values = reference.job_values(then) | {
+        "id": _numbered_id(next(_crowds)), "type": f"'{TYPE}'", "queue": f"'{queue}'", "state": f"'{state}'"
+    }  # fmt: skip
+    if state == "completed":
+        values |= {"started_at": then, "finished_at": then}
+    prefix, series = ("", "generate_series(1, %s) AS n(i)") if postgres else (_SQLITE_NUMBERS, "n")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"{prefix}INSERT INTO {_JOB} ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {series}",
+            [size],
+        )
+        cursor.execute(f"VACUUM ANALYZE {_JOB}" if postgres else "ANALYZE")
+        if postgres:  # what the crowd has left to be written is no part of the drain
+            with contextlib.suppress(DatabaseError):  # only some may
+                cursor.execute("CHECKPOINT")
+
+
+def _numbered_id(crowd: int) -> str:
+    """An id that grows with `i`, in a range of the crowd's own."""
+    if connection.vendor == "postgresql":
+        return f"('01900000-0000-7000-{0x8000 + crowd:04x}-' || lpad(to_hex(i), 12, '0'))::uuid"
+    return f"'0190000000007000{0x8000 + crowd:04x}' || printf('%%012x', i)"
+
+
+_crowds = itertools.count()
+_SQLITE_NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT %s) "
+
+
+def _ago(days: int) -> str:
+    if connection.vendor == "postgresql":
+        return f"now() - interval '{days} days'"
+    return f"strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', '-{days} days')"
+
+
+@contextlib.contextmanager
+def _snapshot() -> Iterator[None]:
+    """A transaction that has read and stays open, on a connection of its own."""
+    other = connections["default"].copy("default")
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ" if other.vendor == "postgresql" else "BEGIN")
+            cursor.execute(f"SELECT count(*) FROM {_JOB}")
+            yield
+            cursor.execute("ROLLBACK")
+    finally:
+        other.close()

@@ -1,0 +1,205 @@
+"""`manage.py ojs_bench`: measure, beside plain SQL on the same rows in the same session."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import socket
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connection, connections
+
+from benchmarks import crowds, measures, processes, reference, serving, subscribers, workloads
+from benchmarks.result import Result, table
+from benchmarks.soak.run import soak
+from django_ojs import dburl
+from django_ojs.testing.server import throwaway_database
+
+KINDS = ("async", "inline", "sync")
+MEASURES = ("enqueue", "enqueue_bulk", "drain", "latency", "http", "workflows", "unique", "limits")
+#: Take a while and some disk, or many sockets: only when asked for.
+CROWDS, SUBSCRIBERS = "crowds", "subscribers"
+
+
+class Command(BaseCommand):
+    help = (
+        "Measures enqueue, drain, latency and HTTP on a throwaway database of the site's own server, each beside "
+        "plain SQL on the same rows; and workflows, unique jobs, limits and crowded tables, each beside the same "
+        "without. Quote medians and ratios: machines are noisy."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--jobs", type=int, default=20_000, help="jobs a drain; other measures take a part of it")
+        parser.add_argument("--runs", type=int, default=3, help="runs of each measure; the median counts")
+        parser.add_argument(
+            "--only", nargs="*", choices=(*MEASURES, CROWDS, SUBSCRIBERS), default=MEASURES,
+            help=f"some measures only (default: all but {CROWDS} and {SUBSCRIBERS})",
+        )  # fmt: skip
+        parser.add_argument("--crowd", type=int, default=1_000_000, help=f"jobs that stand about in {CROWDS}")
+        parser.add_argument("--sockets", type=int, default=1000, help=f"of {SUBSCRIBERS}, beside one and 100")
+        parser.add_argument("--rate", type=float, default=1000, help=f"jobs a second that run in {SUBSCRIBERS}")
+        parser.add_argument("--seconds", type=float, default=20, help=f"how long they run in {SUBSCRIBERS}")
+        parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS, help="handlers to drain with")
+        parser.add_argument("--database", default="", help="URL of another server to measure on")
+        parser.add_argument(
+            "--soak", type=float, metavar="MINUTES", help="instead: a steady mixed load, and whether it adds up"
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        url = options["database"] or dburl.unparse(connections["default"].settings_dict)
+        if url.startswith("sqlite"):
+            url = ""  # a new file, never the site's
+        if options["soak"]:
+            self._soak(options, url)
+            return
+        results: list[Result] = []
+        with throwaway_database(url, durable=True) as database:
+            for result in self._measure(options, database):
+                results.append(result)
+                if not options["json"]:
+                    self.stderr.write(table([result]).splitlines()[1])
+            told = self._describe()
+        if options["json"]:
+            self.stdout.write(json.dumps({**told, "results": [result.as_dict() for result in results]}, indent=1))
+        else:
+            self.stdout.write(f"\n{told['database']}, Python {told['python']}, {options['runs']} runs\n")
+            self.stdout.write(table(results))
+
+    def _soak(self, options: dict[str, Any], url: str) -> None:
+        with throwaway_database(url, durable=True) as database:
+            report = soak(options["soak"], database, self.stderr.write)
+            told = self._describe()
+        if options["json"]:
+            self.stdout.write(json.dumps({**told, **report.as_dict()}, indent=1))
+        else:
+            self.stdout.write(f"\n{told['database']}, Python {told['python']}\n\n{report.text()}")
+        if report.faults:
+            raise CommandError("The sum is not right.")
+
+    def _measure(self, options: dict[str, Any], database: str) -> Iterator[Result]:
+        jobs, runs, only = options["jobs"], options["runs"], options["only"]
+
+        def repeat(act: Callable[[], float]) -> list[float]:
+            values = []
+            for _ in range(runs):
+                measures.empty()
+                values.append(act())
+            return values
+
+        if "enqueue" in only:
+            some = max(200, jobs // 10)
+            plain = self._plainly(repeat, lambda: reference.insert(some, 1))
+            yield Result("enqueue", repeat(lambda: measures.enqueue(some)), reference=plain)
+        if "enqueue_bulk" in only:
+            plain = self._plainly(repeat, lambda: reference.insert(jobs, 500))
+            yield Result("enqueue_bulk", repeat(lambda: measures.enqueue_bulk(jobs)), reference=plain)
+        if "drain" in only:
+            yield from self._drains(options, database, repeat)
+        if "latency" in only:
+            measures.empty()
+            pairs = [measures.latency(50, database) for _ in range(runs)]
+            yield Result("latency_p50", [p50 for p50, _ in pairs], "ms")
+            yield Result("latency_p99", [p99 for _, p99 in pairs], "ms")
+        if "http" in only:
+            yield from self._http(max(200, jobs // 10), database, repeat)
+        yield from self._workloads(jobs, only, database, repeat)
+        if CROWDS in only and reference.available():
+            yield from self._crowds(jobs, options["crowd"], database, repeat)
+        if SUBSCRIBERS in only and subscribers.available():
+            yield from self._subscribers(options, database)
+
+    def _drains(self, options: dict[str, Any], database: str, repeat: Any) -> Iterator[Result]:
+        jobs = options["jobs"]
+
+        def plain_drain() -> float:
+            reference.insert(jobs, 500)
+            return reference.drain()
+
+        plain = self._plainly(repeat, plain_drain)
+        for workers in (1, 2):
+            for kind in options["kinds"]:
+                values = repeat(lambda k=kind, w=workers: measures.drain(jobs, k, w, database))
+                yield Result("drain", values, reference=plain, facts={"processes": workers, "handler": kind})
+
+    def _workloads(self, jobs: int, only: Collection[str], database: str, repeat: Any) -> Iterator[Result]:
+        """Each beside the same without what it is about, both through us."""
+        beside = {"beside": "plain"}
+        if not {"workflows", "unique", "limits"}.isdisjoint(only):
+            drain = self._median(repeat, lambda: measures.drain(jobs, "inline", 1, database))
+        if "workflows" in only:
+            for name, act in (("group", workloads.group), ("chain", workloads.chain)):
+                yield Result(name, repeat(lambda a=act: a(jobs, database)), reference=drain, facts=beside)
+        if "unique" in only:
+            some = max(200, jobs // 10)
+            single = self._median(repeat, lambda: measures.enqueue(some))
+            yield Result(
+                "unique_enqueue", repeat(lambda: workloads.unique_enqueue(some)), reference=single, facts=beside
+            )
+            bulk = self._median(repeat, lambda: measures.enqueue_bulk(jobs))
+            values = repeat(lambda: workloads.unique_enqueue_bulk(jobs))
+            yield Result("unique_enqueue_bulk", values, reference=bulk, facts=beside)
+            yield Result("unique", repeat(lambda: workloads.unique(jobs, database)), reference=drain, facts=beside)
+        if "limits" in only:
+            values = repeat(lambda: workloads.rate_limited(jobs, database))
+            yield Result("rate_limited", values, reference=drain, facts=beside)
+
+    def _crowds(self, jobs: int, crowd: int, database: str, repeat: Any) -> Iterator[Result]:
+        """Each beside the same drain of a table that holds nothing else."""
+        plain = self._median(repeat, lambda: measures.drain(jobs, "inline", 1, database))
+        yield Result("snapshot", repeat(lambda: crowds.snapshot(jobs, database)), reference=plain)
+        for act in (crowds.history, crowds.pruning, crowds.backlog):
+            values = repeat(lambda a=act: a(jobs, crowd, database))
+            yield Result(act.__name__, values, reference=plain, facts={"crowd": crowd})
+
+    def _subscribers(self, options: dict[str, Any], database: str) -> Iterator[Result]:
+        """One socket, a hundred that get everything, and many with one of a hundred queues each."""
+        rate, seconds = options["rate"], options["seconds"]
+        for sockets, filtered in ((1, False), (min(100, options["sockets"]), False), (options["sockets"], True)):
+            measures.empty()
+            shape: dict[str, Any] = {"sockets": sockets, "queues": 100, "filtered": filtered}
+            # What every socket gets is sent to each: a hundred times a tenth of the rate is as much to send as many
+            # filtered sockets get at the whole rate.
+            share = rate if filtered or sockets == 1 else rate / 10
+            heard = subscribers.run(database, _free_port(), **shape, rate=share, seconds=seconds)
+            facts = {"sockets": sockets, "jobs/s": round(heard.jobs_per_second), "filtered": filtered}
+            yield Result("event_latency_p50", [heard.p50], "ms", facts=facts)
+            yield Result("event_latency_p99", [heard.p99], "ms", facts=facts)
+            yield Result("events_lost", [heard.lost], f"of {heard.frames + heard.lost}", facts=facts)
+            yield Result("backlog_at_the_end", [heard.backlog_seconds], "s", facts=facts)
+            yield Result("server_memory", [heard.server_mb], "MB", facts=facts)
+            yield Result("database_transactions", [heard.transactions], "a second, with the jobs' own", facts=facts)
+
+    def _http(self, jobs: int, database: str, repeat: Any) -> Iterator[Result]:
+        port = _free_port()
+        plain = self._plainly(repeat, lambda: reference.insert(jobs, 1))
+        for name, command, keeping in serving.servers(port):
+            with processes.running(command, dburl.extended(database, keeping)):
+                server = serving.Server(port)
+                server.wait()
+                facts = {"server": name}
+                yield Result("http_push", repeat(lambda s=server: s.push_rate(jobs)), reference=plain, facts=facts)
+                yield Result("http_fetch_ack", repeat(lambda s=server: s.cycle_rate(jobs)), facts=facts)
+
+    def _plainly(self, repeat: Any, act: Callable[[], float]) -> float | None:
+        return self._median(repeat, act) if reference.available() else None
+
+    def _median(self, repeat: Any, act: Callable[[], float]) -> float:
+        return Result("reference", repeat(act)).median
+
+    def _describe(self) -> dict[str, Any]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT sqlite_version()" if connection.vendor == "sqlite" else "SELECT version()")
+            version = str(cursor.fetchone()[0]).split(" on ")[0]
+        name = version if version.startswith(connection.display_name) else f"{connection.display_name} {version}"
+        return {"database": name, "vendor": connection.vendor, "python": platform.python_version()}
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,34 @@
+"""Settings of the processes that the benchmark starts: nothing but the app, on the throwaway database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from django_ojs import dburl
+
+SECRET_KEY = "only for measuring"
+DEBUG = False
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "rest_framework",
+    "channels",
+    "django_ojs",
+    "benchmarks.handlers",
+]
+MIDDLEWARE: list[str] = []
+ROOT_URLCONF = "django_ojs.urls"
+DATABASES: dict[str, Any] = {"default": dburl.parse(os.environ["OJS_BENCH_DATABASE"], Path.cwd())}
+SILENCED_SYSTEM_CHECKS = ["django_ojs.W002"]  # there is nothing here but us
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+OJS = {"ALLOW_ANONYMOUS": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "ERROR"},
+}

@@ -1,0 +1,275 @@
+"""Let a handler know its run (`JobContext`), and decide the fate of its job (`raise Retry`, `Discard` or `Snooze`)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import math
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django_ojs import envelope, jsontext
+from django_ojs.client.options import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from django_ojs.models import JobRow
+
+#: The newest progress report of a handler: percent, message.
+Progress = tuple[float, str]
+
+
+class Link(Protocol):
+    """How a context reaches its worker. Both calls return at once; the worker's heartbeat thread does the work."""
+
+    def heartbeat(self, context: JobContext) -> None: ...
+
+    def progress(self, context: JobContext) -> None: ...
+
+
+class NoLink:
+    """The link of a context without a worker: tests make such contexts. Nothing is sent to the server."""
+
+    def heartbeat(self, context: JobContext) -> None:
+        return None
+
+    def progress(self, context: JobContext) -> None:
+        return None
+
+
+class JobContext:
+    """One run of one job. Safe to use from the handler's thread or task.
+
+    Attributes: `id`, `type`, `queue`, `attempt` (1 for the first; it also counts runs that were snoozed or given back,
+    which `max_attempts` does not), `max_attempts`, `job` (the envelope as a dict), `meta`, `metadata` (a dict for
+    middlewares and handler, forgotten after the run), `log`.
+    """
+
+    def __init__(self, row: JobRow, link: Link | None = None) -> None:
+        self._row, self._link = row, link or NoLink()
+        self.id: uuid.UUID = row["id"]
+        self.type: str = row["type"]
+        self.queue: str = row["queue"]
+        self.attempt: int = row["attempt"]
+        self.max_attempts: int = row["max_attempts"]
+        self.metadata: dict[str, Any] = {}
+        self.result: Any = None
+        self._cancelled = False
+        self.saw_cancel = False  #: the handler has read `is_cancelled` when it was true
+        self._progress: Progress | None = None
+        self._progress_lock = threading.Lock()
+
+    @cached_property
+    def job(self) -> dict[str, Any]:
+        """The envelope, as FETCH returns it (core section 5)."""
+        return envelope.render(self.whole_row)
+
+    @cached_property
+    def args(self) -> list[Any]:
+        value: list[Any] = jsontext.loads(self._row["args"])
+        return value
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        return jsontext.loads(self._row["meta"]) if self._row["meta"] else {}
+
+    @property
+    def workflow_id(self) -> str | None:
+        """The workflow that the job belongs to."""
+        found = self._row.get("lineage", {}).get("workflow_id") or self._row.get("workflow_id")
+        return None if found is None else str(found)
+
+    @cached_property
+    def parent_results(self) -> ParentResults:
+        """The results of the jobs before this one in its workflow; empty without any."""
+        lineage = self._row.get("lineage", {})
+        return ParentResults(lineage.get("parent_results", ()), lineage.get("parent_results_by_step", {}))
+
+    @cached_property
+    def parent_errors(self) -> dict[str, dict[str, Any]]:
+        """For the callback of a batch: the errors of the jobs that failed, by their place ("0", "1", ...)."""
+        return dict(self._row.get("lineage", {}).get("parent_errors", {}))
+
+    @property
+    def row(self) -> JobRow:
+        return self._row
+
+    @property
+    def whole_row(self) -> JobRow:
+        """The row with every column that an envelope shows, and times as datetimes."""
+        return _whole(self._row)
+
+    @cached_property
+    def log(self) -> JobLogger:
+        """The logger `django_ojs.jobs`, with the job's id, type, queue and attempt on every record."""
+        return JobLogger(logging.getLogger("django_ojs.jobs"), log_fields(self._row))
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the outcome of this run no longer counts: the job was cancelled, timed out or lost to another
+        worker, or this worker stops. A handler that works long should look now and then, and return."""
+        self.saw_cancel = self.saw_cancel or self._cancelled
+        return self._cancelled
+
+    def heartbeat(self) -> bool:
+        """Renew the reservation of this job in the background, for as long as its claim was granted.
+
+        Needed only by jobs with a `visibility_timeout` or a `heartbeat_timeout` of their own: the worker renews all
+        others by itself. Never blocks, so it works in coroutines too. Returns False when the handler should stop
+        (`is_cancelled`).
+        """
+        self._link.heartbeat(self)
+        return not self.is_cancelled
+
+    def progress(self, percent: float, message: str = "") -> bool:
+        """Report how far the handler is, from 0 to 100 (orchestration 5.1); renews the reservation too.
+
+        Never blocks, and may be called often: the newest report is kept with the job, and sent as
+        a `job.progress` event, once a second and once more at the end. Returns as `heartbeat()` does.
+        """
+        percent = float(percent)
+        if math.isnan(percent):
+            raise ValueError("Progress is a number from 0 to 100, and this is none.")
+        with self._progress_lock:
+            first = self._progress is None
+            self._progress = min(max(percent, 0.0), 100.0), message
+        if first:  # else the worker knows already that there is a report
+            self._link.progress(self)
+        return not self.is_cancelled
+
+    def take_progress(self) -> Progress | None:
+        """For the worker: the newest progress report, once."""
+        with self._progress_lock:
+            progress, self._progress = self._progress, None
+        return progress
+
+    def set_result(self, value: Any) -> None:
+        """The job's result, for a handler that returns None."""
+        self.result = value
+
+    def cancel(self) -> None:
+        """For the worker: let `is_cancelled` be true from now on."""
+        self._cancelled = True
+
+
+class ParentResults(Mapping[str, Any]):
+    """The results of earlier jobs by their place, as `"0"` or `0`, counted from the end as `-1`, or by step id.
+
+    A job without a result, and one that failed, reads as None.
+    """
+
+    def __init__(self, values: Sequence[Any], by_step: Mapping[str, Any]) -> None:
+        self._values, self._by_step = tuple(values), dict(by_step)
+
+    def __getitem__(self, key: str | int) -> Any:
+        if isinstance(key, str) and not key.isdecimal() and key in self._by_step:
+            return self._by_step[key]
+        try:
+            return self._values[int(key)]
+        except (ValueError, IndexError):
+            raise KeyError(key) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, range(len(self._values)))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"ParentResults({list(self._values)!r})"
+
+
+#: What a worker needs of a job it claimed: all that its envelope shows, and the terms of the claim.
+COLUMNS = (
+    "id", "type", "queue", "state", "priority", "args", "meta", "extra", "attempt", "max_attempts", "timeout_ms",
+    "grace_ms", "visibility_ms", "deadline_at", "created_at", "enqueued_at", "started_at", "activated_at",
+    "retry_delay_ms", "errors", "worker_id", "trace_id", "workflow_id", "lease_ms", "heartbeat_ms",
+)  # fmt: skip
+#: What an envelope reads and no job has that was just claimed.
+_NEVER = {"due_at": None, "finished_at": None, "result": None}
+
+
+def _whole(row: JobRow) -> JobRow:
+    """The row as `envelope.render` takes it; times that were claimed as the database has them are read only here."""
+    times = {name: _instant(value) for name, value in row.items() if name.endswith("_at") and value is not None}
+    return {**_NEVER, **row, **times}
+
+
+def time_left(row: JobRow) -> float:
+    """Seconds between the claim and the end of the job's time as a whole; inf where that has no end."""
+    if row["deadline_at"] is None:
+        return math.inf
+    return (_instant(row["deadline_at"]) - _instant(row["started_at"])).total_seconds()
+
+
+def _instant(value: str | dt.datetime) -> dt.datetime:
+    """Text, or on versions of SQLite that tell a column's type what Django made of it: both without a zone, in UTC."""
+    moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the job's fields to a record without losing those that the caller passes as `extra`."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def log_fields(row: JobRow) -> dict[str, Any]:
+    """What every log record about a job carries. Never its arguments: they may be secrets."""
+    return {"job_id": str(row["id"]), "job_type": row["type"], "queue": row["queue"], "attempt": row["attempt"]}
+
+
+class Directive(Exception):
+    """Base of `Retry`, `Discard` and `Snooze`: they are no errors of the handler, and are not logged as errors.
+
+    Their module is the one that sites import them from, because a job's error shows it as `error_class`.
+    """
+
+    __module__ = "django_ojs"
+
+
+class Retry(Directive):
+    """`raise Retry("rate limited", after="5m")`: this attempt failed, try again after so long.
+
+    Without `after` the policy's backoff applies. It counts as an attempt: after the last one the job is
+    discarded. With `from error` the job's history shows that error.
+    """
+
+    __module__ = "django_ojs"
+
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
+        super().__init__(reason or "The handler asked for a retry.")
+        self.after_ms = None if after is None else milliseconds(after, "after")
+
+
+class Discard(Directive):
+    """`raise Discard("why")`: failed for good, whatever the retry policy says, and not worth a dead letter."""
+
+    __module__ = "django_ojs"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "The handler discarded the job.")
+
+
+class Snooze(Directive):
+    """`raise Snooze("1h")`: not now. The job runs again after so long, as if this attempt had not been.
+
+    The attempt keeps its number and does not count against `max_attempts`.
+    """
+
+    __module__ = "django_ojs"
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(f"The handler asked to run again after {delay}.")
+        self.delay_ms = milliseconds(delay, "delay")
+
+
+class Interrupted(BaseException):
+    """Raised by the worker inside a handler that has to stop.
+
+    Not an Exception, so that no `except Exception` in a handler keeps it.
+    """

@@ -1,0 +1,1 @@
+"""Schedules (cron): the rows, the tick that fires them, and what happens when runs overlap."""

@@ -1,0 +1,226 @@
+"""Fires the schedules that are due, each once, however many schedulers look (orchestration 2.4).
+
+Firing is one transaction that begins with a conditional UPDATE of the schedule's `wake_at`: the
+scheduler that changes it fires, the others find another value. The job, its events and the schedule's next time are
+committed together, so a crash leaves either the whole tick or none of it, and then the next look finds it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from django.db import InterfaceError, OperationalError
+from django.db.models import F
+
+from django_ojs import clock
+from django_ojs.cron import overlap, schedules
+from django_ojs.database import atomic, database
+from django_ojs.errors import Conflict, OJSError
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import Record
+from django_ojs.jobs.push import push
+from django_ojs.messages import phrase
+from django_ojs.models import CronSchedule
+from django_ojs.models.job import JobRow
+from django_ojs.operations.rehearsal import rehearsed
+from django_ojs.operations.verbs import cancel
+from django_ojs.policies import cron
+from django_ojs.policies.durations import format_instant
+from django_ojs.policies.overlap import OverlapPolicy
+from django_ojs.queues import maintenance
+
+logger = logging.getLogger(__name__)
+
+COMPONENT = "cron"
+_INSTANT = dt.timedelta(microseconds=1)
+
+
+class Skipped(NamedTuple):
+    """Why an occurrence made no job. `code` is the reason in the words of the cron companion."""
+
+    reason: str
+    code: str
+    job_id: uuid.UUID | None = None
+    facts: Mapping[str, Any] = {}
+
+
+OVERLAP = "overlap_prevention"
+
+
+def tick(*, limit: int = 100, using: str | None = None) -> int:
+    """Fire what is due, at most `limit` schedules; return how many this call had. Those of others are left alone.
+
+    None fires in maintenance mode (orchestration 2.4); when that ends each fires once for all that it missed.
+    """
+    using = database(using)
+    due = CronSchedule.objects.using(using).filter(wake_at__lte=clock.now(using)).order_by("wake_at", "name")
+    found = list(due[:limit])
+    return sum(_tick(schedule, using) for schedule in found) if found and not maintenance.is_on(using=using) else 0
+
+
+@rehearsed("trigger")
+def trigger(name: str, *, using: str | None = None) -> tuple[CronSchedule, JobRow]:
+    """Make a job of this schedule now, enabled or not; when it fires next stays as it is.
+
+    Raises `NotFound`, `Conflict` where the policy `skip` forbids a second run, and whatever PUSH raises.
+    """
+    using = database(using)
+    with atomic(using=using):
+        schedule = schedules.lock(name, using)
+        now = clock.now(using)
+        made = _launch(schedule, now, now, using)
+        if isinstance(made, Skipped):
+            raise _refusal(schedule, made)
+        log.append([_triggered(schedule, made, now, now, schedule.next_run_at)], using)
+    return schedule, made
+
+
+def _tick(schedule: CronSchedule, using: str) -> bool:
+    now = clock.now(using)
+    try:
+        plan = cron.parse(schedule.expression, schedule.timezone)
+    except ValueError as error:
+        return _give_up(schedule, error, now, using)
+    nominal = schedule.next_run_at
+    assert nominal is not None and schedule.wake_at is not None  # noqa: PT018 - the table demands both
+    fires = nominal <= now
+    upcoming = plan.next_after(now, nominal) if fires else cron.Occurrence(nominal)
+    lost = plan.next_after(schedule.wake_at - _INSTANT, schedule.anchor_at).lost
+    aim = {"wake_at": upcoming.wake_at, "next_run_at": upcoming.at} | ({"anchor_at": nominal} if fires else {})
+    with atomic(using=using):
+        if not _claim(schedule, aim, using):
+            return False
+        records = []
+        if lost is not None and lost.at == schedule.wake_at:
+            facts = {"local_time": lost.local.isoformat()}
+            records.append(_skipped(schedule, Skipped("dst_skip", "dst_skip", None, facts), now, lost.at, upcoming.at))
+        if fires:
+            records.append(_fire(schedule, nominal, now, upcoming.at, using))
+        log.append(records, using)
+    return True
+
+
+def _claim(schedule: CronSchedule, aim: Mapping[str, Any], using: str) -> bool:
+    """Move a due schedule on, if it is still as it was read: neither fired nor changed by anybody else."""
+    mine = CronSchedule.objects.using(using).filter(
+        pk=schedule.pk, wake_at=schedule.wake_at, updated_at=schedule.updated_at, enabled=True
+    )
+    return bool(mine.update(**aim))
+
+
+def _fire(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, upcoming: dt.datetime, using: str) -> Record:
+    """Make the job of a due occurrence; the event that says so, or why there is none."""
+    try:
+        with atomic(using=using):
+            made = _launch(schedule, nominal, now, using)
+    except (OperationalError, InterfaceError):
+        raise
+    except OJSError as error:
+        logger.warning("The schedule %s made no job: %s", schedule.name, error)
+        made = Skipped("enqueue_rejected", error.error_code, None, {"error": _told(error.error_code, str(error))})
+    except Exception as error:  # one schedule's middleware must not stop the others
+        logger.exception("The schedule %s could not make its job; this occurrence is lost.", schedule.name)
+        facts = {"error": _told("internal_error", type(error).__name__)}
+        made = Skipped("enqueue_failed", "internal_error", None, facts)
+    if isinstance(made, Skipped):
+        return _skipped(schedule, made, now, nominal, upcoming)
+    return _triggered(schedule, made, nominal, now, upcoming)
+
+
+def _launch(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, using: str) -> JobRow | Skipped:
+    """Overlap policy first, then PUSH with all that belongs to it (orchestration 2.4). The schedule is locked."""
+    previous = overlap.live(schedule.name, using)
+    if previous and schedule.overlap_policy == OverlapPolicy.SKIP:
+        return Skipped(OVERLAP, "overlap_skip", previous[0])
+    if previous and schedule.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
+        cancel(previous, cancelled_by=f"cron:{schedule.name}", reason="The next run began.", using=using)
+    (pushed,) = push([job_document(schedule, nominal)], component=COMPONENT, using=using)
+    if pushed.row is None:
+        return Skipped("enqueue_dropped", "dropped")
+    if pushed.status == "duplicate":
+        return Skipped("enqueue_rejected", "duplicate", pushed.row["id"])
+    hold = bool(previous) and schedule.overlap_policy == OverlapPolicy.ENQUEUE
+    overlap.note(schedule.name, pushed.row, nominal, now, using, hold=hold)
+    if hold and len(previous) > 2:
+        logger.warning("%d runs of the schedule %s wait for the one before them.", len(previous), schedule.name)
+    runs = CronSchedule.objects.using(using).filter(pk=schedule.pk)
+    runs.update(last_run_at=now, run_count=F("run_count") + 1)
+    schedule.last_run_at, schedule.run_count = now, schedule.run_count + 1
+    return pushed.row
+
+
+def job_document(schedule: CronSchedule, nominal: dt.datetime) -> dict[str, Any]:
+    """The envelope of one run: the template, and in `meta` which schedule it is of and for when."""
+    marks = {"cron_name": schedule.name, "cron_triggered_at": format_instant(nominal)}
+    document = schedule.document
+    document["meta"] = {**(document.get("meta") or {}), **marks}
+    options = document.get("options") or {}
+    overlays = {name: {**options[name], **marks} for name in ("meta", "metadata") if options.get(name)}
+    return {**document, "options": {**options, **overlays}} if overlays else document
+
+
+def _give_up(schedule: CronSchedule, error: ValueError, now: dt.datetime, using: str) -> bool:
+    """Its zone has left this machine, or croniter changed its mind: disable it rather than try every second."""
+    logger.error("The schedule %s is disabled: its expression or zone %s.", schedule.name, error)
+    with atomic(using=using):
+        if not _claim(schedule, {"enabled": False, "wake_at": None, "next_run_at": None}, using):
+            return False
+        facts = {"error": _told("invalid_request", str(error))}
+        record = _skipped(schedule, Skipped("disabled", "disabled", None, facts), now, schedule.next_run_at, None)
+        log.append([record], using)
+    return True
+
+
+def _triggered(
+    schedule: CronSchedule, job: JobRow, nominal: dt.datetime, now: dt.datetime, upcoming: dt.datetime | None
+) -> Record:
+    facts = {"job_id": str(job["id"]), "run_count": schedule.run_count, "actual_time": format_instant(now)}
+    return _event("cron.triggered", schedule, now, nominal, upcoming, facts)
+
+
+def _skipped(
+    schedule: CronSchedule, why: Skipped, now: dt.datetime, nominal: dt.datetime | None, upcoming: dt.datetime | None
+) -> Record:
+    facts: dict[str, Any] = {"reason": why.reason, "reason_code": why.code, **why.facts}
+    if why.job_id is not None:
+        facts |= {"existing_job_id": str(why.job_id), "active_job_id": str(why.job_id)}
+    return _event("cron.skipped", schedule, now, nominal, upcoming, facts)
+
+
+def _event(
+    type: str,
+    schedule: CronSchedule,
+    now: dt.datetime,
+    nominal: dt.datetime | None,
+    upcoming: dt.datetime | None,
+    facts: Mapping[str, Any],
+) -> Record:
+    """Both spellings of the two event documents (orchestration 2.7)."""
+    scheduled = format_instant(nominal) if nominal else None
+    data = {
+        "cron_name": schedule.name, "cron_expr": schedule.expression, "cron_expression": schedule.expression,
+        "timezone": schedule.timezone, "job_type": schedule.type, "scheduled_at": scheduled,
+        "scheduled_time": scheduled, "next_at": format_instant(upcoming) if upcoming else None,
+    }  # fmt: skip
+    return catalogue.of_cron(type, schedule.name, schedule.queue, now, **data, **facts)
+
+
+def _refusal(schedule: CronSchedule, why: Skipped) -> OJSError:
+    details: dict[str, Any] = {"cron_name": schedule.name, "reason": why.reason}
+    if why.job_id is not None:
+        details["existing_job_id"] = str(why.job_id)
+    if why.reason == OVERLAP:
+        message = phrase(
+            "The schedule '%(name)s' has a run that has not ended, and its overlap policy is skip.", name=schedule.name
+        )
+        return Conflict(message, details=details, hint="Wait for that job or cancel it, or change the overlap policy.")
+    message = phrase("The schedule '%(name)s' made no job: %(code)s.", name=schedule.name, code=why.code)
+    return Conflict(message, details=details, hint="The site's enqueue middleware or the job's unique policy did this.")
+
+
+def _told(code: str, message: str) -> dict[str, str]:
+    return {"code": code, "message": message}

@@ -1,0 +1,188 @@
+"""Schedules by name: register, change, switch on and off, delete (orchestration 2.1, 2.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError
+
+from django_ojs import clock, cronspec
+from django_ojs.cron import overlap
+from django_ojs.cronspec import CronSpec
+from django_ojs.database import atomic, database
+from django_ojs.errors import Conflict, NotFound
+from django_ojs.messages import phrase
+from django_ojs.models import CronRun, CronSchedule
+from django_ojs.policies import cron
+
+#: How far ahead a schedule's last firing may lie: clocks of databases are set right by less all the time.
+_AHEAD = dt.timedelta(seconds=10)
+_DEFINITION = ("expression", "timezone", "type", "queue", "template", "overlap_policy", "enabled", "description")
+
+
+def register(
+    body: Mapping[str, Any] | CronSpec, *, source: str = CronSchedule.Source.API, using: str | None = None
+) -> tuple[CronSchedule, bool]:
+    """Create the schedule that `body` describes, or make the one of this name so; whether it is new.
+
+    What happened so far (`created_at`, `last_run_at`, `run_count`) is kept. Raises InvalidRequest.
+    """
+    using = database(using)
+    now = clock.now(using)
+    spec = body if isinstance(body, CronSpec) else cronspec.parse(body, now=now)
+    if (found := _change(spec, source, now, using)) is not None:
+        return found, False
+    values = {name: getattr(spec, name) for name in (*_DEFINITION, "name")}
+    schedule = CronSchedule(**values, source=source, anchor_at=now, created_at=now, updated_at=now)
+    _aim(schedule, now)
+    try:
+        with atomic(using=using):
+            schedule.save(using=using, force_insert=True)
+    except IntegrityError:  # another caller registered the same name just now
+        found = _change(spec, source, now, using)
+        if found is None:
+            raise
+        return found, False
+    return schedule, True
+
+
+def get(name: str, *, using: str | None = None) -> CronSchedule:
+    """The schedule of this name. Raises `NotFound`."""
+    found = CronSchedule.objects.using(database(using)).filter(pk=name).first()
+    if found is None:
+        raise NotFound.resource("cron", name)
+    return found
+
+
+def update(name: str, changes: Mapping[str, Any], *, using: str | None = None) -> CronSchedule:
+    """Change the members that are given, in any of their spellings. Raises `NotFound` or InvalidRequest."""
+    using = database(using)
+    with atomic(using=using):
+        schedule = lock(name, using)
+        now = clock.now(using)
+        _apply(schedule, cronspec.parse(changes, now=now, base=schedule), now, using)
+    return schedule
+
+
+def create(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
+    """Make a new schedule. Raises `Conflict` where there is one of this name already."""
+    using = database(using)
+    with atomic(using=using):  # so that a race that is lost changes nothing of the other's
+        if not CronSchedule.objects.using(using).filter(pk=spec.name).exists():
+            schedule, new = register(spec, using=using)
+            if new:
+                return schedule
+        details = {"resource_type": "cron", "resource_id": spec.name}
+        raise Conflict(
+            phrase("The schedule '%(name)s' exists already.", name=spec.name),
+            details=details,
+            hint="Change that one.",
+        )
+
+
+def redefine(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
+    """Give a schedule another definition; whether it is enabled and whose it is stays. Raises `NotFound`."""
+    using = database(using)
+    with atomic(using=using):
+        schedule = lock(spec.name, using)
+        _apply(schedule, dataclasses.replace(spec, enabled=schedule.enabled), clock.now(using), using)
+    return schedule
+
+
+def set_enabled(name: str, enabled: bool, *, using: str | None = None) -> CronSchedule:
+    """Switch a schedule on or off; twice is no error. What it missed while it was off is not made up for."""
+    return update(name, {"enabled": enabled}, using=using)
+
+
+def delete(name: str, *, using: str | None = None) -> CronSchedule:
+    """Forget a schedule; its jobs stay. Raises `NotFound`."""
+    using = database(using)
+    with atomic(using=using):
+        schedule = lock(name, using)
+        CronSchedule.objects.using(using).filter(pk=name).delete()
+    return schedule
+
+
+def history(name: str, *, limit: int = 50, using: str | None = None) -> list[CronRun]:
+    """The last runs of a schedule, newest first, at most `cronruns.KEPT_RUNS`. Raises `NotFound`."""
+    using = database(using)
+    get(name, using=using)
+    runs = CronRun.objects.using(using).filter(name=name).order_by("-id")
+    return list(runs[: min(limit, overlap.KEPT_RUNS)])
+
+
+def next_due(*, using: str | None = None) -> dt.datetime | None:
+    """The earliest instant at which the scheduler has to look at a schedule; None when there is none."""
+    due = CronSchedule.objects.using(database(using)).filter(wake_at__isnull=False)
+    return due.order_by("wake_at").values_list("wake_at", flat=True).first()
+
+
+def aim_again(*, using: str | None = None) -> int:
+    """Aim those schedules anew that fired at a time that is still to come; return how many there were.
+
+    They fired while the database's clock was ahead. Since it was set right they would be silent until it is there
+    again.
+    """
+    using = database(using)
+    ahead = CronSchedule.objects.using(using).filter(wake_at__isnull=False, anchor_at__gt=clock.now(using) + _AHEAD)
+    names = list(ahead.order_by("name").values_list("name", flat=True))
+    if not names:
+        return 0
+    with atomic(using=using):
+        now = clock.now(using)
+        found = list(ahead.filter(pk__in=names).order_by("name").select_for_update())
+        for schedule in found:
+            schedule.anchor_at = now
+            _aim(schedule, now)
+            schedule.save(using=using, update_fields=["anchor_at", "wake_at", "next_run_at"])
+    return len(found)
+
+
+def lock(name: str, using: str) -> CronSchedule:
+    """The schedule, locked until the end of the transaction. Raises `NotFound`."""
+    found = CronSchedule.objects.using(using).select_for_update().filter(pk=name).first()
+    if found is None:
+        raise NotFound.resource("cron", name)
+    return found
+
+
+def _change(spec: CronSpec, source: str, now: dt.datetime, using: str) -> CronSchedule | None:
+    """Give an existing schedule a new definition; None where there is none."""
+    with atomic(using=using):
+        schedule = CronSchedule.objects.using(using).select_for_update().filter(pk=spec.name).first()
+        if schedule is not None:
+            schedule.source = source
+            _apply(schedule, spec, now, using)
+        return schedule
+
+
+def _apply(schedule: CronSchedule, spec: CronSpec, now: dt.datetime, using: str) -> None:
+    timing = (schedule.expression, schedule.timezone, schedule.enabled)
+    for name in _DEFINITION:
+        setattr(schedule, name, getattr(spec, name))
+    if timing != (spec.expression, spec.timezone, spec.enabled):
+        schedule.anchor_at = now
+        _aim(schedule, now)
+    elif schedule.wake_at is not None and schedule.wake_at > now:
+        _aim(schedule, now)
+    # What is due already stays due: registering again at every start must not cost the catch-up.
+    schedule.updated_at = max(now, schedule.updated_at + dt.timedelta(microseconds=1))
+    schedule.save(using=using, force_update=True)
+
+
+def _aim(schedule: CronSchedule, now: dt.datetime) -> None:
+    """Set when the schedule fires next, seen from `now`."""
+    if not schedule.enabled:
+        schedule.wake_at = schedule.next_run_at = None
+        return
+    upcoming = cron.parse(schedule.expression, schedule.timezone).next_after(now, schedule.anchor_at)
+    schedule.wake_at, schedule.next_run_at = upcoming.wake_at, upcoming.at
+
+
+def differs(schedule: CronSchedule, spec: CronSpec) -> bool:
+    """Whether registering `spec` would change the definition."""
+    values = dataclasses.asdict(spec)
+    return any(getattr(schedule, name) != values[name] for name in _DEFINITION)

@@ -1,0 +1,83 @@
+"""Places in operations where telemetry takes part, which they do not import: it subscribes when the app is ready.
+
+Each place is a list of subscribers. An operation looks whether it is empty, and goes straight on where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from django_ojs.events.catalogue import Record
+    from django_ojs.policies.workflows import Plan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EventListener(Protocol):
+    """Told about events in the transaction that writes them."""
+
+    #: What a record must be made of that is made for this listener only.
+    columns: Sequence[str]
+
+    def wants(self, event: str) -> bool:
+        """Whether the listener wants events of this type now. A verb asks once for a batch of events that the database
+        writes by itself, and makes their records only then. Other records reach every listener."""
+
+    def tell(self, records: Sequence[Record], using: str) -> None:
+        """Receive these events; some may be of types that the listener does not want."""
+
+
+#: Around a PUSH: called in its place with the operation and its arguments, the documents first; returns its outcomes.
+#: A test's mode that captures jobs gets them after it.
+around_push: list[Callable[..., Any]] = []
+#: The same around the work of a PUSH, which a test's mode may leave out.
+around_work_of_push: list[Callable[..., Any]] = []
+#: Makes a context manager around storing a workflow; it gives what to call with the workflow's id.
+around_workflow: list[Callable[[Plan], AbstractContextManager[Callable[[str], None]]]] = []
+#: Makes a context manager around pushing later steps of workflows, which no request is waiting for.
+around_later_steps: list[Callable[[], AbstractContextManager[None]]] = []
+event_listeners: list[EventListener] = []
+
+
+def subscribe(place: list[T], subscriber: T) -> None:
+    """Add `subscriber` to the end of `place`, unless it is there already."""
+    if subscriber not in place:
+        place.append(subscriber)
+
+
+def around(place: list[Callable[..., Any]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let the subscribers of `place` have the calls of an operation; the last that subscribed is the outermost."""
+
+    def decorate(operation: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(operation)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+            if not place:
+                return operation(*args, **kwargs)
+            act: Callable[..., T] = operation
+            for subscriber in place:
+                act = functools.partial(subscriber, act)
+            return act(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+@contextlib.contextmanager
+def inside(
+    place: Iterable[Callable[P, AbstractContextManager[T]]], *args: P.args, **kwargs: P.kwargs
+) -> Iterator[list[T]]:
+    """A block inside the context managers of all subscribers; gives what they give."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(subscriber(*args, **kwargs)) for subscriber in place]
+
+
+def tell(listeners: Iterable[EventListener], records: Sequence[Record], using: str) -> None:
+    for listener in listeners:
+        listener.tell(records, using)

@@ -1,0 +1,735 @@
+"""What bodies and answers hold that other modules read and make, for the OpenAPI document.
+
+A serializer that renders by its own code (`AnswerSerializer.show`) declares no fields: the document finds them here, in
+the class of the same name. Members that are not named are allowed. A class goes when its serializer declares fields.
+"""
+
+# mypy: disable-error-code="assignment"
+# The members of the wire have names such as `data`, `errors` and `source`, which DRF's classes have too.
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+
+from django_ojs.states import State
+
+STATES = [state.value for state in State]
+
+
+class Document(serializers.Serializer[Any]):
+    """Members of a JSON object."""
+
+    #: Schemas of the document that hold beside the fields; `Envelope` is `schemas/envelope.json`.
+    also: ClassVar[tuple[str, ...]] = ()
+    #: Whether there may be no other members than the fields.
+    closed: ClassVar[bool] = False
+    #: The documents of which it is one, for one without members of its own.
+    any_of: ClassVar[tuple[type[Document], ...]] = ()
+
+
+def text(*, required: bool = True, **more: Any) -> serializers.CharField:
+    return serializers.CharField(required=required, **more)
+
+
+def number(*, required: bool = True, **more: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(required=required, **more)
+
+
+def texts(*, required: bool = True, **more: Any) -> serializers.ListField:
+    return serializers.ListField(child=serializers.CharField(), required=required, **more)
+
+
+def objects(*, required: bool = True) -> serializers.ListField:
+    return serializers.ListField(child=serializers.DictField(), required=required)
+
+
+def words(*choices: str, required: bool = True) -> serializers.ChoiceField:
+    return serializers.ChoiceField(choices=choices, required=required)
+
+
+def flag(*, required: bool = True, **more: Any) -> serializers.BooleanField:
+    return serializers.BooleanField(required=required, **more)
+
+
+def instant(*, required: bool = True, **more: Any) -> serializers.DateTimeField:
+    return serializers.DateTimeField(required=required, **more)
+
+
+def anything(*, required: bool = True) -> serializers.JSONField:
+    return serializers.JSONField(required=required)
+
+
+# What every resource has
+
+
+class ErrorDetailSerializer(Document):
+    code = text()
+    type = text(required=False)
+    canonical_code = text(required=False)
+    message = text()
+    retryable = flag()
+    details = serializers.DictField()
+    hint = text()
+    docs_url = text()
+    request_id = text()
+
+
+class ErrorSerializer(Document):
+    """The answer to a call that failed (binding 4)."""
+
+    error = ErrorDetailSerializer()
+
+
+class PaginationSerializer(Document):
+    total = number(required=False)
+    limit = number()
+    offset = number(required=False)
+    page = number(required=False)
+    per_page = number()
+    has_more = flag()
+    next_cursor = text(required=False)
+    total_is_minimum = flag(required=False, help_text="There are more than `total`: they were counted no further.")
+
+
+class WarningSerializer(Document):
+    """What was accepted and is probably a mistake: a member that means nothing here, with the name that was probably
+    meant, or what a schema has against the arguments. `index` is the place in a batch."""
+
+    code = words("unknown_member", "schema_validation")
+    path = text(required=False)
+    message = text()
+    suggestion = text(required=False)
+    schema = text(required=False)
+    index = number(required=False)
+
+
+class NothingSerializer(Document):
+    """A JSON object in which nothing counts."""
+
+
+# Jobs
+
+
+class JobSerializer(Document):
+    """A job: its envelope, with what the server knows of it."""
+
+    also = ("Envelope",)
+
+    specversion = text()
+    id = text()
+    type = text()
+    queue = text()
+    args = anything()
+    meta = serializers.DictField()
+    priority = number()
+    state = words(*STATES)
+    attempt = number()
+    max_attempts = number()
+    created_at = text()
+
+
+class JobAnswerSerializer(JobSerializer):
+    """One job, flat and once more under `job`."""
+
+    job = JobSerializer(required=False)
+    deduplicated = flag(required=False)
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class JobDroppedSerializer(Document):
+    """A push that enqueue middleware, or a full queue, has dropped."""
+
+    job = anything(required=False)
+    dropped = flag()
+
+
+class PushedSerializer(Document):
+    any_of = (JobAnswerSerializer, JobDroppedSerializer)
+
+
+class JobDetailSerializer(JobSerializer):
+    errors = objects()
+    retry_policy = serializers.DictField()
+    metadata = serializers.DictField()
+
+
+class JobLineSerializer(Document):
+    """A job in a list."""
+
+    id = text()
+    type = text()
+    queue = text()
+    state = words(*STATES)
+    priority = number()
+    attempt = number()
+    created_at = instant()
+    completed_at = instant(required=False)
+    scheduled_at = instant(required=False)
+
+
+class JobErrorSerializer(Document):
+    """Why one job of many could not be acted on."""
+
+    job_id = text()
+    error = serializers.DictField()
+
+
+class EnvelopeSerializer(Document):
+    """A job as it is pushed: `schemas/envelope.json`."""
+
+    also = ("Envelope",)
+
+
+class JobBatchSerializer(Document):
+    jobs: Any = serializers.ListSerializer(child=EnvelopeSerializer(), min_length=1)
+
+
+class JobBatchAnswerSerializer(Document):
+    jobs = JobSerializer(many=True)
+    count = number()
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class BulkRequestSerializer(JobBatchSerializer):
+    atomicity = words("partial", "atomic", required=False)
+    idempotency_key = text(required=False)
+
+
+class BulkItemSerializer(Document):
+    index = number()
+    status = text()
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class BulkAnswerSerializer(Document):
+    items = BulkItemSerializer(many=True)
+
+
+class BulkChangeSerializer(Document):
+    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
+    filter = serializers.DictField(required=False)
+    atomicity = words("partial", "atomic", required=False)
+    idempotency_key = text(required=False)
+
+
+class ProgressReportSerializer(Document):
+    progress = serializers.FloatField(required=False, help_text="From 0 to 1.")
+    percentage = serializers.FloatField(required=False, help_text="From 0 to 100.")
+    progress_percent = serializers.FloatField(required=False, help_text="From 0 to 100.")
+    message = text(required=False)
+    data = anything(required=False)
+    worker_id = text(required=False)
+    attempt = number(required=False)
+
+
+class WorkerProgressReportSerializer(ProgressReportSerializer):
+    job_id = text()
+
+
+class ProgressSerializer(Document):
+    job_id = text()
+    state = words(*STATES)
+    progress = serializers.FloatField(allow_null=True, min_value=0, max_value=1)
+    data = anything()
+    message = text(allow_null=True)
+    updated_at = instant(allow_null=True)
+
+
+class UniqueKeySerializer(Document):
+    key = text()
+    job_id = text()
+    type = text()
+    queue = text()
+    state = words(*STATES)
+    locked_until = instant(allow_null=True)
+
+
+# Workers
+
+
+class FetchSerializer(Document):
+    queues = texts(min_length=1)
+    count = number(required=False)
+    worker_id = text(required=False)
+    visibility_timeout_ms = number(required=False)
+
+
+class FetchAnswerSerializer(Document):
+    jobs = JobSerializer(many=True)
+    job = JobSerializer(required=False)
+
+
+class AckOfPathSerializer(Document):
+    """ACK, where the path names the job."""
+
+    worker_id = text(required=False)
+    result = anything(required=False)
+
+
+class AckSerializer(AckOfPathSerializer):
+    job_id = text()
+
+
+class AckAnswerSerializer(Document):
+    acknowledged = flag()
+    job_id = text()
+    state = words(*STATES)
+    job = JobSerializer()
+
+
+class NackOfPathSerializer(Document):
+    """FAIL, where the path names the job."""
+
+    worker_id = text(required=False)
+    error = serializers.DictField(required=False)
+
+
+class NackSerializer(NackOfPathSerializer):
+    job_id = text()
+
+
+class NackAnswerSerializer(Document):
+    job_id = text()
+    state = words(*STATES)
+    job = JobSerializer()
+
+
+class WorkerSerializer(Document):
+    worker_id = text()
+    queues = texts(required=False)
+    hostname = text(required=False)
+    pid = number(required=False)
+    concurrency = number(required=False)
+
+
+class HeartbeatSerializer(Document):
+    worker_id = text()
+    state = words("running", "quiet", "terminate", required=False)
+    active_jobs = anything(required=False)
+
+
+class HeartbeatAnswerSerializer(Document):
+    worker_id = text()
+    state = text()
+    directive = text(required=False)
+    cancelled_jobs = texts(required=False)
+    jobs_lost = texts(required=False)
+    jobs_extended = texts(required=False)
+    server_time = instant()
+
+
+class WorkerLineSerializer(Document):
+    """A worker in a list."""
+
+    id = text()
+    state = text()
+    directive = text(required=False)
+    hostname = text(required=False)
+    queues = texts()
+    concurrency = number(required=False)
+    active_jobs = number()
+    started_at = instant(required=False)
+    last_heartbeat_at = instant(required=False)
+
+
+# Queues
+
+
+class QueueSerializer(Document):
+    """A queue in a list."""
+
+    name = text()
+    status = text()
+    paused = flag()
+    created_at = instant(required=False)
+
+
+class StateCountsSerializer(Document):
+    """Jobs by state."""
+
+    scheduled = number()
+    available = number()
+    pending = number()
+    active = number()
+    completed = number()
+    retryable = number()
+    cancelled = number()
+    discarded = number()
+
+
+class ThroughputSerializer(Document):
+    processed_per_minute = serializers.FloatField()
+    failed_per_minute = serializers.FloatField()
+
+
+class LatencySerializer(Document):
+    p50 = serializers.FloatField()
+    p95 = serializers.FloatField()
+    p99 = serializers.FloatField()
+
+
+class AdminQueueSerializer(Document):
+    """A queue with counts and rates."""
+
+    name = text()
+    state = text()
+    paused = flag()
+    counts = StateCountsSerializer()
+    throughput = ThroughputSerializer()
+    latency_ms = LatencySerializer()
+    created_at = instant(required=False)
+
+
+class PurgeSerializer(Document):
+    states = serializers.ListField(child=words("completed", "discarded", "cancelled"))
+    older_than = text(required=False)
+    confirm = flag(required=False)
+    dry_run = flag(required=False)
+
+
+class PurgedSerializer(Document):
+    purged_count = number()
+    matched = number()
+    dry_run = flag(required=False)
+
+
+# The system
+
+
+class BackendSerializer(Document):
+    type = text()
+    status = text()
+    connection = text()
+    latency_ms = number()
+
+
+class HealthSerializer(Document):
+    status = text()
+    version = text()
+    uptime_seconds = number(required=False)
+    backend = BackendSerializer()
+
+
+class MiddlewareSerializer(Document):
+    name = text()
+    phase = text()
+    order = number()
+
+
+class MaintenanceSerializer(Document):
+    maintenance = flag()
+    enabled = flag()
+    reason = text(allow_null=True)
+    enabled_at = instant(allow_null=True)
+    started_at = instant(allow_null=True)
+    enabled_by = text(required=False, allow_null=True)
+    estimated_end = instant(allow_null=True)
+    ends_at = instant(allow_null=True)
+    auto_end = flag(required=False, allow_null=True)
+
+
+class MaintenanceSwitchSerializer(Document):
+    enabled = flag()
+    reason = text(required=False, allow_null=True)
+    estimated_duration = text(required=False, allow_null=True)
+    duration = text(required=False, allow_null=True)
+    auto_end = flag(required=False, allow_null=True)
+
+
+class RatesSerializer(ThroughputSerializer):
+    enqueued_per_min = serializers.FloatField(allow_null=True)
+    completed_per_min = serializers.FloatField()
+    failed_per_min = serializers.FloatField()
+    avg_latency_ms = serializers.FloatField()
+
+
+class StatsSerializer(Document):
+    queues = number()
+    workers = number()
+    jobs = StateCountsSerializer()
+    throughput = RatesSerializer()
+    uptime_seconds = number()
+
+
+class HistoryPointSerializer(Document):
+    timestamp = instant()
+    processed = number()
+    completed = number()
+    failed = number()
+    started = number()
+    enqueued = number(allow_null=True)
+    latency_p50_ms = serializers.FloatField(allow_null=True)
+    latency_p99_ms = serializers.FloatField(allow_null=True)
+    avg_latency_ms = serializers.FloatField()
+    avg_duration_ms = serializers.FloatField()
+
+
+class HistorySerializer(Document):
+    period = words("1m", "5m", "1h", "1d")
+    kept_since = instant()
+    data = HistoryPointSerializer(many=True)
+    data_points = HistoryPointSerializer(many=True)
+
+
+class QueueShareSerializer(Document):
+    name = text()
+    paused = flag()
+    dispatched = number()
+    dispatch_count_1m = number()
+    dispatch_ratio_1m = serializers.FloatField()
+    avg_wait_ms = serializers.FloatField(allow_null=True)
+    active_jobs = number()
+    available_jobs = number()
+    waiting_since = instant(allow_null=True)
+    starved = flag()
+
+
+class SharesSerializer(Document):
+    strategy = text()
+    dispatched = number()
+    active_jobs = number()
+    starved_queues = number()
+    queues = QueueShareSerializer(many=True)
+
+
+class SchedulingSerializer(Document):
+    strategy = words("strict")
+    window = text()
+    window_start = instant()
+    window_end = instant()
+    stats = SharesSerializer()
+    queues = QueueShareSerializer(many=True)
+    pagination = PaginationSerializer()
+
+
+class AuditEntrySerializer(Document):
+    id = number()
+    timestamp = instant()
+    actor = text()
+    action = text()
+    target_type = text(required=False)
+    target = text()
+    outcome = words("success", "denied")
+    door = text(required=False)
+    source_ip = text(required=False)
+    request_id = text(required=False)
+    detail = serializers.DictField(required=False)
+
+
+# Acts on many jobs, and dead letters
+
+
+class JobFilterSerializer(Document):
+    queue = text(required=False)
+    state = anything(required=False)
+    type = text(required=False)
+    since = instant(required=False)
+    until = instant(required=False)
+    worker_id = text(required=False)
+    error_type = text(required=False)
+    older_than = text(required=False)
+
+
+class AdminBulkSerializer(Document):
+    closed = True
+
+    filter = JobFilterSerializer(required=False)
+    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
+    confirm = flag(required=False)
+    dry_run = flag(required=False)
+    background = flag(required=False)
+    reason = text(required=False)
+
+
+class LetterRetrySerializer(AdminBulkSerializer):
+    override = serializers.DictField(required=False)
+
+
+class AdminBulkAnswerSerializer(Document):
+    action = text()
+    dry_run = flag()
+    matched = number()
+    succeeded = number()
+    failed = number()
+    errors = JobErrorSerializer(many=True)
+
+
+class LetterRetriedSerializer(AdminBulkAnswerSerializer):
+    retried = number(required=False)
+
+
+class BulkActionErrorSerializer(Document):
+    job_id = text()
+    error = text()
+
+
+class BulkActionSerializer(Document):
+    """An act on many jobs in the background."""
+
+    id = number()
+    action = words("retry", "cancel", "delete", "run")
+    state = words("running", "completed", "cancelled", "failed")
+    problem = text(allow_null=True)
+    expected = number()
+    matched = number()
+    succeeded = number()
+    failed = number()
+    filter = serializers.DictField()
+    override = serializers.DictField(allow_null=True)
+    errors = BulkActionErrorSerializer(many=True)
+    actor = text()
+    door = text(required=False)
+    created_at = instant()
+    finished_at = instant(allow_null=True)
+
+
+class DeadLetterSerializer(JobSerializer):
+    errors = objects()
+    error = serializers.DictField(required=False)
+    total_attempts = number()
+    metadata = serializers.DictField()
+    discarded_at = instant(required=False)
+
+
+class LetterPurgeSerializer(Document):
+    filter = JobFilterSerializer(required=False)
+    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
+    older_than = text(required=False)
+    confirm = flag(required=False)
+    dry_run = flag(required=False)
+
+
+class LetterStatsSerializer(Document):
+    total = number()
+    by_queue = serializers.DictField()
+    by_error_type = serializers.DictField()
+    by_type = serializers.DictField()
+    looked_at = number(required=False)
+    oldest_at = instant(allow_null=True)
+    newest_at = instant(allow_null=True)
+
+
+class ReplayFilterSerializer(Document):
+    queue = text(required=False)
+    type = text(required=False)
+    error_type = text(required=False)
+    since = instant(required=False)
+    until = instant(required=False)
+
+
+class ReplayRuleRequestSerializer(Document):
+    name = text(required=False)
+    filter = ReplayFilterSerializer()
+    delay = text(required=False)
+    max_replays = number(required=False)
+    per_minute = number(required=False)
+    enabled = flag(required=False)
+
+
+class ReplayRuleSerializer(Document):
+    name = text()
+    filter = ReplayFilterSerializer()
+    delay = text()
+    max_replays = number()
+    per_minute = number()
+    enabled = flag()
+    source = words("settings", "api")
+
+
+# Workflows, schedules, limits and events
+
+
+class WorkflowLineSerializer(Document):
+    """A workflow in a list."""
+
+    id = text()
+    type = text()
+    state = text()
+    steps_total = number(required=False)
+    steps_completed = number(required=False)
+
+
+class WorkflowSerializer(WorkflowLineSerializer):
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class WorkflowProgressSerializer(Document):
+    workflow_id = text()
+    progress = serializers.FloatField()
+    steps = anything()
+
+
+class ScheduleSerializer(Document):
+    name = text()
+    cron = anything()
+    type = text()
+    queue = text()
+    enabled = flag()
+    timezone = text(required=False)
+    next_run_at = instant(required=False, allow_null=True)
+    last_run_at = instant(required=False, allow_null=True)
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class ScheduleTriggeredSerializer(ScheduleSerializer):
+    """A schedule with the job that was made of it."""
+
+    job_id = text()
+    job = JobSerializer()
+
+
+class ScheduleHistorySerializer(Document):
+    cron_name = text()
+    executions = objects()
+
+
+class RateLimitSerializer(Document):
+    key = text()
+
+
+class EventSerializer(Document):
+    specversion = text()
+    id = text()
+    type = text()
+    source = text()
+    time = instant()
+    subject = text(required=False)
+    data = serializers.DictField()
+
+
+class EventPageSerializer(Document):
+    events = EventSerializer(many=True)
+    items = EventSerializer(many=True)
+    cursor = text(required=False, allow_null=True)
+    has_more = flag()
+    pagination = PaginationSerializer()
+    gap = serializers.DictField(required=False)
+
+
+class JobHistorySerializer(EventPageSerializer):
+    job_id = text()
+    state = words(*STATES, required=False)
+    attempt = number(required=False)
+    history = EventSerializer(many=True)
+
+
+class TicketSerializer(Document):
+    ticket = text()
+    expires_at = instant()
+    expires_in = serializers.FloatField()
+
+
+class MetricsSerializer(Document):
+    """A few numbers of the whole installation."""
+
+    uptime_seconds = serializers.FloatField()
+    jobs_enqueued_total = serializers.FloatField()
+    jobs_completed_total = serializers.FloatField()
+    jobs_failed_total = serializers.FloatField()
+    jobs_active = serializers.FloatField()
+    queues_active = serializers.FloatField()
+    workers_active = serializers.FloatField()
+    avg_latency_ms = serializers.FloatField()
+    throughput_per_second = serializers.FloatField()

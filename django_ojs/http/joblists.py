@@ -1,0 +1,140 @@
+"""Lists of jobs: filtered, sorted and paged as the query string asks, without reading a large table through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+from django_filters.rest_framework import DjangoFilterBackend
+from rest_framework.request import Request
+
+from django_ojs.conf import ojs_settings
+from django_ojs.database import database
+from django_ojs.http import access, filters, query
+from django_ojs.http.jobserializers import COLUMNS, ENDS
+from django_ojs.http.pagination import (
+    MAX_PAGE,
+    PAGE,
+    Key,
+    OJSPagination,
+    Page,
+    capped,
+    paginate,
+    parse_time,
+    parse_uuid,
+)
+from django_ojs.http.permissions import type_limit
+from django_ojs.http.searching import searched
+from django_ojs.models import Job
+from django_ojs.models.job import JobRow
+from django_ojs.operations.search import FEW
+from django_ojs.states import State
+from django_ojs.statistics import counters
+
+#: Ids are UUIDv7 and begin with the time at which they were made: the order of `created_at`, with an index.
+_SORTS = {"created_at": "id", "scheduled_at": "due_at", "priority": "priority", "finished_at": "finished_at"}
+_PARSERS: dict[str, Any] = {"id": parse_uuid, "due_at": parse_time, "priority": int, "finished_at": parse_time}
+#: The filters that no index finds, as the site's setting calls them.
+_OWN_INDEX = {"type": "type", "error_type": "error"}
+#: By the column along which jobs can be gone through: all of them, and those that are asked for.
+Base = dict[str, tuple[QuerySet[Job], QuerySet[Job]]]
+
+
+class JobFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
+    """The jobs that the caller may see and the query string asks for, by the view's `filterset_class`."""
+
+    def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
+        return filters.of_query(request, queryset, by_id=True, kind=view.filterset_class)
+
+
+class JobPagination(OJSPagination):
+    """The pages of a list of jobs, in the order of the query's `sort` and `order`.
+
+    The number of all jobs, or of those in a state or a queue, is known without counting. What no index finds is
+    searched for, and only so far. Both hold for our own filters: a ViewSet of a site that narrows the list itself has
+    its jobs counted up to a bound.
+    """
+
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+        sizes = self.sizes(view)
+        if not view.is_whole_list():
+            return listing(request, queryset, sizes=sizes)
+        return listing(request, queryset, _known_total(request), _base(request), sizes=sizes)
+
+
+def listing(
+    request: Request, jobs: QuerySet[Job], total: int | None = None, base: Base | None = None,
+    default: str = "created_at", columns: Sequence[str] | None = COLUMNS, sizes: tuple[int, int] = (MAX_PAGE, PAGE),
+) -> Page:  # fmt: skip
+    """A page of jobs in the order that the query asks for.
+
+    Args:
+        total: how many there are, where it is known without counting.
+        base: by the column of an order that an index has, the jobs to look through for what no index finds, and the
+            filter that they have to pass.
+        columns: those that the rows are to have; None for all.
+        sizes: the most rows of a page, and those of one that says nothing.
+    """
+    key = _sort(request, default)
+    if key.column in ("due_at", "finished_at"):
+        jobs = jobs.filter(**{f"{key.column}__isnull": False})
+    order = [key] if key.column == "id" else [key, key._replace(column="id", parse=parse_uuid)]
+
+    def rows(found: QuerySet[Any]) -> list[JobRow]:
+        return found.rows(*([columns] if columns else []))  # type: ignore[attr-defined, no-any-return]
+
+    if base is not None and key.column in base and unindexed(request):
+        return searched(request, *base[key.column], order, rows, maximum=sizes[0], default=sizes[1])
+    count = capped if total is None else lambda _: (total, False)
+    return paginate(jobs, request, order, rows=rows, maximum=sizes[0], default=sizes[1], count=count)
+
+
+def unindexed(request: Request) -> bool:
+    """Whether the query asks for something that no index finds, and the site has made none of its own for it."""
+    given = {own for name, own in _OWN_INDEX.items() if request.query_params.get(name)}
+    if type_limit(request) is not None:
+        given.add("type")
+    return bool(given) and given.isdisjoint(ojs_settings.INDEXED_FILTERS)
+
+
+def _base(request: Request) -> Base | None:
+    """What a search of the list goes through; None where the states and the queue leave few enough to read them all."""
+    given = request.query_params
+    wanted = filters.StatesField(required=False).clean(given.get("state"))
+    queues = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    if given.get("worker_id") or (wanted and _counted(queues, wanted) <= FEW):
+        return None
+    every = Job.objects.using(database(None))
+    made = filters.made_between(every, query.instant(request, "since"), query.instant(request, "until"))
+    base: Base = {"id": (made, filters.of_query(request, walked=True))}
+    if len(wanted) == 1 and wanted[0] in ENDS:
+        base["finished_at"] = (filters.in_states(every, wanted), filters.of_query(request))
+    return base
+
+
+def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
+    found = counters.count_all(list(queues) or None, using=database(None)).values()
+    return sum(counted.states[state] for counted in found for state in wanted)
+
+
+def _known_total(request: Request) -> int | None:
+    """The number of jobs where nothing is asked for but queues and states, which are counted anyway."""
+    given = request.query_params
+    if type_limit(request) is not None or any(given.get(name) for name in set(filters.NAMES) - {"queue", "state"}):
+        return None
+    if given.get("sort") in ("scheduled_at", "finished_at"):  # leaves out those without one
+        return None
+    wanted = filters.StatesField(required=False).clean(given.get("state")) or list(State)
+    limit = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    return _counted(limit, wanted)
+
+
+def _sort(request: Request, default: str) -> Key:
+    name, order = query.text(request, "sort") or default, query.text(request, "order") or "desc"
+    if name not in _SORTS:
+        raise query.fault("sort", f"must be one of {', '.join(_SORTS)}", name)
+    if order not in ("asc", "desc"):
+        raise query.fault("order", "must be asc or desc", order)
+    column = _SORTS[name]
+    return Key(column, descending=order == "desc", parse=_PARSERS[column])

@@ -1,0 +1,191 @@
+"""Jobs in answers, and the bodies of the calls about one job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from django_ojs import jsontext
+from django_ojs.http import fields, shown
+from django_ojs.http.auditing import MAX_REASON
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FlagField, ObjectField, TextField
+from django_ojs.jobs.progress import MAX_DATA_BYTES, MAX_MESSAGE
+from django_ojs.models.job import JobRow
+from django_ojs.policies import retry as retry_policy
+from django_ojs.policies.durations import format_instant, format_iso
+from django_ojs.states import State
+
+#: What a line of a list holds; the columns that hold data of the site are left where they are.
+COLUMNS = ("id", "type", "queue", "state", "priority", "attempt", "max_attempts", "created_at", "enqueued_at", "due_at",
+           "started_at", "finished_at", "worker_id", "workflow_id", "dead_letter")  # fmt: skip
+ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.CANCELLED: "cancelled_at"}
+MAX_DEPTH = 32  #: of arrays and objects in the `data` of a report on progress
+#: The names under which progress is reported -> what makes percent of it.
+_SCALES = {"progress": 100.0, "percentage": 1.0, "progress_percent": 1.0}
+
+
+class JobSerializer(AnswerSerializer):
+    """A job as the public door shows it: the envelope, without what the site hides."""
+
+    def show(self, instance: JobRow) -> dict[str, Any]:
+        return shown.job(instance)
+
+
+class JobDetailSerializer(AnswerSerializer):
+    """A job as operators see it, flat; `meta` and `errors` are always there, and backtraces are lists."""
+
+    def show(self, instance: JobRow) -> dict[str, Any]:
+        return detail(instance)
+
+
+class JobLineSerializer(AnswerSerializer):
+    """A line of a list of jobs, behind both doors. A row has the `COLUMNS`."""
+
+    def show(self, instance: JobRow) -> dict[str, Any]:
+        return item(instance)
+
+
+class ReasonSerializer(BodySerializer):
+    """Why an operator does it: for the event and the audit log."""
+
+    reason = TextField(max_length=MAX_REASON)
+
+
+class RetrySerializer(BodySerializer):
+    """The body of an operator's retry; other members are refused."""
+
+    reason = TextField(max_length=MAX_REASON)
+    confirm = FlagField()
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        fields.only(data, "reason", "confirm")
+        return {"reason": fields.text(data, "reason", maximum=MAX_REASON)}
+
+
+class PrioritySerializer(BodySerializer):
+    """The change of a job: `priority` is the only attribute that can be changed."""
+
+    priority = serializers.JSONField()
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        others = sorted(data.keys() - {"priority"})
+        if others or data.get("priority") is None:
+            name = others[0] if others else "priority"
+            raise fields.fault(name, "cannot be changed; send priority" if others else "must be given", data.get(name))
+        return {"priority": data["priority"]}
+
+
+class ProgressReportSerializer(BodySerializer):
+    """What a worker reports: a number, by the scale of its name, or data, or both.
+
+    `progress` runs from 0 to 1, `percentage` and `progress_percent` from 0 to 100.
+    """
+
+    progress = serializers.FloatField(required=False, allow_null=True)
+    percentage = serializers.FloatField(required=False, allow_null=True)
+    progress_percent = serializers.FloatField(required=False, allow_null=True)
+    data = ObjectField()  # type: ignore[assignment]
+    message = TextField(max_length=MAX_MESSAGE)
+    worker_id = TextField()
+    attempt = serializers.IntegerField(required=False, allow_null=True)
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        percent, facts = _percent(data), fields.member(data, "data")
+        if percent is None and facts is None:
+            raise fields.fault("progress", "must be there, from 0 to 1, unless there is data", None)
+        if facts is not None and jsontext.is_deeper(facts, MAX_DEPTH):
+            raise fields.fault("data", f"must not nest deeper than {MAX_DEPTH} levels", facts)
+        if facts is not None and (size := len(jsontext.dumps(facts).encode())) > MAX_DATA_BYTES:
+            raise fields.fault("data", f"must be at most {MAX_DATA_BYTES} bytes of JSON, not {size}", facts)
+        return {
+            "percent": percent,
+            "message": fields.text(data, "message", maximum=MAX_MESSAGE),
+            "data": facts,
+            "worker_id": fields.claimant(data),
+            "attempt": fields.integer(data, "attempt", minimum=1),
+        }
+
+
+class JobIdsSerializer(BodySerializer):
+    """`ids`, as texts: what is no id of ours is unknown rather than wrong."""
+
+    ids = serializers.ListField(child=serializers.CharField(max_length=255))
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        ids = data.get("ids")
+        if not isinstance(ids, list) or not all(isinstance(item, str) and len(item) <= 255 for item in ids):
+            raise fields.fault("ids", "must be an array of job ids", ids)
+        return {"ids": ids}
+
+
+def item(row: JobRow) -> dict[str, Any]:
+    """A line of a list."""
+    names = ("type", "queue", "state", "priority", "attempt", "max_attempts", "dead_letter")
+    line = {"id": str(row["id"]), **{name: row[name] for name in names}, **_times(row)}
+    if row["worker_id"]:
+        line["worker_id"] = row["worker_id"]
+    return line | ({"workflow_id": str(row["workflow_id"])} if row["workflow_id"] else {})
+
+
+def detail(row: JobRow) -> dict[str, Any]:
+    """The whole job, flat."""
+    job = shown.job(row)
+    history = [_with_lines(error) for error in job.get("errors", [])]
+    job |= {
+        "errors": history,
+        "retry_policy": policy(row["retry"]),
+        "metadata": _times(row),
+        "dead_letter": row["dead_letter"],
+    }
+    return job | ({"error": history[-1]} if "error" in job and history else {})
+
+
+def retries(row: JobRow) -> dict[str, Any]:
+    """The attempts that failed, oldest first, as far as their errors are kept."""
+    job = shown.job(row)
+    failed = job.get("errors", [])
+    facts: dict[str, Any] = {
+        name: job[name] for name in ("state", "attempt", "max_attempts", "next_attempt_at") if name in job
+    }
+    listed = {"retries": failed, "items": failed, "total": len(failed)}
+    return {"job_id": job["id"], **facts, "retry_policy": policy(row["retry"]), **listed}
+
+
+def policy(text: str) -> dict[str, Any]:
+    """The retry policy in force, in the wire's words."""
+    policy = retry_policy.from_json(text)
+    found = {
+        "max_attempts": policy.max_attempts,
+        "initial_interval": format_iso(policy.initial_ms),
+        "backoff_coefficient": policy.coefficient,
+        "max_interval": format_iso(policy.max_ms),
+        "jitter": policy.jitter,
+        "non_retryable_errors": list(policy.non_retryable),
+        "backoff_strategy": policy.strategy,
+    }
+    return found | ({"on_exhaustion": policy.on_exhaustion} if policy.on_exhaustion else {})
+
+
+def _percent(body: dict[str, Any]) -> float | None:
+    for name, scale in _SCALES.items():
+        value = body.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float | jsontext.ExactNumber):
+            raise fields.fault(name, "must be a number", value)
+        return float(min(max(value, 0), 100)) * scale
+    return None
+
+
+def _with_lines(error: Any) -> Any:
+    trace = error.get("backtrace") if isinstance(error, dict) else None
+    return {**error, "backtrace": trace.splitlines()} if isinstance(trace, str) else error
+
+
+def _times(row: JobRow) -> dict[str, str]:
+    columns = ("created_at", "enqueued_at", "started_at")
+    times = {name: format_instant(row[name]) for name in columns if row[name] is not None}
+    if row["finished_at"] is not None:
+        times[ENDS[State(row["state"])]] = times["completed_at"] = format_instant(row["finished_at"])
+    return times | ({"scheduled_at": format_instant(row["due_at"])} if row["due_at"] else {})

@@ -1,0 +1,81 @@
+"""`GET /unique-jobs`: which unique keys are held, by which jobs, and until when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs import clock, jsontext, states
+from django_ojs.http import access
+from django_ojs.http.base import using
+from django_ojs.http.pagination import Key, OJSPagination, Page, parse_uuid
+from django_ojs.http.searching import searched
+from django_ojs.http.serializers import AnswerSerializer
+from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.models import Job
+from django_ojs.policies import redaction, unique
+from django_ojs.policies.durations import format_instant
+
+_COLUMNS = ("id", "type", "queue", "state", "created_at", "unique_key", "extra")
+_ORDER = [Key("id", descending=True, parse=parse_uuid)]
+#: A job that has ended holds its key only where its policy names states.
+_MAY_HOLD = Q(unique_key__gt="") & (Q(state__in=states.ordered(states.LIVE)) | Q(extra__contains='"states"'))
+
+
+class UniqueJobSerializer(AnswerSerializer):
+    """A key that is held, and by which job. `locked_until` is null where only the end of the job frees the key.
+
+    A key is a plain digest of what the site may hide, so where it hides anything the key is hidden too.
+    """
+
+    def show(self, instance: Any) -> dict[str, Any]:
+        until = _policy(instance).until(instance["created_at"])
+        return {
+            "key": instance["unique_key"] if redaction.active() is None else redaction.MASK,
+            "job_id": str(instance["id"]),
+            "type": instance["type"],
+            "queue": instance["queue"],
+            "state": instance["state"],
+            "locked_until": None if until is None else format_instant(until),
+        }
+
+
+class UniqueJobPagination(OJSPagination):
+    """No index has the order of this list: the search goes as far as `OJS["SEARCH_DEPTH"]`."""
+
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+        maximum, default = self.sizes(view)
+        return searched(
+            request, queryset, queryset.filter(_MAY_HOLD), view.ordering, _rows, maximum=maximum, default=default
+        )
+
+
+class UniqueJobViewSet(OJSViewSet):
+    """`GET /unique-jobs`, newest first."""
+
+    action_scopes = {"list": "read"}
+    serializer_class = UniqueJobSerializer
+    pagination_class = UniqueJobPagination
+    ordering = (Key("id", descending=True, parse=parse_uuid),)
+    list_names = ("items", "unique_jobs")
+
+    def get_queryset(self) -> Any:
+        return Job.objects.using(using()).filter(access.visible(self.request))
+
+    def list(self, request: Request) -> Response:
+        """The keys on this page; a job that its own policy no longer counts has none."""
+        now = clock.now(using())
+        rows = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or ()
+        held = [row for row in rows if _policy(row).conflicts(row["state"], row["created_at"], now)]
+        return self.page_answer([self.represent(row) for row in held])
+
+
+def _rows(jobs: QuerySet[Any]) -> list[Any]:
+    return jobs.rows(_COLUMNS)  # type: ignore[attr-defined, no-any-return]
+
+
+def _policy(row: Any) -> Any:
+    return unique.parse(jsontext.loads(row["extra"]).get("unique") or {})

@@ -1,0 +1,262 @@
+"""ACK and FAIL (core 7.3 and 7.4): a worker reports success or failure, or hands a job back.
+
+After a failure the retry policy in force decides (`policies.retry.decide`); one `match` turns its outcome into the
+job's next state. The scheduler ends jobs that overran their execution timeout through the same code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from django_ojs import clock, hooks, sql
+from django_ojs.conf import ojs_settings
+from django_ojs.contention import retried
+from django_ojs.database import atomic, database
+from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import Record
+from django_ojs.jobs import results, transitions
+from django_ojs.jobs.rows import (
+    WITH_LIMITED,
+    Outcome,
+    add_error,
+    counted,
+    each_locked,
+    only,
+    refuse,
+    uncount,
+)
+from django_ojs.limits import ratelimits
+from django_ojs.models import Job
+from django_ojs.models.job import COLUMNS, LIMITED, JobRow
+from django_ojs.policies import errorobjects
+from django_ojs.policies import retry as policies
+from django_ojs.sql.base import Ack
+from django_ojs.sql.rows import holds
+from django_ojs.states import State, Verb
+from django_ojs.waking import slots_freed, wake_workers
+from django_ojs.workflows import advance
+
+__all__ = ["Ack", "Failure", "ack", "ack_one", "fail", "fail_one", "release", "settle_error"]
+
+
+@retried
+def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | None = None) -> list[Outcome]:
+    """Complete these jobs; return for each its row, or the error that refused it.
+
+    Of the rows `columns` are returned, `id` among them.
+
+    A result over the limit leaves its job active (jobs section 8). A late or foreign ACK changes nothing.
+    """
+    using = database(using)
+    oversized = {ack.job_id: error for ack in acks if (error := _oversized(ack))}
+    wanted = list({ack.job_id: ack for ack in acks if ack.job_id not in oversized}.values())
+    with atomic(using=using):
+        now = clock.now(using)
+        keep = ojs_settings.RESULTS_IN_EVENTS
+        needed = results.COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
+        listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
+        heard = [name for listener in listening for name in listener.columns]
+        returned = tuple(dict.fromkeys((*columns, LIMITED, *needed, *heard)))
+        done = sql.store(using).complete(wanted, now, with_result=keep, columns=returned) if wanted else []
+        if ojs_settings.EXTENSION_EVENTS:
+            results.stored(done, now, using)
+            results.rejected([(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in oversized], now, using)
+        if listening:
+            hooks.tell(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
+        advance.settled(done, now, using)
+        slots_freed(done, using)
+        rows = {row["id"]: row for row in done}
+        refused = _refusals([ack for ack in wanted if ack.job_id not in rows], using)
+    return [rows.get(a.job_id) or oversized.get(a.job_id) or refused[a.job_id] for a in acks]
+
+
+def ack_one(ack_: Ack, *, using: str | None = None) -> JobRow:
+    """Complete one job. Raises `NotFound`, `InvalidStateTransition` or `ResultTooLarge`."""
+    return only(ack([ack_], using=using))
+
+
+def _oversized(ack: Ack) -> ResultTooLarge | None:
+    limit = ojs_settings.MAX_RESULT_BYTES
+    size = len(ack.result.encode()) if ack.result and len(ack.result) * 4 > limit else 0
+    if size <= limit:
+        return None
+    details = {"actual_bytes": size, "max_bytes": limit, "field": "result", "job_id": str(ack.job_id)}
+    return ResultTooLarge(f"The result has {size} bytes; at most {limit} are kept.", details=details)
+
+
+def _refusals(acks: Sequence[Ack], using: str) -> dict[object, OJSError]:
+    """Why each of these could not be completed."""
+    if not acks:
+        return {}
+    found = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=[a.job_id for a in acks]).rows()}
+    return {a.job_id: why_not(found.get(a.job_id), a.job_id, Verb.ACK, State.COMPLETED, a) for a in acks}
+
+
+def why_not(row: JobRow | None, job_id: object, verb: Verb, target: State, claim: Ack) -> OJSError:
+    """The refusal of a worker's report: unknown job, wrong state, or held by another worker."""
+    if row is None:
+        return NotFound.resource("job", str(job_id))
+    if row["state"] == State.ACTIVE and not holds(row, claim.worker_id, claim.attempt):
+        return refuse(row, verb, target, reason="not_claimant", worker_id=claim.worker_id)
+    return refuse(row, verb, target)
+
+
+@dataclasses.dataclass(slots=True)
+class Failure:
+    """One report of a worker. Lengths in milliseconds.
+
+    Attributes:
+        error: the error object as the worker sent it; required unless `requeue` or `snooze_ms`.
+        requeue: hand the job back at once, without counting it as a failure.
+        unrun: with `requeue`: no handler ran, so that the attempt does not count against `max_attempts` either.
+        retry_after_ms: wait so long instead of the policy's backoff.
+        snooze_ms: run again after so long, as if this attempt had not been.
+    """
+
+    job_id: uuid.UUID
+    error: Any = None
+    worker_id: str = ""
+    attempt: int | None = None
+    requeue: bool = False
+    unrun: bool = False
+    retry_after_ms: int | None = None
+    snooze_ms: int | None = None
+
+
+@retried
+def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outcome]:
+    """Settle these failures; return for each the job's row, or the error that refused the report.
+
+    Raises `InvalidRequest` for a malformed error object, before anything is changed.
+    """
+    using = database(using)
+    by_id = {failure.job_id: failure for failure in failures}
+    for failure in by_id.values():
+        _check(failure)
+    with atomic(using=using):
+        now = clock.now(using)
+        released: list[JobRow] = []
+        blocked: dict[str, dt.datetime] = {}
+        failed: list[tuple[JobRow, Failure]] = []
+
+        def decide(row: JobRow) -> Outcome:
+            failure = by_id[row["id"]]
+            if not holds(row, failure.worker_id, failure.attempt):
+                claim = Ack(row["id"], None, failure.worker_id, failure.attempt)
+                target = State.AVAILABLE if failure.requeue else State.RETRYABLE
+                return why_not(row, row["id"], Verb.REQUEUE if failure.requeue else Verb.FAIL, target, claim)
+            if failure.requeue:
+                released.append(row)
+            else:
+                failed.append((row, failure))
+            return row
+
+        outcomes = each_locked(Verb.FAIL, [failure.job_id for failure in failures], using, decide, WITH_LIMITED)
+        release(released, now, using, unrun={failure.job_id for failure in by_id.values() if failure.unrun})
+        records: list[Record] = []
+        for row, failure in failed:
+            until = ratelimits.rate_limit_until(failure.error)
+            if until and row["rate_key"]:
+                blocked[row["rate_key"]] = max(until, blocked.get(row["rate_key"], until))
+            records += _settle(row, failure, now)
+        sql.store(using).update_jobs(Verb.FAIL, [row for row, _ in failed], transitions.FAIL_COLUMNS)
+        if blocked:
+            records += ratelimits.block(blocked, now, using)
+        log.append(records, using)
+        advance.settled([row for row, _ in failed], now, using)
+        slots_freed([row for row, _ in failed], using)
+    return outcomes
+
+
+def fail_one(failure: Failure, *, using: str | None = None) -> JobRow:
+    """Settle one failure. Raises `NotFound`, `InvalidStateTransition` or `InvalidRequest`."""
+    return only(fail([failure], using=using))
+
+
+def release(rows: Sequence[JobRow], now: dt.datetime, using: str, *, unrun: Collection[uuid.UUID] = ()) -> None:
+    """Hand locked active jobs back to their queues: no error, no backoff, the attempt keeps its number.
+
+    The attempts of the jobs in `unrun`, which no handler ran, do not count against `max_attempts`.
+    """
+    for row in rows:
+        if row["id"] in unrun:
+            uncount(row)
+        transitions.release(row, using)
+    sql.store(using).update_jobs(Verb.REQUEUE, rows, transitions.RELEASE_COLUMNS)
+    if rows:
+        wake_workers(using)
+
+
+def settle_error(row: JobRow, error: dict[str, Any], now: dt.datetime, component: str) -> list[Record]:
+    """Let the policy decide about a failure of an active job; change `row` and return its events."""
+    policy = policies.from_json(row["retry"])
+    policy = dataclasses.replace(policy, max_attempts=row["max_attempts"])
+    error = {**error, "retryable": policies.is_retryable(policy, error)}  # what was decided, not what was reported
+    match policies.decide(policy, error, counted(row)):
+        case policies.Outcome.RETRY:
+            return _retry(row, error, policies.backoff_ms(policy, counted(row)), now, component)
+        case policies.Outcome.DISCARD:
+            return _discard(row, error, now, component, dead_letter=False)
+        case _:
+            return _discard(row, error, now, component, dead_letter=True)
+
+
+def _check(failure: Failure) -> None:
+    if failure.requeue or failure.snooze_ms is not None:
+        return
+    if failure.error is None:
+        raise InvalidRequest(
+            "`error` is required: an object with at least `message`.",
+            details={"field": "error", "expected": "object", "received": None},
+            hint="Send `error`, or `requeue: true` to hand the job back.",
+        )
+    errorobjects.normalise(failure.error, 1, clock.now())
+    ratelimits.rate_limit_until(failure.error)
+
+
+def _settle(row: JobRow, failure: Failure, now: dt.datetime) -> list[Record]:
+    if failure.snooze_ms is not None:
+        return _snooze(row, failure.snooze_ms, now)
+    keep = ojs_settings.STORE_BACKTRACES
+    error = errorobjects.normalise(failure.error, row["attempt"], now, store_backtrace=keep)
+    if failure.retry_after_ms is not None and counted(row) < max(1, row["max_attempts"]):
+        records = _retry(row, {**error, "retryable": True}, failure.retry_after_ms, now, "workers")
+    else:
+        records = settle_error(row, error, now, "workers")
+    if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself
+        records.append(results.rejection(row, now))
+    return records
+
+
+def _retry(row: JobRow, error: dict[str, Any], delay_ms: int, now: dt.datetime, component: str) -> list[Record]:
+    add_error(row, error)
+    if row["deadline_at"] is not None and now + dt.timedelta(milliseconds=delay_ms) >= row["deadline_at"]:
+        ends = transitions.give_up(row, now, component, after_failure=True)
+        return [catalogue.failed(row, now, component, error), *ends]
+    transitions.back_off(row, delay_ms, now)
+    row["losses"] = 0
+    return [
+        catalogue.failed(row, now, component, error),
+        catalogue.retrying(row, now, component, error),
+    ]
+
+
+def _discard(
+    row: JobRow, error: dict[str, Any], now: dt.datetime, component: str, *, dead_letter: bool
+) -> list[Record]:
+    ends = transitions.discard(row, error, now, component, dead_letter=dead_letter, after_failure=True)
+    return [catalogue.failed(row, now, component, error), *ends]
+
+
+def _snooze(row: JobRow, delay_ms: int, now: dt.datetime) -> list[Record]:
+    """Not a failure: no error is kept, and the attempt counts against no limit. The lost reservations stay counted."""
+    uncount(row)
+    transitions.back_off(row, delay_ms, now)
+    reason = errorobjects.server_error("snoozed", "The handler asked to run again later.", row["attempt"], now)
+    error = {**reason, "retryable": True}
+    return [catalogue.retrying(row, now, "workers", error, previous_state=State.ACTIVE.value)]

@@ -1,0 +1,195 @@
+"""Progress (orchestration 5.1): store how far a handler is, and write the `job.progress` events.
+
+Every report is stored; at most one event a second is written for each job. A report that came too soon for an event
+is `held`: the scheduler writes its event a second later, or the worker marks it as the `last` of the run, whose event
+is written at once.
+A report renews the reservation like BEAT; the event says until when, in place of a `job.heartbeat`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django_ojs import clock, sql
+from django_ojs.contention import retried
+from django_ojs.database import atomic, database
+from django_ojs.errors import NotFound
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import Record
+from django_ojs.models import JobProgress
+from django_ojs.models.job import JobRow
+from django_ojs.policies.durations import format_instant
+from django_ojs.sql.rows import holds
+from django_ojs.states import State
+from django_ojs.workers.heartbeat import renew
+
+#: Between two events of one job.
+INTERVAL = dt.timedelta(seconds=1)
+MAX_MESSAGE = 1000
+#: A report's own data, as JSON, in bytes.
+MAX_DATA_BYTES = 4096
+_BATCH = 500
+_COLUMNS = ("attempt", "percent", "message", "data", "updated_at", "told_at", "held")
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What a worker says of one job. None leaves what was said before in this attempt.
+
+    Attributes:
+        percent: 0 to 100, cut to that range; a smaller one than before is ignored.
+        data: a JSON object of the handler's own.
+        worker_id, attempt: whose run it is, where known; a report about another run is ignored.
+        last: the run has ended, so that an event tells this now or never.
+    """
+
+    job_id: uuid.UUID
+    percent: float | None = None
+    message: str | None = None
+    data: dict[str, Any] | None = None
+    worker_id: str = ""
+    attempt: int | None = None
+    last: bool = False
+
+
+class Known(NamedTuple):
+    """A job's row and what it reported last, and whether the report just made was the holder's."""
+
+    row: JobRow
+    progress: JobProgress | None
+    accepted: bool
+
+
+@retried
+def report(reports: Sequence[Report], *, using: str | None = None) -> list[Known | NotFound]:
+    """Take these reports; return for each what is known of its job now.
+
+    A report about a job that is not active, or by a worker that does not hold it, changes nothing.
+    """
+    using = database(using)
+    with atomic(using=using):
+        now = clock.now(using)
+        rows = {row["id"]: row for row in sql.store(using).lock({report.job_id for report in reports})}
+        known = JobProgress.objects.using(using).in_bulk(list(rows))
+        ours = [r for r in reports if r.job_id in rows and holds(rows[r.job_id], r.worker_id, r.attempt)]
+        renew(list({r.job_id: rows[r.job_id] for r in ours}.values()), None, now, using)
+        news, records = dict(known), []
+        for item in ours:
+            row = rows[item.job_id]
+            records += _take(item, row, news, catalogue.moment(row, now))
+        _save({item.job_id: news[item.job_id] for item in ours}, known, using)
+        log.append(records, using)
+    return [
+        Known(rows[r.job_id], news.get(r.job_id), r in ours)
+        if r.job_id in rows
+        else NotFound.resource("job", str(r.job_id))
+        for r in reports
+    ]
+
+
+@retried
+def tell_held(*, using: str | None = None) -> int:
+    """Write the events that were held back, a second after the one before; return how many."""
+    using = database(using)
+    now = clock.now(using)
+    due = JobProgress.objects.using(using).filter(held=True, told_at__lte=now - INTERVAL).order_by("told_at")
+    ids = list(due.values_list("pk", flat=True)[:_BATCH])
+    if not ids:
+        return 0
+    with atomic(using=using):
+        rows = {row["id"]: row for row in sql.store(using).lock(ids, skip_locked=True)}
+        found = JobProgress.objects.using(using).filter(pk__in=list(rows), held=True).in_bulk()
+        records: list[Record] = []
+        for progress in found.values():
+            progress.held = False
+            if is_current(progress, row := rows[progress.pk]) and row["state"] == State.ACTIVE:
+                records += _tell(progress, row, now)
+        JobProgress.objects.using(using).bulk_update(found.values(), ["held", "told_at"])
+        log.append(records, using)
+    return len(records)
+
+
+def of(rows: Iterable[JobRow], using: str) -> dict[uuid.UUID, JobProgress]:
+    """What these jobs have reported in the attempt that they show, in one statement; none for jobs never started."""
+    tried = {row["id"]: row for row in rows if row["attempt"]}
+    found = JobProgress.objects.using(using).in_bulk(list(tried)) if tried else {}
+    return {pk: progress for pk, progress in found.items() if is_current(progress, tried[pk])}
+
+
+def attach(rows: Collection[JobRow], using: str) -> None:
+    """Add `progress`, which `envelope.render` shows, to those of the rows that have reported some."""
+    found = of(rows, using)
+    for row in rows:
+        if progress := found.get(row["id"]):
+            shown = describe(row, progress)
+            row["progress"] = {name: shown[name] for name in ("progress",) if shown[name] is not None} | {
+                f"progress_{name}": shown[name] for name in ("message", "data", "updated_at") if shown[name]
+            }
+
+
+def describe(row: Mapping[str, Any], progress: JobProgress | None) -> dict[str, Any]:
+    """The object that REST calls answer with; `progress` from 0 to 1, None where nothing was reported."""
+    body: dict[str, Any] = {"job_id": str(row["id"]), "state": row["state"], "progress": None, "data": None,
+                            "message": None, "updated_at": None}  # fmt: skip
+    if progress is None or not is_current(progress, row):
+        return body
+    return body | {
+        "progress": fraction(100.0 if row["state"] == State.COMPLETED else progress.percent),
+        "data": progress.data,
+        "message": progress.message or None,
+        "updated_at": format_instant(progress.updated_at),
+    }
+
+
+def fraction(percent: float | None) -> float | None:
+    """0 to 1 as the wire shows it, without what dividing adds."""
+    return None if percent is None else round(percent / 100, 12)
+
+
+def is_current(progress: JobProgress, row: Mapping[str, Any]) -> bool:
+    """Whether a report belongs to the attempt that the job's row shows. A retried dead letter counts anew."""
+    started = row["started_at"]
+    return bool(progress.attempt == row["attempt"] and (started is None or progress.updated_at >= started))
+
+
+def _take(item: Report, row: JobRow, news: dict[uuid.UUID, JobProgress], now: dt.datetime) -> list[Record]:
+    """Merge one report into what is known of its job; the event that it is worth."""
+    progress = news.get(item.job_id)
+    if progress is None:
+        progress = JobProgress(job_id=item.job_id)
+        progress.updated_at, progress.attempt = now, 0
+    if not is_current(progress, row):
+        progress.attempt, progress.percent, progress.message, progress.data = row["attempt"], None, "", None
+    news[item.job_id] = progress
+    progress.updated_at, progress.held = now, True
+    if item.percent is not None:
+        percent = round(min(max(item.percent, 0.0), 100.0), 10)
+        progress.percent = percent if progress.percent is None else max(percent, progress.percent)
+    if item.message is not None:
+        progress.message = item.message.replace("\0", "�")[:MAX_MESSAGE]
+    if item.data is not None:
+        progress.data = item.data
+    if not item.last and progress.told_at is not None and now - progress.told_at < INTERVAL:
+        return []
+    return _tell(progress, row, now)
+
+
+def _tell(progress: JobProgress, row: JobRow, now: dt.datetime) -> list[Record]:
+    """The event of the latest report. One without a number is none: the event must have it."""
+    progress.held = False
+    if progress.percent is None:
+        return []
+    progress.told_at = now
+    return [catalogue.progress(row, now, progress.percent, progress.message, progress.data)]
+
+
+def _save(news: Mapping[uuid.UUID, JobProgress], known: Mapping[uuid.UUID, JobProgress], using: str) -> None:
+    """The job's lock is held, so no other transaction writes these rows."""
+    objects = JobProgress.objects.using(using)
+    objects.bulk_create(progress for pk, progress in news.items() if pk not in known)
+    if old := [progress for pk, progress in news.items() if pk in known]:
+        objects.bulk_update(old, _COLUMNS)

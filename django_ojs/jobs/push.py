@@ -1,0 +1,391 @@
+"""PUSH (core 7.1): enqueue jobs with their events, in the caller's transaction.
+
+The order is: validate, enqueue middleware, validate what it made of the job, schema, uniqueness, room in a
+bounded queue, store. Everything is decided before anything is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import functools
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from django.db import IntegrityError, connections
+
+from django_ojs import clock, hooks, sql
+from django_ojs.conf import ojs_settings
+from django_ojs.contention import retried
+from django_ojs.database import atomic, database
+from django_ojs.envelope import JobSpec
+from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import Record
+from django_ojs.jobs import schemas, unique
+from django_ojs.jobs.rows import wake_at
+from django_ojs.limits import ratelimits
+from django_ojs.models import Job
+from django_ojs.models.job import JobRow, blank_row
+from django_ojs.operations.candidates import (
+    Candidate,
+    Outcome,
+    Pressure,
+    Pushed,
+    aborted,
+    duplicate,
+    read,
+    refuse_repeated_ids,
+)
+from django_ojs.operations.rehearsal import rehearsed
+from django_ojs.policies import ratelimit
+from django_ojs.policies import retry as retry_policy
+from django_ojs.policies.retry import RetryPolicy
+from django_ojs.policies.unique import Strategy
+from django_ojs.queues import bounds
+from django_ojs.queues import defaults as queues
+from django_ojs.states import State
+from django_ojs.waking import wake_workers
+
+__all__ = ["Outcome", "Pressure", "Pushed", "insert", "push", "push_each"]
+
+#: Given the outcomes, what else to log in the transaction of the push.
+Closing = Callable[[Sequence[Outcome]], Sequence[Record]]
+
+
+def push(
+    documents: Sequence[Any],
+    *,
+    component: str = "api",
+    patience: float = 0.0,
+    workflows: Mapping[uuid.UUID, uuid.UUID] | None = None,
+    ended: list[JobRow] | None = None,
+    using: str | None = None,
+) -> list[Pushed]:
+    """Enqueue the jobs that these envelopes describe, all or none; return what became of each, in order.
+
+    Raises an `OJSError` (`InvalidPayload`, `Duplicate`, `QueueFull`, ...) for the first faulty document,
+    with its `index` in the details when there are several; nothing is stored then. `patience` is how many
+    seconds to wait for room in a queue whose strategy is `block`; `workflows` says which workflow a job
+    belongs to, by job id. Where `ended` is given, the jobs that this push replaces or drops are added to it,
+    and it is the caller who takes their workflows further.
+    """
+    using = database(using)
+    act = functools.partial(
+        push_each, documents, partial=False, component=component, workflows=workflows, ended=ended, using=using
+    )
+    return bounds.patiently(lambda: or_raise(act()), patience, using)
+
+
+@hooks.around(hooks.around_push)
+@rehearsed("push")
+@hooks.around(hooks.around_work_of_push)
+@retried
+def push_each(
+    documents: Sequence[Any],
+    *,
+    partial: bool = True,
+    component: str = "api",
+    closing: Closing | None = None,
+    workflows: Mapping[uuid.UUID, uuid.UUID] | None = None,
+    ended: list[JobRow] | None = None,
+    using: str | None = None,
+) -> list[Outcome]:
+    """Enqueue what can be; return for each document what became of it, or the error that refused it.
+
+    With `partial` the others are stored though one is refused; without, nothing is, and the culprits come
+    with their errors, the others with `BatchAborted`.
+    """
+    using = database(using)
+    now, stamp = clock.now(using), clock.stamps(len(documents), using)
+    candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
+    for candidate in candidates if workflows else ():
+        if candidate.spec:
+            candidate.spec.workflow_id = (workflows or {}).get(candidate.spec.id)
+    if not partial and workflows is None and len(candidates) > 1:
+        _refuse_dropped(candidates)
+    return push_read(candidates, now, stamp, partial, component, closing, ended, using)
+
+
+def _refuse_dropped(candidates: Sequence[Candidate]) -> None:
+    """An atomic batch is stored whole or not at all (core 7.1), so a job that a middleware drops refuses it."""
+    for candidate in candidates:
+        if isinstance(candidate.outcome, Pushed) and candidate.outcome.row is None:
+            candidate.refuse(
+                MiddlewareRejected(
+                    "An enqueue middleware dropped this job, and the jobs of this request are stored all or none.",
+                    hint="Send the other jobs without it, or all of them with `atomicity: partial` to /jobs/bulk.",
+                )
+            )
+
+
+def push_read(
+    candidates: Sequence[Candidate], now: dt.datetime, stamp: dt.datetime, partial: bool, component: str,
+    closing: Closing | None, ended: list[JobRow] | None, using: str,
+) -> list[Outcome]:  # fmt: skip
+    """`push_each` for documents that have been read, and changed by the middleware, before. `stamp` is the first of
+    as many that `clock.stamps` gave."""
+    refuse_repeated_ids(candidates)
+    schemas.check(candidates, using)
+    if partial or not _failed(candidates):
+        _store(candidates, now, stamp, partial, component, closing, ended, using)
+    return [candidate.outcome or aborted(candidate) for candidate in candidates]
+
+
+def or_raise(outcomes: Sequence[Outcome]) -> list[Pushed]:
+    """The outcomes of an atomic push. Raises the error of the first culprit."""
+    for outcome in outcomes:
+        if isinstance(outcome, OJSError) and not isinstance(outcome, BatchAborted):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, Pushed)]
+
+
+def _failed(candidates: Sequence[Candidate]) -> bool:
+    return any(isinstance(candidate.outcome, OJSError) for candidate in candidates)
+
+
+def _store(
+    candidates: Sequence[Candidate],
+    now: dt.datetime,
+    stamp: dt.datetime,
+    partial: bool,
+    component: str,
+    closing: Closing | None,
+    ended: list[JobRow] | None,
+    using: str,
+) -> None:
+    waiting = [candidate for candidate in candidates if candidate.outcome is None]
+    specs = [candidate.job for candidate in waiting]
+    defaults = queues.ensure((spec.queue for spec in specs), now, using) if specs else {}
+    for candidate, spec in zip(waiting, specs, strict=True):
+        try:
+            queues.admit(defaults[spec.queue], spec.queue, spec.type, candidate.index)
+        except OJSError as error:
+            candidate.refuse(error)
+    if _failed(waiting):
+        if not partial:
+            return
+        waiting = [candidate for candidate in waiting if candidate.outcome is None]
+        specs = [candidate.job for candidate in waiting]
+    bounded = [name for name, known in defaults.items() if known.bound]
+    in_callers = connections[using].in_atomic_block
+    if not (partial or closing or bounded or any(spec.unique_policy for spec in specs)):
+        rows = new_rows(specs, defaults, now, stamp)
+        # Inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not taken.
+        guarded = in_callers and any(candidate.named for candidate in waiting)
+        with _raising_duplicate(specs, using), atomic(using=using) if guarded else contextlib.nullcontext():
+            worker_sleeps = insert(rows, component, using)
+        for candidate, row in zip(waiting, rows, strict=True):
+            candidate.outcome = Pushed(row, "created", candidate.warnings)
+        _wake(worker_sleeps, in_callers, using)
+        return
+
+    def act() -> None:
+        for candidate in waiting:
+            candidate.outcome = None
+        with _raising_duplicate(specs, using), atomic(using=using):
+            worker_sleeps = _decide_and_write(waiting, defaults, bounded, now, stamp, partial, component, ended, using)
+            if closing:
+                log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
+        _wake(worker_sleeps, in_callers, using)
+
+    _despite_races(act) if partial else act()
+
+
+def _wake(worker_sleeps: bool, in_callers: bool, using: str) -> None:
+    """Wake sleeping workers. Inside the caller's transaction always: a worker may fall asleep before it commits."""
+    if worker_sleeps or in_callers:
+        wake_workers(using)
+
+
+def _despite_races(act: Callable[[], None]) -> None:
+    """`act` again, where an id was taken between the look and the insert: the next look finds it."""
+    for _ in range(3):
+        with contextlib.suppress(Duplicate):
+            return act()
+    return act()
+
+
+def _decide_and_write(
+    waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], bounded: Sequence[str],
+    now: dt.datetime, stamp: dt.datetime, partial: bool, component: str, ended: list[JobRow] | None, using: str,
+) -> bool:  # fmt: skip
+    """Take the locks (keys, queues, jobs, in this order), decide, write. Returns whether a worker sleeps."""
+    specs = [candidate.job for candidate in waiting]
+    sql.store(using).begin_writing()
+    unique.lock(specs, using)
+    locked = bounds.lock(bounded, using)
+    ledger = unique.Ledger.read(specs, using)
+    gates = bounds.gates(locked, specs, using)
+    taken = _taken_ids(specs, using) if partial or any(map(_may_ignore, specs)) else {}
+    rows: list[JobRow] = []
+    replaced: dict[uuid.UUID, JobRow] = {}
+    for i, candidate in enumerate(waiting):
+        spec = candidate.job
+        verdict = ledger.judge(spec, now)
+        refusal: OJSError | None = verdict.error
+        if spec.id in taken:
+            refusal = duplicate(spec.id, taken[spec.id])
+        if refusal is None and verdict.existing is not None:
+            candidate.outcome = Pushed(verdict.existing, "duplicate", candidate.warnings)
+            continue
+        gate = gates.get(spec.queue)
+        if refusal is None and gate:
+            dropped = len(gate.dropped)
+            refusal = gate.enter(spec, verdict.replaced)
+            ledger.end(gate.dropped[dropped:], State.DISCARDED)
+        if refusal is not None:
+            candidate.refuse(refusal)
+            continue
+        for row in verdict.replaced:
+            if row["queue"] in gates:
+                gates[row["queue"]].leave(row)
+        ledger.end(verdict.replaced, State.CANCELLED)
+        replaced |= {row["id"]: row for row in verdict.replaced}
+        spec = unique.rescheduled(spec, verdict.replaced)
+        row = new_row(spec, defaults[spec.queue], now, stamp + dt.timedelta(microseconds=i))
+        ledger.add(row)
+        rows.append(row)
+        candidate.outcome = Pushed(row, "created", candidate.warnings, gate.pressure if gate else None)
+    if partial or not _failed(waiting):
+        return _write(rows, replaced, gates.values(), now, component, ended, using)
+    for candidate in waiting:
+        candidate.outcome = candidate.outcome if isinstance(candidate.outcome, OJSError) else None
+    return False
+
+
+def _write(
+    rows: Sequence[JobRow], replaced: Mapping[uuid.UUID, JobRow], gates: Collection[bounds.Gate],
+    now: dt.datetime, component: str, ended: list[JobRow] | None, using: str,
+) -> bool:  # fmt: skip
+    """Cancel what is replaced, make room, insert; then cancel what a later job of the same push replaced.
+
+    The workflows of all that ended go on last: they may push jobs into the same queues, where those of this
+    push must have been counted by then.
+    """
+    from django_ojs.workflows import advance  # which pushes
+
+    new = {row["id"]: row for row in rows}
+    gone = _cancel([job_id for job_id in replaced if job_id not in new], using)
+    if gates:
+        gone += bounds.settle(gates, now, using)
+    worker_sleeps = insert(rows, component, using)
+    for row in _cancel([job_id for job_id in replaced if job_id in new], using):
+        new[row["id"]].update(row)
+        gone.append(row)
+    if ended is not None:
+        ended += gone
+    elif any(row["workflow_id"] for row in gone):
+        advance.settled(gone, now, using)
+        for row in Job.objects.using(using).filter(pk__in=list(new), state=State.DISCARDED).rows():
+            new[row["id"]].update(row)  # it had to make room for a callback
+    return worker_sleeps
+
+
+def _cancel(job_ids: Sequence[uuid.UUID], using: str) -> list[JobRow]:
+    from django_ojs.operations.verbs import cancel
+
+    gone: list[JobRow] = []
+    if not job_ids:
+        return gone
+    reason = "Replaced by a newer unique job."
+    for outcome in cancel(job_ids, cancelled_by=unique.REPLACER, reason=reason, ended=gone, using=using):
+        if isinstance(outcome, OJSError):
+            raise outcome
+    return gone
+
+
+def _may_ignore(spec: JobSpec) -> bool:
+    return spec.unique_policy is not None and spec.unique_policy.on_conflict is Strategy.IGNORE
+
+
+def insert(rows: Sequence[JobRow], component: str, using: str) -> bool:
+    """Insert new rows with their events; say whether a worker sleeps. Raises IntegrityError when an id is taken."""
+    if not rows:
+        return False
+    worker_sleeps = sql.store(using).push(rows, component)
+    if listening := [one for one in hooks.event_listeners if one.wants("job.enqueued")]:
+        hooks.tell(listening, [made for row in rows if (made := catalogue.of_new_job(row, component))], using)
+    if any(row["rate_key"] for row in rows):
+        ratelimits.note(rows, using)
+    return worker_sleeps
+
+
+@contextlib.contextmanager
+def _raising_duplicate(specs: Sequence[JobSpec], using: str) -> Iterator[None]:
+    """`Duplicate` for the IntegrityError of an insert that the block has rolled back."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise duplicate(*_taken(specs, using)) from error
+
+
+def _taken(specs: Sequence[JobSpec], using: str) -> tuple[uuid.UUID, str | None]:
+    """Which of these ids is taken, and the state of that job, as far as the transaction can still be asked."""
+    if connections[using].needs_rollback:
+        return specs[0].id, None
+    found = Job.objects.using(using).filter(pk__in=[spec.id for spec in specs]).values_list("pk", "state").first()
+    return found or (specs[0].id, None)
+
+
+def _taken_ids(specs: Sequence[JobSpec], using: str) -> dict[uuid.UUID, str]:
+    """The ids that stored jobs have already, with the states of those."""
+    found = Job.objects.using(using).filter(pk__in=[spec.id for spec in specs])
+    return dict(found.values_list("pk", "state"))
+
+
+# The row of a new job: what its envelope asks for, over the defaults of its queue, over those of the site.
+
+
+def new_rows(
+    specs: Sequence[JobSpec], defaults: Mapping[str, queues.QueueDefaults], now: dt.datetime, stamp: dt.datetime
+) -> list[JobRow]:
+    """The rows of jobs that are pushed together: first in, first out in the order given, from `stamp` on."""
+    return [
+        new_row(spec, defaults[spec.queue], now, stamp + dt.timedelta(microseconds=i)) for i, spec in enumerate(specs)
+    ]
+
+
+def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enqueued_at: dt.datetime) -> JobRow:
+    """The row of a new job, in the state that its envelope asks for (core 7.1). One that is available at once is
+    created when it is enqueued (core 5.3); others are created `now`."""
+    policy = _policy(defaults.retry, spec.retry)
+    later = spec.scheduled_at is not None and spec.scheduled_at > now
+    state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
+    created_at = enqueued_at if state is State.AVAILABLE else now
+    row = blank_row(
+        created_at, id=spec.id, type=spec.type, queue=spec.queue, state=state.value, priority=spec.priority,
+        max_attempts=policy.max_attempts, args=spec.args_text, meta=spec.meta_text, extra=spec.extra_text,
+        retry=retry_policy.to_json(policy), trace_id=spec.trace_id, expires_at=spec.expires_at,
+        timeout_ms=spec.timeout_ms or defaults.timeout_ms or ojs_settings.DEFAULT_TIMEOUT * 1000,
+        visibility_ms=spec.visibility_ms, due_at=spec.scheduled_at if later else None,
+        enqueued_at=enqueued_at if state is State.AVAILABLE else None, unique_key=spec.unique_key,
+        result_ttl=spec.result_ttl, workflow_id=spec.workflow_id,
+    )  # fmt: skip
+    if spec.limits_ms:
+        _limit(row, spec.limits_ms)
+    if spec.rate_limit is not None:
+        row["rate_key"] = spec.rate_limit.key or ratelimit.queue_key(spec.queue)
+        row["rate_limit"] = ratelimit.to_json(spec.rate_limit)
+    row["wake_at"] = wake_at(row)
+    return row
+
+
+def _limit(row: JobRow, given: Mapping[str, int]) -> None:
+    """Its other timeouts (binding 5): how long it may take as a whole, wait for its start, be silent, clean up."""
+    for name, column in (("enqueue_ttl", "start_by"), ("total_timeout", "deadline_at")):
+        if name in given:
+            row[column] = row["created_at"] + dt.timedelta(milliseconds=given[name])
+    row.update(heartbeat_ms=given.get("heartbeat_timeout"), grace_ms=given.get("grace_period") or None)
+
+
+def _policy(of_queue: Mapping[str, Any] | None, of_job: Mapping[str, Any]) -> RetryPolicy:
+    """Site, queue, job: the later layer wins, field by field (jobs 1.1)."""
+    of_site = ojs_settings.RETRY
+    if not (of_site or of_queue or of_job):
+        return _DEFAULT_POLICY
+    return retry_policy.merge(retry_policy.parse(of_site or {}), retry_policy.parse(of_queue or {}), of_job)
+
+
+_DEFAULT_POLICY = RetryPolicy()

@@ -1,0 +1,157 @@
+"""Changes the jobs whose time has come: PROMOTE, EXPIRE, the timeouts of binding 5, and lost reservations.
+
+Every job that time will change carries the instant in `wake_at`, behind one index. The scheduler, all the time,
+and each FETCH, for its queues, take the jobs whose instant has come; `_change` decides what becomes of each.
+
+In maintenance mode nothing is promoted. Everything else goes on, so that no caller waits in vain: running jobs
+lose their reservations and time out, and jobs whose time has run out are discarded.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from django.db.models import Min, Q
+
+from django_ojs import clock, sql
+from django_ojs.contention import piece_by_piece, retried
+from django_ojs.database import atomic, database
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import Record
+from django_ojs.jobs import transitions
+from django_ojs.jobs.finish import settle_error
+from django_ojs.models import Job
+from django_ojs.models.job import JobRow
+from django_ojs.policies import errorobjects
+from django_ojs.queues import maintenance
+from django_ojs.sql.rows import ended
+from django_ojs.states import State, Verb
+from django_ojs.waking import wake_workers
+from django_ojs.workflows import advance
+
+#: Workflows that are tried by themselves in one pass, where another transaction holds what one of them needs.
+_PIECES = 5
+
+
+@retried
+def settle(
+    *, limit: int = 500, spare_active: bool = False, ids: Sequence[uuid.UUID] | None = None, using: str | None = None
+) -> int:
+    """Do what is due, for at most `limit` jobs; return how many there were. Locked jobs are left alone.
+
+    `spare_active` leaves active jobs alone too, `ids` all but these.
+    """
+    using = database(using)
+    condition = ~Q(state=State.ACTIVE) if spare_active else Q()
+    if maintenance.is_on(using=using):
+        condition &= ~Q(state__in=[State.SCHEDULED, State.RETRYABLE]) | ended(clock.now(using))
+    if ids is not None:
+        condition &= Q(pk__in=ids)
+
+    def pieces() -> Iterator[Q]:
+        yield Q(workflow_id__isnull=True)
+        members = Job.objects.using(using).filter(condition, wake_at__lte=clock.now(using), workflow_id__isnull=False)
+        for flow in members.order_by("?").values_list("workflow_id", flat=True)[:_PIECES]:
+            yield Q(workflow_id=flow)
+
+    return piece_by_piece(lambda part, patient: _settle(condition & part, using, limit, patient=patient), pieces, using)
+
+
+def settle_waiting(queues: Sequence[str], using: str) -> int:
+    """Promote and expire the due jobs of these queues, as part of a FETCH."""
+    waiting = [State.SCHEDULED, State.RETRYABLE, State.AVAILABLE]
+    return _settle(Q(queue__in=list(queues), state__in=waiting), using, limit=500)
+
+
+def next_due(*, using: str | None = None) -> dt.datetime | None:
+    """The earliest instant at which time will change a job; None when there is none."""
+    found: dt.datetime | None = Job.objects.using(database(using)).aggregate(at=Min("wake_at"))["at"]
+    return found
+
+
+def _settle(condition: Q, using: str, limit: int, *, patient: bool = True) -> int:
+    """`patient` False: fail soon where another transaction holds a workflow, or a queue into which it goes on."""
+    with atomic(using=using):
+        now = clock.now(using)
+        store = sql.store(using)
+        rows = store.lock_where(condition & Q(wake_at__lte=now), limit=limit, skip_locked=True)
+        if not rows:
+            return 0
+        if not patient and any(row["workflow_id"] for row in rows):
+            store.lose_patience()
+        changes: dict[Verb | State, tuple[list[JobRow], Sequence[str]]] = {
+            State.SCHEDULED: ([], transitions.PROMOTE_COLUMNS), State.RETRYABLE: ([], transitions.AVAILABLE_COLUMNS),
+            Verb.EXPIRE: ([], transitions.DISCARD_COLUMNS), Verb.FAIL: ([], transitions.FAIL_COLUMNS),
+            Verb.RESCUE: ([], transitions.LOST_COLUMNS),
+        }  # fmt: skip
+        records: list[Record] = []
+        for row in sorted(rows, key=lambda row: (row["wake_at"], row["created_at"], row["id"])):
+            guard, events = _change(row, now, using)
+            changes[guard][0].append(row)
+            records += events
+        for guard, (changed, columns) in changes.items():
+            store.update_jobs(guard, changed, columns)
+        log.append(records, using)
+        advance.settled(rows, now, using)
+        wake_workers(using)
+        return len(rows)
+
+
+def _change(row: JobRow, now: dt.datetime, using: str) -> tuple[Verb | State, list[Record]]:
+    """What is due for this job: change the row, name the guard of its update, return the events."""
+    active, over = row["state"] == State.ACTIVE, _passed(row, now)
+    if over("deadline_at"):
+        return Verb.FAIL if active else Verb.EXPIRE, transitions.give_up(row, now, "scheduler")
+    if active:
+        if over("timeout_at"):
+            return Verb.FAIL, _time_out(row, now)
+        if row["heartbeat_ms"] is not None and row["heartbeat_ms"] <= row["lease_ms"]:
+            return Verb.FAIL, _stall(row, now)
+        return Verb.RESCUE, transitions.lose(
+            row, now, using, "visibility_timeout", "The reservation expired unanswered."
+        )
+    if over("expires_at"):
+        return Verb.EXPIRE, transitions.expire(
+            row, "expired", "The job expired before it started.", row["expires_at"], now
+        )
+    if over("start_by") and row["attempt"] == 0:
+        return Verb.EXPIRE, _miss_start(row, now)
+    return State(row["state"]), transitions.promote(row, now, "scheduler", using)
+
+
+def _passed(row: JobRow, now: dt.datetime) -> Callable[[str], bool]:
+    return lambda column: row[column] is not None and row[column] <= now
+
+
+def _miss_start(row: JobRow, now: dt.datetime) -> list[Record]:
+    """No worker took the job within its `enqueue_ttl`."""
+    facts = errorobjects.overrun("enqueue_ttl", row["start_by"] - row["created_at"], now - row["created_at"])
+    message = f"Nothing began the job within its enqueue TTL of {facts['limit_seconds']:g} s."
+    records = transitions.expire(row, "enqueue_ttl_expired", message, row["start_by"], now, **facts)
+    return [*records, catalogue.of_job("job.ttl_expired", row, now, "scheduler", **facts)]
+
+
+def _stall(row: JobRow, now: dt.datetime) -> list[Record]:
+    """Its worker was silent about the job for longer than its `heartbeat_timeout`: a failure like any other."""
+    limit = dt.timedelta(milliseconds=row["heartbeat_ms"])
+    facts = errorobjects.overrun("stalled", limit, now - row["visible_until"] + limit)
+    message = (
+        f"The worker was silent about the job for longer than its heartbeat timeout of {facts['limit_seconds']:g} s."
+    )
+    return _failed(row, now, "stalled", message, "job.stalled", facts)
+
+
+def _time_out(row: JobRow, now: dt.datetime) -> list[Record]:
+    limit = dt.timedelta(milliseconds=row["timeout_ms"])
+    facts = errorobjects.overrun("execution", limit, now - row["started_at"])
+    message = f"The job ran longer than its execution timeout of {facts['limit_seconds']:g} s."
+    return _failed(row, now, "timeout", message, "job.timeout", facts)
+
+
+def _failed(row: JobRow, now: dt.datetime, kind: str, message: str, event: str, facts: dict[str, Any]) -> list[Record]:
+    error = errorobjects.server_error(kind, message, row["attempt"], now, **facts)
+    records = settle_error(row, error, now, "scheduler")
+    return [*records, catalogue.of_job(event, row, now, "scheduler", worker_id=row["worker_id"], **facts)]

@@ -1,0 +1,195 @@
+"""Changes the row of a job from one state to another and makes the events: one function for each arrow of `states.py`.
+
+The verbs lock the rows, decide which arrow each takes, and write the columns named here. FETCH and ACK, the hot path,
+are statements of `sql`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django_ojs import clock, jsontext
+from django_ojs.conf import ojs_settings
+from django_ojs.events import catalogue
+from django_ojs.events.catalogue import Record
+from django_ojs.jobs.rows import add_error, wake_at
+from django_ojs.models.job import JobRow
+from django_ojs.policies import errorobjects
+from django_ojs.policies.durations import format_instant
+from django_ojs.sql.rows import FINISH_COLUMNS, finish
+from django_ojs.states import State
+
+#: What a discard writes.
+DISCARD_COLUMNS = (*FINISH_COLUMNS, "errors", "dead_letter", "retry_delay_ms", "losses")
+#: What CANCEL writes.
+CANCEL_COLUMNS = (*FINISH_COLUMNS, "retry_delay_ms")
+#: What entering `available` writes, whatever the job comes from.
+AVAILABLE_COLUMNS = ("state", "enqueued_at", "due_at", "wake_at")
+#: What PROMOTE writes for a scheduled job; for a retryable one it is `AVAILABLE_COLUMNS`.
+PROMOTE_COLUMNS = (*AVAILABLE_COLUMNS, "extra")
+#: What ACTIVATE writes.
+ACTIVATE_COLUMNS = (*PROMOTE_COLUMNS, "activated_at")
+#: What leaving `active` for the queue writes.
+RELEASE_COLUMNS = (*AVAILABLE_COLUMNS, "started_at", "worker_id", "visible_until", "timeout_at", "uncounted")
+#: What a failure may write.
+FAIL_COLUMNS = (*DISCARD_COLUMNS, "uncounted")
+#: What a lost reservation writes.
+LOST_COLUMNS = tuple(dict.fromkeys((*RELEASE_COLUMNS, *DISCARD_COLUMNS)))
+#: What RETRY writes, but for what an operator overrides.
+REVIVE_COLUMNS = (*RELEASE_COLUMNS, "attempt", "errors", "extra", "finished_at", "dead_letter", "retry_delay_ms",
+                  "losses", "expires_at", "start_by", "deadline_at")  # fmt: skip
+
+
+def discard(
+    row: JobRow, error: dict[str, Any], now: dt.datetime, component: str, *, dead_letter: bool = True,
+    after_failure: bool = False,
+) -> list[Record]:  # fmt: skip
+    """Discard the job with `error` as the last entry of its history; change `row` and return the events.
+
+    `after_failure`: a `job.failed` comes before them, which reports that the job was active.
+    """
+    was = {} if after_failure else {"previous_state": row["state"]}
+    _enter_discarded(row, error, now, dead_letter)
+    return [catalogue.discarded(row, now, component, error, **was), *_in_dead_letters(row, now, component)]
+
+
+def discard_because(
+    row: JobRow, kind: str, message: str, now: dt.datetime, component: str, *, after_failure: bool = False, **facts: Any
+) -> list[Record]:
+    """Discard the job for a reason that the server found: an error of type `kind` with `facts`, worth no retry."""
+    return discard(row, _final(row, kind, message, now, facts), now, component, after_failure=after_failure)
+
+
+def give_up(row: JobRow, now: dt.datetime, component: str, *, after_failure: bool = False) -> list[Record]:
+    """Discard a job whose `total_timeout` leaves no time for it, whatever its retries (binding 5)."""
+    facts = errorobjects.overrun("total", row["deadline_at"] - row["created_at"], now - row["created_at"])
+    message = f"The job's total timeout of {facts['limit_seconds']:g} s leaves no time for it."
+    discarded, *more = discard_because(
+        row, "total_timeout", message, now, component, after_failure=after_failure, **facts
+    )
+    timed_out = catalogue.of_job("job.total_timeout", row, now, component, worker_id=row["worker_id"], **facts)
+    return [discarded, timed_out, *more]
+
+
+def expire(row: JobRow, kind: str, message: str, end: dt.datetime, now: dt.datetime, **facts: Any) -> list[Record]:
+    """Discard a job that did not start before `end`: as `discard_because`, but the event is `job.expired`."""
+    was = row["state"]
+    _enter_discarded(row, _final(row, kind, message, now, facts), now, dead_letter=True)
+    return [catalogue.expired(row, now, was, end), *_in_dead_letters(row, now, "scheduler")]
+
+
+def cancel(row: JobRow, now: dt.datetime, by: str, reason: str) -> Record:
+    """Cancel the job; change `row` and return the event."""
+    was = row["state"]
+    finish(row, State.CANCELLED, now)
+    row["retry_delay_ms"] = None
+    return catalogue.cancelled(row, now, by, reason, was)
+
+
+def make_available(row: JobRow, using: str) -> None:
+    """Let the job wait in its queue for a worker, behind those that wait there already."""
+    row.update(state=State.AVAILABLE.value, enqueued_at=clock.stamps(1, using), due_at=None)
+    row["wake_at"] = wake_at(row)
+
+
+def release(row: JobRow, using: str) -> None:
+    """Let an active job wait in its queue again; its attempt keeps its number."""
+    row.update(started_at=None, worker_id="", visible_until=None, timeout_at=None)
+    make_available(row, using)
+
+
+def lose(row: JobRow, now: dt.datetime, using: str, kind: str, message: str) -> list[Record]:
+    """Let an active job that lost its worker wait in its queue again; its attempt keeps its number (L1-VT-002).
+
+    After `POISON_LIMIT` losses in a row the job is discarded instead: it may be what kills its workers.
+    """
+    row["losses"] += 1
+    limit = dt.timedelta(milliseconds=row["lease_ms"])
+    facts = errorobjects.overrun("visibility", limit, now - row["started_at"])
+    if row["losses"] >= ojs_settings.POISON_LIMIT:
+        message = f"{message} It happened {row['losses']} times in a row, so the job is given up."
+        return discard_because(row, "visibility_timeout", message, now, "scheduler", **facts)
+    add_error(row, errorobjects.server_error(kind, message, row["attempt"], now, **facts))
+    worker_id = row["worker_id"]
+    release(row, using)
+    return [catalogue.of_job("job.stalled", row, now, "scheduler", worker_id=worker_id, **facts)]
+
+
+def back_off(row: JobRow, delay_ms: int, now: dt.datetime) -> None:
+    """Let an active job wait so many milliseconds for its next attempt; then `promote` makes it available."""
+    row.update(state=State.RETRYABLE.value, retry_delay_ms=delay_ms, due_at=now + dt.timedelta(milliseconds=delay_ms))
+    row.update(visible_until=None, timeout_at=None)
+    row["wake_at"] = wake_at(row)
+
+
+def promote(row: JobRow, now: dt.datetime, component: str, using: str) -> list[Record]:
+    """End the wait of a scheduled or retryable job; change `row` and return the events.
+
+    The end of a backoff has none of its own (events 1.7).
+    """
+    was, due_at = row["state"], row["due_at"]
+    make_available(row, using)
+    if was == State.RETRYABLE:
+        return []
+    forget_schedule(row)
+    return [catalogue.enqueued(row, now, component, scheduled_at=format_instant(due_at))]
+
+
+def activate(row: JobRow, now: dt.datetime, using: str) -> Record:
+    """End the staging of a pending job: it waits for its start if that is still ahead, else for a worker. Change `row`
+    and return the event."""
+    was = row["state"]
+    row["activated_at"] = now
+    if row["due_at"] is not None and row["due_at"] > now:
+        row["state"] = State.SCHEDULED.value
+        row["wake_at"] = wake_at(row)
+        return catalogue.scheduled(row, now, "api", previous_state=was)
+    if row["due_at"] is not None:
+        forget_schedule(row)
+    make_available(row, using)
+    return catalogue.enqueued(row, now, "api", previous_state=was)
+
+
+def revive(row: JobRow, now: dt.datetime, using: str) -> None:
+    """Let a discarded job begin anew: attempt 0, no errors but as `x_previous_errors`, and no end that has passed."""
+    forget_schedule(row)
+    extra = jsontext.loads(row["extra"]) if row["extra"] else {}
+    if row["errors"]:
+        before = extra.get("x_previous_errors")  # a client may have sent one of its own, of any kind
+        errors = [*(before if isinstance(before, list) else []), *jsontext.loads(row["errors"])]
+        extra["x_previous_errors"] = errors[-ojs_settings.ERROR_HISTORY :]
+    for name in ("expires_at", "start_by", "deadline_at"):
+        if row[name] is not None and row[name] <= now:
+            row[name] = None
+            extra.pop(name, None)  # the times of the other two are not the client's
+    row.update(
+        attempt=0, errors="", finished_at=None, dead_letter=False, retry_delay_ms=None, losses=0,
+        uncounted=None, extra=jsontext.dumps(extra) if extra else "",
+    )  # fmt: skip
+    release(row, using)
+
+
+def forget_schedule(row: JobRow) -> None:
+    """Drop the `scheduled_at` that the job has waited for (core 6.3); the event of its promotion carries it on."""
+    if '"scheduled_at"' in row["extra"]:
+        extra = jsontext.loads(row["extra"])
+        extra.pop("scheduled_at", None)
+        row["extra"] = jsontext.dumps(extra) if extra else ""
+
+
+def _enter_discarded(row: JobRow, error: dict[str, Any], now: dt.datetime, dead_letter: bool) -> None:
+    add_error(row, error)
+    finish(row, State.DISCARDED, now)
+    row.update(dead_letter=dead_letter, retry_delay_ms=None, losses=0)
+
+
+def _in_dead_letters(row: JobRow, now: dt.datetime, component: str) -> list[Record]:
+    """What tells that a job which has just been discarded is a dead letter now; nothing unless the site asks for it."""
+    if not (ojs_settings.EXTENSION_EVENTS and row["dead_letter"]):
+        return []
+    return [catalogue.of_job("dead_letter.added", row, now, component)]
+
+
+def _final(row: JobRow, kind: str, message: str, now: dt.datetime, facts: dict[str, Any]) -> dict[str, Any]:
+    return errorobjects.server_error(kind, message, row["attempt"], now, **{**facts, "retryable": False})

@@ -1,0 +1,111 @@
+"""Unique jobs at PUSH (jobs 2.4 to 2.6): find the jobs with the same key, and apply the policy of the new job.
+
+`lock` makes pushes of one key take turns; what is read after it stays true until the commit. Jobs without
+a unique policy come past none of this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from django_ojs import envelope, jsontext, sql, states
+from django_ojs.envelope import JobSpec
+from django_ojs.errors import Duplicate
+from django_ojs.messages import phrase
+from django_ojs.models import UniqueLock
+from django_ojs.models.job import JobRow
+from django_ojs.policies.unique import Strategy
+from django_ojs.states import State
+
+#: Who cancelled a job that a newer one replaced.
+REPLACER = "system:unique"
+
+
+class Verdict(NamedTuple):
+    """What a unique policy says: refuse, take the existing job, or replace these (none: nothing is in the way)."""
+
+    error: Duplicate | None = None
+    existing: JobRow | None = None
+    replaced: Sequence[JobRow] = ()
+
+
+def lock(specs: Iterable[JobSpec], using: str) -> None:
+    """Wait for everybody who pushes one of these keys, and make the others wait."""
+    stripes = sorted({UniqueLock.of(spec.unique_key) for spec in specs if spec.unique_key})
+    if stripes:
+        sql.store(using).lock_stripes(stripes)
+
+
+class Ledger:
+    """The jobs with the keys of a push: those that were there, and those that the push has added so far."""
+
+    def __init__(self, rows: Iterable[JobRow]) -> None:
+        self._rows: dict[str, list[JobRow]] = defaultdict(list)
+        self._ended: dict[object, str] = {}
+        for row in rows:
+            self._rows[row["unique_key"]].append(row)
+
+    @classmethod
+    def read(cls, specs: Iterable[JobSpec], using: str) -> Ledger:
+        policies = {spec.unique_key: spec.unique_policy for spec in specs if spec.unique_policy}
+        wanted = {state for spec in specs if spec.unique_policy for state in spec.unique_policy.states}
+        return cls(sql.store(using).same_key(list(policies), states.ordered(wanted)) if policies else ())
+
+    def judge(self, spec: JobSpec, now: dt.datetime) -> Verdict:
+        policy = spec.unique_policy
+        if policy is None:
+            return Verdict()
+        met = [row for row in self._rows[spec.unique_key] if policy.conflicts(self._state(row), row["created_at"], now)]
+        if not met:
+            return Verdict()
+        met.sort(key=lambda row: (self._state(row) in states.LIVE, row["created_at"]), reverse=True)
+        match policy.on_conflict:
+            case Strategy.REJECT:
+                return Verdict(error=_duplicate(spec, met[0], self._state(met[0])))
+            case Strategy.IGNORE:
+                return Verdict(existing=met[0])
+        return Verdict(replaced=[row for row in met if self._state(row) in states.LIVE])
+
+    def end(self, rows: Iterable[JobRow], state: State) -> None:
+        """Note that the push ends these jobs, so that they no longer count as live ones."""
+        self._ended.update((row["id"], state) for row in rows)
+
+    def add(self, row: JobRow) -> None:
+        if row["unique_key"]:
+            self._rows[row["unique_key"]].append(row)
+
+    def _state(self, row: JobRow) -> str:
+        return self._ended.get(row["id"]) or row["state"]
+
+
+def rescheduled(spec: JobSpec, replaced: Iterable[JobRow]) -> JobSpec:
+    """`spec` with the start of the scheduled job that it replaces, where its policy says so; else as it is."""
+    policy = spec.unique_policy
+    if policy is None or policy.on_conflict is not Strategy.REPLACE_EXCEPT_SCHEDULE:
+        return spec
+    waiting = [row for row in replaced if row["state"] == State.SCHEDULED]
+    if not waiting:
+        return spec
+    first = min(waiting, key=lambda row: row["due_at"])
+    shown = envelope.render(first)["scheduled_at"]
+    extra = {**spec.extra, "scheduled_at": shown}
+    return dataclasses.replace(
+        spec, pending=False, scheduled_at=first["due_at"], extra=extra, extra_text=jsontext.dumps(extra)
+    )
+
+
+def _duplicate(spec: JobSpec, row: JobRow, state: str) -> Duplicate:
+    job_id = str(row["id"])
+    details = {
+        "existing_job_id": job_id, "existing_job_state": str(state), "existing_state": str(state),
+        "unique_key": spec.unique_key, "uniqueness_key": spec.unique_key,
+    }  # fmt: skip
+    message = phrase(
+        "A unique job of type '%(type)s' exists already: '%(job)s' is %(state)s.",
+        type=spec.type, job=job_id, state=str(state),
+    )  # fmt: skip
+    return Duplicate(message, details=details, hint="Wait for the existing job, or choose another on_conflict.")

@@ -1,0 +1,212 @@
+"""Note, inspect, override and prune rate limits (jobs 5.3)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.models import Exists, OuterRef
+
+from django_ojs import clock
+from django_ojs.contention import harmless, in_callers_transaction
+from django_ojs.database import atomic, database
+from django_ojs.errors import InvalidRequest, NotFound
+from django_ojs.events import catalogue
+from django_ojs.events.catalogue import Record
+from django_ojs.models import Job, Queue, RateLimit, RateStart
+from django_ojs.models.fields import RawJSON
+from django_ojs.models.job import JobRow
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.operations.limitusage import describe, queue_policy
+from django_ojs.policies import durations, names, ratelimit
+from django_ojs.policies.durations import format_instant
+from django_ojs.policies.faults import member_fault as fault
+from django_ojs.policies.ratelimit import RatePolicy
+from django_ojs.queues import defaults
+from django_ojs.queues.configuration import flag_limited
+
+_NOTED_SECONDS = 5.0
+_IDLE = dt.timedelta(days=1)  #: how long a key without jobs is kept
+
+
+def note(rows: Sequence[JobRow], using: str) -> None:
+    """Remember the limits that new jobs name, so that they can be inspected; one for a whole queue goes into its row.
+
+    Outside the caller's transaction, right after its commit: inside it, all jobs of a key would wait for
+    each other. The claim does not depend on it. Where it fails, the next push of that limit does it.
+    """
+    fresh = time.monotonic() - _NOTED_SECONDS
+    named = {(row["rate_key"], row["rate_limit"]): row["queue"] for row in rows if row["rate_key"]}
+    news = {pair: q for pair, q in named.items() if defaults.noted.get((using, *pair), 0.0) < fresh}
+    if not news:
+        return
+
+    def write() -> None:
+        now = clock.now(using)
+        for (key, text), queue in sorted(news.items()):
+            _note(key, ratelimit.from_json(text), queue, now, using)
+        moment = time.monotonic()
+        defaults.noted.update({(using, *pair): moment for pair in news})
+
+    follow = harmless(write, using)
+    if in_callers_transaction(using):
+        transaction.on_commit(follow, using=using)
+    else:
+        follow()
+
+
+def _note(key: str, policy: RatePolicy, queue: str, now: dt.datetime, using: str) -> None:
+    values = {"policy": policy.as_wire(), "updated_at": now}
+    RateLimit.objects.using(using).update_or_create(
+        key=key, defaults=values, create_defaults={**values, "created_at": now}
+    )
+    if key != ratelimit.queue_key(queue):
+        return
+    with atomic(using=using):
+        row = Queue.objects.using(using).select_for_update().filter(name=queue).first()
+        given = (row.config or {}).get("rate_limit") if row else None
+        if row is None or (given and "x_from_jobs" not in given):  # what an operator set stays
+            return
+        row.config = {**(row.config or {}), "rate_limit": {**policy.as_wire(), "x_from_jobs": True}}
+        row.limited = True
+        row.save(using=using, update_fields=["config", "limited"])
+
+
+def inspect(key: str, *, policy: RatePolicy | None = None, using: str | None = None) -> dict[str, Any]:
+    """What is known of a key and what is left of it. Raises `NotFound` for one that no job or operator has named.
+
+    `policy` is that of a job under this key, and counts where the key has not been noted yet.
+    """
+    using = database(using)
+    row = None
+    if key.isprintable():  # a NUL cannot even be looked for
+        row = RateLimit.objects.using(using).filter(pk=key).first() or _of_queue(key, using)
+    if row is None and policy is not None:
+        given: Mapping[str, Any] = {"key": key, "policy": policy.as_wire()}
+        row = RateLimit(**given)
+    if row is None:
+        raise NotFound.resource("rate_limit", key)
+    return describe([row], using)[0]
+
+
+def inspect_stored(key: str, policy: RatePolicy, *, using: str | None = None) -> dict[str, Any]:
+    """The same for a job that has just been stored; empty where the database does not say."""
+    using = database(using)
+    found: dict[str, Any] = {}
+    harmless(lambda: found.update(inspect(key, policy=policy, using=using)), using)()
+    return found
+
+
+def override(key: str, given: Mapping[str, Any], *, using: str | None = None) -> dict[str, Any]:
+    """Let these numbers replace what jobs and queue say under a key; return the inspection body.
+
+    `expires_at` ends it by itself. Raises `InvalidRequest` for a bad key or policy.
+    """
+    using = database(using)
+    if not ratelimit.is_key(key):
+        raise fault("key", "must be letters, digits and . _ : -, at most 255", key)
+    policy = ratelimit.parse({**given, "key": key}, fault=fault)
+    if not policy.limits:
+        raise fault("rate_limit", "must hold at least one of concurrency, rate and throttle", dict(given))
+    expires_at = _instant(given.get("expires_at"), "expires_at")
+    with atomic(using=using):
+        now = clock.now(using)
+        _prepare_queue(key, now, using)
+        values = {"override": policy.as_wire(), "override_expires_at": expires_at, "updated_at": now}
+        row, _ = RateLimit.objects.using(using).update_or_create(
+            key=key, defaults=values, create_defaults={**values, "created_at": now}
+        )
+        _flag(key, using)
+    return describe([row], using)[0]
+
+
+def clear_override(key: str, *, using: str | None = None) -> None:
+    """Take an override back. Raises `NotFound` for a key that no job or operator has named."""
+    using = database(using)
+    with atomic(using=using):
+        found = RateLimit.objects.using(using).filter(pk=key)
+        if not key.isprintable() or not found.update(
+            override=RawJSON(""), override_expires_at=None, updated_at=clock.now(using)
+        ):
+            raise NotFound.resource("rate_limit", key)
+        _flag(key, using)
+
+
+def rate_limit_until(error: Any) -> dt.datetime | None:
+    """The instant until which a failed job's far side wants to be left alone. Raises `InvalidRequest` for a bad one."""
+    value = error.get("rate_limit_until") if isinstance(error, Mapping) else None
+    return _instant(value, "error.rate_limit_until")
+
+
+def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> list[Record]:
+    """Start nothing under these keys until then (dynamic limits); an earlier end never shortens a later one."""
+    records: list[Record] = []
+    rows = RateLimit.objects.using(using).select_for_update().filter(pk__in=sorted(until)).order_by("key")
+    found = {row.key: row for row in rows}
+    for key in sorted(until.keys() - found.keys()):
+        found[key] = RateLimit.objects.using(using).create(key=key, created_at=now, updated_at=now)
+    for key, row in found.items():
+        if row.blocked_until is None or row.blocked_until < until[key]:
+            row.blocked_until, row.updated_at = until[key], now
+            row.save(using=using, update_fields=["blocked_until", "updated_at"])
+            facts = {"until": format_instant(until[key]), "reason": "rate_limit_until"}
+            records.append(catalogue.of_limit("rate_limit.dynamic_adjusted", key, now, "workers", **facts))
+    return records
+
+
+def prune(now: dt.datetime, batch: int, using: str) -> int:
+    """Forget starts that no window reaches any more, overrides that ended, and keys without jobs."""
+    RateStart.objects.using(using).filter(expires_at__lte=now).delete()
+    ended = RateLimit.objects.using(using).filter(override_expires_at__lte=now)
+    for key in list(ended.values_list("pk", flat=True)):
+        with atomic(using=using):  # by the same condition: an operator may have set another one since
+            if ended.filter(pk=key).update(override=RawJSON(""), override_expires_at=None, updated_at=now):
+                _flag(key, using)
+    with atomic(using=using):
+        idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
+        idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
+        idle = idle.filter(~Exists(Job.objects.filter(rate_key=OuterRef("key")).using(using)))
+        keys = list(idle.select_for_update(skip_locked=connections[using].features.has_select_for_update_skip_locked)
+                    .values_list("pk", flat=True)[:batch])  # fmt: skip
+        return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
+
+
+def _of_queue(key: str, using: str) -> RateLimit | None:
+    """A queue whose limits were configured but never met has no row of its own yet."""
+    name = key.removeprefix("queue:")
+    if name == key or not queue_policy(name, using).limits:
+        return None
+    now = clock.now(using)
+    return RateLimit(key=key, created_at=now, updated_at=now)
+
+
+def _instant(value: Any, path: str) -> dt.datetime | None:
+    if value is None:
+        return None
+    try:
+        return durations.parse_instant(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{path}: {error}.", details={"field": path}) from error
+
+
+def _prepare_queue(key: str, now: dt.datetime, using: str) -> None:
+    """The row that says "limited": that of the queue, or of the template for a job type."""
+    rows = [Queue(name=name, created_at=now, updated_at=now) for name in _flagged(key)]
+    Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+
+
+def _flag(key: str, using: str) -> None:
+    flag_limited(_flagged(key), using)
+
+
+def _flagged(key: str) -> Iterable[str]:
+    if key.startswith("type:"):
+        return (TEMPLATE,)
+    name = key.removeprefix("queue:")
+    try:
+        return (names.check_queue(name),) if name != key else ()
+    except ValueError as error:
+        raise fault("key", f"must name a queue, and its name {error}", key) from error

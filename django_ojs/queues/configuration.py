@@ -1,0 +1,192 @@
+"""Configure, pause and resume a queue (jobs 4.1, 4.2, L4-PAUSE-001).
+
+A configuration is a partial change laid over what is there. Three values have columns of their own and are the queue's
+defaults for its jobs; the rest is one document. A change takes effect at once for claims, and within seconds
+(`queues.defaults`) for jobs that are pushed. It never alters jobs already stored. A paused queue delivers nothing, and
+takes jobs all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from django_ojs import clock
+from django_ojs.contention import retried
+from django_ojs.database import atomic, database
+from django_ojs.errors import Conflict
+from django_ojs.events import catalogue, log
+from django_ojs.messages import phrase, reason
+from django_ojs.models import AuditEntry, Queue, RateLimit
+from django_ojs.models.fields import RawJSON
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.policies import names, queueconfig, ratelimit
+from django_ojs.policies.faults import member_fault as fault
+from django_ojs.queues import defaults as queues
+from django_ojs.waking import wake_workers
+
+#: Milliseconds in a column, seconds in the document.
+_SECONDS = {"visibility_timeout": "visibility_ms", "default_timeout": "timeout_ms"}
+#: Longest reason that an operator may give.
+MAX_REASON = 500
+#: Acts among which the one that paused a queue is looked for.
+_LOOKED_AT = 100
+
+
+def configure(name: str, change: Mapping[str, Any], *, by: str = "", using: str | None = None) -> Queue:
+    """Lay a partial configuration over a queue's own; the queue is created if need be.
+
+    `_default` is the template that all queues begin with. Raises `InvalidRequest` that names the field.
+    """
+    using = database(using)
+    check_name(name)
+    queueconfig.check(change)
+    with atomic(using=using):
+        queue, records = _locked(name, using)
+        config = queueconfig.merge(document(queue), change)
+        _store(queue, config, using)
+        data = {"config": config} | ({"updated_by": by} if by else {})
+        log.append([*records, catalogue.of_queue("queue.config_updated", name, queue.updated_at, **data)], using)
+    return queue
+
+
+def create(name: str, config: Mapping[str, Any], *, by: str = "", using: str | None = None) -> Queue:
+    """Make a new queue. Raises `Conflict` where there is one already, `InvalidRequest` for a bad configuration."""
+    using = database(using)
+    names_only(name)
+    queueconfig.check(config)
+    with atomic(using=using):
+        queue, records = _locked(name, using)
+        if not records:
+            raise Conflict(
+                phrase("The queue '%(name)s' exists already.", name=name),
+                details={"resource_type": "queue", "resource_id": name},
+                hint="Change it with PUT /queues/{name}/config.",
+            )
+        _store(queue, queueconfig.merge({}, config), using)
+        log.append(records, using)
+    return queue
+
+
+def document(queue: Queue) -> dict[str, Any]:
+    """The queue's own configuration as the wire shows it."""
+    config = dict(queue.config or {})
+    for field, column in _SECONDS.items():
+        if (ms := getattr(queue, column)) is not None:
+            config[field] = ms // 1000 if ms % 1000 == 0 else ms / 1000
+    if queue.retry:
+        config["default_retry"] = queue.retry
+    if queue.draining:
+        config["draining"] = True
+    return config
+
+
+def effective(queue: Queue | None, template: Queue | None) -> dict[str, Any]:
+    """What holds for a queue: its own document over that of the template."""
+    base = document(template) if template else {}
+    return queueconfig.merge(base, document(queue)) if queue else base
+
+
+def check_name(name: str) -> str:
+    return name if name == TEMPLATE else names_only(name)
+
+
+def names_only(name: Any) -> str:
+    try:
+        return names.check_queue(name)
+    except ValueError as error:
+        raise fault("name", reason(error), name) from error
+
+
+def flag_limited(queue_names: Iterable[str], using: str) -> None:
+    """Note at these queues whether a claim has to look at limits first; types concern them all."""
+    for queue in Queue.objects.using(using).select_for_update().filter(name__in=list(queue_names)).order_by("name"):
+        limited = is_limited(queue.name, queue.config or {}, using)
+        if limited != queue.limited:
+            Queue.objects.using(using).filter(pk=queue.pk).update(limited=limited)
+
+
+def is_limited(name: str, config: Mapping[str, Any], using: str) -> bool:
+    overridden = RateLimit.objects.using(using).exclude(override=RawJSON(""))
+    if name == TEMPLATE:
+        by_override = overridden.filter(key__startswith="type:").exists()
+    else:
+        by_override = overridden.filter(key=ratelimit.queue_key(name)).exists()
+    return by_override or queueconfig.rate_policy(config).limits
+
+
+def _locked(name: str, using: str) -> tuple[Queue, list[catalogue.Record]]:
+    """The queue's row, locked, and the event `queue.created` if it was not there."""
+    now = clock.now(using)
+    defaults = {"created_at": now, "updated_at": now}
+    rows = Queue.objects.using(using).select_for_update()
+    queue, created = rows.get_or_create(name=name, defaults=defaults)
+    return queue, [catalogue.of_queue("queue.created", name, now)] if created else []
+
+
+def _store(queue: Queue, config: dict[str, Any], using: str) -> None:
+    queueconfig.check(config)
+    rest = dict(config)
+    for field, column in _SECONDS.items():
+        seconds = rest.pop(field, None)
+        setattr(queue, column, None if seconds is None else int(seconds * 1000))
+    queue.retry = rest.pop("default_retry", None)
+    queue.draining = bool(rest.pop("draining", False))
+    queue.config = rest or None
+    queue.limited = is_limited(queue.name, rest, using)
+    queue.updated_at = clock.now(using)
+    fields = ["visibility_ms", "timeout_ms", "retry", "config", "draining", "limited", "updated_at"]
+    queue.save(using=using, update_fields=fields)
+    transaction.on_commit(queues.forget, using=using)
+
+
+class Pause(NamedTuple):
+    """Who paused a queue, and why, as far as it was said."""
+
+    by: str = ""
+    reason: str = ""
+
+
+@retried
+def pause(name: str, *, by: str = "", reason: str = "", using: str | None = None) -> Queue:
+    """Stop delivery from a queue, which is created if need be. Pausing twice is no error, and changes nothing."""
+    return _switch(name, True, by, reason, database(using))
+
+
+@retried
+def resume(name: str, *, by: str = "", reason: str = "", using: str | None = None) -> Queue:
+    """Deliver again. Resuming a queue that is not paused is no error."""
+    return _switch(name, False, by, reason, database(using))
+
+
+def why_paused(queue: Queue, *, using: str | None = None) -> Pause:
+    """From the audit log: its first entry about this queue from the moment on when it was paused."""
+    if not queue.paused or queue.paused_at is None:
+        return Pause()
+    entries = AuditEntry.objects.using(database(using)).filter(time__gte=queue.paused_at, action="queue.pause")
+    for entry in entries.filter(target__in=("", queue.name)).order_by("time", "id")[:_LOOKED_AT]:
+        detail = entry.detail if isinstance(entry.detail, dict) else {}
+        if queue.name in (entry.target, *detail.get("targets", ())):
+            return Pause(entry.actor, str(detail.get("reason") or ""))
+    return Pause()
+
+
+def _switch(name: str, paused: bool, by: str, reason: str, using: str) -> Queue:
+    with atomic(using=using):
+        now = clock.now(using)
+        defaults = {"created_at": now, "updated_at": now}
+        queue, _ = Queue.objects.using(using).select_for_update().get_or_create(name=name, defaults=defaults)
+        if queue.paused == paused:
+            return queue
+        queue.paused, queue.updated_at = paused, now
+        setattr(queue, "paused_at" if paused else "resumed_at", now)
+        queue.save(using=using, update_fields=["paused", "paused_at", "resumed_at", "updated_at"])
+        word = "paused" if paused else "resumed"
+        given = {f"{word}_by": by, "reason": reason}
+        data = {member: text for member, text in given.items() if text}
+        log.append([catalogue.of_queue(f"queue.{word}", name, now, **data)], using)
+        if not paused:
+            wake_workers(using)
+    return queue

@@ -1,0 +1,83 @@
+"""The few numbers of the whole installation: for `/ojs/v1/metrics`, and for those who look every other second."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+from typing import Any
+
+from django.db.models import Sum
+
+from django_ojs import clock
+from django_ojs.conf import ojs_settings
+from django_ojs.database import database
+from django_ojs.models import MetricSeries, Worker
+from django_ojs.policies.durations import format_instant
+from django_ojs.statistics import counters
+from django_ojs.statistics.counters import Counts
+from django_ojs.statistics.shared import Shared
+from django_ojs.statistics.throughput import throughput
+from django_ojs.workers.directory import is_stale, state_of, with_held
+
+#: Seconds for which all who look at the snapshot share one, and the workers that it has.
+FRESH, MAX_WORKERS = 1.0, 100
+_STATES = ("available", "active", "scheduled", "retryable")
+
+
+def workers_active(*, using: str | None = None) -> int:
+    """Workers of any language that called within the heartbeat timeout."""
+    using = database(using)
+    since = clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
+    return Worker.objects.using(using).filter(last_seen_at__gte=since).count()
+
+
+def summary(*, using: str | None = None) -> dict[str, Any]:
+    """Totals since the installation began, as far as the log is counted; what is there now; how it goes at present."""
+    using = database(using)
+    counted = counters.count_all(using=using).values()
+    events = dict(MetricSeries.objects.using(using).values_list("event").annotate(total=Sum("count")))
+    done = throughput(clock.now(using), using=using)
+    return {
+        "jobs_enqueued_total": events.get("job.enqueued", 0),
+        "jobs_completed_total": events.get("job.completed", 0),
+        "jobs_failed_total": events.get("job.discarded", 0),
+        "jobs_active": counters.totals(counted)["active"],
+        "queues_active": sum(of_queue.depth > 0 for of_queue in counted),
+        "workers_active": workers_active(using=using),
+        "avg_latency_ms": done.avg_duration_ms,
+        "throughput_per_second": done.completed_per_second,
+    }
+
+
+def snapshot(queues: Collection[str] | None = None, *, using: str | None = None) -> dict[str, Any]:
+    """`queues` with their counts by state, and `workers`; only these queues, and no workers of others, if given."""
+    found = _snapshot.get(using)
+    if queues is None:
+        return dict(found)
+    own = [worker for worker in found["workers"]["active"] if not set(queues).isdisjoint(worker["queues"])]
+    shown = [entry for entry in found["queues"] if entry["queue"] in queues]
+    return {"queues": shown, "workers": {"total": len(own), "active": own}}
+
+
+def _read(using: str) -> dict[str, Any]:
+    now = clock.now(using)
+    counted = counters.count_all(using=using)
+    workers = [worker for worker in with_held(Worker.objects.using(using).order_by("pk")) if not is_stale(worker, now)]
+    return {
+        "queues": [_queue(name, counted[name]) for name in sorted(counted)],
+        "workers": {"total": len(workers), "active": [_worker(worker, now) for worker in workers[:MAX_WORKERS]]},
+    }
+
+
+_snapshot = Shared(_read, FRESH)
+
+
+def _queue(name: str, counted: Counts) -> dict[str, Any]:
+    return {"queue": name, **{state: counted.states.get(state, 0) for state in _STATES}}
+
+
+def _worker(worker: Worker, now: dt.datetime) -> dict[str, Any]:
+    return {
+        "id": worker.pk, "state": state_of(worker, now), "activeJobs": worker.held,
+        "queues": worker.queues or [], "lastHeartbeatAt": format_instant(worker.heard_at),
+    }  # fmt: skip

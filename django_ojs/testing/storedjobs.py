@@ -1,0 +1,373 @@
+"""Store and run the jobs of a test: inline, as soon as they are enqueued, or by a worker, on `drain()`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Unpack
+
+from asgiref.sync import sync_to_async
+from django.db.models import Min
+
+from django_ojs import clock, states
+from django_ojs.client.context import Discard
+from django_ojs.client.handle import JobHandle
+from django_ojs.client.options import Duration, milliseconds
+from django_ojs.client.sync import declared
+from django_ojs.cron import schedules
+from django_ojs.cron.overlap import HELD_UNTIL
+from django_ojs.jobs import outbox, timers
+from django_ojs.jobs.push import Outcome, Pushed
+from django_ojs.limits import claim
+from django_ojs.messages import jobs
+from django_ojs.models import CronSchedule, Job
+from django_ojs.models.job import JobRow
+from django_ojs.registry import registry
+from django_ojs.states import State
+from django_ojs.testing.engine import Engine, Performed, moment
+from django_ojs.testing.jobs import Expected, Jobs, JobType, Lasting, Wanted, how_often, name_of
+from django_ojs.workflows.workflow import View
+from django_ojs.workflows.workflow import info as read_workflow
+
+T = TypeVar("T")
+
+#: After so many runs something enqueues or snoozes without end.
+ENDLESS = 10_000
+WAITING = (State.SCHEDULED, State.RETRYABLE, State.AVAILABLE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drained:
+    """What a drain did: its runs in order, and how many jobs are not finished."""
+
+    runs: tuple[Performed, ...]
+    remaining: int
+
+    @property
+    def completed(self) -> int:
+        return self._count(State.COMPLETED)
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed, those that are to be tried again included."""
+        return self._count(State.RETRYABLE) + self._count(State.DISCARDED)
+
+    @property
+    def discarded(self) -> int:
+        return self._count(State.DISCARDED)
+
+    @property
+    def exceptions(self) -> list[BaseException]:
+        return [run.exception for run in self.runs if run.exception is not None]
+
+    def raise_first(self) -> Drained:
+        """Raise the first exception of a handler, if there was any; for tests in which all is to go well."""
+        for exception in self.exceptions:
+            raise exception
+        return self
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        left = f"{jobs(self.remaining)} {'remains' if self.remaining == 1 else 'remain'}"
+        runs = f"{len(self)} {'run' if len(self) == 1 else 'runs'}"
+        lines = [f"{runs}, {self.completed} completed, {self.failed} failed, {left}."]
+        return "\n".join([*lines, *(f"  {run}" for run in self.runs)])
+
+    def _count(self, state: State) -> int:
+        return sum(run.state == state for run in self.runs)
+
+
+class RunningJobs(Jobs):
+    """Jobs that are stored in the test's database and run in the test's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine = Engine()
+        self.performed: list[Performed] = []
+
+    def on_push(self, verb: Callable[..., list[Outcome]], *args: Any, **kwargs: Any) -> list[Outcome]:
+        outcomes = verb(*args, **kwargs)
+        self._note(outcomes)
+        return outcomes
+
+    def on_create_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+        lasting = Lasting()
+        view = verb(*args, **kwargs)
+        if all(known.workflow.pk != view.workflow.pk for known, _ in self._views):  # else it comes from the outbox
+            self._views.append((view, lasting))
+        return view
+
+    def on_put(self, verb: Callable[..., list[Pushed]], *args: Any, **kwargs: Any) -> list[Pushed]:
+        outcomes = verb(*args, **kwargs)
+        self._note(outcomes)
+        return outcomes
+
+    def on_put_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+        return self.on_create_workflow(verb, *args, **kwargs)
+
+    def trigger(self, schedule: str) -> JobHandle:
+        known = CronSchedule.objects.using(self._engine.using).filter(pk=schedule)
+        for spec in declared():
+            if spec.name == schedule and not known.exists():
+                schedules.register(spec, source=CronSchedule.Source.CODE)
+        return super().trigger(schedule)
+
+    def drain(
+        self, *, queues: str | Sequence[str] = (), with_scheduled: bool = False,
+        until: dt.datetime | Duration | None = None, max_jobs: int | None = None,
+    ) -> Drained:  # fmt: skip
+        """Run the jobs that are due, and those that they enqueue, until there is none; say what was done.
+
+        Args:
+            queues: only these, in this order; none: all, what waits longest first.
+            with_scheduled: also what waits for a time, delayed jobs, retries, jobs that a rate limit holds back: the
+                clock of django-ojs jumps to the next of them whenever nothing else is left, and returns when the drain
+                ends.
+            until: the same, but no further than this instant or so long from now.
+            max_jobs: stop after so many runs.
+
+        Raises RuntimeError after 10,000 runs: then something enqueues or snoozes without end.
+        """
+        edge = self._edge(until)
+        runs: list[Performed] = []
+        names = [queues] if isinstance(queues, str) else list(queues)
+        before = clock.override()
+        try:
+            while max_jobs is None or len(runs) < max_jobs:
+                if (row := self._next(names)) is not None:
+                    runs.append(self._perform(row))
+                elif not ((with_scheduled or edge is not None) and self._jump(edge, names)):
+                    break
+                if len(runs) >= ENDLESS:
+                    raise RuntimeError(f"Still not empty after {ENDLESS} runs; the last was {runs[-1]}.")
+        finally:
+            clock.freeze(before)
+        return Drained(tuple(runs), self._remaining())
+
+    async def adrain(
+        self, *, queues: str | Sequence[str] = (), with_scheduled: bool = False,
+        until: dt.datetime | Duration | None = None, max_jobs: int | None = None,
+    ) -> Drained:  # fmt: skip
+        """`drain` from asynchronous code."""
+        return await sync_to_async(self.drain)(
+            queues=queues, with_scheduled=with_scheduled, until=until, max_jobs=max_jobs
+        )
+
+    def fail_next(self, type: JobType, error: BaseException, *, times: int = 1) -> None:
+        """Let the next run, or so many, of this job type fail with `error`, in place of its handler."""
+        self._engine.injected[name_of(type)].extend([error] * times)
+
+    def fail_all(self, type: JobType, error: BaseException | None) -> None:
+        """Let all runs of this job type fail with `error`, in place of its handler; None: no longer."""
+        self._engine.broken.pop(name_of(type), None)
+        if error is not None:
+            self._engine.broken[name_of(type)] = error
+
+    def clear_all(self) -> None:
+        super().clear_all()
+        self.performed.clear()
+        self._engine.injected.clear()
+        self._engine.broken.clear()
+
+    def assert_performed(
+        self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
+    ) -> Performed:
+        """Fail unless such a job was run here, `times` times if given, however it ended; return the newest run."""
+        __tracebackhide__ = True
+        times = how_often(times, count, "performed")
+        wanted = Wanted.of(type, expected)
+        found = [run for run in self.performed if wanted.fits(run.job)]
+        self._check(found, wanted, times, [run.job for run in self.performed], "run")
+        return found[-1]
+
+    def assert_not_performed(self, type: JobType | None = None, **expected: Unpack[Expected]) -> None:
+        """Fail if such a job was run here."""
+        __tracebackhide__ = True
+        wanted = Wanted.of(type, expected)
+        if found := [run for run in self.performed if wanted.fits(run.job)]:
+            raise AssertionError("\n".join([f"This was not to be run: {wanted}.", *(f"  {run}" for run in found)]))
+
+    refute_performed = assert_not_performed
+
+    def assert_completed(
+        self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
+    ) -> JobHandle:
+        """Fail unless such a job was run here and completed."""
+        __tracebackhide__ = True
+        expected["state"] = State.COMPLETED.value
+        return self.assert_performed(type, times=times, count=count, **expected).job
+
+    def assert_failed(self, type: JobType, **expected: Unpack[Expected]) -> JobHandle:
+        """Fail unless the newest run of such a job failed: it is to be tried again, or discarded."""
+        __tracebackhide__ = True
+        run = self.assert_performed(type, **expected)
+        if run.state not in (State.RETRYABLE, State.DISCARDED):
+            raise AssertionError(f"This did not fail: {run}")
+        return run.job
+
+    def _perform(self, row: JobRow) -> Performed:
+        done = self._engine.perform(row)
+        self.performed.append(done)
+        return done
+
+    def _next(self, queues: Sequence[str]) -> JobRow | None:
+        """Do what is due, as the scheduler would, and claim a job."""
+        while timers.settle(using=self._engine.using):
+            pass
+        while outbox.relay():
+            pass
+        names = queues or self._busy_queues()
+        return self._engine.claim(names) if names else None
+
+    def _busy_queues(self) -> list[str]:
+        waiting = Job.objects.using(self._engine.using).filter(state__in=WAITING, type__in=registry.types())
+        longest = waiting.values("queue").annotate(since=Min("enqueued_at")).order_by("since", "queue")
+        return [entry["queue"] for entry in longest]
+
+    def _jump(self, edge: dt.datetime | None, queues: Sequence[str]) -> bool:
+        """Move the clock to the next instant at which a job here may start. False: there is none before the edge."""
+        using, types = self._engine.using, registry.types()
+        now = clock.now(using)
+        ahead = Job.objects.using(using).filter(
+            state__in=WAITING, type__in=types, due_at__gt=now, due_at__lt=HELD_UNTIL
+        )
+        if queues:
+            ahead = ahead.filter(queue__in=queues)
+        instants = [
+            ahead.aggregate(first=Min("due_at"))["first"],
+            claim.next_release(queues or self._busy_queues(), types, now, using=using),
+        ]
+        instant = min(filter(None, instants), default=None)
+        if instant is None or (edge is not None and instant > edge):
+            return False
+        clock.freeze(instant)
+        return True
+
+    @staticmethod
+    def _edge(until: dt.datetime | Duration | None) -> dt.datetime | None:
+        if until is None or isinstance(until, dt.datetime):
+            return until
+        return clock.now() + dt.timedelta(milliseconds=milliseconds(until, "until"))
+
+    def _remaining(self) -> int:
+        unfinished = states.ordered(set(State) - states.TERMINAL)
+        return Job.objects.using(self._engine.using).filter(state__in=unfinished).count()
+
+
+class WorkerJobs(RunningJobs):
+    """Jobs that wait until the test calls `drain()`."""
+
+
+class _Thread(threading.local):
+    """What a thread is in the middle of."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.busy = False
+        self.waiting: deque[uuid.UUID] = deque()
+
+
+class InlineJobs(RunningJobs):
+    """Jobs that run at once, before the call that enqueues them returns, in its thread and its transaction.
+
+    Delays and the pauses between attempts are skipped, each on a clock that shows the right time. A job that ends
+    in the dead letter queue raises what its last attempt raised, unless `raise_errors` is False.
+    """
+
+    def __init__(self, *, raise_errors: bool = True) -> None:
+        super().__init__()
+        self.raise_errors = raise_errors
+        self._thread = _Thread()
+
+    def on_push(self, verb: Callable[..., list[Outcome]], *args: Any, **kwargs: Any) -> list[Outcome]:
+        whole = not kwargs.get("workflows")  # else it is a part of a workflow's change
+        return self._act(lambda: RunningJobs.on_push(self, verb, *args, **kwargs), whole=whole)
+
+    def on_create_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+        view = self._act(lambda: RunningJobs.on_create_workflow(self, verb, *args, **kwargs))
+        return read_workflow(view.workflow.pk)
+
+    def on_trigger(self, verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self._act(lambda: verb(*args, **kwargs))
+
+    def on_put(self, verb: Callable[..., list[Pushed]], *args: Any, **kwargs: Any) -> list[Pushed]:
+        """Into the outbox, and out of it at once."""
+        outcomes = self._act(lambda: _relayed(RunningJobs.on_put(self, verb, *args, **kwargs)))
+        return [done._replace(status="created") for done in outcomes]
+
+    def on_put_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+        view = self._act(lambda: _relayed(RunningJobs.on_create_workflow(self, verb, *args, **kwargs)))
+        return read_workflow(view.workflow.pk)
+
+    def on_together(self, verb: Callable[..., T], act: Callable[[], T]) -> T:
+        return self._act(lambda: verb(act))
+
+    def _act(self, act: Callable[[], T], *, whole: bool = True) -> T:
+        """`act()`, and then run what it enqueued, unless it is a part of something larger."""
+        mine = self._thread
+        mine.depth += 1
+        seen = len(self._entries)
+        try:
+            result = act()
+        except BaseException:
+            if mine.depth == 1 and not mine.busy:
+                mine.waiting.clear()
+            raise
+        finally:
+            mine.depth -= 1
+        known = set(mine.waiting)
+        mine.waiting += [job.id for job, _ in self._entries[seen:] if job.id not in known]
+        if whole and not mine.depth and not mine.busy:
+            try:
+                self._run_all(mine)
+            finally:
+                for job, _ in self._entries[seen:]:
+                    job.row.update(self._engine.look(job.id) or {})
+        return result
+
+    def _run_all(self, mine: _Thread) -> None:
+        errors: list[BaseException] = []
+        mine.busy = True
+        try:
+            while mine.waiting:
+                error = self._finish(mine.waiting.popleft())
+                if error is not None:
+                    errors.append(error)
+        finally:
+            mine.busy = False
+            mine.waiting.clear()
+        if errors and self.raise_errors:
+            raise errors[0]
+
+    def _finish(self, job_id: uuid.UUID) -> BaseException | None:
+        """Run a job until it has ended; the last exception if that is the dead letter queue."""
+        for _ in range(ENDLESS):
+            row = self._engine.look(job_id)
+            if row is None or row["state"] not in WAITING or registry.get(row["type"]) is None:
+                return None
+            if row["due_at"] is not None and row["due_at"] >= HELD_UNTIL:
+                return None
+            with moment(row["due_at"]):
+                timers.settle(ids=[job_id], using=self._engine.using)
+                claimed = self._engine.claim([row["queue"]], [job_id])
+                if claimed is None:
+                    return None
+                done = self._perform(claimed)
+            if done.state == State.DISCARDED:
+                return None if isinstance(done.exception, Discard) else done.exception
+        raise RuntimeError(f"The job {job_id} did not end after {ENDLESS} runs.")
+
+
+def _relayed(answer: T) -> T:
+    while outbox.relay():
+        pass
+    return answer

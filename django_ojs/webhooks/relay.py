@@ -1,0 +1,190 @@
+"""The relay: turns events into deliveries, once each and in the order of the log (events 6.4, 7.3).
+
+One pass is one transaction: it reads on from its place, stores the deliveries, and only then its new place. Two
+schedulers at once take turns at the relay's row. A pass locks the subscriptions it writes for, as the code that
+ends a delivery does; so "is an earlier one of this subject open?" has one answer for both.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError
+from django.db.models import F
+from django.db.models.functions import Length
+
+from django_ojs import clock, jsontext
+from django_ojs.conf import ojs_settings
+from django_ojs.contention import retried
+from django_ojs.database import atomic, database
+from django_ojs.events import filters, ids, log, places, transitions
+from django_ojs.events.places import Place
+from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
+from django_ojs.models.patterns import split
+
+BATCH = 500
+#: Bytes of bodies that one pass stores at most, beyond the first event; one without data has about so many.
+MAX_LOAD = 8_000_000
+_OVERHEAD = 500
+#: Clocks of hosts may differ by so much when the place for a first subscription is sought.
+_MARGIN = dt.timedelta(minutes=1)
+#: A webhook about a webhook's fate would cause the next.
+_LOOPS = frozenset({"webhook.delivered", "webhook.failed", "webhook.dead"})
+
+
+class _Wish(NamedTuple):
+    """What one subscription wants, ready to be compared."""
+
+    id: uuid.UUID
+    kinds: filters.Kinds
+    types: frozenset[str]  #: of the stored events that it takes to tell them
+    queues: frozenset[str] | None
+    exact: frozenset[str] | None  #: job types
+    prefixes: tuple[str, ...]
+    limited: bool
+    since: dt.datetime
+
+
+@retried
+def relay(*, using: str | None = None) -> int | None:
+    """One pass. Returns how many events were read, and None without subscriptions: then nothing was."""
+    using = database(using)
+    wishes = _wishes(using)
+    place = _place(using)
+    if not wishes:
+        if place.event is not None:  # what happens before the first subscription is sent to none
+            WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
+        return None
+    if place.event is not None and not places.behind(using, Place(place.commit, place.event)).exists():
+        return 0
+    with atomic(using=using):
+        row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
+        if row.event is None:
+            start = places.before(using, min(wish.since for wish in wishes) - _MARGIN)
+        else:
+            start = Place(row.commit, row.event)
+        found = list(places.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
+        done = _store(found, _locked(found, using), using)
+        last = places.place_of(found[done - 1]) if done else start
+        WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id)
+    return done
+
+
+def _place(using: str) -> WebhookRelay:
+    row = WebhookRelay.objects.using(using).filter(pk=1).first()
+    if row is None:
+        try:
+            with atomic(using=using):
+                return WebhookRelay.objects.using(using).create(pk=1)
+        except IntegrityError:  # another scheduler was first
+            return WebhookRelay.objects.using(using).get(pk=1)
+    return row
+
+
+def _wishes(using: str, only: Iterable[uuid.UUID] | None = None, *, lock: bool = False) -> list[_Wish]:
+    active = WebhookSubscription.objects.using(using).filter(active=True, active_since__isnull=False)
+    if only is not None:
+        active = active.filter(pk__in=list(only))
+    rows = active.order_by("pk").only("id", "events", "queues", "job_types", "limited", "active_since")
+    return [_wish(row, using) for row in (rows.select_for_update() if lock else rows)]
+
+
+def _wish(row: WebhookSubscription, using: str) -> _Wish:
+    types, queues = row.job_types, row.queues
+    kinds = filters.kinds(row.events or [])
+    kinds = kinds._replace(shown=kinds.shown - _LOOPS)
+    return _Wish(
+        row.pk, kinds, kinds.stored, frozenset(queues) if queues else None,
+        frozenset(types) if types else None, tuple(split(types or ())[1]),
+        row.limited, row.active_since or clock.now(using),
+    )  # fmt: skip
+
+
+def _locked(found: Sequence[Event], using: str) -> list[_Wish]:
+    """The wishes that these events may fulfil, locked.
+
+    They are read after the events: who subscribed before one of them happened is among them then.
+    """
+    types = {event.type for event in found}
+    wanted = [wish.id for wish in _wishes(using) if not types.isdisjoint(wish.types)] if found else []
+    return _wishes(using, wanted, lock=True) if wanted else []
+
+
+def _store(found: Sequence[Event], wishes: Sequence[_Wish], using: str) -> int:
+    """Store the deliveries of as many of the events as fit in one pass; returns how many events that were."""
+    wanted: list[Event] = []
+    done, load = 0, 0
+    for event in found:
+        if takers := sum(event.type in wish.types for wish in wishes):
+            load += takers * (_OVERHEAD + (event.size or 0))  # type: ignore[attr-defined]
+            if wanted and load > MAX_LOAD:
+                break
+            wanted.append(event)
+        done += 1
+    if not wanted:
+        return done
+    data = dict(Event.objects.using(using).filter(pk__in=[event.pk for event in wanted]).values_list("pk", "data"))
+    pairs = []
+    for event in wanted:
+        event.data = data.get(event.pk)
+        pairs += [(event, wish) for wish in wishes if _matches(wish, event)]
+    _insert(pairs, using)
+    return done
+
+
+def _matches(wish: _Wish, event: Event) -> bool:
+    if event.type not in wish.types or event.time < wish.since:
+        return False
+    if wish.queues is not None and not wish.queues.intersection(_queues(event, wish.limited)):
+        return False
+    if wish.exact is None:
+        return True
+    return event.job_type in wish.exact or (bool(event.job_type) and event.job_type.startswith(wish.prefixes))
+
+
+def _queues(event: Event, limited: bool) -> list[str]:
+    """The queue of an event; of a worker's those it serves, but they are not for a caller limited to some of them."""
+    if event.queue or limited or not event.type.startswith("worker."):
+        return [event.queue] if event.queue else []
+    queues = (event.data or {}).get("queues")
+    return [name for name in queues if isinstance(name, str)] if isinstance(queues, list) else []
+
+
+def _insert(pairs: Sequence[tuple[Event, _Wish]], using: str) -> None:
+    now = clock.now(using)
+    salt = ids.salt_of(using)
+    subjects = {event.pk: event.subject or str(event.job_id or "") for event, _ in pairs}
+    busy = _busy({wish.id for _, wish in pairs}, set(subjects.values()), using)
+    rendered: dict[int, dict[str, Any]] = {}
+    texts: dict[str, str] = {}
+    rows = []
+    for event, wish in pairs:
+        if event.pk not in rendered:
+            rendered[event.pk] = log.render(event, salt)
+        key = wish.id, subjects[event.pk]
+        for envelope in transitions.views(wish.kinds, rendered[event.pk], salt, places.place_of(event)):
+            if envelope["id"] not in texts:
+                texts[envelope["id"]] = jsontext.dumps(envelope)
+            held = key in busy
+            busy.add(key)
+            rows.append(
+                WebhookDelivery(
+                    subscription_id=wish.id, event_id=envelope["id"], event_type=envelope["type"], subject=key[1],
+                    body=texts[envelope["id"]], held=held, next_attempt_at=None if held else now, created_at=now,
+                    max_attempts=len(ojs_settings.WEBHOOK_RETRY_DELAYS) + 1,
+                )
+            )  # fmt: skip
+    WebhookDelivery.objects.using(using).bulk_create(rows, batch_size=100)
+
+
+def _busy(subscriptions: set[uuid.UUID], subjects: set[str], using: str) -> set[tuple[uuid.UUID, str]]:
+    """Which subjects of which subscriptions have a delivery that has not ended."""
+    if not subscriptions:
+        return set()
+    open_ones = WebhookDelivery.objects.using(using).filter(
+        subscription_id__in=subscriptions, status__in=WebhookDelivery.OPEN, subject__in=subjects
+    )
+    return set(open_ones.values_list(F("subscription_id"), "subject").distinct())

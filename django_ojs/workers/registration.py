@@ -1,0 +1,179 @@
+"""Registers workers, gives them directives and forgets them (orchestration 3.3 to 3.9).
+
+A worker that only ever fetched is known by name but never declared dead: its jobs come back when their
+reservation ends.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django_ojs import clock
+from django_ojs.contention import retried
+from django_ojs.database import atomic, database
+from django_ojs.errors import Conflict, NotFound
+from django_ojs.events import catalogue, log, order
+from django_ojs.events.catalogue import Record
+from django_ojs.models import Worker
+
+#: What a worker may tell about itself.
+FACTS = ("hostname", "pid", "queues", "job_types", "labels", "concurrency", "version", "memory_mb", "cpu_percent",
+         "jobs_completed", "active_jobs")  # fmt: skip
+#: How fresh `last_seen_at` of a worker that only fetches is kept, in seconds: not a write at each FETCH.
+_SEEN_EVERY = 15
+
+
+class NameInUse(Conflict):
+    """Another process has this worker's name.
+
+    `incarnation` is that process, `state` what it reported last, `heard_at` when, and `silence` how many seconds ago.
+    """
+
+    hint = "Give every worker a name of its own, or none."
+
+    def __init__(self, worker: Worker, now: dt.datetime) -> None:
+        self.incarnation, self.state, self.heard_at = worker.incarnation, worker.state, worker.last_heartbeat_at
+        self.silence = (now - worker.last_heartbeat_at).total_seconds() if worker.last_heartbeat_at else 0.0
+        self.process = f"The process {worker.pid or 'without a number'} on {worker.hostname or 'an unknown host'}"
+        super().__init__(
+            f"{self.process} has the worker name {worker.pk!r}; it was heard of {self.silence:.0f} s ago.",
+            details={"resource_type": "worker", "resource_id": worker.pk},
+        )
+
+
+@retried
+def register(worker_id: str, info: Mapping[str, Any], *, using: str | None = None) -> Worker:
+    """Note a worker, or what it newly says of itself. It counts as a heartbeat."""
+    using = database(using)
+    with atomic(using=using):
+        now = clock.now(using)
+        worker, records = meet(worker_id, info, now, using)
+        worker.last_heartbeat_at = now
+        worker.save(using=using)
+        log.append(records, using)
+    return worker
+
+
+@retried
+def deregister(worker_id: str, *, reason: str = "shutdown", incarnation: str = "", using: str | None = None) -> int:
+    """Forget a worker and hand back what it still holds; return how many jobs. Raises `NotFound`.
+
+    With `incarnation` only if the worker is still that process: another may have come under its name.
+    """
+    from django_ojs.operations.requeue import requeue_held_by
+    from django_ojs.statistics import eventcounts
+
+    using = database(using)
+    if not incarnation and Worker.objects.using(using).filter(pk=worker_id, counts_itself=False).exists():
+        order.catch_up(using)
+        eventcounts.catch_up(using)  # which counts what it completed
+    with atomic(using=using):
+        worker = locked(worker_id, incarnation, using)
+        if worker is None:
+            raise NotFound.resource("worker", worker_id)
+        returned = requeue_held_by(worker_id, using=using)
+        now = clock.now(using)
+        ends = [turned_quiet(worker, now)] if incarnation and worker.state == "running" and reason != "error" else []
+        log.append([*ends, *farewell(worker, now, reason)], using)
+        worker.delete(using=using)
+    return len(returned)
+
+
+@retried
+def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worker:
+    """Tell a worker to go `quiet`, to `terminate` or to be `running` again. Raises `NotFound`.
+
+    It learns it by its next heartbeat; until then FETCH gives it nothing. Sticky until replaced.
+    """
+    using = database(using)
+    with atomic(using=using):
+        worker = Worker.objects.using(using).select_for_update().filter(pk=worker_id).first()
+        if worker is None:
+            raise NotFound.resource("worker", worker_id)
+        worker.directive = Worker.Directive(directive)
+        worker.save(using=using, update_fields=["directive"])
+    return worker
+
+
+def may_fetch(worker_id: str, names: Sequence[str], using: str) -> bool:
+    """Whether FETCH may give jobs to this worker; an unknown one is noted."""
+    worker = Worker.objects.using(using).filter(pk=worker_id).first()
+    now = clock.now(using)
+    if worker is None:
+        worker, records = meet(worker_id, {"queues": list(names)}, now, using)
+        worker.save(using=using)
+        log.append(records, using)
+    elif now - worker.last_seen_at > dt.timedelta(seconds=_SEEN_EVERY):
+        Worker.objects.using(using).filter(pk=worker_id).update(last_seen_at=now, queues=list(names))
+    return mood(worker) == "running"
+
+
+def locked(worker_id: str, incarnation: str, using: str) -> Worker | None:
+    """The worker's row, locked; None if there is none, or if another process than `incarnation` has the name."""
+    found = Worker.objects.using(using).select_for_update().filter(pk=worker_id)
+    return (found.filter(incarnation=incarnation) if incarnation else found).first()
+
+
+def meet(
+    worker_id: str, info: Mapping[str, Any], now: dt.datetime, using: str, incarnation: str = ""
+) -> tuple[Worker, list[Record]]:
+    """The worker's row, locked and not yet saved, with what it says of itself; events if it is new.
+
+    Our own workers say by `incarnation` which process they are. Raises `NameInUse` if another process has the name and
+    has beaten. Workers in other languages name none, and are trusted to be who they say.
+    """
+    worker, created = (
+        Worker.objects.using(using)
+        .select_for_update()
+        .get_or_create(pk=worker_id, defaults={"started_at": now, "last_seen_at": now})
+    )
+    if incarnation and worker.incarnation != incarnation:
+        if worker.last_heartbeat_at is not None:
+            raise NameInUse(worker, now)
+        worker.incarnation = incarnation
+    worker.last_seen_at = now
+    for name in FACTS:
+        if info.get(name) is not None:
+            setattr(worker, name, info[name])
+    worker.counts_itself = worker.counts_itself or info.get("jobs_completed") is not None
+    if info.get("started_at") is not None:
+        worker.started_at = info["started_at"]
+    if not created:
+        return worker, []
+    facts = {"hostname": worker.hostname or "unknown", "queues": worker.queues, "concurrency": worker.concurrency}
+    return worker, [
+        catalogue.of_worker("worker.registered", worker_id, now, **facts),
+        catalogue.of_worker("worker.started", worker_id, now, **facts),
+    ]
+
+
+def turned_quiet(worker: Worker, now: dt.datetime) -> Record:
+    """The event of a worker that claims nothing more: an operator made it quiet, or it is about to end."""
+    return catalogue.of_worker("worker.quiet", worker.pk, now, active_jobs=worker.active_jobs)
+
+
+def farewell(worker: Worker, now: dt.datetime, reason: str) -> list[Record]:
+    """The events of a worker's end; `reason` of the second is one of the catalogue's three words."""
+    uptime = round((now - worker.started_at).total_seconds() * 1000)
+    word = reason if reason in ("shutdown", "signal", "error") else "error"
+    facts = {"jobs_completed": worker.jobs_completed, "uptime_ms": uptime}
+    return [
+        catalogue.of_worker("worker.terminated", worker.pk, now, reason=reason),
+        catalogue.of_worker("worker.stopped", worker.pk, now, reason=word, **facts),
+    ]
+
+
+_SEVERITY = {"running": 0, "quiet": 1, "terminate": 2}
+
+
+def mood(worker: Worker) -> str:
+    """`running`, `quiet` or `terminate`: the more severe of what the worker reports and what an operator ordered.
+
+    An operator's `running` overrides a reported `quiet`, never a `terminate` (orchestration 3.7).
+    """
+    ordered = worker.directive
+    if ordered == "running" and worker.state == "quiet":
+        return "running"
+    return max((worker.state, ordered or "running"), key=_SEVERITY.__getitem__)

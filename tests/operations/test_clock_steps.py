@@ -1,0 +1,201 @@
+"""A host's wall clock is set while jobs run: nothing is lost, run twice, early or late because of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_ojs import clock
+from django_ojs.cron import schedules
+from django_ojs.cron.fire import tick
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.push import push
+from django_ojs.jobs.timers import settle
+from django_ojs.models import CronSchedule, Lease, Ticket
+from django_ojs.operations.info import info
+from django_ojs.scheduler.duties import Cron
+from django_ojs.scheduler.scheduler import LEASE_SECONDS, Leadership
+from django_ojs.workers.dead import rescue_dead_workers
+from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workers.registration import register
+from tests.stepping import shifted
+
+on_a_server = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no clock but that of the host")
+STEPS = pytest.mark.parametrize("seconds", [3600.0, 120.0, -3600.0])
+
+
+class Host:
+    """The clocks of this process: `step()` sets the wall clock, `wait()` lets time pass."""
+
+    def __init__(self) -> None:
+        self.wrong = 0.0
+        self.passed = 0.0
+
+    def step(self, seconds: float) -> None:
+        self.wrong += seconds
+
+    def wait(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A host whose clock is right, until the test sets it."""
+    found = Host()
+    monkeypatch.setattr(clock, "dt", shifted(lambda: found.wrong + found.passed))
+    ticks = getattr(clock, "_ticks", time.monotonic)
+    monkeypatch.setattr(clock, "_ticks", lambda: ticks() + found.passed, raising=False)
+    clock.forget()
+    yield found
+    clock.forget()
+
+
+def job(**fields: Any) -> Any:
+    (pushed,) = push([{"type": "a.b", "args": [], **fields}])
+    assert pushed.row is not None
+    return pushed.row["id"]
+
+
+@pytest.mark.django_db
+class TestAStep:
+    @STEPS
+    def test_takes_no_job_from_its_worker(self, host: Host, seconds: float) -> None:
+        register("w", {"queues": ["default"]})
+        held = job()
+        assert [row["id"] for row in fetch(["default"], worker_id="w", visibility_ms=30_000)] == [held]
+        host.step(seconds)
+        beat(Beat("w", [held]))
+        assert (settle(), rescue_dead_workers()) == (0, 0)
+        assert info(held)["visible_until"] - clock.now("default") < dt.timedelta(seconds=31)
+        ack_one(Ack(held, worker_id="w"))
+        row = info(held)
+        assert (row["attempt"], row["losses"], row["state"]) == (1, 0, "completed")
+        assert dt.timedelta() <= row["finished_at"] - row["started_at"] < dt.timedelta(seconds=30)
+
+    @STEPS
+    def test_starts_no_delayed_job_early_and_none_late(self, host: Host, seconds: float) -> None:
+        clock.now("default")
+        host.step(seconds)
+        soon = job(scheduled_at=(dt.datetime.now(dt.UTC) + dt.timedelta(milliseconds=1)).isoformat())
+        job(options={"delay_until": (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=30)).isoformat()})
+        host.wait(1)
+        assert [row["id"] for row in fetch(["default"], count=9)] == [soon]
+
+    @STEPS
+    def test_neither_gives_away_the_lease_nor_keeps_it_for_ever(self, host: Host, seconds: float) -> None:
+        first, second = Leadership("scheduler", "first", "default"), Leadership("scheduler", "second", "default")
+        assert first.run_once()
+        host.step(seconds)
+        assert not second.run_once()
+        assert first.run_once()
+
+    @STEPS
+    def test_neither_fires_a_schedule_early_nor_silences_it(self, host: Host, seconds: float) -> None:
+        schedules.register({"name": "a", "cron": "@every 20m", "type": "a.b"})
+        host.step(seconds)
+        assert tick() == 0
+        assert CronSchedule.objects.get().wake_at - clock.now("default") < dt.timedelta(minutes=20)  # type: ignore[operator]
+
+    def test_lets_no_ticket_or_key_outlive_its_time(self, host: Host) -> None:
+        """What expires is judged by the time of the database in which it is."""
+        from django_ojs import tickets
+
+        text, _ = tickets.issue(None, None)
+        Ticket.objects.update(expires_at=clock.now("default") - dt.timedelta(seconds=1))
+        host.step(-3600)
+        assert tickets.redeem(text) is None
+
+
+@on_a_server
+@pytest.mark.django_db
+class TestAServerDatabase:
+    @STEPS
+    def test_is_asked_again_and_the_wall_clock_does_not_matter(self, host: Host, seconds: float) -> None:
+        before = clock.now("default")
+        host.step(seconds)
+        clock.forget()
+        assert abs(clock.now("default") - before) < dt.timedelta(seconds=20)
+        assert abs(clock.now() - before) < dt.timedelta(seconds=20), "without a name it is the one asked last"
+
+    def test_goes_on_between_two_questions(self, host: Host, django_assert_num_queries: Any) -> None:
+        before = clock.now("default")
+        with django_assert_num_queries(0):
+            host.wait(59)
+            assert dt.timedelta(seconds=59) <= clock.now("default") - before < dt.timedelta(seconds=79)
+        with django_assert_num_queries(1):
+            host.wait(1)
+            clock.now("default")
+            clock.now("default")
+
+
+class TestAHost:
+    """The clock of SQLite, and of what names no database."""
+
+    @pytest.fixture(autouse=True)
+    def _still(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Time passes only when the test lets it."""
+        start = dt.datetime(2026, 1, 15, 12, tzinfo=dt.UTC)
+        monkeypatch.setattr(clock, "_ticks", lambda: host.passed)
+        monkeypatch.setattr(clock, "_wall", lambda: start + dt.timedelta(seconds=host.passed + host.wrong))
+
+    @pytest.mark.parametrize("seconds", [3600.0, -3600.0, 31536000.0])
+    def test_follows_slowly_never_back_and_arrives(
+        self, host: Host, seconds: float, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        before = clock.now()
+        host.step(seconds)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(50):
+                host.wait(10)
+                now = clock.now()
+                assert dt.timedelta(seconds=9.4) < now - before < dt.timedelta(seconds=10.6)
+                before = now
+        assert [record.levelname for record in caplog.records] == ["WARNING"], "it is said once"
+        host.step(-seconds + (90 if seconds > 0 else -90))
+        for _ in range(60):
+            host.wait(60)
+            clock.now()
+        assert clock.now() == clock._wall()
+
+    def test_a_process_that_seldom_asks_leaps_no_further(self, host: Host) -> None:
+        before = clock.now()
+        host.step(3600)
+        host.wait(7200)
+        assert clock.now() - before == dt.timedelta(seconds=7200)
+        host.wait(7200)
+        assert clock.now() - before == dt.timedelta(seconds=14403)
+
+
+@pytest.mark.django_db
+class TestAClockThatWasAhead:
+    def test_leaves_no_lease_that_lasts_until_it_is_there_again(self, frozen_clock: Any) -> None:
+        Leadership("scheduler", "old", "default").run_once()
+        frozen_clock.advance(seconds=-3600)
+        assert Leadership("scheduler", "new", "default").run_once()
+        assert Lease.objects.get().expires_at == frozen_clock.now + dt.timedelta(seconds=LEASE_SECONDS)
+
+    @pytest.mark.parametrize("expression", ["* * * * *", "@every 1m", "30 9 * * *"])
+    def test_leaves_no_schedule_silent_until_it_is_there_again(self, frozen_clock: Any, expression: str) -> None:
+        start = frozen_clock.now
+        schedules.register({"name": "a", "cron": expression, "type": "a.b"})
+        due = CronSchedule.objects.get().wake_at
+        frozen_clock.advance(days=365)
+        Cron().run_once("default")
+        frozen_clock.move_to(start)
+        Cron().run_once("default")
+        assert CronSchedule.objects.get().wake_at == due
+
+    def test_by_less_than_a_moment_fires_nothing_twice(self, frozen_clock: Any) -> None:
+        schedules.register({"name": "a", "cron": "* * * * *", "type": "a.b"})
+        frozen_clock.advance(seconds=60)
+        assert tick() == 1
+        frozen_clock.advance(milliseconds=-500)
+        assert schedules.aim_again() == 0
+        frozen_clock.advance(milliseconds=600)
+        assert tick() == 0

@@ -1,0 +1,76 @@
+"""Which queues with waiting jobs no worker serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_ojs import clock
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.push import push
+from django_ojs.workers import directory
+from django_ojs.workers.directory import unserved_queues
+from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workers.registration import direct, register
+
+pytestmark = pytest.mark.django_db
+
+
+def pushed(number: int, queue: str, **more: Any) -> None:
+    push([{"type": "a.b", "args": [], "queue": queue, **more} for _ in range(number)])
+
+
+def test_queues_with_available_jobs_and_no_worker_are_found_the_fullest_first(frozen_clock: Any) -> None:
+    pushed(1, "default")
+    pushed(3, "payments")
+    pushed(2, "warehouse")
+    pushed(5, "later", scheduled_at="2099-01-01T00:00:00Z")
+    assert list(unserved_queues().items()) == [("payments", 3), ("warehouse", 2), ("default", 1)]
+    register("w-1", {"queues": ["payments", "warehous"]})
+    assert unserved_queues() == {"warehouse": 2, "default": 1}
+
+
+def test_a_worker_that_only_fetches_over_http_serves_the_queues_that_it_names(frozen_clock: Any) -> None:
+    pushed(2, "default")
+    pushed(2, "payments")
+    fetch(["default"], worker_id="curl")
+    assert unserved_queues() == {"payments": 2}
+
+
+def test_a_worker_that_names_no_queue_may_serve_any(frozen_clock: Any) -> None:
+    pushed(2, "default")
+    beat(Beat("other-language"))
+    assert unserved_queues() == {}
+
+
+def test_a_silent_or_quiet_worker_serves_no_queue_and_no_type(frozen_clock: Any) -> None:
+    pushed(2, "default")
+    register("w-1", {"queues": ["default"], "job_types": ["a.b"]})
+    assert (unserved_queues(), directory.served_types("default")) == ({}, {"a.b"})
+    direct("w-1", "quiet")
+    assert (unserved_queues(), directory.served_types("default")) == ({"default": 2}, set())
+    direct("w-1", "running")
+    assert unserved_queues() == {}
+    clock.advance(seconds=46)
+    assert (unserved_queues(), directory.served_types("default")) == ({"default": 2}, set())
+
+
+def test_a_queue_is_judged_only_by_workers_heard_since_it_was_made(frozen_clock: Any) -> None:
+    register("of-all-queues", {"queues": ["default"]})
+    clock.advance(seconds=1)
+    pushed(1, "new")
+    assert unserved_queues() == {}
+    clock.advance(seconds=4)
+    beat(Beat("of-all-queues", info={"queues": ["default"]}))
+    assert unserved_queues() == {"new": 1}
+    beat(Beat("of-all-queues", info={"queues": ["default", "new"]}))
+    assert unserved_queues() == {}
+
+
+def test_looking_at_queues_reads_no_jobs(frozen_clock: Any, django_assert_num_queries: Any) -> None:
+    """Two to see that there is little to fold, one for the counts, one for the workers."""
+    pushed(1, "default")
+    register("w-1", {"queues": ["default"]})
+    with django_assert_num_queries(4):
+        assert unserved_queues() == {}

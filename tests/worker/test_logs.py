@@ -1,0 +1,84 @@
+"""What a person sees on a worker's terminal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_ojs import Retry, enqueue, job
+from django_ojs.worker import logs, middleware
+from django_ojs.worker.middleware import Few
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the handler that `show_logs` installs writes; our loggers are as before afterwards."""
+    written: list[str] = []
+
+    class Terminal:
+        def write(self, text: str) -> None:
+            written.extend(text.splitlines())
+
+        def flush(self) -> None: ...
+
+        def isatty(self) -> bool:
+            return True
+
+    ours = [logging.getLogger(name) for name in ("django_ojs", "django_ojs.jobs", "django_ojs.jobs.lifecycle")]
+    before = [(logger.level, logger.handlers[:]) for logger in ours]
+    monkeypatch.setattr(logs, "sys", SimpleNamespace(stderr=Terminal()))
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
+    monkeypatch.setattr(middleware, "few", None)
+    yield written
+    for logger, (level, handlers) in zip(ours, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers = handlers
+
+
+@pytest.mark.django_db(transaction=True)
+def test_success_and_the_next_attempt_show_at_the_default_verbosity(terminal: list[str], drain: Any) -> None:
+    @job("test.fine")
+    def fine() -> None: ...
+
+    @job("test.again", retry={"max_attempts": 3})
+    def again() -> None:
+        raise Retry(after="1h")
+
+    logs.show_logs(1)
+    fine.enqueue(), again.enqueue()
+    drain()
+    lines = "\n".join(terminal)
+    assert "\x1b[32m" in lines, "a completed job is green"
+    assert "test.fine" in lines
+    assert "completed after" in lines
+    assert "attempt 1 of 3 failed, the next one is at " in lines
+
+
+@pytest.mark.parametrize("seconds,expected", [(4.9, []), (5.0, ["3 more jobs completed in 5 s."])])
+def test_a_flood_of_jobs_is_summed_up(caplog: pytest.LogCaptureFixture, seconds: float, expected: list[str]) -> None:
+    caplog.set_level(logging.INFO, "django_ojs.jobs")
+    now = [100.0]
+    few = Few(2, 5.0, lambda: now[0])
+    assert [few.admits() for _ in range(5)] == [True, True, False, False, False]
+    now[0] += seconds
+    few.sum_up()
+    assert caplog.messages == expected
+    assert few.admits(), "a new second"
+    few.sum_up()
+    assert caplog.messages == expected
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_exception_comes_out_of_the_log_line(drain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @job("test.fails", retry={"max_attempts": 1})
+    def fails() -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(middleware, "few", Few(0, 5.0))
+    handle = enqueue("test.fails")
+    drain()
+    assert handle.refresh().state == "discarded"
