@@ -11,8 +11,8 @@ from typing import Any
 
 from django.db import connection
 
-from django_ojs import envelope
 from django_ojs.models import Event, Job
+from django_ojs.rules import envelope
 
 _JOB, _EVENT = Job._meta.db_table, Event._meta.db_table
 BATCH = 100

@@ -264,13 +264,13 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     if not _fits(value, wanted):
         yield Error(f"OJS[{key!r}] is {value!r:.80}.", hint=f"It must be {_describe(wanted)}.", id="django_ojs.E002")
     elif key == "REDACT":
-        from django_ojs.policies import redaction
+        from django_ojs.rules import redaction
 
         for problem in redaction.problems(value):
             yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="django_ojs.E002")
     elif key == "REPLAY_RULES":
         from django_ojs.errors import InvalidRequest
-        from django_ojs.policies import replayrules
+        from django_ojs.rules import replayrules
 
         try:
             replayrules.parse_all(value)
@@ -279,7 +279,7 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
                 f"OJS['REPLAY_RULES'] is wrong. {error}", hint="See docs/dead-letters.md.", id="django_ojs.E002"
             )
     elif key == "RETRY":
-        from django_ojs.policies import members
+        from django_ojs.rules import members
 
         for unknown in members.in_policy("retry", value, "OJS['RETRY']"):
             hint = f"There are {', '.join(sorted(members.POLICIES['retry']))}."

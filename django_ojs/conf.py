@@ -190,7 +190,7 @@ class Settings:
     #: How long the audit log keeps what operators did, None: for ever.
     AUDIT_RETENTION: Seconds | None = 365 * 86_400.0
     #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
-    #: `policies.redaction`.
+    #: `rules.redaction`.
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     #: Lists of jobs: a filter that no index helps looks at so many jobs, the newest; over HTTP at five times as many.
     SEARCH_DEPTH: int = 20_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from django_ojs.events.catalogue import Record
-    from django_ojs.policies.workflows import Plan
+    from django_ojs.rules.workflows import Plan
 
 P = ParamSpec("P")
 T = TypeVar("T")

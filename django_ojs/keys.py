@@ -23,8 +23,8 @@ from django.db.models import Q
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.models import APIKey
-from django_ojs.policies import names
-from django_ojs.policies.durations import LATEST
+from django_ojs.rules import names
+from django_ojs.rules.durations import LATEST
 
 logger = logging.getLogger(__name__)
 

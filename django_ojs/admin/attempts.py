@@ -11,8 +11,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_ojs.admin import display
-from django_ojs.policies import redaction
-from django_ojs.policies.durations import parse_instant
+from django_ojs.rules import redaction
+from django_ojs.rules.durations import parse_instant
 from django_ojs.states import State
 
 _BAR, _THICK = 160, 10

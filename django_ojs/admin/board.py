@@ -26,8 +26,8 @@ from django_ojs.models import BulkAction, CronSchedule, Queue, Worker
 from django_ojs.operations import bulkactions
 from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.operations.verbs import retry
-from django_ojs.policies import names
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import names
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import shared
 
 #: What may be done with all dead letters that fit a filter: names of the jobs' verbs.

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from django_ojs.admin import display
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 
 Column = Callable[[Any, Any], SafeString | str]
 

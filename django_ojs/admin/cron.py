@@ -25,9 +25,9 @@ from django_ojs.admin.cronform import CronForm
 from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
 from django_ojs.cron import fire, schedules
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.policies import cron as cron_policy
-from django_ojs.policies import redaction
-from django_ojs.policies.cron import SHORTCUTS
+from django_ojs.rules import cron as cron_policy
+from django_ojs.rules import redaction
+from django_ojs.rules.cron import SHORTCUTS
 
 #: Runs that a schedule's page shows.
 SHOWN_RUNS = 20

@@ -8,13 +8,13 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock, cronspec, jsontext
+from django_ojs import clock, jsontext
 from django_ojs.admin.forms import LINES, WireField, blame
 from django_ojs.errors import OJSError
 from django_ojs.models import CronSchedule
-from django_ojs.policies import redaction
-from django_ojs.policies.attributes import DEFAULT_QUEUE
-from django_ojs.policies.overlap import OverlapPolicy
+from django_ojs.rules import cronspec, redaction
+from django_ojs.rules.attributes import DEFAULT_QUEUE
+from django_ojs.rules.overlap import OverlapPolicy
 
 #: What each policy does with an occurrence while a run before it has not ended.
 POLICIES = (

@@ -17,8 +17,8 @@ from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.overview import last_errors
 from django_ojs.operations import bulkactions
 from django_ojs.operations.jobfilter import JobFilter, dead_letters
-from django_ojs.policies import redaction
-from django_ojs.policies.durations import format_instant, parse_instant
+from django_ojs.rules import redaction
+from django_ojs.rules.durations import format_instant, parse_instant
 from django_ojs.statistics import counters
 from django_ojs.statistics.shared import Shared
 

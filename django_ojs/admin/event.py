@@ -16,7 +16,7 @@ from django_ojs.admin.base import EndlessChangeList, TextFilter, unless_large
 from django_ojs.admin.tail import TailAdmin
 from django_ojs.admin.timeline import note
 from django_ojs.models import Event
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 
 
 class EventTypeFilter(TextFilter):

@@ -16,7 +16,7 @@ from django_ojs import clock
 from django_ojs.admin.display import duration, printable, shorten
 from django_ojs.admin.flowlayout import GAP_X, Box, layout
 from django_ojs.models import Job, Workflow, WorkflowStep
-from django_ojs.policies import workflowgraph as rules
+from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import State
 
 _MARGIN = 10

@@ -12,7 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from django_ojs.policies.workflowgraph import ROOT, Graph
+from django_ojs.rules.workflowgraph import ROOT, Graph
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 150, 40, 44, 12, 12, 18
 #: Boxes that stand above one another, and beside one another in a chain, before the rest is gathered.

@@ -43,7 +43,7 @@ from django_ojs.operations.verbs import (
     retry,
     run_now,
 )
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 from django_ojs.states import State
 
 

@@ -25,7 +25,7 @@ from django_ojs.errors import OJSError
 from django_ojs.models import Job
 from django_ojs.operations import audit
 from django_ojs.operations.verbs import PRIORITISABLE, is_dead_letter, prioritise, retry_one
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 from django_ojs.statistics import shared
 
 #: What of a job may be edited as JSON.

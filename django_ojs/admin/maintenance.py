@@ -20,8 +20,8 @@ from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.errors import OJSError
 from django_ojs.models import Maintenance
 from django_ojs.operations import audit
-from django_ojs.policies import durations
 from django_ojs.queues import maintenance
+from django_ojs.rules import durations
 from django_ojs.statistics import shared
 from django_ojs.statistics.shared import Shared
 

@@ -17,7 +17,7 @@ from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
 from django_ojs.conf import ojs_settings
 from django_ojs.jobs import outbox
 from django_ojs.models import OutboxEntry
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 
 VERBS = (
     Verb(

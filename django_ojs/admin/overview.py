@@ -22,7 +22,7 @@ from django_ojs.admin.charts import Chart, Series
 from django_ojs.admin.operate import MAX_REASON
 from django_ojs.models import CronSchedule, Job, Queue, Worker
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 from django_ojs.states import WAITING, State
 from django_ojs.statistics import counters, failures, latency, percentiles, throughput
 from django_ojs.statistics.counters import Counts

@@ -13,8 +13,8 @@ from django_ojs.admin.forms import LinesField, WireField, blame
 from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
 from django_ojs.models import Queue
-from django_ojs.policies import names, queueconfig
 from django_ojs.queues import configuration
+from django_ojs.rules import names, queueconfig
 
 #: Where on the wire the value of a field stands.
 PATHS: dict[str, tuple[str, ...]] = {

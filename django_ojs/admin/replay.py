@@ -20,8 +20,8 @@ from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
 from django_ojs.errors import OJSError
 from django_ojs.models import ReplayRule
 from django_ojs.operations import replay
-from django_ojs.policies import replayrules
-from django_ojs.policies.durations import format_iso
+from django_ojs.rules import replayrules
+from django_ojs.rules.durations import format_iso
 
 #: The form's fields by the members that a refusal names.
 _BY_PATH = {
@@ -56,7 +56,7 @@ def _text(label: Any, help_text: Any = "", **more: Any) -> forms.CharField:
 
 
 class ReplayRuleForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A rule as `policies.replayrules` reads it. Switching it is an act of its own once it is there."""
+    """A rule as `rules.replayrules` reads it. Switching it is an act of its own once it is there."""
 
     name = _text(_("Name"), _("Lowercase letters, digits, hyphens and dots."))
     queue = _text(_("Queue"), _("Only dead letters of this queue."), required=False)

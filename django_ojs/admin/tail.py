@@ -24,7 +24,7 @@ from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
 from django_ojs.http import sockets
 from django_ojs.models import Job
-from django_ojs.policies import names
+from django_ojs.rules import names
 
 #: Events that the page begins with, that one answer has at most, and characters of one's data.
 FIRST, MOST, CHARACTERS = 50, 200, 4000

@@ -14,7 +14,7 @@ from django_ojs.admin import display
 from django_ojs.admin.attempts import attempts, rows
 from django_ojs.admin.base import unless_large
 from django_ojs.models import Event
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 
 #: Events that a page shows: the latest.
 LENGTH = 200

@@ -13,14 +13,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import workflowview
 from django_ojs.admin import columns, display, live
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.flowgraph import draw
 from django_ojs.admin.livepage import LivePage
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.models import Workflow
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction, workflowview
 from django_ojs.workflows import workflow as operations
 
 #: Members that a page lists.

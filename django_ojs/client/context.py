@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django_ojs import envelope, jsontext
+from django_ojs import jsontext
 from django_ojs.client.options import Duration, milliseconds
+from django_ojs.rules import envelope
 
 if TYPE_CHECKING:
     from django_ojs.models import JobRow

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from django_ojs import clock, cronspec
+from django_ojs import clock
 from django_ojs.client import arguments
 from django_ojs.client.context import JobContext
 from django_ojs.client.handle import JobHandle
@@ -37,10 +37,10 @@ from django_ojs.client.options import (
     split_schedule,
 )
 from django_ojs.conf import ojs_settings
-from django_ojs.cronspec import CronSpec
 from django_ojs.errors import OJSError
-from django_ojs.policies import names
 from django_ojs.registry import Definition, InvalidHandler, registry
+from django_ojs.rules import cronspec, names
+from django_ojs.rules.cronspec import CronSpec
 
 P = ParamSpec("P")
 A = ParamSpec("A")

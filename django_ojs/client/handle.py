@@ -12,9 +12,10 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
-from django_ojs import envelope, jsontext, states
+from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import Conflict, NotFound
+from django_ojs.rules import envelope
 from django_ojs.states import State
 
 if TYPE_CHECKING:

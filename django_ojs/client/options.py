@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from django_ojs.client import arguments
-from django_ojs.policies import durations, members, names, ratelimit, retry
+from django_ojs.rules import durations, members, names, ratelimit, retry
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
 Duration: TypeAlias = str | int | float | dt.timedelta

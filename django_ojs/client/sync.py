@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from django_ojs.client.definition import cron_spec
 from django_ojs.cron import schedules
-from django_ojs.cronspec import CronSpec
 from django_ojs.database import atomic, database
 from django_ojs.models import CronSchedule
 from django_ojs.registry import registry
+from django_ojs.rules.cronspec import CronSpec
 
 
 @dataclasses.dataclass(slots=True)

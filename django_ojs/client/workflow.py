@@ -198,7 +198,7 @@ class WorkflowHandle:
     @property
     def document(self) -> dict[str, Any]:
         """The workflow as the wire shows it."""
-        from django_ojs import workflowview
+        from django_ojs.rules import workflowview
 
         return workflowview.render(*self._view)
 

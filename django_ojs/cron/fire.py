@@ -28,10 +28,10 @@ from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
 from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.operations.verbs import cancel
-from django_ojs.policies import cron
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.overlap import OverlapPolicy
 from django_ojs.queues import maintenance
+from django_ojs.rules import cron
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.overlap import OverlapPolicy
 
 logger = logging.getLogger(__name__)
 

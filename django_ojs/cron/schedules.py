@@ -9,14 +9,14 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from django_ojs import clock, cronspec
+from django_ojs import clock
 from django_ojs.cron import overlap
-from django_ojs.cronspec import CronSpec
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule
-from django_ojs.policies import cron
+from django_ojs.rules import cron, cronspec
+from django_ojs.rules.cronspec import CronSpec
 
 #: How far ahead a schedule's last firing may lie: clocks of databases are set right by less all the time.
 _AHEAD = dt.timedelta(seconds=10)

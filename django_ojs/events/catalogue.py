@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from django_ojs import jsontext
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
 #: The seed's closed catalogue: what an absent filter or a wildcard returns.

@@ -18,8 +18,8 @@ from django_ojs.events.catalogue import NAMES_WORKER, Record
 from django_ojs.events.filters import Filter
 from django_ojs.events.places import Place
 from django_ojs.models import Event
-from django_ojs.policies import redaction
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import redaction
+from django_ojs.rules.durations import format_instant
 
 #: How many events one look goes through for a filter that no index finds, so that a look costs the same however long
 #: the log is.

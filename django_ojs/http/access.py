@@ -18,8 +18,8 @@ from django_ojs.errors import InvalidPayload
 from django_ojs.http.permissions import api_key, check_queue, check_type, queue_limit, type_limit
 from django_ojs.models import Job
 from django_ojs.operations.jobfilter import allowed
-from django_ojs.policies import attributes
-from django_ojs.policies.source import Source
+from django_ojs.rules import attributes
+from django_ojs.rules.source import Source
 from django_ojs.states import State
 
 

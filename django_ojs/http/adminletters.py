@@ -28,10 +28,10 @@ from django_ojs.operations import replay
 from django_ojs.operations.info import info
 from django_ojs.operations.search import FEW
 from django_ojs.operations.verbs import delete_one, is_dead_letter, not_revived, retry_one
-from django_ojs.policies import replayrules
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import member_fault
-from django_ojs.policies.replayrules import Rule
+from django_ojs.rules import replayrules
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import member_fault
+from django_ojs.rules.replayrules import Rule
 from django_ojs.statistics import failures
 
 RESOURCE = "dead_letter_job"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django_ojs import envelope, jsontext
+from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.http import compat
 from django_ojs.models import Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import envelope
+from django_ojs.rules.durations import format_instant
 from django_ojs.workers.heartbeat import BeatAnswer
 from django_ojs.workers.registration import mood
 

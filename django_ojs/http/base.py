@@ -31,8 +31,8 @@ from django_ojs.http.body import OJSParser
 from django_ojs.http.permissions import ScopePermission
 from django_ojs.models import Job
 from django_ojs.operations.audit import Act
-from django_ojs.policies.faults import shorten
-from django_ojs.policies.ids import new_id
+from django_ojs.rules.faults import shorten
+from django_ojs.rules.ids import new_id
 from django_ojs.telemetry import tracing
 
 VERSION = "1.0"

@@ -16,7 +16,7 @@ from rest_framework.parsers import BaseParser
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, UnsupportedCompression
-from django_ojs.policies.faults import shorten
+from django_ojs.rules.faults import shorten
 
 _CHUNK = 65_536
 #: 16 + 15: a gzip header and the largest window.

@@ -9,7 +9,6 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import envelope
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.http import access, fields, filters, media, shown
@@ -24,7 +23,7 @@ from django_ojs.operations import audit, bulk
 from django_ojs.operations.bulk import JOBS, BulkVerb, How
 from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.operations.verbs import Cancelled
-from django_ojs.policies import names
+from django_ojs.rules import envelope, names
 
 
 class BulkView(PushView):

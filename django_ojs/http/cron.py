@@ -17,10 +17,9 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, cronspec
+from django_ojs import clock
 from django_ojs.cron import fire
 from django_ojs.cron import schedules as cron
-from django_ojs.cronspec import CronSpec
 from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.http import access, query, shown
 from django_ojs.http.auditing import audited
@@ -31,9 +30,10 @@ from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.policies import members
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import member_fault, shorten
+from django_ojs.rules import cronspec, members
+from django_ojs.rules.cronspec import CronSpec
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import member_fault, shorten
 
 
 class ScheduleFilter(FilterSet):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from django_ojs.http.serializers import AnswerSerializer
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models.fields import RawJSON
 from django_ojs.operations.info import info
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000

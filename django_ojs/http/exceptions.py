@@ -17,7 +17,7 @@ from django_ojs.database import unmigrated
 from django_ojs.errors import OJSError
 from django_ojs.http import auditing
 from django_ojs.models import Job
-from django_ojs.policies.faults import shorten
+from django_ojs.rules.faults import shorten
 
 logger = logging.getLogger("django_ojs.http")
 

@@ -8,8 +8,8 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest, NotFound
-from django_ojs.policies import names
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import names
+from django_ojs.rules.faults import shorten
 
 #: The longest duration a request may name: ten years, in milliseconds.
 MAX_DURATION_MS = 10 * 365 * 86_400_000

@@ -21,7 +21,7 @@ from django_ojs.models.job import JobQuerySet
 from django_ojs.operations import jobfilter
 from django_ojs.operations.jobfilter import Member
 from django_ojs.operations.search import id_at
-from django_ojs.policies import durations, names
+from django_ojs.rules import durations, names
 from django_ojs.states import State
 
 JobFilter = jobfilter.JobFilter

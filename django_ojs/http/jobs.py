@@ -15,7 +15,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import envelope, jsontext, states
+from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import BatchSizeExceeded, InvalidRequest, OJSError
@@ -37,9 +37,9 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations.info import info
 from django_ojs.operations.verbs import activate_one, cancel_one, duplicate, prioritise, retry_failed, run_now
-from django_ojs.policies import names
-from django_ojs.policies.faults import shorten
 from django_ojs.queues.bounds import MAX_PATIENCE
+from django_ojs.rules import envelope, names
+from django_ojs.rules.faults import shorten
 from django_ojs.states import State, Verb
 
 #: What a batch pushes: any JSON, until PUSH has read it. (`list` is an action below.)

@@ -12,8 +12,8 @@ from django_ojs.http.auditing import MAX_REASON
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FlagField, ObjectField, TextField
 from django_ojs.jobs.progress import MAX_DATA_BYTES, MAX_MESSAGE
 from django_ojs.models.job import JobRow
-from django_ojs.policies import retry as retry_policy
-from django_ojs.policies.durations import format_instant, format_iso
+from django_ojs.rules import retry as retry_policy
+from django_ojs.rules.durations import format_instant, format_iso
 from django_ojs.states import State
 
 #: What a line of a list holds; the columns that hold data of the site are left where they are.

@@ -15,7 +15,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.conformance import claim
 from django_ojs.http import body
 from django_ojs.models import Job
-from django_ojs.policies import names, schemas
+from django_ojs.rules import names, schemas
 
 SPECVERSION = "1.0"
 #: What `ojs_conformance --record` has seen pass, and not what somebody wrote here.

@@ -21,7 +21,7 @@ from django_ojs import jsontext
 from django_ojs.errors import Unsupported
 from django_ojs.http import compat, manifest
 from django_ojs.models.fields import RawJSON
-from django_ojs.policies.faults import shorten
+from django_ojs.rules.faults import shorten
 
 OPENJOBSPEC = "application/openjobspec+json"
 JSON = "application/json"

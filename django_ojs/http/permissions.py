@@ -26,8 +26,8 @@ from rest_framework.views import APIView
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import OJSError, PermissionDenied, Unauthenticated
 from django_ojs.models import APIKey
-from django_ojs.policies import names
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import names
+from django_ojs.rules.faults import shorten
 
 ADMIN = APIKey.Scope.ADMIN.value
 _UNSET = object()

@@ -10,8 +10,8 @@ from rest_framework.request import Request
 
 from django_ojs import clock
 from django_ojs.errors import InvalidRequest
-from django_ojs.policies import durations, names
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import durations, names
+from django_ojs.rules.faults import shorten
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255

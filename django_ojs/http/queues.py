@@ -21,13 +21,13 @@ from django_ojs.http.permissions import check_queue, principal, queue_limit
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies import names
-from django_ojs.policies.attributes import DEFAULT_QUEUE
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import check_name, configure, create, document, pause, resume
 from django_ojs.queues.deletion import remove
+from django_ojs.rules import names
+from django_ojs.rules.attributes import DEFAULT_QUEUE
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import shorten
 from django_ojs.states import State
 from django_ojs.statistics.throughput import stats
 

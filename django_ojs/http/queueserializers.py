@@ -12,8 +12,8 @@ from django_ojs.http.compat import whole
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, ObjectField, TextField
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues.configuration import MAX_REASON, document, effective
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.statistics import counters, latency
 from django_ojs.statistics.counters import Counts

@@ -30,9 +30,9 @@ from django_ojs.models import RateLimit
 from django_ojs.models.job import JobRow
 from django_ojs.models.patterns import any_of
 from django_ojs.operations import limitusage
-from django_ojs.policies import ratelimit
-from django_ojs.policies.durations import parse_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import ratelimit
+from django_ojs.rules.durations import parse_instant
+from django_ojs.rules.faults import shorten
 
 
 class RateLimitSerializer(AnswerSerializer):

@@ -14,7 +14,7 @@ from django_ojs.http import shown
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations.info import info
-from django_ojs.policies import results
+from django_ojs.rules import results
 from django_ojs.states import State
 
 DEFAULT_WAIT, MAX_WAIT = 30, 60  #: seconds

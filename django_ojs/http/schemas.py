@@ -26,9 +26,9 @@ from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.jobs import schemas
 from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema
-from django_ojs.policies import names
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import names
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import shorten
 
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]{0,63}")
 _URI_PARTS = re.compile(r"urn:ojs:schema:(.+):v([A-Za-z0-9][A-Za-z0-9._+\-]*)")

@@ -19,7 +19,7 @@ from django_ojs.http import pagination
 from django_ojs.http.pagination import Key, Page
 from django_ojs.models import Job
 from django_ojs.operations.search import DEEPER, scan, time_of
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 
 #: Ids beyond all others: where a cursor stands behind every row of one instant.
 _LOWEST, _HIGHEST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)

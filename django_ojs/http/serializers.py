@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.fields import empty
 
 from django_ojs.http import fields
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 
 
 class AnswerList(serializers.ListSerializer[Any]):

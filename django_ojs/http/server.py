@@ -30,10 +30,10 @@ from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import AuditEntry, Maintenance, Queue
 from django_ojs.models.patterns import named
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies import durations
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance, shares
 from django_ojs.queues.shares import Share
+from django_ojs.rules import durations
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters, history, latency, summary
 from django_ojs.statistics.history import Point
 from django_ojs.statistics.throughput import rates, total

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_ojs import cronspec, envelope, jsontext, workflowview
+from django_ojs import jsontext
 from django_ojs.jobs import progress as reports
 from django_ojs.models import CronSchedule, JobProgress, JobRow
-from django_ojs.policies import redaction
+from django_ojs.rules import cronspec, envelope, redaction, workflowview
 from django_ojs.workflows.workflow import View
 
 

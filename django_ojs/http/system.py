@@ -26,8 +26,8 @@ from django_ojs.http.permissions import require_scope
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters, summary
 from django_ojs.workers.directory import unserved_queues
 

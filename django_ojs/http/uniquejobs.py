@@ -16,8 +16,8 @@ from django_ojs.http.searching import searched
 from django_ojs.http.serializers import AnswerSerializer
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import Job
-from django_ojs.policies import redaction, unique
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import redaction, unique
+from django_ojs.rules.durations import format_instant
 
 _COLUMNS = ("id", "type", "queue", "state", "created_at", "unique_key", "extra")
 _ORDER = [Key("id", descending=True, parse=parse_uuid)]

@@ -40,9 +40,9 @@ from django_ojs.http.serializers import AnswerSerializer, BodySerializer, Instan
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
 from django_ojs.models.webhook import parse_public_id, shown_headers
-from django_ojs.policies import names
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import names
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import shorten
 from django_ojs.webhooks import definition, deliveries, subscriptions
 from django_ojs.webhooks.definition import Definition
 from django_ojs.webhooks.outcome import Reply, Verdict

@@ -19,7 +19,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, envelope, jsontext
+from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import Conflict, NotFound, PermissionDenied
 from django_ojs.http import access, answers, compat, fields, jobs, testhooks
@@ -33,9 +33,9 @@ from django_ojs.http.workerserializers import DIRECTIVES
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Job, Worker
 from django_ojs.models.fields import RawJSON
-from django_ojs.policies import names
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import envelope, names
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import shorten
 from django_ojs.states import State
 from django_ojs.workers import heartbeat as beats
 from django_ojs.workers.directory import is_stale, with_held

@@ -15,9 +15,9 @@ from django_ojs.errors import InvalidRequest
 from django_ojs.http import compat, fields
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, TextField
 from django_ojs.models import Worker
-from django_ojs.policies import durations, names
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import shorten
+from django_ojs.rules import durations, names
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import shorten
 from django_ojs.workers.directory import state_of
 from django_ojs.workers.heartbeat import STATES
 

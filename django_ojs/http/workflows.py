@@ -14,7 +14,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, workflowview
+from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.http import access, compat, fields, media, query, shown
 from django_ojs.http.auditing import audited
@@ -28,8 +28,8 @@ from django_ojs.http.serializers import AnswerSerializer, BodySerializer
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
-from django_ojs.policies import members, workflows
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import members, workflows, workflowview
+from django_ojs.rules.durations import format_instant
 from django_ojs.workflows import workflow as operations
 from django_ojs.workflows.workflow import View
 

@@ -1,6 +1,6 @@
 """ACK and FAIL (core 7.3 and 7.4): a worker reports success or failure, or hands a job back.
 
-After a failure the retry policy in force decides (`policies.retry.decide`); one `match` turns its outcome into the
+After a failure the retry policy in force decides (`rules.retry.decide`); one `match` turns its outcome into the
 job's next state. The scheduler ends jobs that overran their execution timeout through the same code.
 """
 
@@ -33,8 +33,8 @@ from django_ojs.jobs.rows import (
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
-from django_ojs.policies import errorobjects
-from django_ojs.policies import retry as policies
+from django_ojs.rules import errorobjects
+from django_ojs.rules import retry as policies
 from django_ojs.sql.base import Ack
 from django_ojs.sql.rows import holds
 from django_ojs.states import State, Verb

@@ -17,7 +17,7 @@ from typing import Any
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, connections
 from django.db.models import Q
 
-from django_ojs import clock, envelope, jsontext
+from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, Duplicate, OJSError
@@ -29,8 +29,8 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.operations.candidates import Candidate, Pushed, duplicate, read, refuse_repeated_ids
 from django_ojs.operations.rehearsal import rehearsed
-from django_ojs.policies import redaction, workflows
 from django_ojs.queues import defaults
+from django_ojs.rules import envelope, redaction, workflows
 from django_ojs.workflows import workflow
 
 #: Not below `django_ojs.jobs`, the logger of handlers, which sites set to a level of their own.

@@ -22,7 +22,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import JobProgress
 from django_ojs.models.job import JobRow
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.sql.rows import holds
 from django_ojs.states import State
 from django_ojs.workers.heartbeat import renew

@@ -35,7 +35,7 @@ from django_ojs.models import (
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import audit, bulkactions
-from django_ojs.policies import queueconfig, results
+from django_ojs.rules import queueconfig, results
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts, history
 from django_ojs.webhooks import deliveries

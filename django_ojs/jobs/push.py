@@ -19,7 +19,6 @@ from django_ojs import clock, hooks, sql
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
-from django_ojs.envelope import JobSpec
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -39,12 +38,13 @@ from django_ojs.operations.candidates import (
     refuse_repeated_ids,
 )
 from django_ojs.operations.rehearsal import rehearsed
-from django_ojs.policies import ratelimit
-from django_ojs.policies import retry as retry_policy
-from django_ojs.policies.retry import RetryPolicy
-from django_ojs.policies.unique import Strategy
 from django_ojs.queues import bounds
 from django_ojs.queues import defaults as queues
+from django_ojs.rules import ratelimit
+from django_ojs.rules import retry as retry_policy
+from django_ojs.rules.envelope import JobSpec
+from django_ojs.rules.retry import RetryPolicy
+from django_ojs.rules.unique import Strategy
 from django_ojs.states import State
 from django_ojs.waking import wake_workers
 

@@ -18,8 +18,8 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.policies import limits, results
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import limits, results
+from django_ojs.rules.durations import format_instant
 from django_ojs.sql.base import Ack
 from django_ojs.sql.rows import holds
 from django_ojs.states import State

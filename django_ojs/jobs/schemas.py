@@ -16,13 +16,13 @@ from django.db import IntegrityError, transaction
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
-from django_ojs.envelope import JobSpec
 from django_ojs.errors import Duplicate, InvalidRequest, NotFound, SchemaValidation
 from django_ojs.messages import phrase
 from django_ojs.models import JobSchema
 from django_ojs.models.fields import RawJSON
 from django_ojs.operations.candidates import Candidate
-from django_ojs.policies import attributes, redaction, schemas
+from django_ojs.rules import attributes, redaction, schemas
+from django_ojs.rules.envelope import JobSpec
 
 _TTL_SECONDS = 5.0
 

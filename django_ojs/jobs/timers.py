@@ -25,8 +25,8 @@ from django_ojs.jobs import transitions
 from django_ojs.jobs.finish import settle_error
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.policies import errorobjects
 from django_ojs.queues import maintenance
+from django_ojs.rules import errorobjects
 from django_ojs.sql.rows import ended
 from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers

@@ -15,8 +15,8 @@ from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs.rows import add_error, wake_at
 from django_ojs.models.job import JobRow
-from django_ojs.policies import errorobjects
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import errorobjects
+from django_ojs.rules.durations import format_instant
 from django_ojs.sql.rows import FINISH_COLUMNS, finish
 from django_ojs.states import State
 

@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from django_ojs import envelope, jsontext, sql, states
-from django_ojs.envelope import JobSpec
+from django_ojs import jsontext, sql, states
 from django_ojs.errors import Duplicate
 from django_ojs.messages import phrase
 from django_ojs.models import UniqueLock
 from django_ojs.models.job import JobRow
-from django_ojs.policies.unique import Strategy
+from django_ojs.rules import envelope
+from django_ojs.rules.envelope import JobSpec
+from django_ojs.rules.unique import Strategy
 from django_ojs.states import State
 
 #: Who cancelled a job that a newer one replaced.

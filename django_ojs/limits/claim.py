@@ -25,10 +25,10 @@ from django_ojs.limits.state import Blocked, Candidate, Gate
 from django_ojs.models import Queue
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies import queueconfig
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.ratelimit import RatePolicy, queue_key
 from django_ojs.queues.configuration import effective
+from django_ojs.rules import queueconfig
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ratelimit import RatePolicy, queue_key
 from django_ojs.sql.base import Store
 from django_ojs.states import State, Verb
 from django_ojs.workflows import advance

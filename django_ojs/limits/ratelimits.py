@@ -21,12 +21,12 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations.limitusage import describe, queue_policy
-from django_ojs.policies import durations, names, ratelimit
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import member_fault as fault
-from django_ojs.policies.ratelimit import RatePolicy
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import flag_limited
+from django_ojs.rules import durations, names, ratelimit
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.ratelimit import RatePolicy
 
 _NOTED_SECONDS = 5.0
 _IDLE = dt.timedelta(days=1)  #: how long a key without jobs is kept

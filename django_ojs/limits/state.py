@@ -17,8 +17,8 @@ from django_ojs import clock
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job, RateLimit, RateStart
-from django_ojs.policies import ratelimit
-from django_ojs.policies.ratelimit import RatePolicy, Window, queue_key, type_key
+from django_ojs.rules import ratelimit
+from django_ojs.rules.ratelimit import RatePolicy, Window, queue_key, type_key
 
 _JOB = Job._meta.db_table
 _SOON = dt.timedelta(seconds=1)  #: when to look again at a key that is full: no one can say when a job will end

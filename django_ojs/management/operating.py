@@ -24,7 +24,7 @@ from django_ojs.operations import audit, bulk, bulkactions
 from django_ojs.operations.bulk import BulkVerb, How
 from django_ojs.operations.jobfilter import LONGEST, JobFilter
 from django_ojs.operations.search import Look, moment
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State, ordered
 
 MOST = 1_000_000  #: jobs that one command takes

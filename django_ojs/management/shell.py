@@ -22,7 +22,7 @@ from django_ojs import jsontext
 from django_ojs.database import database, unmigrated
 from django_ojs.errors import BackendUnavailable
 from django_ojs.models import Job
-from django_ojs.policies.durations import parse_duration_ms
+from django_ojs.rules.durations import parse_duration_ms
 
 IN_PART, INTERRUPTED = 3, 130
 #: What a database says that cannot be used, or that has no tables.

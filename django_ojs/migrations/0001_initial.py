@@ -8,7 +8,7 @@ from django.db import migrations, models
 from django.db.models import F, Q
 
 from django_ojs.models.fields import JSONTextField
-from django_ojs.policies.ids import new_id
+from django_ojs.rules.ids import new_id
 
 STATES = ["scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"]
 ENDED = ["completed", "cancelled", "discarded"]
@@ -505,7 +505,7 @@ class Migration(migrations.Migration):
                     default="running",
                 ),
                 graph=models.TextField(),
-                progress=models.TextField(help_text="One letter per node, see policies/workflowgraph.py."),
+                progress=models.TextField(help_text="One letter per node, see rules/workflowgraph.py."),
                 facts=models.TextField(help_text="What all its events say of it: the inside of a JSON object."),
                 job_count=models.PositiveIntegerField(help_text="Jobs, callbacks left out."),
                 error=JSONTextField(blank=True, default=None),

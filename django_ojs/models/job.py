@@ -17,11 +17,12 @@ from django.db import models, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.expressions import ExpressionWrapper, RawSQL
 
-from django_ojs import clock, envelope, states
+from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import JSONTextField
 from django_ojs.models.queue import TEMPLATE, Queue
+from django_ojs.rules import envelope
 from django_ojs.states import State, Verb
 
 #: A job as a plain dict of column values with JSON columns as text: what the engine passes around.

@@ -1,6 +1,6 @@
 """Conditions on names and patterns: `mail.send` fits itself only, `mail.*` all that begins with `mail.`.
 
-What a pattern means is decided in `policies.names`; every filter, limit and claim makes its condition here.
+What a pattern means is decided in `rules.names`; every filter, limit and claim makes its condition here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from operator import or_
 
 from django.db.models import Q
 
-from django_ojs.policies.names import prefix
+from django_ojs.rules.names import prefix
 
 
 def split(entries: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -7,18 +7,17 @@ import datetime as dt
 from django.db import models
 from django.db.models import Q
 
-from django_ojs import envelope
 from django_ojs.models.fields import JSONTextField
 from django_ojs.models.job import Job
-from django_ojs.policies import workflowgraph
-from django_ojs.policies.workflowgraph import Graph
+from django_ojs.rules import envelope, workflowgraph
+from django_ojs.rules.workflowgraph import Graph
 
 
 class Workflow(models.Model):
     """One workflow (orchestration 1). `graph` never changes; `progress` has a letter for each of its nodes.
 
     A settled member costs one small update of this row: the letters are read and written under its lock, and
-    what may follow is decided by `policies.workflowgraph` without reading the other members.
+    what may follow is decided by `rules.workflowgraph` without reading the other members.
     """
 
     class State(models.TextChoices):
@@ -35,7 +34,7 @@ class Workflow(models.Model):
     type = models.CharField(max_length=5, help_text="chain, group, batch or dag.")
     state = models.CharField(max_length=9, choices=State.choices, default=State.RUNNING)
     graph = models.TextField()
-    progress = models.TextField(help_text="One letter per node, see policies/workflowgraph.py.")
+    progress = models.TextField(help_text="One letter per node, see rules/workflowgraph.py.")
     facts = models.TextField(help_text="What all its events say of it: the inside of a JSON object.")
     job_count = models.PositiveIntegerField(help_text="Jobs, callbacks left out.")
     error = JSONTextField(default=None, blank=True)

@@ -33,8 +33,8 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations import audit, search, verbs
 from django_ojs.operations.audit import Act
 from django_ojs.operations.jobfilter import JobFilter
-from django_ojs.policies import redaction
 from django_ojs.queues import bounds
+from django_ojs.rules import redaction
 from django_ojs.states import State
 
 #: Jobs of one transaction, and ids that are looked up at once.

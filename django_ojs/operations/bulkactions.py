@@ -28,8 +28,8 @@ from django_ojs.operations.audit import Act
 from django_ojs.operations.bulk import BATCH, BulkVerb, How
 from django_ojs.operations.jobfilter import JobFilter, readable
 from django_ojs.operations.verbs import check_override
-from django_ojs.policies import redaction
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import redaction
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
 logger = logging.getLogger(__name__)

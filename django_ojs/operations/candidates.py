@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from django_ojs import envelope, middleware
-from django_ojs.envelope import JobSpec
+from django_ojs import middleware
 from django_ojs.errors import BatchAborted, Duplicate, OJSError
 from django_ojs.messages import phrase
 from django_ojs.models.job import JobRow
+from django_ojs.rules import envelope
+from django_ojs.rules.envelope import JobSpec
 
 
 class Pressure(NamedTuple):

@@ -33,9 +33,9 @@ from django_ojs.models.job import STAGED, JobQuerySet, is_staged
 from django_ojs.models.patterns import any_of, named
 from django_ojs.operations import search
 from django_ojs.operations.search import Look
-from django_ojs.policies import names, redaction
-from django_ojs.policies import priority as priorities
-from django_ojs.policies.durations import format_instant, parse_moment
+from django_ojs.rules import names, redaction
+from django_ojs.rules import priority as priorities
+from django_ojs.rules.durations import format_instant, parse_moment
 from django_ojs.states import LIVE, State
 from django_ojs.statistics import counters
 
@@ -471,7 +471,7 @@ def with_error(text: str) -> Q:
 
 
 def with_error_type(name: str) -> Q:
-    """Jobs with an error of this type. Errors are stored with their type and code first (`policies.errorobjects`)."""
+    """Jobs with an error of this type. Errors are stored with their type and code first (`rules.errorobjects`)."""
     return Q(errors__contains=f'{{"type":{jsontext.dumps(name)},"code":')
 
 

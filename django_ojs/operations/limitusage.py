@@ -12,10 +12,10 @@ from django_ojs import clock
 from django_ojs.limits.state import override_of
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies import durations, queueconfig, ratelimit
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.ratelimit import RatePolicy
 from django_ojs.queues.configuration import effective
+from django_ojs.rules import durations, queueconfig, ratelimit
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ratelimit import RatePolicy
 from django_ojs.states import State
 
 

@@ -45,9 +45,9 @@ from django_ojs.models import Job, JobReplay, Queue, ReplayRule
 from django_ojs.models.unique import UniqueLock
 from django_ojs.operations.jobfilter import dead_letters, with_error_type
 from django_ojs.operations.verbs import Replay, retry
-from django_ojs.policies import replayrules
-from django_ojs.policies.replayrules import Rule
 from django_ojs.queues import maintenance
+from django_ojs.rules import replayrules
+from django_ojs.rules.replayrules import Rule
 from django_ojs.states import State
 
 logger = logging.getLogger(__name__)

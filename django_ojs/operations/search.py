@@ -21,7 +21,7 @@ from django.utils.dateparse import parse_datetime
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job
-from django_ojs.policies.durations import EARLIEST, LATEST, format_instant, parse_duration_ms, parse_instant
+from django_ojs.rules.durations import EARLIEST, LATEST, format_instant, parse_duration_ms, parse_instant
 
 #: Rows of the first batch and of the largest; jobs that are few enough to be read all.
 FIRST, LARGEST, FEW = 1000, 8000, 20_000

@@ -13,11 +13,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_ojs import clock, envelope, jsontext, sql, states
+from django_ojs import clock, jsontext, sql, states
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
-from django_ojs.envelope import JobSpec
 from django_ojs.errors import Conflict, InvalidRequest, InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -30,11 +29,13 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.operations.candidates import Candidate
 from django_ojs.operations.rehearsal import rehearsed
-from django_ojs.policies import priority as priorities
-from django_ojs.policies import retry as retry_policy
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import fault
 from django_ojs.queues import defaults
+from django_ojs.rules import envelope
+from django_ojs.rules import priority as priorities
+from django_ojs.rules import retry as retry_policy
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.envelope import JobSpec
+from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
 from django_ojs.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance

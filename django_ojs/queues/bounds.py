@@ -18,7 +18,6 @@ from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
 from django_ojs import clock, sql
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
-from django_ojs.envelope import JobSpec
 from django_ojs.errors import QueueFull
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -26,8 +25,9 @@ from django_ojs.jobs import transitions
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
 from django_ojs.operations.candidates import Pressure
-from django_ojs.policies.limits import byte_length
-from django_ojs.policies.queueconfig import Bound, bound_of
+from django_ojs.rules.envelope import JobSpec
+from django_ojs.rules.limits import byte_length
+from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State, Verb
 
 T = TypeVar("T")

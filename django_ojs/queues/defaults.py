@@ -22,8 +22,8 @@ from django_ojs.errors import JobTypeNotAllowed, QueuePaused
 from django_ojs.messages import phrase
 from django_ojs.models import Job, Queue, QueueCount
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies import queueconfig
-from django_ojs.policies.queueconfig import Bound, bound_of
+from django_ojs.rules import queueconfig
+from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.waking import wake_workers
 
 _TTL_SECONDS = 5.0

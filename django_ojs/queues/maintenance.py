@@ -17,7 +17,7 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import InvalidRequest
 from django_ojs.models import Maintenance
 from django_ojs.operations import audit
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.waking import wake_workers
 
 #: Longest reason that an operator may give, and longest time ahead that may be estimated.

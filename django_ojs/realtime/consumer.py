@@ -15,12 +15,12 @@ from django_ojs import errors, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.http import exceptions
-from django_ojs.policies.ids import new_id
 from django_ojs.realtime import shutdown
 from django_ojs.realtime.access import Caller
 from django_ojs.realtime.codes import FORBIDDEN, TOO_SLOW, UNAUTHENTICATED, UNSUPPORTED
 from django_ojs.realtime.connection import Connection
 from django_ojs.realtime.hub import Hub
+from django_ojs.rules.ids import new_id
 
 logger = logging.getLogger(__name__)
 

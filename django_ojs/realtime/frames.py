@@ -7,10 +7,10 @@ from typing import Any
 from django_ojs import clock, jsontext
 from django_ojs.events import ids, log, places
 from django_ojs.events.places import Place
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.ids import new_id
 from django_ojs.realtime.messages import Dialect, Subscribe
 from django_ojs.realtime.reading import Entry
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ids import new_id
 
 PONG = jsontext.dumps({"action": "pong", "type": "pong"})
 

@@ -15,9 +15,9 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.events.filters import Filter
-from django_ojs.policies import names
-from django_ojs.policies.faults import shorten
-from django_ojs.policies.ids import new_id
+from django_ojs.rules import names
+from django_ojs.rules.faults import shorten
+from django_ojs.rules.ids import new_id
 
 MAX_TEXT = 255
 MAX_VALUES = 100  #: values of one dimension of a filter

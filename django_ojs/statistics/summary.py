@@ -12,7 +12,7 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.models import MetricSeries, Worker
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters
 from django_ojs.statistics.counters import Counts
 from django_ojs.statistics.shared import Shared

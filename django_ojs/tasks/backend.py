@@ -11,7 +11,7 @@ from django_ojs.client.definition import PreparedJob, push
 from django_ojs.client.handle import JobHandle
 from django_ojs.errors import NotFound
 from django_ojs.operations.rehearsal import together
-from django_ojs.policies import names
+from django_ojs.rules import names
 from django_ojs.tasks import results
 from django_ojs.tasks.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
 from django_ojs.tasks.definition import find, plain, register

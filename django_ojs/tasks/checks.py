@@ -14,8 +14,8 @@ from django.db import connections
 
 from django_ojs.errors import OJSError
 from django_ojs.messages import jobs_wait
-from django_ojs.policies import names
 from django_ojs.registry import registry
+from django_ojs.rules import names
 from django_ojs.tasks.discovery import available
 
 if TYPE_CHECKING:

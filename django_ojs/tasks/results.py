@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
 from django_ojs.client import arguments
-from django_ojs.policies import errorobjects
+from django_ojs.rules import errorobjects
 from django_ojs.states import State
 from django_ojs.tasks.compat import TASK_REFRESH_ATTRS, AnyContext, AnyResult, AnyTask, TaskError, TaskResultStatus
 from django_ojs.tasks.task import variant

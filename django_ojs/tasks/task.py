@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_ojs.client.options import attributes, milliseconds
 from django_ojs.errors import OJSError
-from django_ojs.policies import durations, names
+from django_ojs.rules import durations, names
 from django_ojs.tasks.compat import AnyTask, InvalidTask
 
 if TYPE_CHECKING:

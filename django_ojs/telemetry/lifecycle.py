@@ -17,7 +17,7 @@ from django.db import transaction
 
 from django_ojs import jsontext
 from django_ojs.events.catalogue import Record
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 
 logger = logging.getLogger("django_ojs.jobs.lifecycle")
 

@@ -19,11 +19,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import django_ojs
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 from django_ojs.telemetry.tracing import MAX_TRACESTATE, joined
 
 if TYPE_CHECKING:
-    from django_ojs.policies.workflows import Plan
+    from django_ojs.rules.workflows import Plan
 
 _TRACE, _BAGGAGE = TraceContextTextMapPropagator(), W3CBaggagePropagator()
 _tracer: tuple[Any, trace.Tracer] | None = None  #: with the provider that it is of

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.envelope import trace_id_in
+from django_ojs.rules.envelope import trace_id_in
 
 if TYPE_CHECKING:
-    from django_ojs.policies.workflows import Plan
+    from django_ojs.rules.workflows import Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")

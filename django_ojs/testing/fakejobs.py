@@ -23,10 +23,10 @@ from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
 from django_ojs.operations.candidates import Candidate, Outcome, Pushed, aborted, duplicate, read, refuse_repeated_ids
 from django_ojs.operations.verbs import Cancelled
-from django_ojs.policies import workflowgraph as rules
-from django_ojs.policies import workflows
-from django_ojs.policies.workflows import Plan
 from django_ojs.queues import defaults
+from django_ojs.rules import workflowgraph as rules
+from django_ojs.rules import workflows
+from django_ojs.rules.workflows import Plan
 from django_ojs.states import LIVE, State, Verb
 from django_ojs.testing.jobs import Jobs, Lasting
 from django_ojs.workflows.workflow import Cancelled as WorkflowCancelled

@@ -24,9 +24,9 @@ from django_ojs.errors import NotFound
 from django_ojs.jobs import schemas
 from django_ojs.jobs.push import Outcome, Pushed
 from django_ojs.operations.rehearsal import stage
-from django_ojs.policies import priority as priorities
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import defaults
+from django_ojs.rules import priority as priorities
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.workflows.workflow import View
 

@@ -10,8 +10,8 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import names
-from django_ojs.policies.faults import member_fault as fault
+from django_ojs.rules import names
+from django_ojs.rules.faults import member_fault as fault
 from django_ojs.webhooks import urls
 from django_ojs.webhooks.addresses import Refused
 from django_ojs.webhooks.signing import FORMATS, SignatureFormat

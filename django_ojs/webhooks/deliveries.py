@@ -18,8 +18,8 @@ from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.operations import audit
 from django_ojs.operations.audit import Act
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.ids import new_id
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ids import new_id
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.outcome import Reply
 from django_ojs.webhooks.sending import Sending, attempt, record_attempt

@@ -23,7 +23,7 @@ from django_ojs.database import atomic, database
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import webhookcounts
 from django_ojs.webhooks import outcome, sealing, signing, transport
 from django_ojs.webhooks import subscriptions as webhooks

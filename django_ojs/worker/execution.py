@@ -19,7 +19,7 @@ from django_ojs.client.context import Directive, Interrupted, JobContext, log_fi
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.middleware import arun_execution_chain, run_execution_chain
-from django_ojs.policies import redaction
+from django_ojs.rules import redaction
 from django_ojs.telemetry import tracing
 from django_ojs.worker import outcomes
 from django_ojs.worker.outcomes import Acknowledged, Completed, Forgotten, Outcome, last_progress

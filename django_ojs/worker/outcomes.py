@@ -19,7 +19,7 @@ from django_ojs.client.context import Discard, JobContext, Progress, Retry, Snoo
 from django_ojs.conf import ojs_settings
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure
-from django_ojs.policies import errorobjects
+from django_ojs.rules import errorobjects
 
 
 class Interruption(enum.Enum):

@@ -22,7 +22,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.jobs.push import push
 from django_ojs.models import Workflow, WorkflowStart, WorkflowStep
 from django_ojs.models.job import JobRow
-from django_ojs.policies import workflowgraph as rules
+from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import TERMINAL, State
 from django_ojs.workflows import events
 from django_ojs.workflows.events import Flow, Member

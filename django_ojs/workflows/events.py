@@ -17,7 +17,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Workflow, WorkflowStep
-from django_ojs.policies import workflowgraph as rules
+from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import State
 from django_ojs.workflows.graphs import Shape, error_of
 

@@ -13,9 +13,9 @@ from django_ojs import jsontext
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.policies import workflowgraph
-from django_ojs.policies import workflowgraph as results
-from django_ojs.policies.workflowgraph import ROOT, Graph
+from django_ojs.rules import workflowgraph
+from django_ojs.rules import workflowgraph as results
+from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
 
 #: Nodes of all the graphs that a process remembers; some hundred bytes each.

@@ -21,10 +21,10 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.operations.verbs import cancel as cancel_jobs
 from django_ojs.operations.verbs import retry as retry_jobs
-from django_ojs.policies import workflowgraph as rules
-from django_ojs.policies import workflows
-from django_ojs.policies.ids import new_id
-from django_ojs.policies.workflows import Plan
+from django_ojs.rules import workflowgraph as rules
+from django_ojs.rules import workflows
+from django_ojs.rules.ids import new_id
+from django_ojs.rules.workflows import Plan
 from django_ojs.states import State, Verb
 from django_ojs.workflows import advance, events, graphs
 from django_ojs.workflows.events import Flow

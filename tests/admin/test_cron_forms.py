@@ -106,7 +106,8 @@ def test_who_loses_a_race_is_told(admin_client: Client, monkeypatch: pytest.Monk
 
 def test_creating_is_not_registering() -> None:
     make()
-    from django_ojs import clock, cronspec
+    from django_ojs import clock
+    from django_ojs.rules import cronspec
 
     spec = cronspec.parse({"name": "nightly", "cron": "@daily", "type": "a.b", "args": []}, now=clock.now())
     with pytest.raises(Conflict):
@@ -133,7 +134,8 @@ def test_editing_changes_what_was_changed(operator: Callable[..., Client], froze
 
 
 def _spec(schedule: CronSchedule) -> Any:
-    from django_ojs import clock, cronspec
+    from django_ojs import clock
+    from django_ojs.rules import cronspec
 
     return cronspec.parse({}, now=clock.now(), base=schedule)
 

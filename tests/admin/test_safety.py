@@ -57,12 +57,12 @@ def hostile(client: Client, admin_user: Any, settings: Any) -> Client:
     Worker.objects.create(id=EVIL, hostname=EVIL, started_at=clock.now(), last_seen_at=clock.now())
     now = clock.now()
     Queue.objects.create(name=EVIL, created_at=now, updated_at=now)
-    from django_ojs import cronspec
+    from django_ojs.rules import cronspec
 
     register_cron(cronspec.parse({"name": "n", "cron": "@daily", "type": "a.b", "args": [EVIL],
                                   "description": EVIL}, now=now))  # fmt: skip
     CronSchedule.objects.update(name=EVIL[:100], type=EVIL[:255], queue=EVIL[:128])
-    from django_ojs.policies import workflows
+    from django_ojs.rules import workflows
     from django_ojs.workflows import workflow
 
     plan = workflows.parse({"type": "chain", "name": EVIL, "steps": [{"type": "a.b", "args": [EVIL]}]}, now=now)

@@ -9,7 +9,7 @@ import pytest
 
 from django_ojs.client.options import HANDLER_NAMES, attributes, checked, merged, milliseconds
 from django_ojs.errors import InvalidRetryPolicy, OJSError
-from django_ojs.policies import durations
+from django_ojs.rules import durations
 
 
 @pytest.mark.parametrize(

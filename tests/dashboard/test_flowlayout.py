@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_ojs.admin.flowlayout import MAX_COLUMN, MAX_ROW, Box, Picture, layout
-from django_ojs.policies import workflows
+from django_ojs.rules import workflows
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 JOB = {"type": "mail.send", "args": []}

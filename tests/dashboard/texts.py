@@ -105,10 +105,10 @@ _REFUSALS = {
 }  # fmt: skip
 #: Where operators in the admin get their refusals from.
 _REFUSING = (
-    "cronspec.py", "envelope.py", "errors.py", "policies/attributes.py", "policies/cron.py", "policies/durations.py",
-    "policies/faults.py", "policies/limits.py", "policies/names.py", "policies/priority.py", "policies/queueconfig.py",
-    "policies/ratelimit.py", "policies/readers.py",
-    "policies/retry.py", "policies/timeouts.py", "policies/unique.py", "policies/zones.py",
+    "rules/cronspec.py", "rules/envelope.py", "errors.py", "rules/attributes.py", "rules/cron.py", "rules/durations.py",
+    "rules/faults.py", "rules/limits.py", "rules/names.py", "rules/priority.py", "rules/queueconfig.py",
+    "rules/ratelimit.py", "rules/readers.py",
+    "rules/retry.py", "rules/timeouts.py", "rules/unique.py", "rules/zones.py",
     "webhooks/definition.py", "webhooks/sealing.py", "webhooks/urls.py", "operations/bulkactions.py",
     "operations/candidates.py", "queues/configuration.py", "cron/schedules.py", "cron/fire.py",
     "jobs/outbox.py", "queues/configuration.py", "queues/defaults.py", "workers/registration.py",

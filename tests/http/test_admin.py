@@ -16,7 +16,7 @@ from django_ojs.http import adminbulk
 from django_ojs.http.adminletters import ReplayRulePreview
 from django_ojs.models import AuditEntry, Event, Job
 from django_ojs.operations import bulk
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import eventcounts
 from django_ojs.statistics.counters import fold
 from tests.http.conftest import Api, error_of

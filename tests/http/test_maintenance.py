@@ -12,8 +12,8 @@ from django.test import Client
 
 from django_ojs import clock, keys
 from django_ojs.models import AuditEntry, Maintenance
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance
+from django_ojs.rules.durations import format_instant
 from tests.conftest import FrozenClock
 from tests.http.conftest import Api, error_of
 

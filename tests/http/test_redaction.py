@@ -10,7 +10,7 @@ from django.core.checks import run_checks
 from django.test import Client
 
 from django_ojs.models import Event, Job
-from django_ojs.policies.redaction import MASK
+from django_ojs.rules.redaction import MASK
 from tests.http.conftest import Api
 
 pytestmark = pytest.mark.django_db

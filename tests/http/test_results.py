@@ -16,7 +16,7 @@ from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.prune import prune
 from django_ojs.models import Job
 from django_ojs.operations.info import info
-from django_ojs.policies import durations
+from django_ojs.rules import durations
 from tests.http.conftest import Api, error_of
 from tests.http.test_bulk import bounded
 

@@ -15,7 +15,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.models import Job, JobSchema
 from django_ojs.operations.verbs import retry_one
-from django_ojs.policies import schemas as policy
+from django_ojs.rules import schemas as policy
 from tests.http.conftest import Api, error_of
 
 TWO = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}], "minItems": 2}  # draft 7, unnamed

@@ -18,9 +18,9 @@ from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push, push_each
 from django_ojs.models import Job, Queue
 from django_ojs.operations.info import info
-from django_ojs.policies.queueconfig import Bound, bound_of
 from django_ojs.queues import bounds as backpressure
 from django_ojs.queues import defaults
+from django_ojs.rules.queueconfig import Bound, bound_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_ojs import clock, envelope, jsontext, middleware, states
+from django_ojs import clock, jsontext, middleware, states
 from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
@@ -22,9 +22,10 @@ from django_ojs.jobs.timers import next_due, settle
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
 from django_ojs.operations.info import info
 from django_ojs.operations.verbs import cancel, delete, retry, retry_one
-from django_ojs.policies.retry import MAX_ATTEMPTS
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import pause, resume
+from django_ojs.rules import envelope
+from django_ojs.rules.retry import MAX_ATTEMPTS
 from django_ojs.sql.base import Ack
 from django_ojs.states import State, Verb
 from django_ojs.workers.dead import rescue_dead_workers

@@ -17,8 +17,8 @@ from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.prune import prune
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.operations.verbs import cancel_one
-from django_ojs.policies.overlap import OverlapPolicy
 from django_ojs.queues.configuration import pause
+from django_ojs.rules.overlap import OverlapPolicy
 from django_ojs.scheduler.duties import Cron
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]

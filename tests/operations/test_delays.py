@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs import enqueue, envelope
+from django_ojs import enqueue
 from django_ojs.cron import overlap, schedules
 from django_ojs.cron.fire import tick
 from django_ojs.events import log
@@ -18,7 +18,8 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import next_due, settle
 from django_ojs.operations.info import info
 from django_ojs.operations.verbs import activate_one
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import envelope
+from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.duties import Settle
 
 pytestmark = pytest.mark.django_db

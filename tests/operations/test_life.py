@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs import clock, envelope, jsontext
+from django_ojs import clock, jsontext
 from django_ojs.errors import (
     Duplicate,
     InvalidPayload,
@@ -30,6 +30,7 @@ from django_ojs.operations.verbs import activate_one, cancel_one, delete_one, re
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.queues.deletion import remove
+from django_ojs.rules import envelope
 from django_ojs.workers.dead import hand_back, replace_dead_worker, rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat, extend
 from django_ojs.workers.registration import NameInUse, deregister, direct, register

@@ -21,9 +21,9 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, CronSchedule, Job, Maintenance, Worker
 from django_ojs.operations.verbs import activate, cancel
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
+from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.duties import EndMaintenance, Settle
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.workers.dead import rescue_dead_workers

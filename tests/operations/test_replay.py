@@ -21,9 +21,9 @@ from django_ojs.models import Event, Job, JobReplay, ReplayRule
 from django_ojs.operations import replay
 from django_ojs.operations.info import info
 from django_ojs.operations.verbs import delete, duplicate, retry_one
-from django_ojs.policies import replayrules
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
+from django_ojs.rules import replayrules
 from django_ojs.scheduler.duties import ReplayDeadLetters
 
 HOUR = dt.timedelta(hours=1)

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock, envelope
+from django_ojs import clock
 from django_ojs.errors import Duplicate, InvalidRequest, OJSError
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
@@ -21,6 +21,7 @@ from django_ojs.models import Job, UniqueLock
 from django_ojs.operations.info import info
 from django_ojs.operations.verbs import cancel_one
 from django_ojs.queues import defaults
+from django_ojs.rules import envelope
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 

@@ -15,7 +15,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.operations.verbs import cancel_one
-from django_ojs.policies import workflowgraph as rules
+from django_ojs.rules import workflowgraph as rules
 from django_ojs.testing.database import reset
 from django_ojs.workflows import workflow as operations
 from tests.operations import reference_workflow as reference

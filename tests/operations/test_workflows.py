@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock, envelope, middleware, workflowview
+from django_ojs import clock, middleware
 from django_ojs.cron import overlap
 from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
 from django_ojs.events import log
@@ -25,6 +25,7 @@ from django_ojs.operations.info import info
 from django_ojs.operations.verbs import cancel, cancel_one, delete_one, retry_one
 from django_ojs.queues import defaults
 from django_ojs.queues.deletion import remove
+from django_ojs.rules import envelope, workflowview
 from django_ojs.workers.dead import hand_back, rescue_dead_workers
 from django_ojs.workflows import workflow as operations
 

@@ -23,8 +23,8 @@ from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.models import Event, Job, Queue, Workflow
-from django_ojs.policies.ids import new_id
 from django_ojs.queues import defaults
+from django_ojs.rules.ids import new_id
 from django_ojs.statistics import counters
 from django_ojs.workflows import workflow
 from tests.hostile.invariants import violations

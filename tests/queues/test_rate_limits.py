@@ -22,10 +22,10 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
-from django_ojs.policies import ratelimit
-from django_ojs.policies.ratelimit import RatePolicy, Window
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import configure, pause
+from django_ojs.rules import ratelimit
+from django_ojs.rules.ratelimit import RatePolicy, Window
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]

@@ -16,10 +16,10 @@ from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventLog
 from django_ojs.operations.verbs import cancel
-from django_ojs.policies.ids import new_id
 from django_ojs.realtime import connection as connection_module
 from django_ojs.realtime import reading
 from django_ojs.realtime.hub import Hub
+from django_ojs.rules.ids import new_id
 from tests.realtime.conftest import do, enqueue
 from tests.realtime.sockets import Socket, connected
 

@@ -18,9 +18,9 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.models import Job, Maintenance, Queue, Worker, Workflow
-from django_ojs.policies import workflows
 from django_ojs.queues import bounds, maintenance
 from django_ojs.queues.configuration import configure
+from django_ojs.rules import workflows
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.workers.dead import rescue_dead_workers
 from django_ojs.workers.registration import register

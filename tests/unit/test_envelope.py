@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from django_ojs import jsontext
 from django_ojs.conf import Settings
-from django_ojs.envelope import JobSpec, parse, render, trace_id_of
 from django_ojs.errors import (
     InvalidPayload,
     InvalidRetryPolicy,
@@ -22,8 +21,9 @@ from django_ojs.errors import (
     OJSError,
     PayloadTooLarge,
 )
-from django_ojs.policies import limits
-from django_ojs.policies.source import OPTIONS, SYSTEM, TOP_LEVEL
+from django_ojs.rules import limits
+from django_ojs.rules.envelope import JobSpec, parse, render, trace_id_of
+from django_ojs.rules.source import OPTIONS, SYSTEM, TOP_LEVEL
 
 NOW = dt.datetime(2026, 2, 12, 10, 30, tzinfo=dt.UTC)
 ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"

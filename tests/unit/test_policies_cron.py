@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from django_ojs.policies import cron, zones
-from django_ojs.policies.cronfields import InvalidExpression
+from django_ojs.rules import cron, zones
+from django_ojs.rules.cronfields import InvalidExpression
 
 UTC = dt.UTC
 START = dt.datetime(2026, 1, 15, 12, tzinfo=UTC)  # a Thursday

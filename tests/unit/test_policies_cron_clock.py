@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from django_ojs.policies import cron, zones
+from django_ojs.rules import cron, zones
 
 UTC = dt.UTC
 FROM, TO = dt.datetime(2020, 1, 1, tzinfo=UTC), dt.datetime(2030, 1, 1, tzinfo=UTC)

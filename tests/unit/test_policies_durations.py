@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ojs.policies.durations import (
+from django_ojs.rules.durations import (
     MAX_MS,
     format_instant,
     format_iso,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.policies import errorobjects
-from django_ojs.policies.errorobjects import from_exception, normalise, server_error
+from django_ojs.rules import errorobjects
+from django_ojs.rules.errorobjects import from_exception, normalise, server_error
 
 AT = dt.datetime(2026, 2, 12, 10, 30, tzinfo=dt.UTC)
 STAMP = {"attempt": 2, "occurred_at": "2026-02-12T10:30:00.000Z", "timestamp": "2026-02-12T10:30:00.000Z"}

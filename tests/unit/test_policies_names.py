@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs.jsontext import ExactNumber
-from django_ojs.policies import ids, names, priority
+from django_ojs.rules import ids, names, priority
 
 LEVELS = {"HIGH": 3, "NORMAL": 2, "Low": 1}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_ojs.policies import redaction
-from django_ojs.policies.redaction import MASK
+from django_ojs.rules import redaction
+from django_ojs.rules.redaction import MASK
 
 JOB: dict[str, Any] = {
     "id": "0190-job", "type": "payments.charge", "queue": "default", "state": "discarded", "attempt": 1,

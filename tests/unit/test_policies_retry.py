@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from django_ojs.errors import InvalidPayload, InvalidRetryPolicy
 from django_ojs.jsontext import ExactNumber
-from django_ojs.policies import retry
-from django_ojs.policies.retry import Outcome, RetryPolicy, backoff_ms, decide, from_json, merge, parse, to_json
+from django_ojs.rules import retry
+from django_ojs.rules.retry import Outcome, RetryPolicy, backoff_ms, decide, from_json, merge, parse, to_json
 
 STEADY = RetryPolicy(jitter=False)
 

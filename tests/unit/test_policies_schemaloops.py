@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.policies import schemas
+from django_ojs.rules import schemas
 
 REF = {"$ref": "#"}
 TREE = {"type": "object", "properties": {"left": REF, "right": REF}, "required": ["value"]}

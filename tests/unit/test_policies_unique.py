@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_ojs.policies import unique
-from django_ojs.policies.unique import Strategy, UniquePolicy
+from django_ojs.rules import unique
+from django_ojs.rules.unique import Strategy, UniquePolicy
 from django_ojs.states import LIVE, State
 
 ARGS = [{"user_id": 42, "at": "now"}, "x", {"user_id": 43, "zone": 1}]

@@ -15,7 +15,7 @@ from django_ojs.management.shell import IN_PART, Progress, ShellCommand, positiv
 from django_ojs.messages import jobs
 from django_ojs.models import BulkAction, Lease
 from django_ojs.operations import audit, bulkactions
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules.durations import format_instant
 
 _HEADINGS = ("ID", "ACT", "STATE", "DONE", "OF", "REFUSED", "WHO", "ASKED FOR")
 _RUNNING = BulkAction.State.RUNNING

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import envelope, jsontext
+from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.management.commands.ojs_jobs import last_error
 from django_ojs.management.operating import Deed, Operator
@@ -16,8 +16,8 @@ from django_ojs.messages import jobs
 from django_ojs.operations import audit, replay
 from django_ojs.operations.bulk import DEAD_LETTERS
 from django_ojs.operations.verbs import check_override
-from django_ojs.policies import redaction, replayrules
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import envelope, redaction, replayrules
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
 _COLUMNS = ("id", "type", "queue", "state", "attempt", "finished_at", "errors")

@@ -8,15 +8,15 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.text import Truncator
 
-from django_ojs import envelope, jsontext, states
+from django_ojs import jsontext, states
 from django_ojs.errors import NotFound
 from django_ojs.management.operating import Deed, Operator
 from django_ojs.management.shell import table
 from django_ojs.models.job import JobRow
 from django_ojs.operations.bulk import JOBS
 from django_ojs.operations.info import info
-from django_ojs.policies import redaction
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import envelope, redaction
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
 _COLUMNS = ("id", "type", "queue", "state", "attempt", "max_attempts", "uncounted", "enqueued_at", "created_at",

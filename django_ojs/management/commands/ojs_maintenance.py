@@ -16,9 +16,9 @@ from django_ojs.management.shell import ShellCommand
 from django_ojs.messages import jobs
 from django_ojs.models import Maintenance
 from django_ojs.operations import audit
-from django_ojs.policies import durations
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance
+from django_ojs.rules import durations
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.statistics.counters import count_all
 

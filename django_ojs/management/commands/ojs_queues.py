@@ -14,9 +14,9 @@ from django_ojs.management.shell import ShellCommand, member, table
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.operations import audit
-from django_ojs.policies import queueconfig
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import MAX_REASON, pause, resume
+from django_ojs.rules import queueconfig
 from django_ojs.states import State
 from django_ojs.statistics.counters import Counts, count_all
 

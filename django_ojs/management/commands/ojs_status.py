@@ -19,8 +19,8 @@ from django_ojs.management.shell import IN_PART, ShellCommand, duration, positiv
 from django_ojs.messages import jobs_wait
 from django_ojs.models import Queue, Worker
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance
+from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.outage import ERRORS
 from django_ojs.states import State
 from django_ojs.statistics.counters import count_all, totals

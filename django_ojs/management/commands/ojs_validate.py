@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_ojs import jsontext
-from django_ojs.policies.problems import Problem, validate, validate_sequence
+from django_ojs.rules.problems import Problem, validate, validate_sequence
 
 
 class Command(BaseCommand):

@@ -17,8 +17,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_ojs.conf import grace_from_environment, ojs_settings
 from django_ojs.database import database
 from django_ojs.management.shell import positive, refuse_unmigrated
-from django_ojs.policies import names
 from django_ojs.registry import registry
+from django_ojs.rules import names
 from django_ojs.scheduler.outage import ERRORS
 from django_ojs.worker import processinfo, reload
 from django_ojs.worker.connections import leave_pools

@@ -14,8 +14,8 @@ from django_ojs.errors import NotFound
 from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import Worker
 from django_ojs.operations import audit
-from django_ojs.policies.durations import format_instant
 from django_ojs.queues import maintenance
+from django_ojs.rules.durations import format_instant
 from django_ojs.workers.directory import is_stale, state_of, with_held
 from django_ojs.workers.registration import direct
 

@@ -18,13 +18,13 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.events.filters import Filter
 from django_ojs.events.places import Place
-from django_ojs.policies.durations import format_instant
 from django_ojs.realtime import shutdown
 from django_ojs.realtime.hub import Hub
 from django_ojs.realtime.reading import Entry
 from django_ojs.realtime.slots import Slot
 from django_ojs.realtime.sse import frames
 from django_ojs.realtime.streams import Item, Stream
+from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.outage import ERRORS
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from django_ojs.http import results, shown
 from django_ojs.jobs import progress
 from django_ojs.models.job import JobRow
 from django_ojs.operations.info import info
-from django_ojs.policies.durations import format_instant
 from django_ojs.realtime.reading import Entry
 from django_ojs.realtime.sse import frames
 from django_ojs.realtime.sse.response import Beginning, in_thread
+from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import summary
 
 #: The events after which a job changes no more. `job.failed` may show a terminal state, but is not the last one.

@@ -18,8 +18,8 @@ from croniter import croniter
 from croniter.croniter import CroniterBadDateError, CroniterError
 
 from django_ojs.messages import phrase
-from django_ojs.policies import cronfields, durations, zones
-from django_ojs.policies.cronfields import InvalidExpression
+from django_ojs.rules import cronfields, durations, zones
+from django_ojs.rules.cronfields import InvalidExpression
 
 UTC = dt.UTC
 #: Nothing fires more often, whatever `@every` says.

@@ -11,8 +11,8 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations
-from django_ojs.policies.faults import fault as envelope_fault
+from django_ojs.rules import durations
+from django_ojs.rules.faults import fault as envelope_fault
 
 MAX_KEY_LENGTH = 255
 MAX_NUMBER = 1_000_000_000

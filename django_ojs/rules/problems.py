@@ -14,8 +14,8 @@ from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
-from django_ojs.policies import attributes, durations, errorobjects, limits, ratelimit, retry, timeouts, unique
-from django_ojs.policies.source import Found, Source
+from django_ojs.rules import attributes, durations, errorobjects, limits, ratelimit, retry, timeouts, unique
+from django_ojs.rules.source import Found, Source
 from django_ojs.states import State, Verb
 
 #: What a complete envelope has beside `type` and `args`, which every document needs (L0-ENV-001).

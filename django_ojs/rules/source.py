@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from django_ojs.policies.faults import fault
+from django_ojs.rules.faults import fault
 
 #: Attributes of which the document's own value means nothing to us (binding 3.1): dropped without a word.
 SYSTEM = frozenset(

@@ -6,9 +6,9 @@ from typing import Any
 
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations
-from django_ojs.policies.faults import fault
-from django_ojs.policies.source import OTHER_TIMEOUTS, Found, Source
+from django_ojs.rules import durations
+from django_ojs.rules.faults import fault
+from django_ojs.rules.source import OTHER_TIMEOUTS, Found, Source
 
 
 def execution(source: Source, extra: dict[str, Any]) -> int | None:

@@ -10,9 +10,9 @@ from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations, ratelimit, retry
-from django_ojs.policies.faults import member_fault as fault
-from django_ojs.policies.readers import flag, integer, queue_name
+from django_ojs.rules import durations, ratelimit, retry
+from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.readers import flag, integer, queue_name
 
 Reader = Callable[[Any, str], Any]
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, Unsupported
 from django_ojs.jsontext import ExactNumber
-from django_ojs.policies.faults import shorten
+from django_ojs.rules.faults import shorten
 
 MAX_PROBLEMS = 20
 _DRAFTS = {

@@ -2,8 +2,8 @@
 
 `parse` reads every attribute at the top level and inside `options` (binding 3.1 to 3.3) and keeps what the
 client wrote in `JobSpec.extra`; `render` puts that back around the server's own attributes (3.4, 3.5). Each
-attribute has its reader in `policies/attributes.py` or `policies/timeouts.py`, the sizes are in
-`policies/limits.py`. No database here.
+attribute has its reader in `rules/attributes.py` or `rules/timeouts.py`, the sizes are in
+`rules/limits.py`. No database here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import Settings, ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.messages import phrase
-from django_ojs.policies import attributes, limits, members, results, timeouts
-from django_ojs.policies import attributes as codecs
-from django_ojs.policies.attributes import SPECVERSION
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import fault
-from django_ojs.policies.ids import new_id
-from django_ojs.policies.problems import Problem, validate
-from django_ojs.policies.ratelimit import RatePolicy
-from django_ojs.policies.source import Source
-from django_ojs.policies.unique import UniquePolicy
+from django_ojs.rules import attributes, limits, members, results, timeouts
+from django_ojs.rules import attributes as codecs
+from django_ojs.rules.attributes import SPECVERSION
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import fault
+from django_ojs.rules.ids import new_id
+from django_ojs.rules.problems import Problem, validate
+from django_ojs.rules.ratelimit import RatePolicy
+from django_ojs.rules.source import Source
+from django_ojs.rules.unique import UniquePolicy
 from django_ojs.states import State
 
 __all__ = ["SPECVERSION", "JobSpec", "Problem", "new_id", "parse", "render", "trace_id_in", "trace_id_of", "validate"]

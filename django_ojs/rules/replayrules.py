@@ -15,9 +15,9 @@ from typing import Any
 
 from django_ojs.errors import InvalidRequest
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations, names
-from django_ojs.policies.faults import member_fault as fault
-from django_ojs.policies.readers import flag, integer, queue_name
+from django_ojs.rules import durations, names
+from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.readers import flag, integer, queue_name
 
 MAX_DELAY_MS = 365 * 86_400_000
 MAX_REPLAYS = 1000

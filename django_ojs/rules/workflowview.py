@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django_ojs import jsontext
-from django_ojs.policies import workflowgraph as rules
-from django_ojs.policies.durations import format_instant
+from django_ojs.rules import workflowgraph as rules
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
 if TYPE_CHECKING:

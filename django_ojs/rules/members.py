@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from django_ojs.policies import ratelimit, retry, unique
-from django_ojs.policies.source import OPTIONS, SYSTEM, TOP_LEVEL
+from django_ojs.rules import ratelimit, retry, unique
+from django_ojs.rules.source import OPTIONS, SYSTEM, TOP_LEVEL
 
 CODE = "unknown_member"
 

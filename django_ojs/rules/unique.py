@@ -13,9 +13,9 @@ from typing import Any
 from django_ojs import states
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations
-from django_ojs.policies.canonical import canonical
-from django_ojs.policies.faults import member_fault, shorten
+from django_ojs.rules import durations
+from django_ojs.rules.canonical import canonical
+from django_ojs.rules.faults import member_fault, shorten
 from django_ojs.states import State
 
 #: What `keys` may hold. `version` is no dimension of `key`: arguments are often called so.

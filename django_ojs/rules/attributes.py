@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations, names, priority, ratelimit, retry
-from django_ojs.policies import unique as unique_policies
-from django_ojs.policies.faults import fault
-from django_ojs.policies.ids import new_id
-from django_ojs.policies.source import Found, Source
+from django_ojs.rules import durations, names, priority, ratelimit, retry
+from django_ojs.rules import unique as unique_policies
+from django_ojs.rules.faults import fault
+from django_ojs.rules.ids import new_id
+from django_ojs.rules.source import Found, Source
 
 SPECVERSION = "1.0.0-rc.1"
 DEFAULT_QUEUE = "default"

@@ -7,8 +7,8 @@ from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import names
-from django_ojs.policies.faults import member_fault as fault
+from django_ojs.rules import names
+from django_ojs.rules.faults import member_fault as fault
 
 
 def queue_name(value: Any, path: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import MetadataTooLarge, PayloadTooLarge
 from django_ojs.messages import phrase
-from django_ojs.policies.faults import fault, shorten
+from django_ojs.rules.faults import fault, shorten
 
 MAX_DEPTH = 32  #: nested arrays and objects, the envelope itself included
 MAX_MEMBERS = 10_000  #: keys and values below the attributes

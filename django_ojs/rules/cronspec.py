@@ -13,15 +13,14 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from django_ojs import envelope
 from django_ojs.errors import InvalidPayload, InvalidRequest
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import cron, zones
-from django_ojs.policies.cronfields import InvalidExpression
-from django_ojs.policies.durations import format_instant
-from django_ojs.policies.faults import member_fault as fault
-from django_ojs.policies.overlap import OverlapPolicy
-from django_ojs.policies.source import SYSTEM, TOP_LEVEL
+from django_ojs.rules import cron, envelope, zones
+from django_ojs.rules.cronfields import InvalidExpression
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.overlap import OverlapPolicy
+from django_ojs.rules.source import SYSTEM, TOP_LEVEL
 
 if TYPE_CHECKING:
     from django_ojs.models import CronSchedule

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from django_ojs import envelope
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, OJSError, Unsupported
-from django_ojs.policies.faults import shorten
-from django_ojs.policies.faults import workflow_fault as fault
-from django_ojs.policies.source import OTHER_TIMEOUTS
-from django_ojs.policies.workflowgraph import CALLBACKS, ROOT, Graph, Node
+from django_ojs.rules import envelope
+from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import workflow_fault as fault
+from django_ojs.rules.source import OTHER_TIMEOUTS
+from django_ojs.rules.workflowgraph import CALLBACKS, ROOT, Graph, Node
 
 KINDS = ("chain", "group", "batch")
 MAX_DEPTH = 10  #: nested workflows, the outermost included

@@ -11,8 +11,8 @@ from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.messages import phrase, reason
-from django_ojs.policies import durations
-from django_ojs.policies.faults import fault, retry_fault
+from django_ojs.rules import durations
+from django_ojs.rules.faults import fault, retry_fault
 
 MAX_ATTEMPTS = 2_147_483_647  #: the largest `max_attempts`: what every database's integer column holds
 

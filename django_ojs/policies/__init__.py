@@ -1,1 +1,0 @@
-"""The rules of the protocol as pure functions: wire form to values and back, no database."""
