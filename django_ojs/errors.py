@@ -90,30 +90,6 @@ class InvalidPayload(OJSError):
     kind = "validation_error"
     hint = "Correct the field named in details and send the request again."
 
-    @classmethod
-    def field(
-        cls,
-        path: str,
-        message: str,
-        *,
-        expected: str = "",
-        received: Any = None,
-        validation: str = "",
-        canonical: str = "",
-        index: int | None = None,
-    ) -> InvalidPayload:
-        """One faulty field. `path` is dotted (`retry.max_attempts`), `received` a short JSON-able value."""
-        details: dict[str, Any] = {
-            "field": path,
-            "expected": expected,
-            "received": received,
-            "validation": validation,
-            "validation_errors": [{"path": path, "message": str(message)}],
-        }
-        if index is not None:
-            details["index"] = index
-        return cls(message, details=details, canonical=canonical)
-
 
 class InvalidRetryPolicy(InvalidPayload):
     """A retry policy with an impossible value (422)."""

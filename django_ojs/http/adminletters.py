@@ -30,7 +30,7 @@ from django_ojs.operations.search import FEW
 from django_ojs.operations.verbs import delete_one, is_dead_letter, not_revived, retry_one
 from django_ojs.rules import replayrules
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import member_fault
+from django_ojs.rules.faults import fault
 from django_ojs.rules.replayrules import Rule
 from django_ojs.statistics import failures
 
@@ -140,7 +140,7 @@ class ReplayRuleDetail(ReplayRuleView):
     def put(self, request: Request, name: str) -> Response:
         body = self.payload()
         if body.get("name", name) != name:
-            raise member_fault("name", "must be the name in the path, or absent", body["name"])
+            raise fault("name", "must be the name in the path, or absent", body["name"])
         rule = replayrules.parse({**body, "name": name})
         self.check(rule)
         with contextlib.suppress(NotFound):

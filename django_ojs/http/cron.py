@@ -33,7 +33,7 @@ from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.rules import cronspec, members
 from django_ojs.rules.cronspec import CronSpec
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import member_fault, shorten
+from django_ojs.rules.faults import fault, shorten
 
 
 class ScheduleFilter(FilterSet):  # type: ignore[misc]
@@ -114,7 +114,7 @@ class CronViewSet(OJSViewSet):
         """Make or change a schedule."""
         body = self.payload()
         if body.get("name", name) != name:
-            raise member_fault("name", "must be the name in the path, or absent", body["name"])
+            raise fault("name", "must be the name in the path, or absent", body["name"])
         return self._register({**body, "name": name}, iri_to_uri(request.path))
 
     @audited("cron.update")

@@ -25,7 +25,7 @@ from django_ojs.queues import defaults
 from django_ojs.queues.configuration import flag_limited
 from django_ojs.rules import durations, names, ratelimit
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.faults import fault
 from django_ojs.rules.ratelimit import RatePolicy
 
 _NOTED_SECONDS = 5.0

@@ -35,7 +35,7 @@ from django_ojs.rules import priority as priorities
 from django_ojs.rules import retry as retry_policy
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.envelope import JobSpec
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import job_fault
 from django_ojs.states import State, Verb
 from django_ojs.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
@@ -433,7 +433,7 @@ def prioritise(job_id: uuid.UUID, value: Any, *, by: str = "", using: str | None
     try:
         number = priorities.parse(value, ojs_settings.PRIORITY_LEVELS)
     except ValueError as error:
-        raise fault("priority", reason_of(error), value) from error
+        raise job_fault("priority", reason_of(error), value) from error
     with atomic(using=using):
         store = sql.store(using)
         rows = store.lock([job_id])

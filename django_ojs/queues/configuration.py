@@ -24,7 +24,7 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import defaults as queues
 from django_ojs.rules import names, queueconfig, ratelimit
-from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.faults import fault
 from django_ojs.waking import wake_workers
 
 #: Milliseconds in a column, seconds in the document.

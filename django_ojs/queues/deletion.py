@@ -24,7 +24,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.operations import audit
 from django_ojs.operations.audit import Act
 from django_ojs.queues import defaults
-from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
 from django_ojs.waking import wake_workers
 from django_ojs.workflows import advance

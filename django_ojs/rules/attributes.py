@@ -16,7 +16,7 @@ from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import durations, names, priority, ratelimit, retry
 from django_ojs.rules import unique as unique_policies
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import job_fault
 from django_ojs.rules.ids import new_id
 from django_ojs.rules.source import Found, Source
 
@@ -41,7 +41,7 @@ class Job(Protocol):
 def check_specversion(source: Source) -> None:
     value, path = source.top("specversion")
     if value is not None and not (isinstance(value, str) and value in _SPECVERSIONS):
-        raise fault(
+        raise job_fault(
             path, phrase("must be %(specversion)s (1.0 and 1.0.0 are read alike)", specversion=SPECVERSION), value
         )
 
@@ -53,7 +53,7 @@ def job_id(source: Source) -> uuid.UUID:
         return new_id()
     if not names.is_job_id(value):
         example = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
-        raise fault(
+        raise job_fault(
             path,
             phrase("must be a UUIDv7 in lowercase such as %(example)s; leave it out to get one", example=example),
             value,
@@ -66,7 +66,7 @@ def job_type(source: Source, extra: dict[str, Any], hyphens: bool) -> str:
     value, path = source.top("type")
     if value is None:
         message = phrase("must name the job type, such as email.send")
-        raise fault(path, message, canonical="INVALID_JOB_TYPE", validation="required")
+        raise job_fault(path, message, canonical="INVALID_JOB_TYPE", validation="required")
     name = value
     if isinstance(value, str) and "@" in value and (found := _VERSION_SUFFIX.fullmatch(value)):
         name = found[1]
@@ -74,9 +74,9 @@ def job_type(source: Source, extra: dict[str, Any], hyphens: bool) -> str:
     try:
         return names.check_type(name, hyphens)
     except names.NameTooLong as error:
-        raise fault(path, reason(error), value, canonical="JOB_TYPE_TOO_LONG") from error
+        raise job_fault(path, reason(error), value, canonical="JOB_TYPE_TOO_LONG") from error
     except ValueError as error:
-        raise fault(path, reason(error), value, canonical="INVALID_JOB_TYPE") from error
+        raise job_fault(path, reason(error), value, canonical="INVALID_JOB_TYPE") from error
 
 
 def version(source: Source, extra: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def version(source: Source, extra: dict[str, Any]) -> None:
     if value is None:
         return
     if not (value if isinstance(value, str) else is_integer(value)):
-        raise fault(path, phrase('must be an integer or a string such as "2.0"'), value)
+        raise job_fault(path, phrase('must be an integer or a string such as "2.0"'), value)
     extra["version"] = value
 
 
@@ -95,9 +95,9 @@ def queue(source: Source) -> str:
     try:
         return names.check_queue(value)
     except names.NameTooLong as error:
-        raise fault(path, reason(error), value, canonical="QUEUE_NAME_TOO_LONG") from error
+        raise job_fault(path, reason(error), value, canonical="QUEUE_NAME_TOO_LONG") from error
     except ValueError as error:
-        raise fault(path, reason(error), value, canonical="INVALID_QUEUE") from error
+        raise job_fault(path, reason(error), value, canonical="INVALID_QUEUE") from error
 
 
 def args(source: Source) -> list[Any]:
@@ -106,7 +106,7 @@ def args(source: Source) -> list[Any]:
         return value
     validation = "required" if value is None else "invalid"
     message = phrase("must be an array of JSON values, such as []")
-    raise fault(path, message, value, canonical="INVALID_ARGS", validation=validation)
+    raise job_fault(path, message, value, canonical="INVALID_ARGS", validation=validation)
 
 
 def meta(source: Source) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def meta(source: Source) -> dict[str, Any]:
         if value is None:
             continue
         if not isinstance(value, dict):
-            raise fault(path, phrase("must be an object"), value, canonical="INVALID_METADATA")
+            raise job_fault(path, phrase("must be an object"), value, canonical="INVALID_METADATA")
         merged = {**merged, **value} if merged else value
     return merged
 
@@ -130,14 +130,14 @@ def job_priority(source: Source, levels: Mapping[str, int]) -> int:
     try:
         return priority.parse(value, levels)
     except ValueError as error:
-        raise fault(path, reason(error), value) from error
+        raise job_fault(path, reason(error), value) from error
 
 
 def pending(source: Source) -> bool:
     value, path = source.find("pending")
     if value is None or isinstance(value, bool):
         return bool(value)
-    raise fault(path, phrase("must be true or false"), value)
+    raise job_fault(path, phrase("must be true or false"), value)
 
 
 def scheduled_at(source: Source, extra: dict[str, Any], now: dt.datetime) -> dt.datetime | None:
@@ -164,7 +164,7 @@ def unique(source: Source, extra: dict[str, Any]) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), value)
+        raise job_fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), value)
     extra["unique"] = value
     return value
 
@@ -187,7 +187,9 @@ def result_ttl(source: Source, extra: dict[str, Any]) -> int | None:
     if value is None:
         return None
     if not is_integer(value) or not -1 <= value <= MAX_RESULT_TTL:
-        raise fault(path, phrase("must be an integer of seconds, 0 to keep nothing or -1 to keep it for ever"), value)
+        raise job_fault(
+            path, phrase("must be an integer of seconds, 0 to keep nothing or -1 to keep it for ever"), value
+        )
     extra["result_ttl"] = value
     return int(value)
 
@@ -197,7 +199,7 @@ def schema(source: Source, extra: dict[str, Any]) -> None:
     if value is None:
         return
     if not names.is_schema_uri(value):
-        raise fault(path, phrase("must be a URI such as urn:ojs:schema:email.send:v1"), value)
+        raise job_fault(path, phrase("must be a URI such as urn:ojs:schema:email.send:v1"), value)
     extra["schema"] = value
 
 
@@ -206,7 +208,7 @@ def tags(source: Source, extra: dict[str, Any]) -> None:
     if value is None:
         return
     if not (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
-        raise fault(path, phrase("must be an array of strings"), value)
+        raise job_fault(path, phrase("must be an array of strings"), value)
     extra["tags"] = value
 
 
@@ -227,7 +229,7 @@ def _instant(found: tuple[Any, str], name: str, extra: dict[str, Any], now: dt.d
         relative = durations.resolve_relative(value, now) if path != name and isinstance(value, str) else None
         instant = durations.parse_instant(value) if relative is None else relative
     except ValueError as error:
-        raise fault(path, reason(error), value) from error
+        raise job_fault(path, reason(error), value) from error
     extra[name] = value if relative is None else durations.format_instant(relative)
     return instant
 

@@ -18,7 +18,7 @@ from django_ojs.messages import phrase, reason
 from django_ojs.rules import cron, envelope, zones
 from django_ojs.rules.cronfields import InvalidExpression
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.faults import fault
 from django_ojs.rules.overlap import OverlapPolicy
 from django_ojs.rules.source import SYSTEM, TOP_LEVEL
 

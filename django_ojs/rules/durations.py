@@ -39,6 +39,14 @@ def parse_duration_ms(value: object) -> int:
     raise ValueError(phrase("must be a duration: ISO 8601 such as PT30S or P1D, or short such as 30s, 500ms or 1h30m"))
 
 
+def parse_length_ms(value: object) -> int:
+    """Milliseconds of a duration that is longer than zero. ValueError for everything else."""
+    ms = parse_duration_ms(value)
+    if ms == 0:
+        raise ValueError(phrase("must be longer than zero"))
+    return ms
+
+
 def _total(parts: Iterable[tuple[str, int]]) -> int:
     total = sum((Decimal(number) * ms for number, ms in parts), Decimal(0))
     return min(int(total.to_integral_value(ROUND_CEILING)), MAX_MS)

@@ -23,7 +23,7 @@ from django_ojs.rules import attributes, limits, members, results, timeouts
 from django_ojs.rules import attributes as codecs
 from django_ojs.rules.attributes import SPECVERSION
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import job_fault
 from django_ojs.rules.ids import new_id
 from django_ojs.rules.problems import Problem, validate
 from django_ojs.rules.ratelimit import RatePolicy
@@ -83,7 +83,7 @@ def parse(
     """
     try:
         if not isinstance(document, dict):
-            raise fault("job", phrase("must be a JSON object with at least type and args"), document)
+            raise job_fault("job", phrase("must be a JSON object with at least type and args"), document)
         return _parse(document, now, settings)
     except OJSError as error:
         if index is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.faults import fault
 
 MAX_FRAMES = 50
 MAX_CHARACTERS = 10_000

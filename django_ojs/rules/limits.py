@@ -7,7 +7,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.errors import MetadataTooLarge, PayloadTooLarge
 from django_ojs.messages import phrase
-from django_ojs.rules.faults import fault, shorten
+from django_ojs.rules.faults import job_fault, shorten
 
 MAX_DEPTH = 32  #: nested arrays and objects, the envelope itself included
 MAX_MEMBERS = 10_000  #: keys and values below the attributes
@@ -25,7 +25,9 @@ def to_text(value: Any, path: str, canonical: str = "") -> str:
     try:
         return jsontext.dumps(value)
     except (TypeError, ValueError) as error:
-        raise fault(path, phrase("must hold JSON values only (%(error)s)", error=error), canonical=canonical) from error
+        raise job_fault(
+            path, phrase("must hold JSON values only (%(error)s)", error=error), canonical=canonical
+        ) from error
 
 
 def byte_length(text: str) -> int:
@@ -75,7 +77,7 @@ def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
         return
     for name, value in attributes.items():
         if jsontext.is_deeper(value, MAX_DEPTH - 1):
-            raise fault(
+            raise job_fault(
                 shorten(name),
                 phrase("must not nest deeper than %(most)s levels, the envelope included", most=MAX_DEPTH),
             )
@@ -89,7 +91,7 @@ def _check_members(attributes: dict[str, Any]) -> None:
         while level:
             total += sum(_members(node, name) for node in level)
             if total > MAX_MEMBERS:
-                raise fault(
+                raise job_fault(
                     shorten(name),
                     phrase("must not take the envelope beyond %(most)s keys and values", most=MAX_MEMBERS),
                 )
@@ -103,10 +105,14 @@ def _members(node: Any, name: str) -> int:
         return 2 * len(node)
     if isinstance(node, list | tuple):
         if len(node) > MAX_ARRAY:
-            raise fault(shorten(name), phrase("must not hold an array of more than %(most)s elements", most=MAX_ARRAY))
+            raise job_fault(
+                shorten(name), phrase("must not hold an array of more than %(most)s elements", most=MAX_ARRAY)
+            )
         return len(node)
     if isinstance(node, str) and len(node) > MAX_STRING:
-        raise fault(shorten(name), phrase("must not hold a string of more than %(most)s characters", most=MAX_STRING))
+        raise job_fault(
+            shorten(name), phrase("must not hold a string of more than %(most)s characters", most=MAX_STRING)
+        )
     return 0
 
 

@@ -11,8 +11,7 @@ from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import durations, ratelimit, retry
-from django_ojs.rules.faults import member_fault as fault
-from django_ojs.rules.readers import flag, integer, queue_name
+from django_ojs.rules.faults import checked, fault, flag, integer, queue_name
 
 Reader = Callable[[Any, str], Any]
 
@@ -114,10 +113,7 @@ def _seconds(value: Any, path: str) -> float:
     """A duration, or a whole number of seconds."""
     if jsontext.is_integer(value) and 0 <= value <= 100 * 365 * 86_400:
         return float(value)
-    try:
-        return durations.parse_duration_ms(value) / 1000
-    except ValueError as error:
-        raise fault(path, reason(error), value) from error
+    return checked(durations.parse_duration_ms, value, path) / 1000
 
 
 def _share(value: Any, path: str) -> float:

@@ -10,9 +10,10 @@ from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
-from django_ojs.messages import phrase, reason
+from django_ojs.messages import phrase
 from django_ojs.rules import durations
-from django_ojs.rules.faults import fault as envelope_fault
+from django_ojs.rules.faults import checked
+from django_ojs.rules.faults import job_fault as envelope_fault
 
 MAX_KEY_LENGTH = 255
 MAX_NUMBER = 1_000_000_000
@@ -149,13 +150,7 @@ def _period(given: dict[str, Any], path: str, fault: Fault) -> int:
     period = given.get("period")
     if isinstance(period, str) and period in _WORDS:
         return _WORDS[period]
-    try:
-        ms = durations.parse_duration_ms(period)
-    except ValueError as error:
-        raise fault(f"{path}.period", reason(error), period) from error
-    if ms == 0:
-        raise fault(f"{path}.period", phrase("must be longer than zero"), period)
-    return ms
+    return checked(durations.parse_length_ms, period, f"{path}.period", fault)
 
 
 def _per_second(value: object, path: str, fault: Fault) -> Window:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.messages import phrase, reason
+from django_ojs.messages import phrase
 from django_ojs.rules import durations, names
-from django_ojs.rules.faults import member_fault as fault
-from django_ojs.rules.readers import flag, integer, queue_name
+from django_ojs.rules.faults import checked, fault, flag, integer, queue_name
 
 MAX_DELAY_MS = 365 * 86_400_000
 MAX_REPLAYS = 1000
@@ -136,10 +135,7 @@ def _pattern(value: Any, path: str) -> str:
 
 
 def _instant(value: Any, path: str) -> str:
-    try:
-        durations.parse_instant(value)
-    except ValueError as error:
-        raise fault(path, reason(error), value) from error
+    checked(durations.parse_instant, value, path)
     return str(value)
 
 
@@ -161,10 +157,7 @@ def _filter(value: Any) -> dict[str, str]:
 
 
 def _delay(value: Any, path: str) -> int:
-    try:
-        found = durations.parse_duration_ms(value)
-    except ValueError as error:
-        raise fault(path, reason(error), value) from error
+    found = checked(durations.parse_duration_ms, value, path)
     if found > MAX_DELAY_MS:
         raise fault(path, phrase("must be at most %(days)s days", days=MAX_DELAY_MS // 86_400_000), value)
     return found

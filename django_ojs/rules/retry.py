@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from django_ojs import jsontext
-from django_ojs.messages import phrase, reason
+from django_ojs.messages import phrase
 from django_ojs.rules import durations
-from django_ojs.rules.faults import fault, retry_fault
+from django_ojs.rules.faults import checked, job_fault, retry_fault
 
 MAX_ATTEMPTS = 2_147_483_647  #: the largest `max_attempts`: what every database's integer column holds
 
@@ -58,13 +58,13 @@ def parse(given: object, path: str = "retry") -> dict[str, Any]:
     Raises InvalidPayload (400) where `given` is not an object, InvalidRetryPolicy (422) for a bad value.
     """
     if not isinstance(given, dict):
-        raise fault(path, phrase('must be an object such as {"max_attempts": 5}'), given)
+        raise job_fault(path, phrase('must be an object such as {"max_attempts": 5}'), given)
     parsed: dict[str, Any] = {}
     for name, spellings in _SPELLINGS.items():
         for key, read in spellings:
             value = given.get(key)
             if value is not None:
-                parsed[name] = _read(read, value, f"{path}.{key}")
+                parsed[name] = checked(read, value, f"{path}.{key}", retry_fault)
                 break
     _check_order(parsed, path)
     return parsed
@@ -177,24 +177,10 @@ def _check_order(layer: Mapping[str, Any], path: str) -> None:
         raise retry_fault(f"{path}.max_interval", message, durations.format_iso(largest))
 
 
-def _read(read: Callable[[Any], Any], value: object, path: str) -> Any:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise retry_fault(path, reason(error), value) from error
-
-
 def _attempts(value: object) -> int:
     if jsontext.is_integer(value) and 0 <= value <= MAX_ATTEMPTS:
         return int(value)
     raise ValueError(phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=0, maximum=MAX_ATTEMPTS))
-
-
-def _interval(value: object) -> int:
-    ms = durations.parse_duration_ms(value)
-    if ms == 0:
-        raise ValueError(phrase("must be longer than zero"))
-    return ms
 
 
 def _interval_ms(value: object) -> int:
@@ -241,12 +227,12 @@ _strategy = _one_of(_STRATEGIES)
 _SPELLINGS: dict[str, tuple[tuple[str, Callable[[Any], Any]], ...]] = {
     "max_attempts": (("max_attempts", _attempts),),
     "initial_ms": (
-        ("initial_interval", _interval),
+        ("initial_interval", durations.parse_length_ms),
         ("initial_interval_ms", _interval_ms),
         ("initial_delay_ms", _interval_ms),
     ),
     "coefficient": (("backoff_coefficient", _coefficient), ("backoff_multiplier", _coefficient)),
-    "max_ms": (("max_interval", _interval), ("max_interval_ms", _interval_ms)),
+    "max_ms": (("max_interval", durations.parse_length_ms), ("max_interval_ms", _interval_ms)),
     "jitter": (("jitter", _boolean),),
     "non_retryable": (("non_retryable_errors", _strings),),
     "on_exhaustion": (("on_exhaustion", _one_of({"discard": "discard", "dead_letter": "dead_letter"})),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import job_fault
 
 #: Attributes of which the document's own value means nothing to us (binding 3.1): dropped without a word.
 SYSTEM = frozenset(
@@ -46,7 +46,7 @@ class Source:
     def __init__(self, document: dict[str, Any]) -> None:
         options = document.get("options")
         if options is not None and not isinstance(options, dict):
-            raise fault("options", "must be an object", options)
+            raise job_fault("options", "must be an object", options)
         self.document = document
         self.options: dict[str, Any] = options or {}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django_ojs.jsontext import is_integer
-from django_ojs.messages import phrase, reason
+from django_ojs.messages import phrase
 from django_ojs.rules import durations
-from django_ojs.rules.faults import fault
+from django_ojs.rules.faults import checked, job_fault
 from django_ojs.rules.source import OTHER_TIMEOUTS, Found, Source
 
 
@@ -51,7 +51,7 @@ def others(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> dic
             continue
         ms = _milliseconds(found, least=0 if name == "grace_period" else 1)
         if name == "total_timeout" and timeout_ms is not None and ms < timeout_ms:
-            raise fault(
+            raise job_fault(
                 found.path,
                 phrase("must not be shorter than the execution timeout (%(timeout_ms)s ms)", timeout_ms=timeout_ms),
                 found.value,
@@ -65,20 +65,12 @@ def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:
     value, path = found
     in_ms = path.endswith("_ms")
     if or_duration and not in_ms and isinstance(value, str):
-        return _duration(value, path)
+        return checked(durations.parse_length_ms, value, path, job_fault)
     factor, unit = (1, "milliseconds") if in_ms else (1_000, "seconds")
     if not is_integer(value) or value < least:
-        raise fault(path, phrase("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value)
+        raise job_fault(
+            path, phrase("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value
+        )
     if value > (most := durations.MAX_MS // factor):
-        raise fault(path, phrase("must be an integer of %(unit)s, at most %(most)s", unit=unit, most=most), value)
+        raise job_fault(path, phrase("must be an integer of %(unit)s, at most %(most)s", unit=unit, most=most), value)
     return int(value) * factor
-
-
-def _duration(value: str, path: str) -> int:
-    try:
-        ms = durations.parse_duration_ms(value)
-    except ValueError as error:
-        raise fault(path, reason(error), value) from error
-    if ms == 0:
-        raise fault(path, phrase("must be longer than zero"), value)
-    return ms

@@ -12,10 +12,10 @@ from typing import Any
 
 from django_ojs import states
 from django_ojs.jsontext import is_integer
-from django_ojs.messages import phrase, reason
+from django_ojs.messages import phrase
 from django_ojs.rules import durations
 from django_ojs.rules.canonical import canonical
-from django_ojs.rules.faults import member_fault, shorten
+from django_ojs.rules.faults import checked, fault, shorten
 from django_ojs.states import State
 
 #: What `keys` may hold. `version` is no dimension of `key`: arguments are often called so.
@@ -27,7 +27,7 @@ _IN_KEY = frozenset({"type", "queue", "args", "meta"})
 DEFAULT_STATES = states.LIVE
 
 #: The 400 of a malformed policy.
-fault = functools.partial(member_fault, validation="unique_policy")
+_fault = functools.partial(fault, validation="unique_policy")
 
 
 class Strategy(StrEnum):
@@ -72,17 +72,17 @@ def parse(given: object, path: str = "unique") -> UniquePolicy:
     Raises InvalidRequest (400, jobs 2.1) with the path of the member at fault.
     """
     if not isinstance(given, dict):
-        raise fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), given)
+        raise _fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), given)
     dimensions, args_names = _dimensions(given, path)
     wanted = _names(given, "args_keys", path)
     if wanted and "args" not in dimensions:
-        raise fault(f"{path}.args_keys", phrase("needs args among the keys"), given["args_keys"])
+        raise _fault(f"{path}.args_keys", phrase("needs args among the keys"), given["args_keys"])
     meta_names = _names(given, "meta_keys", path) or ()
     if ("meta" in dimensions) != bool(meta_names):
         given_keys = given.get("meta_keys")
         if "meta" in dimensions:
-            raise fault(f"{path}.meta_keys", phrase("must name at least one key of meta"), given_keys)
-        raise fault(f"{path}.meta_keys", phrase("needs meta among the keys"), given_keys)
+            raise _fault(f"{path}.meta_keys", phrase("must name at least one key of meta"), given_keys)
+        raise _fault(f"{path}.meta_keys", phrase("needs meta among the keys"), given_keys)
     return UniquePolicy(
         dimensions=dimensions | {"type"},
         args_names=wanted or args_names,
@@ -119,7 +119,7 @@ def _dimensions(given: Mapping[str, Any], path: str) -> tuple[frozenset[str], tu
     if keys := _names(given, "keys", path):
         for name in keys:
             if name not in DIMENSIONS:
-                raise fault(f"{path}.keys", phrase("must be some of %(words)s", words=", ".join(DIMENSIONS)), name)
+                raise _fault(f"{path}.keys", phrase("must be some of %(words)s", words=", ".join(DIMENSIONS)), name)
         return frozenset(keys), None
     if given.get("keys") is None and (names := _names(given, "key", path)):
         if _IN_KEY.issuperset(names):
@@ -133,7 +133,7 @@ def _names(given: Mapping[str, Any], member: str, path: str) -> tuple[str, ...] 
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
-        raise fault(f"{path}.{member}", phrase("must be an array of non-empty strings"), value)
+        raise _fault(f"{path}.{member}", phrase("must be an array of non-empty strings"), value)
     return tuple(dict.fromkeys(value))
 
 
@@ -144,7 +144,7 @@ def _selected(policy: UniquePolicy, args: Sequence[Any], path: str) -> Any:
     found = {name: values[0] for name in policy.args_names if (values := _look_up(name, args))}
     if policy.strict and len(found) < len(policy.args_names):
         missing = next(name for name in policy.args_names if name not in found)
-        raise fault(
+        raise _fault(
             f"{path}.args_keys",
             phrase("must name what the arguments have; none has %(missing)s", missing=repr(shorten(missing))),
             missing,
@@ -169,20 +169,10 @@ def _period(given: Mapping[str, Any], path: str) -> int | None:
             continue
         if unit_ms:
             if not is_integer(value) or value < 1:
-                raise fault(f"{path}.{member}", phrase("must be a positive integer"), value)
+                raise _fault(f"{path}.{member}", phrase("must be a positive integer"), value)
             return min(int(value) * unit_ms, durations.MAX_MS)
-        return _duration(value, f"{path}.{member}")
+        return checked(durations.parse_length_ms, value, f"{path}.{member}", _fault)
     return None
-
-
-def _duration(value: Any, path: str) -> int:
-    try:
-        ms = durations.parse_duration_ms(value)
-    except ValueError as error:
-        raise fault(path, reason(error), value) from error
-    if ms == 0:
-        raise fault(path, phrase("must be longer than zero"), value)
-    return ms
 
 
 def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
@@ -191,7 +181,7 @@ def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
         return DEFAULT_STATES
     for name in names:
         if name not in set(State):
-            raise fault(f"{path}.states", phrase("must be some of %(words)s", words=", ".join(State)), name)
+            raise _fault(f"{path}.states", phrase("must be some of %(words)s", words=", ".join(State)), name)
     return frozenset(map(State, names))
 
 
@@ -200,6 +190,8 @@ def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
         value = given.get(member)
         if value is not None:
             if not isinstance(value, str) or value not in _STRATEGIES:
-                raise fault(f"{path}.{member}", phrase("must be one of %(words)s", words=", ".join(_STRATEGIES)), value)
+                raise _fault(
+                    f"{path}.{member}", phrase("must be one of %(words)s", words=", ".join(_STRATEGIES)), value
+                )
             return _STRATEGIES[value]
     return Strategy.REJECT

@@ -17,8 +17,7 @@ from typing import Any
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, OJSError, Unsupported
 from django_ojs.rules import envelope
-from django_ojs.rules.faults import shorten
-from django_ojs.rules.faults import workflow_fault as fault
+from django_ojs.rules.faults import shorten, workflow_fault
 from django_ojs.rules.source import OTHER_TIMEOUTS
 from django_ojs.rules.workflowgraph import CALLBACKS, ROOT, Graph, Node
 
@@ -58,7 +57,7 @@ class Plan:
 def parse(document: object, *, now: dt.datetime) -> Plan:
     """The plan of a request. Raises InvalidWorkflow (400), Unsupported (422) or PayloadTooLarge (413)."""
     if not isinstance(document, dict):
-        raise fault("$", "must be an object with steps or jobs")
+        raise workflow_fault("$", "must be an object with steps or jobs")
     builder = _Builder()
     kind = builder.build(document)
     plan = Plan(_own_id(document), _name(document), kind, Graph(tuple(builder.nodes), builder.free), builder.steps)
@@ -104,7 +103,7 @@ class _Builder:
     ) -> None:
         """The parts of a chain, group or batch."""
         if depth > MAX_DEPTH:
-            raise fault(path, f"must not nest deeper than {MAX_DEPTH} workflows", max_depth=MAX_DEPTH)
+            raise workflow_fault(path, f"must not nest deeper than {MAX_DEPTH} workflows", max_depth=MAX_DEPTH)
         key, items = _items(document, path)
         options = inherit(inherited, document, path)
         prefix = "" if scope == 0 else f"{self.steps[-1].id}."
@@ -132,7 +131,7 @@ class _Builder:
         self._jobs += 1
         if self._jobs > ojs_settings.MAX_BATCH_SIZE:
             limit = ojs_settings.MAX_BATCH_SIZE
-            raise fault("$", f"must not hold more than {limit} jobs", max_jobs=limit)
+            raise workflow_fault("$", f"must not hold more than {limit} jobs", max_jobs=limit)
         document = leaf(item, options, path)
         self.steps.append(Step(len(self.nodes), name, str(document.get("type")), path, document))
         self.nodes.append(node)
@@ -143,7 +142,7 @@ class _Builder:
         given = document.get("callbacks")
         if kind != "batch":
             if given:
-                raise fault(f"{path}.callbacks", "belong to a batch; give type batch")
+                raise workflow_fault(f"{path}.callbacks", "belong to a batch; give type batch")
             return
         for key, item in _checked_callbacks(given, path):
             node = Node("job", scope, CALLBACKS.index(key), tuple(members), key)
@@ -157,7 +156,9 @@ class _Builder:
         place = f"$.{key}"
         for index, item in enumerate(items):
             if is_nested(item):
-                raise fault(f"{place}[{index}]", "nests a workflow, which needs a workflow with a type around it")
+                raise workflow_fault(
+                    f"{place}[{index}]", "nests a workflow, which needs a workflow with a type around it"
+                )
         ids = step_ids(items, "step")
         needs = dependencies(items, ids, place, named=True)
         positions = {index: rank for rank, index in enumerate(sorted_by_needs(needs, ids, place), start=1)}
@@ -172,7 +173,7 @@ class _Builder:
         seen: set[str] = set()
         for step in self.steps:
             if step.id in seen:
-                raise fault(f"{step.path}.id", f"repeats the id {shorten(step.id)}")
+                raise workflow_fault(f"{step.path}.id", f"repeats the id {shorten(step.id)}")
             seen.add(step.id)
 
 
@@ -181,7 +182,7 @@ def _kind(document: dict[str, Any], path: str) -> str:
     if kind == "saga":
         raise Unsupported("This server has no sagas.", details={"field": f"{path}.type", "received": "saga"})
     if kind not in KINDS:
-        raise fault(f"{path}.type", f"must be one of {', '.join(KINDS)}", received=shorten(kind))
+        raise workflow_fault(f"{path}.type", f"must be one of {', '.join(KINDS)}", received=kind)
     return str(kind)
 
 
@@ -189,28 +190,28 @@ def _items(document: dict[str, Any], path: str) -> tuple[str, list[dict[str, Any
     """The array of items and the name under which the client gave it."""
     steps, jobs = document.get("steps"), document.get("jobs")
     if steps is not None and jobs is not None and steps != jobs:
-        raise fault(f"{path}.jobs", "contradicts steps; give one of the two")
+        raise workflow_fault(f"{path}.jobs", "contradicts steps; give one of the two")
     key, items = ("steps", steps) if steps is not None else ("jobs", jobs)
     if not isinstance(items, list) or not items:
-        raise fault(f"{path}.{key if items is not None else 'steps'}", "must be an array of at least one item")
+        raise workflow_fault(f"{path}.{key if items is not None else 'steps'}", "must be an array of at least one item")
     for index, item in enumerate(items):
         if not isinstance(item, dict):
-            raise fault(f"{path}.{key}[{index}]", "must be an object", received=shorten(item))
+            raise workflow_fault(f"{path}.{key}[{index}]", "must be an object", received=item)
     return key, items
 
 
 def _checked_callbacks(given: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     place = f"{path}.callbacks"
     if not isinstance(given, dict) or not any(value is not None for value in given.values()):
-        raise fault(place, f"must hold at least one of {', '.join(CALLBACKS)}")
+        raise workflow_fault(place, f"must hold at least one of {', '.join(CALLBACKS)}")
     if unknown := sorted(set(given) - set(CALLBACKS)):
-        raise fault(f"{place}.{shorten(unknown[0])}", f"is none of {', '.join(CALLBACKS)}")
+        raise workflow_fault(f"{place}.{shorten(unknown[0])}", f"is none of {', '.join(CALLBACKS)}")
     for key in CALLBACKS:
         item = given.get(key)
         if item is None:
             continue
         if not isinstance(item, dict) or is_nested(item):
-            raise fault(f"{place}.{key}", "must be a single job")
+            raise workflow_fault(f"{place}.{key}", "must be a single job")
         yield key, item
 
 
@@ -225,7 +226,7 @@ def _check_job(step: Step, now: dt.datetime) -> int:
         path = step.path if field in (None, "job") else f"{step.path}.{field}"
         message = error.message.removeprefix(f"{field}: ").rstrip(".")
         facts = {name: error.details[name] for name in ("expected", "received") if name in error.details}
-        raise fault(path, message, step_id=step.id, **facts) from error
+        raise workflow_fault(path, message, step_id=step.id, **facts) from error
     except OJSError as error:
         error.details |= {"step_id": step.id, "path": step.path}
         raise
@@ -241,7 +242,7 @@ def _name(document: dict[str, Any]) -> str:
     if name is None:
         return ""
     if not isinstance(name, str) or len(name) > MAX_NAME or not name.isprintable():
-        raise fault("$.name", f"must be a printable text of at most {MAX_NAME} characters", received=shorten(name))
+        raise workflow_fault("$.name", f"must be a printable text of at most {MAX_NAME} characters", received=name)
     return name
 
 
@@ -279,11 +280,11 @@ def dependencies(
     for index, name in enumerate(names):
         if not name:
             message = f"must be a printable text of 1 to {MAX_STEP_ID} characters"
-            raise fault(f"{path}[{index}].id", message, received=shorten(items[index].get("id")))
+            raise workflow_fault(f"{path}[{index}].id", message, received=items[index].get("id"))
         if named and depends and items[index].get("id") is None and items[index].get("name") is None:
-            raise fault(f"{path}[{index}].id", "is needed where steps depend on each other")
+            raise workflow_fault(f"{path}[{index}].id", "is needed where steps depend on each other")
         if name in places:
-            raise fault(f"{path}[{index}].id", f"repeats the id {shorten(name)}")
+            raise workflow_fault(f"{path}[{index}].id", f"repeats the id {shorten(name)}")
         places[name] = index
     found = [_needs_of(item.get("depends_on"), i, places, f"{path}[{i}].depends_on") for i, item in enumerate(items)]
     if depends:
@@ -304,7 +305,7 @@ def sorted_by_needs(needs: Sequence[tuple[int, ...]], names: Sequence[str], path
         cycle = [names[index] for index in reversed(found)]
         steps = " → ".join(map(shorten, cycle))
         message = f"closes a circle of steps, in which each needs the next ({steps})"
-        raise fault(f"{path}[{last}].depends_on", message, cycle=cycle) from None
+        raise workflow_fault(f"{path}[{last}].depends_on", message, cycle=cycle) from None
     order: list[int] = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready())
@@ -339,12 +340,12 @@ def _needs_of(given: Any, index: int, places: dict[str, int], path: str) -> tupl
     if given is None:
         return ()
     if not isinstance(given, list):
-        raise fault(path, "must be an array of step ids", received=shorten(given))
+        raise workflow_fault(path, "must be an array of step ids", received=given)
     for number, name in enumerate(given):
         if not isinstance(name, str) or name not in places:
-            raise fault(f"{path}[{number}]", f"names the unknown step {shorten(name)}", received=shorten(name))
+            raise workflow_fault(f"{path}[{number}]", f"names the unknown step {shorten(name)}", received=name)
         if places[name] == index:
-            raise fault(f"{path}[{number}]", "names its own step")
+            raise workflow_fault(f"{path}[{number}]", "names its own step")
     return tuple(dict.fromkeys(places[name] for name in given))
 
 
@@ -374,7 +375,7 @@ def inherit(inherited: dict[str, Any], document: dict[str, Any], path: str) -> d
     if own is None:
         return inherited
     if not isinstance(own, dict):
-        raise fault(f"{path}.options", "must be an object")
+        raise workflow_fault(f"{path}.options", "must be an object")
     return _over(inherited, own)
 
 
@@ -383,7 +384,7 @@ def leaf(item: dict[str, Any], inherited: dict[str, Any], path: str) -> dict[str
     document = {name: value for name, value in item.items() if name not in _STRUCTURE}
     own = document.pop("options", None)
     if own is not None and not isinstance(own, dict):
-        raise fault(f"{path}.options", "must be an object")
+        raise workflow_fault(f"{path}.options", "must be an object")
     options = {name: value for name, value in (own or {}).items() if name != "callback_type"}
     given = {name for source in (document, options) for name, value in source.items() if value is not None}
     hidden = {*_META, "callback_type"}

@@ -11,7 +11,7 @@ from django_ojs import jsontext
 from django_ojs.errors import OJSError
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import names
-from django_ojs.rules.faults import member_fault as fault
+from django_ojs.rules.faults import fault
 from django_ojs.webhooks import urls
 from django_ojs.webhooks.addresses import Refused
 from django_ojs.webhooks.signing import FORMATS, SignatureFormat

@@ -98,7 +98,8 @@ def _word(node: ast.expr) -> str:
 
 #: What raises refusals, and the argument that is their message.
 _REFUSALS = {
-    "fault": 1, "retry_fault": 1, "workflow_fault": 1, "ValueError": 0, "NameTooLong": 0, "InvalidExpression": 0,
+    "fault": 1, "job_fault": 1, "_fault": 1, "retry_fault": 1, "workflow_fault": 1,
+    "ValueError": 0, "NameTooLong": 0, "InvalidExpression": 0,
     "Malformed": 0, "Refused": 0, "UrlRefused": 0, "Conflict": 0, "Duplicate": 0, "InvalidRequest": 0,
     "InvalidPayload": 0, "QueuePaused": 0, "JobTypeNotAllowed": 0, "QueueFull": 0, "Unsupported": 0, "RateLimited": 0,
     "MetadataTooLarge": 0, "PayloadTooLarge": 0, "SchemaValidation": 0,
@@ -107,7 +108,7 @@ _REFUSALS = {
 _REFUSING = (
     "rules/cronspec.py", "rules/envelope.py", "errors.py", "rules/attributes.py", "rules/cron.py", "rules/durations.py",
     "rules/faults.py", "rules/limits.py", "rules/names.py", "rules/priority.py", "rules/queueconfig.py",
-    "rules/ratelimit.py", "rules/readers.py",
+    "rules/ratelimit.py",
     "rules/retry.py", "rules/timeouts.py", "rules/unique.py", "rules/zones.py",
     "webhooks/definition.py", "webhooks/sealing.py", "webhooks/urls.py", "operations/bulkactions.py",
     "operations/candidates.py", "queues/configuration.py", "cron/schedules.py", "cron/fire.py",
