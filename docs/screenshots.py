@@ -69,9 +69,9 @@ OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
 """
 #: Two bulk actions: one that the demo's scheduler carries out, and one that was stopped.
 BULK = """
-from django_ojs.operations import bulkactions
-from django_ojs.operations.audit import Act
-from django_ojs.operations.jobfilter import dead_letters
+from django_ojs.jobs import bulkactions
+from django_ojs.audit import Act
+from django_ojs.jobs.selection import dead_letters
 by = Act("user:demo", "job.bulk_retry", door="admin")
 bulkactions.cancel(bulkactions.start("retry", dead_letters(type="mail.*"), by).pk)
 bulkactions.start("retry", dead_letters(type="files.hash"), by, override={"queue": "slow"})

@@ -23,7 +23,7 @@ from django.db import connection
 from django.test import SimpleTestCase
 from hypothesis import HealthCheck
 
-from django_ojs import clock, dburl, jsontext, keys, sql
+from django_ojs import clock, dburl, jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import overlap
 from django_ojs.events import described, ids
@@ -31,6 +31,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas
 from django_ojs.queues import defaults
 from django_ojs.scheduler.outage import outage
+from django_ojs.store import store_of
 from django_ojs.testing import database
 from tests import flushing
 
@@ -201,7 +202,7 @@ def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def described_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every event that the test writes has the members that its description, and so the reference, gives it."""
     found: list[str] = []
-    store = type(sql.store(connection.alias))
+    store = type(store_of(connection.alias))
     insert = store.insert_events
 
     def check(self: Any, records: Sequence[Record]) -> None:

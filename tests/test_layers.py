@@ -17,16 +17,18 @@ ALLOWED: dict[str, set[str]] = {
     "dburl": set(),
     "rules": set(),
     "models": {"rules"},
-    "sql": {"models", "events.catalogue"},
+    "doubles": set(),
+    "audit": {"models", "contention"},
+    "store": {"models", "events.catalogue"},
     "hooks": set(),
-    "events": {"models", "sql", "rules", "contention", "hooks"},
+    "events": {"models", "store", "rules", "contention", "hooks"},
     "middleware": set(),
     "waking": {"models", "contention"},
     "contention": {"models"},
     "webhooks": {"rules"},
-    "ideas": {"models", "rules", "sql", "events", "middleware", "waking", "contention",
-              "statistics", "hooks", "webhooks"},
-    "statistics": {"models", "rules", "sql", "contention", "jobs.rows", "workers.directory"},
+    "ideas": {"models", "rules", "store", "events", "middleware", "waking", "contention",
+              "statistics", "hooks", "doubles", "audit", "webhooks"},
+    "statistics": {"models", "rules", "store", "contention", "jobs.rows", "workers.directory"},
     "telemetry": {"hooks", "statistics", "ideas", "events", "models", "rules", "__init__"},
     "scheduler": {"ideas", "statistics", "events", "models", "contention", "telemetry", "webhooks"},
     "registry": set(),
@@ -36,11 +38,11 @@ ALLOWED: dict[str, set[str]] = {
     "keys": {"models", "rules"},
     "tickets": {"models", "keys"},
     "http": {"ideas", "statistics", "events", "rules", "models", "keys",
-                    "tickets", "middleware", "telemetry", "webhooks", "dburl", "__init__"},
+                    "tickets", "middleware", "telemetry", "webhooks", "dburl", "audit", "__init__"},
     "admin": {"ideas", "statistics", "events", "rules", "models",
-              "keys", "webhooks"},
+              "keys", "webhooks", "audit"},
     "templatetags": set(),
-    "tasks": {"ideas", "client", "registry", "rules", "models", "events"},
+    "tasks": {"ideas", "client", "registry", "rules", "models", "events", "doubles"},
     "realtime": {"ideas", "statistics", "events", "rules", "models", "keys", "tickets", "http",
                  "scheduler.outage"},
     "urls": {"http", "realtime"},
@@ -53,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
 #: Places that put the others together, and may import everything.
 TOP = {"management", "testing", "conformance"}
 #: The folders of the ideas, which make one place: each verb of one may need another.
-IDEAS = {"jobs", "queues", "limits", "cron", "workflows", "workers", "operations", "webhooks"}
+IDEAS = {"jobs", "queues", "limits", "cron", "workflows", "workers", "webhooks"}
 #: Those modules of `webhooks` that need no database are a place of their own, below.
 WITHOUT_DATABASE = {"addresses", "definition", "outcome", "sealing", "signing", "transport", "urls"}
 #: Imports inside a function or for types only, against the direction of the table: each is a knot to know of.

@@ -11,8 +11,8 @@ from django_ojs.client.definition import PreparedJob
 from django_ojs.client.workflow import Workflow, batch, chain
 from django_ojs.cron import schedules
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import CronSchedule
-from django_ojs.operations.verbs import cancel
 from django_ojs.states import State
 
 ROUND = 0.5  #: seconds between two rounds

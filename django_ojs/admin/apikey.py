@@ -17,13 +17,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import keys
+from django_ojs import audit, keys
 from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.operate import OperatingAdmin, Verb, as_action
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.messages import phrase
 from django_ojs.models import APIKey
-from django_ojs.operations import audit
 
 
 def _revoke(pks: Sequence[int], by: str) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Model
 from django.http import HttpRequest
 
-from django_ojs.operations import audit
+from django_ojs import audit
 
 #: Kinds of targets and acts that the other doors call otherwise.
 _KINDS = {"cronschedule": "cron", "webhooksubscription": "webhook", "webhookdelivery": "webhook",

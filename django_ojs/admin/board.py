@@ -22,10 +22,10 @@ from django_ojs.admin import auditing, deadletters, display, live, maintenance, 
 from django_ojs.admin.bulkaction import label
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb
 from django_ojs.admin.refusals import local
+from django_ojs.jobs import bulkactions
+from django_ojs.jobs.selection import JobFilter
+from django_ojs.jobs.verbs import retry
 from django_ojs.models import BulkAction, CronSchedule, Queue, Worker
-from django_ojs.operations import bulkactions
-from django_ojs.operations.jobfilter import JobFilter
-from django_ojs.operations.verbs import retry
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import shared

@@ -17,8 +17,8 @@ from django_ojs import clock
 from django_ojs.admin import columns, display, live
 from django_ojs.admin.livepage import LivePage
 from django_ojs.admin.operate import Verb, as_action, one_by_one
+from django_ojs.jobs import bulkactions
 from django_ojs.models import BulkAction, Lease
-from django_ojs.operations import bulkactions
 
 _COLOURS = {"completed": "good", "running": "active", "failed": "discarded"}
 VERBS = (

@@ -15,8 +15,8 @@ from django_ojs.admin import display
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.overview import last_errors
-from django_ojs.operations import bulkactions
-from django_ojs.operations.jobfilter import JobFilter, dead_letters
+from django_ojs.jobs import bulkactions
+from django_ojs.jobs.selection import JobFilter, dead_letters
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant, parse_instant
 from django_ojs.statistics import counters

@@ -29,10 +29,8 @@ from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.admin.timeline import timeline
 from django_ojs.errors import Conflict
 from django_ojs.jobs import progress
-from django_ojs.messages import phrase
-from django_ojs.models import Job, Workflow
-from django_ojs.operations.jobfilter import tags
-from django_ojs.operations.verbs import (
+from django_ojs.jobs.selection import tags
+from django_ojs.jobs.verbs import (
     ACTIVATABLE,
     CANCELLABLE,
     RUNNABLE,
@@ -43,6 +41,8 @@ from django_ojs.operations.verbs import (
     retry,
     run_now,
 )
+from django_ojs.messages import phrase
+from django_ojs.models import Job, Workflow
 from django_ojs.rules import redaction
 from django_ojs.states import State
 

@@ -1,5 +1,5 @@
 """The list of jobs: the filters beside it, and what it shows. The filters are the members of a
-`operations.jobfilter.JobListFilter` under the names of the page's parameters."""
+`jobs.selection.JobListFilter` under the names of the page's parameters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs.admin import display
 from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, unless_large
 from django_ojs.admin.operate import MAX_ROWS
+from django_ojs.jobs.search import Look, moment
+from django_ojs.jobs.selection import LONGEST, JobListFilter
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE as QUEUE_TEMPLATE
-from django_ojs.operations.jobfilter import LONGEST, JobListFilter
-from django_ojs.operations.search import Look, moment
 from django_ojs.states import State
 
 #: The state that stands for the dead letter queue.

@@ -16,15 +16,14 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_ojs import jsontext
+from django_ojs import audit, jsontext
 from django_ojs.admin import auditing, display
 from django_ojs.admin.forms import not_json
 from django_ojs.admin.operate import OperatingAdmin, Verb, one_by_one
 from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
+from django_ojs.jobs.verbs import PRIORITISABLE, is_dead_letter, prioritise, retry_one
 from django_ojs.models import Job
-from django_ojs.operations import audit
-from django_ojs.operations.verbs import PRIORITISABLE, is_dead_letter, prioritise, retry_one
 from django_ojs.rules import redaction
 from django_ojs.statistics import shared
 

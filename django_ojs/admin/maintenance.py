@@ -14,12 +14,11 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_ojs import clock
+from django_ojs import audit, clock
 from django_ojs.admin import auditing, display, overview
 from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.errors import OJSError
 from django_ojs.models import Maintenance
-from django_ojs.operations import audit
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.statistics import shared

@@ -1,6 +1,6 @@
 """Acting on what the admin shows: each verb is a button on the object's page and an action of the list.
 
-A verb runs an operation of `django_ojs.operations`, never touches a row itself, says what was refused and
+A verb runs an operation of `django_ojs.jobs`, never touches a row itself, says what was refused and
 why, and leaves an entry in Django's admin log for each object it changed.
 """
 
@@ -24,12 +24,12 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
+from django_ojs import audit
 from django_ojs.admin import auditing
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.admin.display import printable, shorten
 from django_ojs.admin.refusals import local
 from django_ojs.errors import OJSError
-from django_ojs.operations import audit
 from django_ojs.statistics import shared
 
 #: Rows that one operation gets at a time, and that one action takes at most.

@@ -1,4 +1,4 @@
-"""The rules that retry dead letters: made, changed, switched and deleted here, through `operations.replay`."""
+"""The rules that retry dead letters: made, changed, switched and deleted here, through `jobs.replay`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.forms import blame
 from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
 from django_ojs.errors import OJSError
+from django_ojs.jobs import replay
 from django_ojs.models import ReplayRule
-from django_ojs.operations import replay
 from django_ojs.rules import replayrules
 from django_ojs.rules.durations import format_iso
 

@@ -141,7 +141,7 @@ class JobHandle:
     def cancel(self, reason: str = "") -> JobHandle:
         """Stop the job (core 7.6). Raises InvalidStateTransition if it is completed or discarded already, and
         Conflict while it is in the outbox."""
-        from django_ojs.operations.verbs import cancel_one
+        from django_ojs.jobs.verbs import cancel_one
 
         if self.in_outbox and self.refresh().in_outbox:
             raise in_outbox("cancel", f"job '{self.id}'")
@@ -150,7 +150,7 @@ class JobHandle:
 
     def retry(self) -> JobHandle:
         """Make a dead letter available again. Raises InvalidStateTransition for a job that is not discarded."""
-        from django_ojs.operations.verbs import retry_one
+        from django_ojs.jobs.verbs import retry_one
 
         if self.in_outbox and self.refresh().in_outbox:
             raise in_outbox("retry", f"job '{self.id}'")
@@ -271,7 +271,7 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
 def _look(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
     """The job, whether it is in the outbox still, and why it will stay there. Raises NotFound."""
     from django_ojs.jobs import outbox
-    from django_ojs.operations.info import info
+    from django_ojs.jobs.info import info
 
     try:
         return info(job_id), False, ""

@@ -19,15 +19,15 @@ from django.db.models import F
 from django_ojs import clock
 from django_ojs.cron import overlap, schedules
 from django_ojs.database import atomic, database
+from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.messages import phrase
 from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
-from django_ojs.operations.rehearsal import rehearsed
-from django_ojs.operations.verbs import cancel
 from django_ojs.queues import maintenance
 from django_ojs.rules import cron
 from django_ojs.rules.durations import format_instant
@@ -62,7 +62,7 @@ def tick(*, limit: int = 100, using: str | None = None) -> int:
     return sum(_tick(schedule, using) for schedule in found) if found and not maintenance.is_on(using=using) else 0
 
 
-@rehearsed("trigger")
+@replaceable("trigger")
 def trigger(name: str, *, using: str | None = None) -> tuple[CronSchedule, JobRow]:
     """Make a job of this schedule now, enabled or not; when it fires next stays as it is.
 

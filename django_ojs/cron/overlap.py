@@ -14,12 +14,13 @@ from collections.abc import Sequence
 
 from django.db.models import Exists, Min, OuterRef, Q, QuerySet
 
-from django_ojs import sql, states
+from django_ojs import states
 from django_ojs.database import atomic, database
 from django_ojs.models import CronRun, Job
 from django_ojs.models.job import JobRow
 from django_ojs.queues import maintenance
 from django_ojs.states import State
+from django_ojs.store import store_of
 
 HELD_UNTIL = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 #: How many ended runs of a schedule its history shows.
@@ -89,7 +90,7 @@ def forget() -> None:
 
 def _let_go(runs: QuerySet[CronRun], using: str) -> int:
     """Several may have chosen the same jobs: who finds one still held, behind its lock, frees it."""
-    store = sql.store(using)
+    store = store_of(using)
     wanted = Q(pk__in=list(runs.values_list("job_id", flat=True)), state=State.AVAILABLE, due_at=HELD_UNTIL)
     rows = store.lock_where(wanted, skip_locked=True)
     for row in rows:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from django.db import router
 
-from django_ojs import hooks, sql
+from django_ojs import hooks
 from django_ojs.conf import ojs_settings
 from django_ojs.events import ids, order, places, transitions
 from django_ojs.events.catalogue import NAMES_WORKER, Record
@@ -20,6 +20,7 @@ from django_ojs.events.places import Place
 from django_ojs.models import Event
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
+from django_ojs.store import store_of
 
 #: How many events one look goes through for a filter that no index finds, so that a look costs the same however long
 #: the log is.
@@ -43,7 +44,7 @@ class Page:
 def append(records: Sequence[Record], using: str) -> None:
     """Write events in the caller's transaction, in one statement however many."""
     if records:
-        sql.store(using).insert_events(records)
+        store_of(using).insert_events(records)
         if hooks.event_listeners:
             hooks.tell(hooks.event_listeners, records, using)
 

@@ -1,4 +1,4 @@
-"""The HTTP binding: it translates between the wire and `django_ojs.operations`, and holds no rule of the protocol.
+"""The HTTP binding translates between the wire and the verbs of `django_ojs.jobs`. It holds no rule of the protocol.
 
 A request meets `base.OJSView` first: version, credentials, scope. Resources are ViewSets (`viewsets.OJSViewSet`) on one
 router (`router`): `jobs`, `workers`, `queues` and others, each with its serializers. A ViewSet reads the body

@@ -16,8 +16,8 @@ from rest_framework.request import Request
 
 from django_ojs.errors import InvalidPayload
 from django_ojs.http.permissions import api_key, check_queue, check_type, queue_limit, type_limit
+from django_ojs.jobs.selection import allowed
 from django_ojs.models import Job
-from django_ojs.operations.jobfilter import allowed
 from django_ojs.rules import attributes
 from django_ojs.rules.source import Source
 from django_ojs.states import State

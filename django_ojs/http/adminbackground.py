@@ -18,8 +18,8 @@ from django_ojs.http.auditing import audited
 from django_ojs.http.base import AdminView, using
 from django_ojs.http.pagination import MAX_PAGE, PAGE, Key, capped, paginate
 from django_ojs.http.permissions import principal
+from django_ojs.jobs import bulkactions
 from django_ojs.models import BulkAction
-from django_ojs.operations import bulkactions
 
 
 class BulkActions(AdminView):

@@ -21,9 +21,9 @@ from django_ojs.http.base import AdminView, using
 from django_ojs.http.bulkbody import confirm, known, meant, said
 from django_ojs.http.jobs import check_size
 from django_ojs.http.permissions import check_queue, principal
-from django_ojs.operations import bulk, bulkactions
-from django_ojs.operations.bulk import DEAD_LETTERS, JOBS, BulkVerb, How, Report
-from django_ojs.operations.jobfilter import JobFilter
+from django_ojs.jobs import bulk, bulkactions
+from django_ojs.jobs.bulk import DEAD_LETTERS, JOBS, BulkVerb, How, Report
+from django_ojs.jobs.selection import JobFilter
 from django_ojs.states import State
 
 TERMINAL = states.ordered(states.TERMINAL)

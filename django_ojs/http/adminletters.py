@@ -22,12 +22,12 @@ from django_ojs.http.deadletter import dead_by_queue, dead_letters, listed, mean
 from django_ojs.http.joblists import Base, listing
 from django_ojs.http.jobserializers import detail
 from django_ojs.http.permissions import type_limit
+from django_ojs.jobs import replay
+from django_ojs.jobs.info import info
+from django_ojs.jobs.search import FEW
+from django_ojs.jobs.verbs import delete_one, is_dead_letter, not_revived, retry_one
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations import replay
-from django_ojs.operations.info import info
-from django_ojs.operations.search import FEW
-from django_ojs.operations.verbs import delete_one, is_dead_letter, not_revived, retry_one
 from django_ojs.rules import replayrules
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault

@@ -15,11 +15,11 @@ from django.db import DatabaseError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs import audit
 from django_ojs.database import atomic, database
 from django_ojs.errors import PermissionDenied
 from django_ojs.http import fields
 from django_ojs.http.permissions import principal
-from django_ojs.operations import audit
 
 logger = logging.getLogger("django_ojs.http")
 Method = TypeVar("Method", bound=Callable[..., Response])

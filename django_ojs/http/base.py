@@ -25,12 +25,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_ojs import errors
+from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.http import body, exceptions, media, openapi
 from django_ojs.http.body import OJSParser
 from django_ojs.http.permissions import ScopePermission
 from django_ojs.models import Job
-from django_ojs.operations.audit import Act
 from django_ojs.rules.faults import shorten
 from django_ojs.rules.ids import new_id
 from django_ojs.telemetry import tracing

@@ -9,6 +9,7 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs import audit
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.http import access, fields, filters, media, shown
@@ -17,12 +18,12 @@ from django_ojs.http.bulkbody import meant
 from django_ojs.http.idempotency import PushView
 from django_ojs.http.jobs import check_size, pressure
 from django_ojs.http.permissions import principal
+from django_ojs.jobs import bulk
+from django_ojs.jobs.bulk import JOBS, BulkVerb, How
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.jobs.push import Pushed
-from django_ojs.operations import audit, bulk
-from django_ojs.operations.bulk import JOBS, BulkVerb, How
-from django_ojs.operations.jobfilter import JobFilter
-from django_ojs.operations.verbs import Cancelled
+from django_ojs.jobs.selection import JobFilter
+from django_ojs.jobs.verbs import Cancelled
 from django_ojs.rules import envelope, names
 
 

@@ -20,10 +20,10 @@ from django_ojs.http.joblists import unindexed
 from django_ojs.http.pagination import DEFAULT_LIMIT, Key, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import type_limit
 from django_ojs.http.searching import searched
+from django_ojs.jobs.search import FEW
+from django_ojs.jobs.verbs import delete_one, retry_one
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
-from django_ojs.operations.search import FEW
-from django_ojs.operations.verbs import delete_one, retry_one
 from django_ojs.statistics import counters
 
 MAX_LIMIT = 1000

@@ -19,8 +19,8 @@ from django_ojs.http.openapi import EVENT_STREAM, documented
 from django_ojs.http.permissions import api_key, check_type, queue_limit, type_limit
 from django_ojs.http.serializers import AnswerSerializer
 from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.jobs.info import info
 from django_ojs.models.fields import RawJSON
-from django_ojs.operations.info import info
 from django_ojs.rules.durations import format_instant
 
 DEFAULT_LIMIT = 100

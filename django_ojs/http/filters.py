@@ -1,4 +1,4 @@
-"""How requests say which jobs they mean: `operations.jobfilter` under the names of the query string of a list and of
+"""How requests say which jobs they mean: `jobs.selection` under the names of the query string of a list and of
 the `filter` in a body (admin 1.3, 1.4, binding 6)."""
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from django_ojs import clock
 from django_ojs.database import database
 from django_ojs.http import fields, query
 from django_ojs.http.permissions import queue_limit, type_limit
+from django_ojs.jobs import selection
+from django_ojs.jobs.search import id_at
+from django_ojs.jobs.selection import Member
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet
-from django_ojs.operations import jobfilter
-from django_ojs.operations.jobfilter import Member
-from django_ojs.operations.search import id_at
 from django_ojs.rules import durations, names
 from django_ojs.states import State
 
-JobFilter = jobfilter.JobFilter
-StatesField = jobfilter.StatesField
+JobFilter = selection.JobFilter
+StatesField = selection.StatesField
 #: The members of a `JobFilter` by the parameters of a list: `since` and `until` are times of the creation, `worker_id`
 #: is who has the job now, `error_type` the type of one of the errors that the job still has.
 _LISTED = {
@@ -54,7 +54,7 @@ class ScannedJobs(JobFilter):
 
 def in_states(jobs: QuerySet[Job], wanted: Sequence[State]) -> QuerySet[Job]:
     """Those in these states."""
-    return jobs.filter(jobfilter.in_states(wanted))
+    return jobs.filter(selection.in_states(wanted))
 
 
 def made_between(jobs: JobQuerySet, since: dt.datetime | None, until: dt.datetime | None) -> JobQuerySet:

@@ -26,9 +26,9 @@ from django_ojs.http.pagination import (
 )
 from django_ojs.http.permissions import type_limit
 from django_ojs.http.searching import searched
+from django_ojs.jobs.search import FEW
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations.search import FEW
 from django_ojs.states import State
 from django_ojs.statistics import counters
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 
 from django_ojs.http import fields
 from django_ojs.http.permissions import check_queue
-from django_ojs.operations.verbs import OVERRIDABLE, check_override
+from django_ojs.jobs.verbs import OVERRIDABLE, check_override
 
 _NAME = "override"
 #: How alike a name is that was meant to be this one.

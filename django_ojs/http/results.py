@@ -11,9 +11,9 @@ from django.db import router
 from django_ojs import clock, states
 from django_ojs.errors import ResultPruned, WaitTimeout
 from django_ojs.http import shown
+from django_ojs.jobs.info import info
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations.info import info
 from django_ojs.rules import results
 from django_ojs.states import State
 

@@ -17,8 +17,8 @@ from rest_framework.request import Request
 from django_ojs.conf import ojs_settings
 from django_ojs.http import pagination
 from django_ojs.http.pagination import Key, Page
+from django_ojs.jobs.search import DEEPER, scan, time_of
 from django_ojs.models import Job
-from django_ojs.operations.search import DEEPER, scan, time_of
 from django_ojs.rules.durations import format_instant
 
 #: Ids beyond all others: where a cursor stands behind every row of one instant.

@@ -12,7 +12,7 @@ import datetime as dt
 import uuid
 from collections.abc import Sequence
 
-from django_ojs import clock, hooks, sql
+from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.cron import overlap
@@ -22,7 +22,8 @@ from django_ojs.jobs import timers
 from django_ojs.limits import claim as limited
 from django_ojs.models.job import COLUMNS, JobRow
 from django_ojs.queues import defaults
-from django_ojs.sql.base import Claim
+from django_ojs.store import store_of
+from django_ojs.store.base import Claim
 from django_ojs.workers import registration
 from django_ojs.workflows import graphs
 
@@ -60,7 +61,7 @@ def fetch(
     with atomic(using=using):
         if gate and worker_id and not registration.may_fetch(worker_id, names, using):
             return []
-        now, store = clock.now(using), sql.store(using)
+        now, store = clock.now(using), store_of(using)
         outlook = store.outlook(names, now)
         if outlook.closed:
             return []

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django_ojs import clock, hooks, sql
+from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
@@ -35,9 +35,10 @@ from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.rules import errorobjects
 from django_ojs.rules import retry as policies
-from django_ojs.sql.base import Ack
-from django_ojs.sql.rows import holds
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
+from django_ojs.store.base import Ack
+from django_ojs.store.rows import holds
 from django_ojs.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
 
@@ -62,7 +63,7 @@ def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | N
         listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
         heard = [name for listener in listening for name in listener.columns]
         returned = tuple(dict.fromkeys((*columns, LIMITED, *needed, *heard)))
-        done = sql.store(using).complete(wanted, now, with_result=keep, columns=returned) if wanted else []
+        done = store_of(using).complete(wanted, now, with_result=keep, columns=returned) if wanted else []
         if ojs_settings.EXTENSION_EVENTS:
             results.stored(done, now, using)
             results.rejected([(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in oversized], now, using)
@@ -164,7 +165,7 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
             if until and row["rate_key"]:
                 blocked[row["rate_key"]] = max(until, blocked.get(row["rate_key"], until))
             records += _settle(row, failure, now)
-        sql.store(using).update_jobs(Verb.FAIL, [row for row, _ in failed], transitions.FAIL_COLUMNS)
+        store_of(using).update_jobs(Verb.FAIL, [row for row, _ in failed], transitions.FAIL_COLUMNS)
         if blocked:
             records += ratelimits.block(blocked, now, using)
         log.append(records, using)
@@ -187,7 +188,7 @@ def release(rows: Sequence[JobRow], now: dt.datetime, using: str, *, unrun: Coll
         if row["id"] in unrun:
             uncount(row)
         transitions.release(row, using)
-    sql.store(using).update_jobs(Verb.REQUEUE, rows, transitions.RELEASE_COLUMNS)
+    store_of(using).update_jobs(Verb.REQUEUE, rows, transitions.RELEASE_COLUMNS)
     if rows:
         wake_workers(using)
 

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from django.db import transaction
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.errors import Conflict, InvalidRequest
 from django_ojs.models import IdempotencyKey
+from django_ojs.store import store_of
 
 MAX_KEY_LENGTH = 256
 
@@ -60,7 +61,7 @@ def once(operation: Operation, act: Callable[[], Answer], using: str) -> tuple[A
 @retried
 def _once(operation: Operation, act: Callable[[], Answer], *, using: str) -> tuple[Answer, bool]:
     with transaction.atomic(using=using):
-        if not sql.store(using).hold_key(operation.digest):
+        if not store_of(using).hold_key(operation.digest):
             raise _still_running()
         now = clock.now(using)
         if (known := _take(operation, now, using)) is not None:

@@ -20,15 +20,15 @@ from django.db.models import Q
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
+from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, Duplicate, OJSError
 from django_ojs.jobs import push
+from django_ojs.jobs.candidates import Candidate, Pushed, duplicate, read, refuse_repeated_ids
 from django_ojs.jobs.push import Outcome, push_read
 from django_ojs.messages import phrase
 from django_ojs.models import Job, OutboxEntry, Workflow
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.operations.candidates import Candidate, Pushed, duplicate, read, refuse_repeated_ids
-from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.queues import defaults
 from django_ojs.rules import envelope, redaction, workflows
 from django_ojs.workflows import workflow
@@ -41,7 +41,7 @@ LONGEST_PAUSE = 300.0  #: seconds between two tries of what the other side does 
 AWAY = (OperationalError, InterfaceError)
 
 
-@rehearsed("put")
+@replaceable("put")
 def put(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     """Write jobs into the outbox, all or none, in the transaction that is open there, if there is one.
 
@@ -66,7 +66,7 @@ def put(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     return [candidate.outcome for candidate in candidates if isinstance(candidate.outcome, Pushed)]
 
 
-@rehearsed("put_workflow")
+@replaceable("put_workflow")
 def put_workflow(document: dict[str, Any]) -> workflow.View:
     """`put` for a workflow. Its enqueue middleware runs when its jobs are made, which the relay begins."""
     using = home()

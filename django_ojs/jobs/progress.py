@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import NotFound
@@ -23,8 +23,9 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import JobProgress
 from django_ojs.models.job import JobRow
 from django_ojs.rules.durations import format_instant
-from django_ojs.sql.rows import holds
 from django_ojs.states import State
+from django_ojs.store import store_of
+from django_ojs.store.rows import holds
 from django_ojs.workers.heartbeat import renew
 
 #: Between two events of one job.
@@ -73,7 +74,7 @@ def report(reports: Sequence[Report], *, using: str | None = None) -> list[Known
     using = database(using)
     with atomic(using=using):
         now = clock.now(using)
-        rows = {row["id"]: row for row in sql.store(using).lock({report.job_id for report in reports})}
+        rows = {row["id"]: row for row in store_of(using).lock({report.job_id for report in reports})}
         known = JobProgress.objects.using(using).in_bulk(list(rows))
         ours = [r for r in reports if r.job_id in rows and holds(rows[r.job_id], r.worker_id, r.attempt)]
         renew(list({r.job_id: rows[r.job_id] for r in ours}.values()), None, now, using)
@@ -101,7 +102,7 @@ def tell_held(*, using: str | None = None) -> int:
     if not ids:
         return 0
     with atomic(using=using):
-        rows = {row["id"]: row for row in sql.store(using).lock(ids, skip_locked=True)}
+        rows = {row["id"]: row for row in store_of(using).lock(ids, skip_locked=True)}
         found = JobProgress.objects.using(using).filter(pk__in=list(rows), held=True).in_bulk()
         records: list[Record] = []
         for progress in found.values():

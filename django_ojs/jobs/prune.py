@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.models import Q, QuerySet
 
-from django_ojs import clock, sql
+from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.cron import overlap
@@ -18,6 +18,7 @@ from django_ojs.database import atomic, database
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record
 from django_ojs.events.ids import log_row
+from django_ojs.jobs import bulkactions
 from django_ojs.jobs.rows import still_fitting
 from django_ojs.limits import ratelimits
 from django_ojs.models import (
@@ -34,10 +35,10 @@ from django_ojs.models import (
 )
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import audit, bulkactions
 from django_ojs.rules import queueconfig, results
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts, history
+from django_ojs.store import store_of
 from django_ojs.webhooks import deliveries
 
 
@@ -126,7 +127,7 @@ def _prune_workflows(now: dt.datetime, batch: int, using: str) -> int:
     if not listed:
         return 0
     with atomic(using=using):
-        store = sql.store(using)
+        store = store_of(using)
         store.begin_writing()
         # Under the lock by the same condition: a failed workflow may have been retried since.
         over = finished.filter(pk__in=listed).order_by("pk").select_for_update(skip_locked=store.skip_locked)
@@ -145,7 +146,7 @@ def _prune_results(now: dt.datetime, batch: int, using: str) -> int:
     with atomic(using=using):
         ids = _own_results(jobs, now, batch)
         ids += _default_results(jobs, now, batch - len(ids), using)
-        locked = sql.store(using).lock(ids) if ids else []
+        locked = store_of(using).lock(ids) if ids else []
         rows = [row for row in locked if _is_over(row, now)]
         Job.objects.using(using).filter(pk__in=[row["id"] for row in rows]).update(result=None)
         log.append([catalogue.of_job("result.pruned", row, now, "scheduler") for row in rows], using)
@@ -302,7 +303,7 @@ def _delete(jobs: QuerySet[Job], batch: int, using: str) -> int:
         dead = Counter(queue for _, queue, dead in doomed if dead)
         now = clock.now(using)
         log.append([_pruned(queue, count, now) for queue, count in sorted(dead.items())], using)
-        return sql.store(using).delete_jobs([pk for pk, *_ in doomed])
+        return store_of(using).delete_jobs([pk for pk, *_ in doomed])
 
 
 def _needed(ids: set[uuid.UUID], using: str) -> set[uuid.UUID]:
@@ -313,7 +314,7 @@ def _needed(ids: set[uuid.UUID], using: str) -> set[uuid.UUID]:
     if not ids:
         return set()
     flows = Workflow.objects.using(using).filter(pk__in=ids).order_by("pk")
-    locked = flows.select_for_update(skip_locked=sql.store(using).skip_locked).values_list("pk", "state")
+    locked = flows.select_for_update(skip_locked=store_of(using).skip_locked).values_list("pk", "state")
     over = {pk for pk, state in locked if state != Workflow.State.RUNNING}
     return set(flows.values_list("pk", flat=True)) - over
 

@@ -15,19 +15,16 @@ from typing import Any
 
 from django.db import IntegrityError, connections
 
-from django_ojs import clock, hooks, sql
+from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
+from django_ojs.doubles import replaceable
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas, unique
-from django_ojs.jobs.rows import wake_at
-from django_ojs.limits import ratelimits
-from django_ojs.models import Job
-from django_ojs.models.job import JobRow, blank_row
-from django_ojs.operations.candidates import (
+from django_ojs.jobs.candidates import (
     Candidate,
     Outcome,
     Pressure,
@@ -37,7 +34,10 @@ from django_ojs.operations.candidates import (
     read,
     refuse_repeated_ids,
 )
-from django_ojs.operations.rehearsal import rehearsed
+from django_ojs.jobs.rows import wake_at
+from django_ojs.limits import ratelimits
+from django_ojs.models import Job
+from django_ojs.models.job import JobRow, blank_row
 from django_ojs.queues import bounds
 from django_ojs.queues import defaults as queues
 from django_ojs.rules import ratelimit
@@ -46,6 +46,7 @@ from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.retry import RetryPolicy
 from django_ojs.rules.unique import Strategy
 from django_ojs.states import State
+from django_ojs.store import store_of
 from django_ojs.waking import wake_workers
 
 __all__ = ["Outcome", "Pressure", "Pushed", "insert", "push", "push_each"]
@@ -79,7 +80,7 @@ def push(
 
 
 @hooks.around(hooks.around_push)
-@rehearsed("push")
+@replaceable("push")
 @hooks.around(hooks.around_work_of_push)
 @retried
 def push_each(
@@ -213,7 +214,7 @@ def _decide_and_write(
 ) -> bool:  # fmt: skip
     """Take the locks (keys, queues, jobs, in this order), decide, write. Returns whether a worker sleeps."""
     specs = [candidate.job for candidate in waiting]
-    sql.store(using).begin_writing()
+    store_of(using).begin_writing()
     unique.lock(specs, using)
     locked = bounds.lock(bounded, using)
     ledger = unique.Ledger.read(specs, using)
@@ -284,7 +285,7 @@ def _write(
 
 
 def _cancel(job_ids: Sequence[uuid.UUID], using: str) -> list[JobRow]:
-    from django_ojs.operations.verbs import cancel
+    from django_ojs.jobs.verbs import cancel
 
     gone: list[JobRow] = []
     if not job_ids:
@@ -304,7 +305,7 @@ def insert(rows: Sequence[JobRow], component: str, using: str) -> bool:
     """Insert new rows with their events; say whether a worker sleeps. Raises IntegrityError when an id is taken."""
     if not rows:
         return False
-    worker_sleeps = sql.store(using).push(rows, component)
+    worker_sleeps = store_of(using).push(rows, component)
     if listening := [one for one in hooks.event_listeners if one.wants("job.enqueued")]:
         hooks.tell(listening, [made for row in rows if (made := catalogue.of_new_job(row, component))], using)
     if any(row["rate_key"] for row in rows):

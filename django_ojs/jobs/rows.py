@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
-from django_ojs import jsontext, sql, states
+from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import Conflict, InvalidStateTransition, NotFound, OJSError
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
 
 T = TypeVar("T")
 Outcome = JobRow | OJSError
@@ -26,7 +27,7 @@ def each_locked(
     columns: Sequence[str] | None = None,
 ) -> list[T | OJSError]:  # fmt: skip
     """Lock the jobs and let `decide` say what becomes of each; unknown ids are `NotFound`. No `columns`: all."""
-    rows = {row["id"]: row for row in sql.store(using).lock(set(ids), columns=columns)}
+    rows = {row["id"]: row for row in store_of(using).lock(set(ids), columns=columns)}
     decided = {job_id: decide(row) for job_id, row in rows.items()}
     return [decided[job_id] if job_id in decided else NotFound.resource("job", str(job_id)) for job_id in ids]
 
@@ -39,8 +40,8 @@ def still_fitting(
     What was listed before the lock may have changed since: a dead letter may have been retried. The lock is held until
     the end of the caller's transaction. With `skip_locked`, jobs that another transaction has locked do not count.
     """
-    sql.store(using).begin_writing()
-    skips = skip_locked and sql.store(using).skip_locked
+    store_of(using).begin_writing()
+    skips = skip_locked and store_of(using).skip_locked
     wanted = jobs.filter(pk__in=list(ids)).order_by("pk").select_for_update(skip_locked=skips)
     return set(wanted.values_list("pk", flat=True))
 

@@ -17,10 +17,10 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Duplicate, InvalidRequest, NotFound, SchemaValidation
+from django_ojs.jobs.candidates import Candidate
 from django_ojs.messages import phrase
 from django_ojs.models import JobSchema
 from django_ojs.models.fields import RawJSON
-from django_ojs.operations.candidates import Candidate
 from django_ojs.rules import attributes, redaction, schemas
 from django_ojs.rules.envelope import JobSpec
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.models import Min, Q
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.contention import piece_by_piece, retried
 from django_ojs.database import atomic, database
 from django_ojs.events import catalogue, log
@@ -27,8 +27,9 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.queues import maintenance
 from django_ojs.rules import errorobjects
-from django_ojs.sql.rows import ended
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
+from django_ojs.store.rows import ended
 from django_ojs.waking import wake_workers
 from django_ojs.workflows import advance
 
@@ -76,7 +77,7 @@ def _settle(condition: Q, using: str, limit: int, *, patient: bool = True) -> in
     """`patient` False: fail soon where another transaction holds a workflow, or a queue into which it goes on."""
     with atomic(using=using):
         now = clock.now(using)
-        store = sql.store(using)
+        store = store_of(using)
         rows = store.lock_where(condition & Q(wake_at__lte=now), limit=limit, skip_locked=True)
         if not rows:
             return 0

@@ -1,7 +1,7 @@
 """Changes the row of a job from one state to another and makes the events: one function for each arrow of `states.py`.
 
 The verbs lock the rows, decide which arrow each takes, and write the columns named here. FETCH and ACK, the hot path,
-are statements of `sql`.
+are statements of `store`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from django_ojs.jobs.rows import add_error, wake_at
 from django_ojs.models.job import JobRow
 from django_ojs.rules import errorobjects
 from django_ojs.rules.durations import format_instant
-from django_ojs.sql.rows import FINISH_COLUMNS, finish
 from django_ojs.states import State
+from django_ojs.store.rows import FINISH_COLUMNS, finish
 
 #: What a discard writes.
 DISCARD_COLUMNS = (*FINISH_COLUMNS, "errors", "dead_letter", "retry_delay_ms", "losses")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from django_ojs import jsontext, sql, states
+from django_ojs import jsontext, states
 from django_ojs.errors import Duplicate
 from django_ojs.messages import phrase
 from django_ojs.models import UniqueLock
@@ -21,6 +21,7 @@ from django_ojs.rules import envelope
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.unique import Strategy
 from django_ojs.states import State
+from django_ojs.store import store_of
 
 #: Who cancelled a job that a newer one replaced.
 REPLACER = "system:unique"
@@ -38,7 +39,7 @@ def lock(specs: Iterable[JobSpec], using: str) -> None:
     """Wait for everybody who pushes one of these keys, and make the others wait."""
     stripes = sorted({UniqueLock.of(spec.unique_key) for spec in specs if spec.unique_key})
     if stripes:
-        sql.store(using).lock_stripes(stripes)
+        store_of(using).lock_stripes(stripes)
 
 
 class Ledger:
@@ -54,7 +55,7 @@ class Ledger:
     def read(cls, specs: Iterable[JobSpec], using: str) -> Ledger:
         policies = {spec.unique_key: spec.unique_policy for spec in specs if spec.unique_policy}
         wanted = {state for spec in specs if spec.unique_policy for state in spec.unique_policy.states}
-        return cls(sql.store(using).same_key(list(policies), states.ordered(wanted)) if policies else ())
+        return cls(store_of(using).same_key(list(policies), states.ordered(wanted)) if policies else ())
 
     def judge(self, spec: JobSpec, now: dt.datetime) -> Verdict:
         policy = spec.unique_policy

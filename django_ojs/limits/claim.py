@@ -2,7 +2,7 @@
 
 A constant number of statements for each queue: the candidates, one lock and two looks for all their keys, the
 candidates again as they are once the keys are held, the claim. What the claim does not get all the same is not counted.
-Jobs and queues without limits never come here (`sql.base.Store.outlook`).
+Jobs and queues without limits never come here (`store.base.Store.outlook`).
 
 Lock order: the keys of all queues first, sorted; then jobs, which are skipped where another transaction holds them.
 """
@@ -16,7 +16,6 @@ from typing import Any
 
 from django.db.models import Q
 
-from django_ojs import sql
 from django_ojs.database import atomic
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -29,8 +28,9 @@ from django_ojs.queues.configuration import effective
 from django_ojs.rules import queueconfig
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ratelimit import RatePolicy, queue_key
-from django_ojs.sql.base import Store
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
+from django_ojs.store.base import Store
 from django_ojs.workflows import advance
 
 #: How many jobs are looked at to fill one claim, for each asked for and at least; and how often more are
@@ -47,7 +47,7 @@ def claim(
 ) -> list[JobRow]:  # fmt: skip
     """Claim up to `count` jobs of these queues through `take`, as far as the limits allow, and none of `except_ids`."""
     window = max(LEAST, AHEAD * count)
-    store = sql.store(using)
+    store = store_of(using)
     gate = Gate(using, now, _policies(names, using))
 
     def look() -> dict[str, list[Candidate]]:
@@ -99,7 +99,7 @@ def next_release(
     """
     with atomic(using=using):
         gate = Gate(using, now, _policies(names, using))
-        jobs = [job for name in dict.fromkeys(names) for job in _look(sql.store(using), name, now, types, LEAST)]
+        jobs = [job for name in dict.fromkeys(names) for job in _look(store_of(using), name, now, types, LEAST)]
         gate.hold(jobs, wait=True)
         _, blocked = _choose(jobs, len(jobs) + 1, gate)
     releases = (why.release for _, why in blocked if why.strategy not in ("concurrency", "busy"))
@@ -150,7 +150,7 @@ def _turn_away(
     reasons = {job.id: why for job, why in blocked if why.on_limit != "wait" and why.strategy != "busy"}
     if not reasons:
         return [], []
-    store = sql.store(using)
+    store = store_of(using)
     rows = store.lock_where(Q(pk__in=list(reasons), state=State.AVAILABLE), skip_locked=True)
     later = [row for row in rows if reasons[row["id"]].on_limit == "reschedule"]
     for row in later:

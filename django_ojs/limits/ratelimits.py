@@ -16,11 +16,11 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
+from django_ojs.limits.usage import describe, queue_policy
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations.limitusage import describe, queue_policy
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import flag_limited
 from django_ojs.rules import durations, names, ratelimit

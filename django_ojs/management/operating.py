@@ -13,17 +13,17 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import clock
+from django_ojs import audit, clock
 from django_ojs.database import database
 from django_ojs.errors import OJSError
+from django_ojs.jobs import bulk, bulkactions
+from django_ojs.jobs.bulk import BulkVerb, How
+from django_ojs.jobs.search import Look, moment
+from django_ojs.jobs.selection import LONGEST, JobFilter
 from django_ojs.management.shell import IN_PART, Progress, ShellCommand, add_act, positive
 from django_ojs.messages import jobs
 from django_ojs.models import Job, Lease
 from django_ojs.models.job import JobRow
-from django_ojs.operations import audit, bulk, bulkactions
-from django_ojs.operations.bulk import BulkVerb, How
-from django_ojs.operations.jobfilter import LONGEST, JobFilter
-from django_ojs.operations.search import Look, moment
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State, ordered
 
@@ -47,7 +47,7 @@ class Deed:
     """What is done to jobs.
 
     Attributes:
-        verb: one of `operations.bulk`.
+        verb: one of `jobs.bulk`.
         asks, done: `Retry`, `retried`.
         action: in the audit log.
         override: what a retry changes.

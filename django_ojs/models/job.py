@@ -1,7 +1,7 @@
 """The job row: what the client sent, where the job is in its life, and what happened to it.
 
 The verbs alone (`django_ojs.jobs` and others) change a job's state, through `JobQuerySet.transition()` or the
-statements of `django_ojs.sql`, each of which says in its WHERE clause from which states it may start.
+statements of `django_ojs.store`, each of which says in its WHERE clause from which states it may start.
 `save()`, `update()`, `bulk_update()` and `bulk_create()` refuse to write a state around them.
 """
 

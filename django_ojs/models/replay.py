@@ -8,7 +8,7 @@ from django_ojs.models.fields import JSONTextField
 
 
 class ReplayRule(models.Model):
-    """One rule that an operator made; those of `OJS["REPLAY_RULES"]` have no row. Only `operations.replay` writes it.
+    """One rule that an operator made; those of `OJS["REPLAY_RULES"]` have no row. Only `jobs.replay` writes it.
 
     Rules are asked in the order of their ids.
     """

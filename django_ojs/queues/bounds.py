@@ -15,20 +15,21 @@ from typing import Any, TypeVar
 from django.db import connections
 from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import QueueFull
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
+from django_ojs.jobs.candidates import Pressure
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
-from django_ojs.operations.candidates import Pressure
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.limits import byte_length
 from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ def _lock(names: Iterable[str], using: str, *, wait: bool) -> list[Queue]:
     wanted = sorted(names)
     if not wanted:
         return []
-    skip = not wait and sql.store(using).skip_locked
+    skip = not wait and store_of(using).skip_locked
     rows = Queue.objects.using(using).filter(name__in=wanted).order_by("name")
     return list(rows.select_for_update(skip_locked=skip))
 
@@ -61,7 +62,7 @@ def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> 
         return {}
     bounds = {name: bound for name, queue in queues.items() if (bound := bound_of(queue.config))}
     in_bytes = any(bound.max_bytes for bound in bounds.values())
-    depths = sql.store(using).depths(list(bounds), in_bytes=in_bytes)
+    depths = store_of(using).depths(list(bounds), in_bytes=in_bytes)
     found = {name: Gate(queues[name], bound, *depths[name]) for name, bound in bounds.items()}
     for name, gate in found.items():
         coming = [spec for spec in specs if spec.queue == name]
@@ -76,7 +77,7 @@ def _oldest(gate: Gate, coming: Sequence[JobSpec], using: str) -> list[JobRow]:
     No more are locked than have to go, since no worker can claim a job that is. Where bytes count, it takes a look at
     the lengths to tell how many those are.
     """
-    store = sql.store(using)
+    store = store_of(using)
     waiting = store.jobs.filter(queue=gate.queue.name, state=State.AVAILABLE).order_by("enqueued_at", "pk")
     if not gate.bound.max_bytes:
         return _locked(waiting[: len(coming)], using)
@@ -103,12 +104,12 @@ def _oldest(gate: Gate, coming: Sequence[JobSpec], using: str) -> list[JobRow]:
 
 
 def _locked(waiting: QuerySet[Job], using: str) -> list[JobRow]:
-    return waiting.select_for_update(skip_locked=sql.store(using).skip_locked).rows()  # type: ignore[attr-defined, no-any-return]
+    return waiting.select_for_update(skip_locked=store_of(using).skip_locked).rows()  # type: ignore[attr-defined, no-any-return]
 
 
 def _octets(using: str) -> Callable[[str], Func]:
     """The bytes of a column, as the database counts them."""
-    template = sql.store(using).octets.format("%(expressions)s")
+    template = store_of(using).octets.format("%(expressions)s")
     return lambda name: Func(F(name), template=template, output_field=IntegerField())
 
 
@@ -201,7 +202,7 @@ def settle(gates: Iterable[Gate], now: dt.datetime, using: str) -> list[JobRow]:
         records += [record for row in gate.dropped for record in _drop(row, now, gate)]
         dropped += gate.dropped
         records += _pressed(gate, now, using)
-    sql.store(using).update_jobs(Verb.EXPIRE, dropped, transitions.DISCARD_COLUMNS)
+    store_of(using).update_jobs(Verb.EXPIRE, dropped, transitions.DISCARD_COLUMNS)
     log.append(records, using)
     return dropped
 
@@ -236,7 +237,7 @@ def relieve(*, using: str | None = None) -> int:
     if not names:
         return 0
     with atomic(using=using):
-        sql.store(using).begin_writing()
+        store_of(using).begin_writing()
         held = _lock(names, using, wait=False)
         queues = {queue.name: queue for queue in held if bound_of(queue.config)}
         records: list[Record] = []

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from django.db import transaction
 from django.db.models import Q
 
-from django_ojs import clock, sql, states
+from django_ojs import audit, clock, states
+from django_ojs.audit import Act
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound
@@ -21,11 +22,10 @@ from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
-from django_ojs.operations import audit
-from django_ojs.operations.audit import Act
 from django_ojs.queues import defaults
 from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
 from django_ojs.waking import wake_workers
 from django_ojs.workflows import advance
 
@@ -116,7 +116,7 @@ def _discard(name: str, *, using: str) -> int:
     """Discard one batch of live jobs."""
     with atomic(using=using):
         now = clock.now(using)
-        store = sql.store(using)
+        store = store_of(using)
         live = Q(queue=name, state__in=states.ordered(states.LIVE))
         rows = store.lock_where(live, limit=BATCH)
         records: list[Record] = []
@@ -137,7 +137,7 @@ def _discard(name: str, *, using: str) -> int:
 def _move(name: str, target: str, using: str) -> int:
     """Move one batch of waiting jobs; their states stay."""
     with atomic(using=using):
-        store = sql.store(using)
+        store = store_of(using)
         defaults.ensure([target], clock.now(using), using)
         rows = store.lock_where(Q(queue=name, state__in=_WAITING), limit=BATCH)
         for row in rows:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from django_ojs import clock, sql
+from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import InvalidRequest
 from django_ojs.models import Maintenance
-from django_ojs.operations import audit
 from django_ojs.rules.durations import format_instant
+from django_ojs.store import store_of
 from django_ojs.waking import wake_workers
 
 #: Longest reason that an operator may give, and longest time ahead that may be estimated.
@@ -98,7 +98,7 @@ def end_if_over(*, using: str | None = None) -> bool:
     if not over.exists():
         return False
     with atomic(using=using):
-        mode = over.select_for_update(skip_locked=sql.store(using).skip_locked).first()
+        mode = over.select_for_update(skip_locked=store_of(using).skip_locked).first()
         if mode is None:  # ended or put off meanwhile, or by a transaction that is still open
             return False
         _end(mode, using)

@@ -12,11 +12,10 @@ from django_ojs.cron.fire import tick
 from django_ojs.cron.schedules import aim_again
 from django_ojs.cron.schedules import next_due as next_schedule
 from django_ojs.events import order
-from django_ojs.jobs import outbox, progress
+from django_ojs.jobs import bulkactions, outbox, progress, replay
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.timers import next_due, settle
 from django_ojs.messages import jobs, jobs_wait
-from django_ojs.operations import bulkactions, replay
 from django_ojs.queues import bounds, defaults, maintenance
 from django_ojs.queues.deletion import finish_removals
 from django_ojs.scheduler.outage import outage

@@ -1,6 +1,6 @@
 """Exact counts of jobs by queue and state, without looking at a single job (L4-STATS-001).
 
-Each statement that changes states leaves a row with the differences behind (`sql.counting`). `fold` turns these into
+Each statement that changes states leaves a row with the differences behind (`store.counting`). `fold` turns these into
 one row a queue, and one a queue and minute for what was done (`throughput`); a reader adds both, in one statement and
 therefore from one snapshot.
 """
@@ -15,12 +15,12 @@ from typing import Any
 from django.db import connections
 from django.db.models import F
 
-from django_ojs import sql
 from django_ojs.database import atomic, database
 from django_ojs.models import CountDelta, QueueCount, QueueMinute
 from django_ojs.models.count import NUMBERS
-from django_ojs.sql.counting import COLUMNS
 from django_ojs.states import LIVE, State
+from django_ojs.store import store_of
+from django_ojs.store.counting import COLUMNS
 
 #: Differences folded in one go, and the number beyond which a reader folds them first.
 FOLD_BATCH, TOO_MANY = 5_000, 20_000
@@ -117,7 +117,7 @@ def fold(*, limit: int = FOLD_BATCH, using: str | None = None) -> int:
 def _lock(using: str) -> bool:
     """Take the lock of folding, which is a row; False where somebody else holds it."""
     counts = QueueCount.objects.using(using)
-    held = counts.select_for_update(skip_locked=sql.store(using).skip_locked).filter(pk=_LOCK)
+    held = counts.select_for_update(skip_locked=store_of(using).skip_locked).filter(pk=_LOCK)
     if held.all():
         return True
     counts.bulk_create([QueueCount(queue=_LOCK)], ignore_conflicts=True)

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from django.db import transaction
 from django.db.models import F
 
-from django_ojs import sql
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.models import MetricPlace, MetricSeries, Worker
 from django_ojs.statistics import eventlog, latency
 from django_ojs.statistics.eventlog import MEASURED, Group, Place
+from django_ojs.store import store_of
 
 #: Events counted in one transaction.
 BATCH = 5_000
@@ -52,7 +52,7 @@ def count(*, limit: int = BATCH, using: str | None = None) -> int:
     if not eventlog.read(_place(using), 1, using).events:
         return 0
     with atomic(using=using):
-        sql.store(using).begin_writing()
+        store_of(using).begin_writing()
         stretch = eventlog.read(_locked_place(using), limit, using)
         if stretch.events:
             groups = _named([group for group in stretch.groups if group.event in COUNTED], using)

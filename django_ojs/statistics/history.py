@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db.models import Sum
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.database import atomic, database
 from django_ojs.models import CountDelta, QueueHour, QueueMinute, QueueTraffic
 from django_ojs.statistics import percentiles
@@ -21,6 +21,7 @@ from django_ojs.statistics.counters import KEEP_MINUTES
 from django_ojs.statistics.latency import ALL, Traffic
 from django_ojs.statistics.percentiles import Sketch
 from django_ojs.statistics.throughput import MEASURES, OF_DELTA, Work
+from django_ojs.store import store_of
 
 KEEP_HOURS = dt.timedelta(days=30)
 HOUR = dt.timedelta(hours=1)
@@ -129,7 +130,7 @@ def _move_oldest(edge: dt.datetime, using: str) -> int:
         return 0
     hour = _hour_of(min(oldest))
     with atomic(using=using):
-        sql.store(using).begin_writing()
+        store_of(using).begin_writing()
         # Locked, so that of two who roll up at once the second finds nothing left.
         theirs = (m.objects.using(using).filter(minute__gte=hour, minute__lt=hour + HOUR) for m in models)
         minutes, traffic = (list(rows.order_by("pk").select_for_update()) for rows in theirs)

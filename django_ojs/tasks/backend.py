@@ -9,8 +9,8 @@ from typing import Any
 from django_ojs.client import arguments
 from django_ojs.client.definition import PreparedJob, push
 from django_ojs.client.handle import JobHandle
+from django_ojs.doubles import together
 from django_ojs.errors import NotFound
-from django_ojs.operations.rehearsal import together
 from django_ojs.rules import names
 from django_ojs.tasks import results
 from django_ojs.tasks.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
@@ -73,7 +73,7 @@ class OJSBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> results.OJSTaskResult:
         """The result with this id. Raises TaskResultDoesNotExist also for jobs that are no tasks, or pruned."""
-        from django_ojs.operations.info import info
+        from django_ojs.jobs.info import info
 
         key = results.key_of(result_id)
         if key is None:

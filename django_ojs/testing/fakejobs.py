@@ -17,12 +17,12 @@ from django_ojs.client.sync import declared
 from django_ojs.cron import fire, schedules
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.jobs import push, transitions, unique
+from django_ojs.jobs.candidates import Candidate, Outcome, Pushed, aborted, duplicate, read, refuse_repeated_ids
 from django_ojs.jobs.push import or_raise
 from django_ojs.jobs.rows import refuse
+from django_ojs.jobs.verbs import Cancelled
 from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
-from django_ojs.operations.candidates import Candidate, Outcome, Pushed, aborted, duplicate, read, refuse_repeated_ids
-from django_ojs.operations.verbs import Cancelled
 from django_ojs.queues import defaults
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows

@@ -20,10 +20,10 @@ from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import fire, overlap
 from django_ojs.database import database
+from django_ojs.doubles import doubles
 from django_ojs.errors import NotFound
 from django_ojs.jobs import schemas
 from django_ojs.jobs.push import Outcome, Pushed
-from django_ojs.operations.rehearsal import stage
 from django_ojs.queues import defaults
 from django_ojs.rules import priority as priorities
 from django_ojs.rules.durations import format_instant
@@ -130,11 +130,11 @@ class Jobs:
     def start(self) -> Self:
         """Begin the mode. The context managers, fixtures and mixins call it, and `stop()`."""
         forget()
-        stage.enter(self)
+        doubles.enter(self)
         return self
 
     def stop(self) -> None:
-        stage.leave(self)
+        doubles.leave(self)
         self._time.close()
         forget()
 

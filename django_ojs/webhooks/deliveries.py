@@ -9,17 +9,17 @@ from typing import Any
 
 from django.db.models import Q
 
-from django_ojs import clock, jsontext, sql
+from django_ojs import audit, clock, jsontext
+from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound, RateLimited
 from django_ojs.events.log import source_of
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.operations import audit
-from django_ojs.operations.audit import Act
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ids import new_id
+from django_ojs.store import store_of
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.outcome import Reply
 from django_ojs.webhooks.sending import Sending, attempt, record_attempt
@@ -111,7 +111,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     if not listed:
         return 0
     with atomic(using=using):
-        store = sql.store(using)
+        store = store_of(using)
         store.begin_writing()
         # Under the lock by the same condition: an operator may have had one sent again since.
         over = old.filter(pk__in=listed).order_by("pk").select_for_update(skip_locked=store.skip_locked)

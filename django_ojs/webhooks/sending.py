@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Exists, Min, OuterRef
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
@@ -25,6 +25,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import webhookcounts
+from django_ojs.store import store_of
 from django_ojs.webhooks import outcome, sealing, signing, transport
 from django_ojs.webhooks import subscriptions as webhooks
 from django_ojs.webhooks.outcome import Reply, Verdict
@@ -143,7 +144,7 @@ def _cap(subscription: WebhookSubscription) -> int:
 
 def _take(subscription: WebhookSubscription, room: int, now: dt.datetime, using: str) -> list[Sending]:
     due = WebhookDelivery.objects.using(using).filter(subscription_id=subscription.pk, next_attempt_at__lte=now)
-    locked = due.select_for_update(skip_locked=sql.store(using).skip_locked)
+    locked = due.select_for_update(skip_locked=store_of(using).skip_locked)
     rows = list(locked.order_by("next_attempt_at", "id")[:room])
     if rows:
         name, until = uuid.uuid4(), now + dt.timedelta(seconds=timeout_of(subscription)) + GRACE

@@ -15,9 +15,9 @@ from django_ojs.client.context import COLUMNS, Link
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import is_contention
 from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.requeue import requeue, requeue_unknown
 from django_ojs.models import JobRow, Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations.requeue import requeue, requeue_unknown
 from django_ojs.registry import registry
 from django_ojs.scheduler.outage import ERRORS, persist
 from django_ojs.scheduler.service import Service

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from django.db.models import Q, QuerySet
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import piece_by_piece, retried
 from django_ojs.database import atomic, database
@@ -21,6 +21,7 @@ from django_ojs.jobs.finish import release
 from django_ojs.jobs.transitions import LOST_COLUMNS, lose
 from django_ojs.models import Lease, Worker
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
 from django_ojs.waking import wake_workers
 from django_ojs.workers.registration import farewell
 from django_ojs.workflows import advance
@@ -50,7 +51,7 @@ def rescue_dead_workers(*, spare: bool = False, using: str | None = None) -> int
 
 def _rescue(silent: QuerySet[Worker], now: dt.datetime, using: str, *, patient: bool) -> int:
     """Hand back what these workers held. What another transaction holds is left for the next time, its worker too."""
-    store = sql.store(using)
+    store = store_of(using)
     with atomic(using=using):
         dead = list(silent.select_for_update(skip_locked=store.skip_locked))
         return _forget(dead, now, using, skip_locked=True, patient=patient)
@@ -86,7 +87,7 @@ def _forget(
 
     With `skip_locked`, jobs that another transaction holds stay as they are, and so do their workers.
     """
-    store = sql.store(using)
+    store = store_of(using)
     held = Q(worker_id__in=[worker.pk for worker in dead], state=State.ACTIVE)
     rows = store.lock_where(held, skip_locked=skip_locked)
     if skip_locked and store.skip_locked:
@@ -132,12 +133,12 @@ def hand_back(worker_id: str, *, incarnation: str = "", blame: bool = False, usi
         worker = Worker.objects.using(using).select_for_update().filter(pk=worker_id).first()
         if worker is not None and incarnation and worker.incarnation != incarnation:
             return HandedBack(0, "")
-        rows = sql.store(using).lock_where(Q(worker_id=worker_id, state=State.ACTIVE))
+        rows = store_of(using).lock_where(Q(worker_id=worker_id, state=State.ACTIVE))
         records: list[Record] = farewell(worker, now, "error") if worker is not None else []
         if blame and len(rows) == 1:
             message = f"The worker {worker_id!r} died while it ran this job and no other."
             records += lose(rows[0], now, using, "worker_death", message)
-            sql.store(using).update_jobs(Verb.RESCUE, rows, LOST_COLUMNS)
+            store_of(using).update_jobs(Verb.RESCUE, rows, LOST_COLUMNS)
             wake_workers(using)
         else:
             release(rows, now, using)

@@ -10,15 +10,16 @@ from typing import Any
 
 from django.db.models import Q
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.events import catalogue, log
 from django_ojs.jobs.rows import wake_at
 from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
-from django_ojs.sql.rows import held_until
 from django_ojs.states import State
+from django_ojs.store import store_of
+from django_ojs.store.rows import held_until
 from django_ojs.workers import registration
 
 #: How workers of other languages spell their states.
@@ -115,7 +116,7 @@ def renew(rows: list[JobRow], ms: int | None, now: dt.datetime, using: str, *, o
     for row in moved:
         row["visible_until"] = held_until(row, ms or row["lease_ms"], now)
         row["wake_at"] = wake_at(row)
-    sql.store(using).update_jobs(State.ACTIVE, moved, ("visible_until", "wake_at"))
+    store_of(using).update_jobs(State.ACTIVE, moved, ("visible_until", "wake_at"))
     return moved
 
 
@@ -141,7 +142,7 @@ def _held(beat_: Beat, using: str) -> dict[uuid.UUID, JobRow]:
     if not beat_.active:
         return {}
     mine = Q(pk__in=beat_.active, state=State.ACTIVE) & (Q(worker_id=beat_.worker_id) | Q(worker_id=""))
-    rows = {row["id"]: row for row in sql.store(using).lock_where(mine)}
+    rows = {row["id"]: row for row in store_of(using).lock_where(mine)}
     return {pk: row for pk, row in rows.items() if beat_.attempts.get(pk, row["attempt"]) == row["attempt"]}
 
 

@@ -62,7 +62,7 @@ def deregister(worker_id: str, *, reason: str = "shutdown", incarnation: str = "
 
     With `incarnation` only if the worker is still that process: another may have come under its name.
     """
-    from django_ojs.operations.requeue import requeue_held_by
+    from django_ojs.jobs.requeue import requeue_held_by
     from django_ojs.statistics import eventcounts
 
     using = database(using)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from django_ojs import hooks, jsontext, sql
+from django_ojs import hooks, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
 from django_ojs.errors import OJSError
@@ -24,6 +24,7 @@ from django_ojs.models import Workflow, WorkflowStart, WorkflowStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import TERMINAL, State
+from django_ojs.store import store_of
 from django_ojs.workflows import events
 from django_ojs.workflows.events import Flow, Member
 from django_ojs.workflows.graphs import error_of, read_steps, shapes
@@ -121,14 +122,14 @@ def save(flows: Sequence[Flow], using: str) -> None:
     ended = any(flow.row.finished_at for flow in flows)
     columns = ["progress", "state", "finished_at", "error"] if ended else ["progress"]
     if flows:
-        sql.store(using).save_workflows([flow.row for flow in flows], columns)
+        store_of(using).save_workflows([flow.row for flow in flows], columns)
 
 
 def _members(ids: Sequence[uuid.UUID], using: str) -> list[Member]:
     steps = (
         WorkflowStep.objects.using(using).filter(job_id__in=ids).order_by("workflow_id", "job__finished_at", "position")
     )
-    instant = sql.store(using).instant
+    instant = store_of(using).instant
     columns = ["job__state", instant("job__started_at"), instant("job__finished_at"), "job__worker_id", "job__trace_id"]
     columns += ["job__attempt", *(["job__errors"] if ojs_settings.EXTENSION_EVENTS else [])]
     return [

@@ -10,22 +10,23 @@ from typing import NamedTuple, TypeVar
 
 from django.db import IntegrityError
 
-from django_ojs import clock, hooks, jsontext, sql, states
+from django_ojs import clock, hooks, jsontext, states
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
+from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.events import log
+from django_ojs.jobs.verbs import cancel as cancel_jobs
+from django_ojs.jobs.verbs import retry as retry_jobs
 from django_ojs.messages import phrase
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
-from django_ojs.operations.rehearsal import rehearsed
-from django_ojs.operations.verbs import cancel as cancel_jobs
-from django_ojs.operations.verbs import retry as retry_jobs
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
 from django_ojs.rules.ids import new_id
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
 from django_ojs.workflows import advance, events, graphs
 from django_ojs.workflows.events import Flow
 
@@ -45,7 +46,7 @@ class View(NamedTuple):
     jobs: dict[uuid.UUID, JobRow]
 
 
-@rehearsed("create_workflow")
+@replaceable("create_workflow")
 @retried
 def create(document: object, *, key: uuid.UUID | None = None, using: str | None = None) -> View:
     """Store a workflow, given as a client sends it or as a `Plan`, and enqueue what can start, all or nothing.
@@ -81,7 +82,7 @@ def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> F
     return flow
 
 
-@rehearsed("read_workflow")
+@replaceable("read_workflow")
 def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = None) -> View:
     """The workflow; with `brief` without the documents of its steps, and of its jobs only `BRIEF`. Raises NotFound."""
     using = database(using)
@@ -116,7 +117,7 @@ class Cancelled(NamedTuple):
     steps_already_completed: int
 
 
-@rehearsed("cancel_workflow")
+@replaceable("cancel_workflow")
 @retried
 def cancel(
     workflow_id: uuid.UUID, *, cancel_active: bool = False, cancelled_by: str = "", reason: str = "",
@@ -132,7 +133,7 @@ def cancel(
     def attempt() -> tuple[int, int] | None:
         now = clock.now(using)
         jobs = _live_jobs(workflow_id, kinds, using)
-        locked = {row["id"] for row in sql.store(using).lock(jobs) if row["state"] in kinds}
+        locked = {row["id"] for row in store_of(using).lock(jobs) if row["state"] in kinds}
         flow = _locked(workflow_id, "cancel", [Workflow.State.RUNNING], using)
         if set(_live_jobs(workflow_id, kinds, using)) - locked:
             return None
@@ -166,7 +167,7 @@ def retry(workflow_id: uuid.UUID, *, using: str | None = None) -> View:
         faulty = rules.causes(flow.shape, flow.progress) if flow and flow.state == Workflow.State.FAILED else []
         steps = WorkflowStep.objects.using(using).filter(workflow_id=workflow_id, position__in=faulty)
         jobs = [step.job_id for step in steps if step.job_id]
-        dead = [row for row in sql.store(using).lock(jobs) if _is_dead_letter(row)]
+        dead = [row for row in store_of(using).lock(jobs) if _is_dead_letter(row)]
         locked = _locked(workflow_id, "retry", [Workflow.State.FAILED], using)
         if flow is None or locked.row.progress != flow.progress:
             return None

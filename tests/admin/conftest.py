@@ -14,8 +14,8 @@ from django.urls import reverse
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job
-from django_ojs.operations.verbs import cancel
 from django_ojs.queues import defaults
 
 FATAL = {"type": "ValueError", "message": "no such template", "retryable": False, "backtrace": ["at send (jobs.py:12)"]}

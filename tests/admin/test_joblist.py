@@ -16,10 +16,10 @@ from django.utils import timezone
 
 from django_ojs import clock
 from django_ojs.admin import jobfilters
+from django_ojs.jobs import search
+from django_ojs.jobs.selection import JobListFilter
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job
-from django_ojs.operations import search
-from django_ojs.operations.jobfilter import JobListFilter
-from django_ojs.operations.verbs import cancel
 from django_ojs.queues.configuration import configure
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_ojs import audit
 from django_ojs.models import AuditEntry, Event, Queue
-from django_ojs.operations import audit
 from django_ojs.queues.configuration import configure, document, pause, resume, why_paused
 from django_ojs.rules import queueconfig
 from tests.admin.conftest import pushed, said, url

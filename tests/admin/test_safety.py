@@ -11,10 +11,11 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from django_ojs import clock
+from django_ojs import audit, clock
 from django_ojs.cron.schedules import register as register_cron
 from django_ojs.jobs import prune
 from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import (
     AuditEntry,
     CronSchedule,
@@ -27,8 +28,6 @@ from django_ojs.models import (
     Workflow,
 )
 from django_ojs.models.audit import AppendOnlyError
-from django_ojs.operations import audit
-from django_ojs.operations.verbs import cancel
 from django_ojs.workers.registration import register
 from tests.admin.conftest import claimed, dead, pushed, url
 

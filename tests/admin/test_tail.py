@@ -12,8 +12,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ojs.events import order
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event
-from django_ojs.operations.verbs import cancel
 from django_ojs.queues.configuration import pause
 from tests.admin.conftest import dead, pushed, url
 

@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job
-from django_ojs.operations.verbs import cancel_one
 from django_ojs.workflows import workflow as operations
 
 pytestmark = pytest.mark.django_db

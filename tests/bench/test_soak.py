@@ -29,8 +29,8 @@ from django_ojs.jobs.finish import ack_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
 from django_ojs.registry import registry
-from django_ojs.sql.base import Ack
 from django_ojs.states import State
+from django_ojs.store.base import Ack
 from django_ojs.worker import processinfo
 
 PLAIN, TWICE = Kind("plain"), Kind("twice", State.DISCARDED, attempts=2)

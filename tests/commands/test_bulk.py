@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_ojs import enqueue
+from django_ojs import audit, enqueue
+from django_ojs.jobs import bulkactions
 from django_ojs.jobs.fetch import fetch
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_bulk
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
-from django_ojs.operations import audit, bulkactions
 from tests.commands.test_operating import Terminal, discarded
 
 pytestmark = pytest.mark.django_db

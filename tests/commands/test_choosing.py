@@ -15,12 +15,12 @@ from django.core.management import CommandError, call_command
 from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
 from django_ojs.errors import OJSError
+from django_ojs.jobs import search
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
+from django_ojs.jobs.selection import JobFilter, dead_letters, with_error_type
 from django_ojs.models import Job, Workflow
-from django_ojs.operations import search
-from django_ojs.operations.jobfilter import JobFilter, dead_letters, with_error_type
 from django_ojs.states import State
 from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock

@@ -17,14 +17,14 @@ from django.conf import settings as site
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connections
 
-from django_ojs import clock, enqueue, get_job
+from django_ojs import audit, clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
+from django_ojs.jobs import bulk
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_status
 from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
-from django_ojs.operations import audit, bulk
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock

@@ -9,10 +9,9 @@ from django.contrib.admin.sites import AdminSite
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from django_ojs import keys
+from django_ojs import audit, keys
 from django_ojs.cron import schedules
 from django_ojs.models import WebhookSubscription
-from django_ojs.operations import audit
 from django_ojs.queues.configuration import configure, pause
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow

@@ -11,10 +11,9 @@ from django.contrib.admin.sites import site
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_ojs import clock, keys
+from django_ojs import audit, clock, keys
 from django_ojs.cron.schedules import register as register_cron
 from django_ojs.models import APIKey, BulkAction, Event, Job, OutboxEntry, WebhookDelivery, WebhookSubscription
-from django_ojs.operations import audit
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules import cronspec

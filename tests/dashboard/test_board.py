@@ -20,8 +20,8 @@ from django_ojs.admin import deadletters, overview
 from django_ojs.cron import schedules
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import AuditEntry, Event, Job, Queue, Worker
-from django_ojs.operations.jobfilter import dead_letters
 from django_ojs.queues.configuration import pause
 from django_ojs.statistics import shared
 from django_ojs.workers.registration import register

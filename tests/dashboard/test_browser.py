@@ -23,8 +23,8 @@ from django_ojs.events import ids
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
 from django_ojs.jobs.progress import Report, report
+from django_ojs.jobs.verbs import retry
 from django_ojs.models import AuditEntry, Job, Queue
-from django_ojs.operations.verbs import retry
 from django_ojs.statistics import shared
 from django_ojs.workflows import workflow
 from tests.admin.conftest import FATAL, claimed, dead, pushed

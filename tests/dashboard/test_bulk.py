@@ -16,8 +16,8 @@ from django.urls import reverse
 
 from django_ojs import clock
 from django_ojs.admin import board
+from django_ojs.jobs import bulkactions
 from django_ojs.models import AuditEntry, BulkAction, Job, Lease
-from django_ojs.operations import bulkactions
 from django_ojs.statistics import shared
 from tests.admin.conftest import dead, pushed, said, url
 

@@ -21,8 +21,8 @@ from django_ojs.admin.charts import Chart, Series, describe
 from django_ojs.admin.refusals import local
 from django_ojs.admin.timeline import note
 from django_ojs.errors import Conflict, InvalidStateTransition
+from django_ojs.jobs.verbs import retry
 from django_ojs.messages import phrase, reason
-from django_ojs.operations.verbs import retry
 from django_ojs.queues.configuration import configure
 from tests.admin.conftest import dead, said, url
 from tests.dashboard.everything import fill, pages

@@ -16,14 +16,15 @@ from django.test import AsyncRequestFactory, Client, RequestFactory
 from django.urls import reverse, set_script_prefix
 from django.urls.base import clear_script_prefix
 
+from django_ojs import audit
 from django_ojs.admin import live
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, STATE_CHANGED
 from django_ojs.http import sockets
+from django_ojs.jobs import bulkactions
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import Job
-from django_ojs.operations import audit, bulkactions
-from django_ojs.operations.jobfilter import dead_letters
 from django_ojs.realtime import routing
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow

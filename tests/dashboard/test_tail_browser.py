@@ -10,7 +10,7 @@ import pytest
 from django.http import HttpResponse
 from django.test import Client
 
-from django_ojs.operations.verbs import cancel
+from django_ojs.jobs.verbs import cancel
 from tests.admin.conftest import pushed
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

@@ -110,10 +110,10 @@ _REFUSING = (
     "rules/faults.py", "rules/limits.py", "rules/names.py", "rules/priority.py", "rules/queueconfig.py",
     "rules/ratelimit.py",
     "rules/retry.py", "rules/timeouts.py", "rules/unique.py", "rules/zones.py",
-    "webhooks/definition.py", "webhooks/sealing.py", "webhooks/urls.py", "operations/bulkactions.py",
-    "operations/candidates.py", "queues/configuration.py", "cron/schedules.py", "cron/fire.py",
+    "webhooks/definition.py", "webhooks/sealing.py", "webhooks/urls.py", "jobs/bulkactions.py",
+    "jobs/candidates.py", "queues/configuration.py", "cron/schedules.py", "cron/fire.py",
     "jobs/outbox.py", "queues/configuration.py", "queues/defaults.py", "workers/registration.py",
-    "jobs/unique.py", "operations/verbs.py", "webhooks/deliveries.py", "webhooks/subscriptions.py",
+    "jobs/unique.py", "jobs/verbs.py", "webhooks/deliveries.py", "webhooks/subscriptions.py",
     "workflows/workflow.py",
     "admin/apikey.py", "admin/job.py", "admin/webhook.py",
 )  # fmt: skip

@@ -15,13 +15,13 @@ from django_ojs.conf import FIELDS
 from django_ojs.errors import OJSError
 from django_ojs.events import described, log
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
+from django_ojs.jobs import bulk, verbs
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event
-from django_ojs.operations import bulk, verbs
-from django_ojs.operations.verbs import cancel_one
 
 
 @pytest.mark.django_db

@@ -20,7 +20,7 @@ from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.progress import Report, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
-from django_ojs.operations.verbs import activate_one, cancel_one, retry_one
+from django_ojs.jobs.verbs import activate_one, cancel_one, retry_one
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.workers.heartbeat import Beat, beat
 from django_ojs.workers.registration import deregister, register

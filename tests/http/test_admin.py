@@ -14,8 +14,8 @@ from django_ojs import clock
 from django_ojs.events import order
 from django_ojs.http import adminbulk
 from django_ojs.http.adminletters import ReplayRulePreview
+from django_ojs.jobs import bulk
 from django_ojs.models import AuditEntry, Event, Job
-from django_ojs.operations import bulk
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import eventcounts
 from django_ojs.statistics.counters import fold
@@ -552,7 +552,7 @@ class TestAudit:
         def broken(*args: Any, **kwargs: Any) -> None:
             raise RuntimeError("disk full")
 
-        monkeypatch.setattr("django_ojs.operations.audit.append", broken)
+        monkeypatch.setattr("django_ojs.audit.append", broken)
         assert api.post(f"/admin/jobs/{job}/cancel").status_code == 500
         assert Job.objects.get(pk=job).state == "available"
         assert not Event.objects.filter(type="job.cancelled").exists()

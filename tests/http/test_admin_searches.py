@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     for module in ("joblists", "adminletters", "deadletter"):
         monkeypatch.setattr(f"django_ojs.http.{module}.FEW", 0)
     monkeypatch.setattr("django_ojs.http.searching.DEEPER", 1)
-    monkeypatch.setattr("django_ojs.operations.search.FIRST", 2)
+    monkeypatch.setattr("django_ojs.jobs.search.FIRST", 2)
     settings.OJS = {**settings.OJS, "SEARCH_DEPTH": 4, "SEARCH_SECONDS": 60}
 
 

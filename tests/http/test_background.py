@@ -9,9 +9,9 @@ from django.test import RequestFactory
 from rest_framework.request import Request
 
 from django_ojs.http import filters
+from django_ojs.jobs import bulkactions
+from django_ojs.jobs.selection import JobFilter
 from django_ojs.models import AuditEntry, BulkAction, Job
-from django_ojs.operations import bulkactions
-from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.states import State
 from tests.http.conftest import Api, error_of
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from django_ojs.jobs import bulkactions
 from django_ojs.models import Job
-from django_ojs.operations import bulkactions
 from tests.http.conftest import Api, error_of
 
 pytestmark = pytest.mark.django_db

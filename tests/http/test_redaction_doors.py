@@ -17,8 +17,8 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_ojs.events import order, places
+from django_ojs.jobs.info import info
 from django_ojs.models import Event, Job, WebhookDelivery, WebhookSubscription, Workflow
-from django_ojs.operations.info import info
 from django_ojs.realtime.sse import tellers
 from django_ojs.realtime.sse.response import Beginning
 from django_ojs.statistics import shared

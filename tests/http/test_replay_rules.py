@@ -13,8 +13,8 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from django_ojs import checks, jsontext
+from django_ojs.jobs import replay
 from django_ojs.models import AuditEntry, ReplayRule
-from django_ojs.operations import replay
 from tests.http.conftest import V1, Api, error_of
 
 ROOT = "/admin/dead-letter/replay-rules"

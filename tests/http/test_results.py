@@ -13,9 +13,9 @@ from django_ojs.events import log
 from django_ojs.jobs import prune as pruning
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
 from django_ojs.models import Job
-from django_ojs.operations.info import info
 from django_ojs.rules import durations
 from tests.http.conftest import Api, error_of
 from tests.http.test_bulk import bounded
@@ -308,7 +308,7 @@ class TestAPassBreaksNothingOff:
         done(api, 1)
         frozen_clock.advance(hours=3)
         with monkeypatch.context() as patch:
-            patch.setattr(pruning.sql.store("default").__class__, "lock", _away)
+            patch.setattr(pruning.store_of("default").__class__, "lock", _away)
             with pytest.raises(OperationalError):
                 prune()
         assert self._left() == 1

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs.jobs import schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.verbs import retry_one
 from django_ojs.models import Job, JobSchema
-from django_ojs.operations.verbs import retry_one
 from django_ojs.rules import schemas as policy
 from tests.http.conftest import Api, error_of
 

@@ -15,13 +15,13 @@ from rest_framework.request import Request
 
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.http import filters
+from django_ojs.jobs import bulk
+from django_ojs.jobs.bulk import How
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.selection import JobFilter, Member, dead_letters
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job
-from django_ojs.operations import bulk
-from django_ojs.operations.bulk import How
-from django_ojs.operations.jobfilter import JobFilter, Member, dead_letters
-from django_ojs.operations.verbs import cancel_one
 from tests.admin.conftest import one_in_each_state, pushed
 
 pytestmark = pytest.mark.django_db

@@ -10,16 +10,15 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
+from django_ojs.audit import Act
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, SchemaValidation
-from django_ojs.jobs import prune, schemas
+from django_ojs.jobs import bulkactions, prune, schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.selection import dead_letters
+from django_ojs.jobs.verbs import retry
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
-from django_ojs.operations import bulkactions
-from django_ojs.operations.audit import Act
-from django_ojs.operations.jobfilter import dead_letters
-from django_ojs.operations.verbs import retry
 from django_ojs.queues.configuration import configure
 from django_ojs.scheduler.duties import Bulk
 

@@ -15,10 +15,10 @@ from django_ojs.cron import schedules
 from django_ojs.cron.fire import tick
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
+from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.models import CronSchedule, Lease, Ticket
-from django_ojs.operations.info import info
 from django_ojs.scheduler.duties import Cron
 from django_ojs.scheduler.scheduler import LEASE_SECONDS, Leadership
 from django_ojs.workers.dead import rescue_dead_workers

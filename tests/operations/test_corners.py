@@ -15,19 +15,19 @@ from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, Middlew
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, ack_one, fail, fail_one
+from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
 from django_ojs.jobs.rows import wake_at
 from django_ojs.jobs.timers import next_due, settle
+from django_ojs.jobs.verbs import cancel, delete, retry, retry_one
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
-from django_ojs.operations.info import info
-from django_ojs.operations.verbs import cancel, delete, retry, retry_one
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.rules import envelope
 from django_ojs.rules.retry import MAX_ATTEMPTS
-from django_ojs.sql.base import Ack
 from django_ojs.states import State, Verb
+from django_ojs.store.base import Ack
 from django_ojs.workers.dead import rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat
 from django_ojs.workers.registration import deregister, direct, register

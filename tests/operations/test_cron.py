@@ -15,8 +15,8 @@ from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.prune import prune
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.operations.verbs import cancel_one
 from django_ojs.queues.configuration import pause
 from django_ojs.rules.overlap import OverlapPolicy
 from django_ojs.scheduler.duties import Cron

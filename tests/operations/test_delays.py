@@ -14,10 +14,10 @@ from django_ojs.cron.fire import tick
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import next_due, settle
-from django_ojs.operations.info import info
-from django_ojs.operations.verbs import activate_one
+from django_ojs.jobs.verbs import activate_one
 from django_ojs.rules import envelope
 from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.duties import Settle

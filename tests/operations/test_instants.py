@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.progress import Report, of, report
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job
 from django_ojs.models.count import CountDelta
-from django_ojs.operations.verbs import cancel
+from django_ojs.store import store_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -47,7 +48,7 @@ def check(jobs: list[Any]) -> None:
 def test_no_job_starts_before_it_was_enqueued_though_the_claim_began_earlier(
     monkeypatch: pytest.MonkeyPatch, limited: bool, raw: bool
 ) -> None:
-    store = sql.store("default")
+    store = store_of("default")
     outlook = type(store).outlook
     jobs: list[Any] = []
     if limited:

@@ -20,13 +20,13 @@ from django_ojs.errors import (
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one
+from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
+from django_ojs.jobs.requeue import requeue, requeue_unknown
 from django_ojs.jobs.timers import next_due, settle
+from django_ojs.jobs.verbs import activate_one, cancel_one, delete_one, retry_one, run_now
 from django_ojs.models import Job, Queue, Worker
-from django_ojs.operations.info import info
-from django_ojs.operations.requeue import requeue, requeue_unknown
-from django_ojs.operations.verbs import activate_one, cancel_one, delete_one, retry_one, run_now
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.queues.deletion import remove

@@ -25,10 +25,10 @@ from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
+from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import activate_one, cancel_one, retry_one
 from django_ojs.models import Job
-from django_ojs.operations.requeue import requeue
-from django_ojs.operations.verbs import activate_one, cancel_one, retry_one
 from django_ojs.states import State, Verb
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -19,8 +19,8 @@ from django_ojs.jobs import timers
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import activate, cancel
 from django_ojs.models import AuditEntry, CronSchedule, Job, Maintenance, Worker
-from django_ojs.operations.verbs import activate, cancel
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules.durations import format_instant

@@ -30,11 +30,11 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, ack_one, fail, fail_one
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import delete, retry, retry_one
 from django_ojs.limits import ratelimits
 from django_ojs.management.operating import Operator
 from django_ojs.models import Job, RateLimit, WebhookDelivery, WebhookSubscription, Workflow, WorkflowStep
-from django_ojs.operations.verbs import delete, retry, retry_one
-from django_ojs.sql.base import Ack
+from django_ojs.store.base import Ack
 from django_ojs.webhooks import deliveries
 from django_ojs.workflows.workflow import create as create_workflow
 from django_ojs.workflows.workflow import retry as retry_workflow

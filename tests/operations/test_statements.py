@@ -15,7 +15,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
-from django_ojs.operations.verbs import cancel
+from django_ojs.jobs.verbs import cancel
 from django_ojs.queues import defaults
 from django_ojs.workers.heartbeat import Beat, beat
 

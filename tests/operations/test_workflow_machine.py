@@ -13,8 +13,8 @@ from django_ojs import jsontext
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, Workflow, WorkflowStep
-from django_ojs.operations.verbs import cancel_one
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.testing.database import reset
 from django_ojs.workflows import workflow as operations

@@ -17,12 +17,12 @@ from django_ojs.events import log
 from django_ojs.jobs import schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, fail_one
+from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import cancel, cancel_one, delete_one, retry_one
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
-from django_ojs.operations.info import info
-from django_ojs.operations.verbs import cancel, cancel_one, delete_one, retry_one
 from django_ojs.queues import defaults
 from django_ojs.queues.deletion import remove
 from django_ojs.rules import envelope, workflowview

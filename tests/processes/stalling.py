@@ -49,10 +49,10 @@ def main(point: str, file: str) -> None:
     django.setup()
     from django_ojs.jobs.finish import Ack, ack
     from django_ojs.jobs.push import push
-    from django_ojs.sql import store
+    from django_ojs.store import store_of
 
     deed = json.load(sys.stdin)
-    store("default")  # so that the class of this database is there to be patched
+    store_of("default")  # so that the class of this database is there to be patched
     stop_at(point, Path(file))
     if "push" in deed:
         push(deed["push"])

@@ -107,7 +107,7 @@ def room(transactional_db: None) -> None:
 def test_a_plain_push_killed_between_its_jobs_and_their_events(site: Site, room: None, tmp_path: Path) -> None:
     jobs = documents()
     before = snapshot()
-    point = "django_ojs.sql.sqlite:SQLiteStore.count" if one_writer else "django_ojs.sql.base:Store.count"
+    point = "django_ojs.store.sqlite:SQLiteStore.count" if one_writer else "django_ojs.store.base:Store.count"
     Stalled(site, tmp_path, point, push=jobs).kill()
     assert snapshot() == before
     push(jobs)
@@ -146,7 +146,7 @@ def sessions() -> set[int]:
 
 PUSH_POINTS = {
     "locked": f"{AFTER}queues.bounds:lock",
-    "cancelled": f"{AFTER}operations.verbs:cancel",
+    "cancelled": f"{AFTER}jobs.verbs:cancel",
     "dropped": f"{AFTER}queues.bounds:settle",
     "inserted": f"{AFTER}jobs.push:insert",
     "called back": f"{AFTER}workflows.advance:enqueue",

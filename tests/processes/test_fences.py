@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 
-from django_ojs import sql, states
+from django_ojs import states
 from django_ojs.errors import InvalidStateTransition, OJSError
 from django_ojs.jobs import finish as fail_module
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.requeue import requeue
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, RateStart
-from django_ojs.operations.requeue import requeue
-from django_ojs.operations.verbs import cancel
-from django_ojs.sql import base, postgresql, sqlite
+from django_ojs.store import base, postgresql, sqlite, store_of
 from tests.processes.conftest import eventually
 
 Check = Callable[[], None]
@@ -120,7 +120,7 @@ def test_a_limit_counts_no_start_of_a_job_that_another_transaction_holds(elsewhe
 @several_writers
 def test_without_skip_locked_that_check_fails(elsewhere: ThreadPoolExecutor, monkeypatch: Patch) -> None:
     if STATEMENTS is base:
-        monkeypatch.setattr(sql.store("default"), "skip_locked", False)
+        monkeypatch.setattr(store_of("default"), "skip_locked", False)
     else:
         without(monkeypatch, "_claim_statement", " SKIP LOCKED")
     with pytest.raises((AssertionError, OperationalError)):

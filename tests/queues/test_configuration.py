@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ojs import clock
+from django_ojs import audit, clock
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, Queue
-from django_ojs.operations import audit
-from django_ojs.operations.verbs import cancel
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import configure, document
 from django_ojs.queues.deletion import finish_removals, remove

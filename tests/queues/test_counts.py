@@ -17,10 +17,10 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
+from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import activate, cancel, delete, retry
 from django_ojs.models import CountDelta, Job, QueueCount, QueueMinute
-from django_ojs.operations.requeue import requeue
-from django_ojs.operations.verbs import activate, cancel, delete, retry
 from django_ojs.states import State, Verb
 from django_ojs.statistics import counters, history
 from django_ojs.workers.dead import rescue_dead_workers

@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import cancel
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Worker
-from django_ojs.operations.requeue import requeue
-from django_ojs.operations.verbs import cancel
 from django_ojs.queues import defaults
 from django_ojs.queues.configuration import configure
 from django_ojs.queues.deletion import remove

@@ -19,8 +19,8 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.progress import Report, report
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, EventLog, Queue
-from django_ojs.operations.verbs import cancel_one
 from django_ojs.realtime import slots
 from django_ojs.realtime.hub import Hub
 from django_ojs.realtime.sse import views

@@ -13,7 +13,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
-from django_ojs.operations.verbs import activate, cancel, retry
+from django_ojs.jobs.verbs import activate, cancel, retry
 from django_ojs.rules.durations import format_instant
 
 pytestmark = pytest.mark.django_db

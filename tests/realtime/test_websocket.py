@@ -14,8 +14,8 @@ from django_ojs.events import ids, log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, EventLog
-from django_ojs.operations.verbs import cancel
 from django_ojs.realtime import connection as connection_module
 from django_ojs.realtime import reading
 from django_ojs.realtime.hub import Hub

@@ -19,8 +19,8 @@ from django_ojs.events import order
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job
-from django_ojs.operations.verbs import cancel
 from django_ojs.states import State
 from django_ojs.statistics import counters, eventcounts, percentiles
 from django_ojs.workers.registration import register

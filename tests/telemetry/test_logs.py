@@ -18,7 +18,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
-from django_ojs.operations.verbs import cancel
+from django_ojs.jobs.verbs import cancel
 from django_ojs.telemetry import lifecycle
 from django_ojs.telemetry.logs import JSONFormatter
 from django_ojs.worker.logs import show_logs

@@ -21,8 +21,8 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, MetricPlace, MetricSeries, WebhookDelivery
-from django_ojs.operations.verbs import cancel
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.telemetry import collector, gather

@@ -9,8 +9,8 @@ from django.contrib.auth.models import Group
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
 from django_ojs import aenqueue, enqueue, job
+from django_ojs.doubles import doubles
 from django_ojs.models import Job
-from django_ojs.operations.rehearsal import stage
 from django_ojs.testing import FakeJobs, FakeJobsMixin, InlineJobsMixin, WorkerJobsMixin, fake
 
 
@@ -88,4 +88,4 @@ def test_the_mode_ends_with_a_test_that_fails() -> None:
     Failing()(result)
     assert len(result.failures) == 1
     assert "a.b" in result.failures[0][1]
-    assert stage.current is None
+    assert doubles.current is None

@@ -9,12 +9,14 @@ from django.apps import apps
 from django.db import OperationalError, connection
 
 from django_ojs import keys, tickets
+from django_ojs.audit import Act
 from django_ojs.events import order
 from django_ojs.events.ids import log_row
-from django_ojs.jobs import prune
+from django_ojs.jobs import bulkactions, prune
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
+from django_ojs.jobs.selection import JobFilter
 from django_ojs.models import (
     APIKey,
     AuditEntry,
@@ -28,9 +30,6 @@ from django_ojs.models import (
     OutboxEntry,
     Ticket,
 )
-from django_ojs.operations import bulkactions
-from django_ojs.operations.audit import Act
-from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.queues import defaults, maintenance
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts, summary

@@ -19,10 +19,10 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
 from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.requeue import requeue
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row
-from django_ojs.operations.requeue import requeue
-from django_ojs.operations.verbs import cancel_one
 from django_ojs.registry import Registry, registry
 from django_ojs.scheduler import outage as outage_module
 from django_ojs.scheduler.outage import Outage, is_contention, persist

@@ -18,9 +18,9 @@ from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job
 from django_ojs.models import Workflow as Row
-from django_ojs.operations.verbs import cancel_one
 from django_ojs.registry import Registry
 from django_ojs.workflows import workflow as operations
 from tests.worker.conftest import WorkerProcess, eventually

@@ -15,11 +15,10 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
-from django_ojs import clock, keys
+from django_ojs import audit, clock, keys
 from django_ojs.database import unmigrated
 from django_ojs.management.shell import ShellCommand
 from django_ojs.models import APIKey
-from django_ojs.operations import audit
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import clock, jsontext
+from django_ojs import audit, clock, jsontext
 from django_ojs.database import database
 from django_ojs.errors import OJSError
+from django_ojs.jobs import bulkactions
 from django_ojs.management.shell import IN_PART, Progress, ShellCommand, positive, table
 from django_ojs.messages import jobs
 from django_ojs.models import BulkAction, Lease
-from django_ojs.operations import audit, bulkactions
 from django_ojs.rules.durations import format_instant
 
 _HEADINGS = ("ID", "ACT", "STATE", "DONE", "OF", "REFUSED", "WHO", "ASKED FOR")

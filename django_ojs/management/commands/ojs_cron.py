@@ -9,13 +9,13 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 
+from django_ojs import audit
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
 from django_ojs.cron import fire, schedules
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import CronSchedule
-from django_ojs.operations import audit
 
 
 class Command(ShellCommand):

@@ -7,15 +7,15 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import jsontext
+from django_ojs import audit, jsontext
 from django_ojs.errors import InvalidRequest, OJSError
+from django_ojs.jobs import replay
+from django_ojs.jobs.bulk import DEAD_LETTERS
+from django_ojs.jobs.verbs import check_override
 from django_ojs.management.commands.ojs_jobs import last_error
 from django_ojs.management.operating import Deed, Operator
 from django_ojs.management.shell import member, positive, table
 from django_ojs.messages import jobs
-from django_ojs.operations import audit, replay
-from django_ojs.operations.bulk import DEAD_LETTERS
-from django_ojs.operations.verbs import check_override
 from django_ojs.rules import envelope, redaction, replayrules
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State

@@ -10,11 +10,11 @@ from django.utils.text import Truncator
 
 from django_ojs import jsontext, states
 from django_ojs.errors import NotFound
+from django_ojs.jobs.bulk import JOBS
+from django_ojs.jobs.info import info
 from django_ojs.management.operating import Deed, Operator
 from django_ojs.management.shell import table
 from django_ojs.models.job import JobRow
-from django_ojs.operations.bulk import JOBS
-from django_ojs.operations.info import info
 from django_ojs.rules import envelope, redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State

@@ -8,14 +8,13 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import jsontext
+from django_ojs import audit, jsontext
 from django_ojs.database import database
 from django_ojs.errors import InvalidRequest
 from django_ojs.http.server import rendered
 from django_ojs.management.shell import ShellCommand
 from django_ojs.messages import jobs
 from django_ojs.models import Maintenance
-from django_ojs.operations import audit
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.rules.durations import format_instant

@@ -7,13 +7,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import jsontext
+from django_ojs import audit, jsontext
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.management.shell import ShellCommand, member, table
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.operations import audit
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import MAX_REASON, pause, resume
 from django_ojs.rules import queueconfig

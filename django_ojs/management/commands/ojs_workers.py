@@ -8,12 +8,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import clock, jsontext
+from django_ojs import audit, clock, jsontext
 from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.management.shell import ShellCommand, table
 from django_ojs.models import Worker
-from django_ojs.operations import audit
 from django_ojs.queues import maintenance
 from django_ojs.rules.durations import format_instant
 from django_ojs.workers.directory import is_stale, state_of, with_held

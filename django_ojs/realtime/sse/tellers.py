@@ -12,8 +12,8 @@ from django_ojs.events import log, places
 from django_ojs.events.filters import Filter
 from django_ojs.http import results, shown
 from django_ojs.jobs import progress
+from django_ojs.jobs.info import info
 from django_ojs.models.job import JobRow
-from django_ojs.operations.info import info
 from django_ojs.realtime.reading import Entry
 from django_ojs.realtime.sse import frames
 from django_ojs.realtime.sse.response import Beginning, in_thread

@@ -28,8 +28,8 @@ from django_ojs.http import access, events, fields, query, system
 from django_ojs.http.base import OJSView
 from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.permissions import api_key, check_queue, principal, queue_limit, type_limit
+from django_ojs.jobs.info import info
 from django_ojs.models import APIKey, Queue
-from django_ojs.operations.info import info
 from django_ojs.realtime import slots
 from django_ojs.realtime.sse import tellers
 from django_ojs.realtime.sse.response import Beginning, EventStream, Teller, let_go, pump

@@ -1,6 +1,6 @@
 """The statements of the hot path, per database: push, claim, complete, fail, append events.
 
-`store(using)` gives the one for a database alias. `base.Store` does everything through the ORM, readably
+`store_of(using)` gives the one for a database alias. `base.Store` does everything through the ORM, readably
 and on any database; the others replace what their database can do better. One behaviour suite runs on all.
 """
 
@@ -10,12 +10,12 @@ from functools import lru_cache
 
 from django.db import connections
 
-from django_ojs.sql.base import Store
-from django_ojs.sql.mysql import MySQLStore
-from django_ojs.sql.postgresql import PostgreSQLStore
-from django_ojs.sql.sqlite import SQLiteStore
+from django_ojs.store.base import Store
+from django_ojs.store.mysql import MySQLStore
+from django_ojs.store.postgresql import PostgreSQLStore
+from django_ojs.store.sqlite import SQLiteStore
 
-__all__ = ["Store", "store"]
+__all__ = ["Store", "store_of"]
 
 _VENDORS: dict[str, type[Store]] = {
     "mysql": MySQLStore,
@@ -25,6 +25,6 @@ _VENDORS: dict[str, type[Store]] = {
 
 
 @lru_cache(maxsize=16)
-def store(using: str) -> Store:
+def store_of(using: str) -> Store:
     """The statements for the database behind this alias."""
     return _VENDORS.get(connections[using].vendor, Store)(using)

@@ -1,10 +1,10 @@
 """Doing something to many jobs: the one engine of the HTTP API, the admin, the commands and bulk actions.
 
-A `BulkVerb` is what is done: the operation of `operations.verbs`, and what it refuses, which a dry run asks alone. The
+A `BulkVerb` is what is done: the operation of `jobs.verbs`, and what it refuses, which a dry run asks alone. The
 jobs are named by their ids or found by a `JobFilter`. `run` does it in one transaction, partly or all together (binding
 6); `run_in_batches` does it to however many, in transactions of 500 jobs, each with its entry in the audit log (admin
 1.4). A caller who breaks off in between leaves whole batches behind, never half of one. What the scheduler does in the
-background is in `operations.bulkactions`.
+background is in `jobs.bulkactions`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from django_ojs import clock, jsontext
+from django_ojs import audit, clock, jsontext
+from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import BatchAborted, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
+from django_ojs.jobs import search, verbs
 from django_ojs.jobs.push import Outcome, push_each
 from django_ojs.jobs.rows import done_where_fitting, still_fitting
+from django_ojs.jobs.selection import JobFilter
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations import audit, search, verbs
-from django_ojs.operations.audit import Act
-from django_ojs.operations.jobfilter import JobFilter
 from django_ojs.queues import bounds
 from django_ojs.rules import redaction
 from django_ojs.states import State

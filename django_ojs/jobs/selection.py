@@ -27,12 +27,12 @@ from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import InvalidRequest
+from django_ojs.jobs import search
+from django_ojs.jobs.search import Look
 from django_ojs.messages import phrase
 from django_ojs.models import Job, WorkflowStep
 from django_ojs.models.job import STAGED, JobQuerySet, is_staged
 from django_ojs.models.patterns import any_of, named
-from django_ojs.operations import search
-from django_ojs.operations.search import Look
 from django_ojs.rules import names, redaction
 from django_ojs.rules import priority as priorities
 from django_ojs.rules.durations import format_instant, parse_moment

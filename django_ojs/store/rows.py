@@ -14,7 +14,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State
 
 if TYPE_CHECKING:
-    from django_ojs.sql.base import Claim
+    from django_ojs.store.base import Claim
 
 #: What the row of a new job says; all other columns begin at their defaults.
 NEW_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args", "meta", "extra", "retry",

@@ -6,15 +6,15 @@ import uuid
 
 from django.db import router
 
+from django_ojs.doubles import replaceable
 from django_ojs.errors import NotFound
 from django_ojs.jobs import progress
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.workflows import graphs
 
 
-@rehearsed("read_job")
+@replaceable("read_job")
 def info(job_id: uuid.UUID, *, using: str | None = None) -> JobRow:
     """The job's row. Raises `NotFound`."""
     using = using or router.db_for_write(Job)

@@ -1,6 +1,6 @@
 """Automatic retries of dead letters by rules (core 11.9): the rules, and the scheduler's passes that follow them.
 
-A rule retries as an operator would (`operations.retry`), so long after a job's end as it says. Each retry has a row in
+A rule retries as an operator would (`verbs.retry`), so long after a job's end as it says. Each retry has a row in
 `JobReplay`, in the same transaction: it is by these that a rule's cap for one job and its pace hold, whoever leads. The
 first rule that is for a job and has retries left for it has the say; where none is left, the job stays where it is.
 Nothing is retried in maintenance mode, nor into a queue that is paused or draining.
@@ -35,20 +35,21 @@ from django.db.models import (
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
 
-from django_ojs import clock, jsontext, sql
+from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
+from django_ojs.jobs.selection import dead_letters, with_error_type
+from django_ojs.jobs.verbs import Replay, retry
 from django_ojs.messages import phrase
 from django_ojs.models import Job, JobReplay, Queue, ReplayRule
 from django_ojs.models.unique import UniqueLock
-from django_ojs.operations.jobfilter import dead_letters, with_error_type
-from django_ojs.operations.verbs import Replay, retry
 from django_ojs.queues import maintenance
 from django_ojs.rules import replayrules
 from django_ojs.rules.replayrules import Rule
 from django_ojs.states import State
+from django_ojs.store import store_of
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ def _follow(rule: Rule, asked: Sequence[Rule], using: str) -> int:
 @retried
 def _retry(rule: Rule, asked: Sequence[Rule], ids: Sequence[uuid.UUID], *, using: str) -> int:
     """Retry those of the jobs that are still to be, as far as the rule's pace allows."""
-    store = sql.store(using)
+    store = store_of(using)
     with atomic(using=using):
         store.begin_writing()
         store.lock_stripes([_TURN])

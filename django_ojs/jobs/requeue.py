@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 
 from django.db.models import Q
 
-from django_ojs import clock, sql
+from django_ojs import clock
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.jobs.finish import release
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
+from django_ojs.store import store_of
 from django_ojs.workers import registration
 
 
@@ -67,4 +68,4 @@ def _held(condition: Q, worker_id: str, using: str) -> list[JobRow]:
     """Lock the active jobs that fit, of this worker where it is named."""
     if worker_id:
         condition &= Q(worker_id=worker_id)
-    return sql.store(using).lock_where(condition & Q(state=State.ACTIVE))
+    return store_of(using).lock_where(condition & Q(state=State.ACTIVE))

@@ -13,22 +13,22 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_ojs import clock, jsontext, sql, states
+from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
+from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, InvalidRequest, InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas, transitions
+from django_ojs.jobs.candidates import Candidate
 from django_ojs.jobs.push import push_each
 from django_ojs.jobs.rows import WITH_LIMITED, Outcome, each_locked, only, refuse
 from django_ojs.messages import phrase
 from django_ojs.messages import reason as reason_of
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.operations.candidates import Candidate
-from django_ojs.operations.rehearsal import rehearsed
 from django_ojs.queues import defaults
 from django_ojs.rules import envelope
 from django_ojs.rules import priority as priorities
@@ -37,6 +37,7 @@ from django_ojs.rules.durations import format_instant
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.faults import job_fault
 from django_ojs.states import State, Verb
+from django_ojs.store import store_of
 from django_ojs.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
 
@@ -68,7 +69,7 @@ class Cancelled(NamedTuple):
     changed: bool
 
 
-@rehearsed("cancel_jobs")
+@replaceable("cancel_jobs")
 @retried
 def cancel(
     job_ids: Sequence[uuid.UUID],
@@ -102,7 +103,7 @@ def cancel(
             return changed[-1]
 
         outcomes = each_locked(Verb.CANCEL, job_ids, using, decide, WITH_LIMITED)
-        sql.store(using).update_jobs(Verb.CANCEL, [done.row for done in changed], transitions.CANCEL_COLUMNS)
+        store_of(using).update_jobs(Verb.CANCEL, [done.row for done in changed], transitions.CANCEL_COLUMNS)
         log.append(records, using)
         slots_freed([done.row for done in changed if done.previous_state == State.ACTIVE], using)
         if ended is None:
@@ -155,7 +156,7 @@ def retry(
 
     The attempt starts from 0 and the errors are cleared; the newest of the old ones, `OJS["ERROR_HISTORY"]` at most,
     stay readable under `x_previous_errors`. A deadline that has passed is lifted, or the job would expire again at
-    once, and its `expires_at` shows no more. A rule's automatic retry (`operations.replay`) is the same, and noted in
+    once, and its `expires_at` shows no more. A rule's automatic retry (`jobs.replay`) is the same, and noted in
     the job's `meta`.
 
     `any_discarded` revives those too that were kept out of the dead letter queue. `replays` says of each job by which
@@ -187,7 +188,7 @@ def retry(
             return row
 
         outcomes = each_locked(Verb.RETRY, job_ids, using, decide)
-        sql.store(using).update_jobs(Verb.RETRY, changed, _REVIVED)
+        store_of(using).update_jobs(Verb.RETRY, changed, _REVIVED)
         was = State.DISCARDED.value
         component = "scheduler" if replays else "api"
         records = [catalogue.enqueued(row, now, component, previous_state=was) for row in changed]
@@ -216,7 +217,7 @@ def not_revived(row: JobRow, any_discarded: bool = False) -> OJSError | None:
 def retry_failed(job_ids: Sequence[uuid.UUID], using: str) -> list[Outcome]:
     """Make failed jobs available, dead letters or not, and those that wait for their next attempt. In the caller's
     transaction."""
-    rows = {row["id"]: row for row in sql.store(using).lock(set(job_ids))}
+    rows = {row["id"]: row for row in store_of(using).lock(set(job_ids))}
     by_state = {state: [i for i in rows if rows[i]["state"] == state] for state in RETRYABLE}
     revived, waiting = by_state[State.DISCARDED], by_state[State.RETRYABLE]
     done: dict[uuid.UUID, Outcome] = dict(zip(revived, retry(revived, any_discarded=True, using=using), strict=True))
@@ -312,7 +313,7 @@ def run_now(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[O
             return row
 
         outcomes = each_locked(Verb.PROMOTE, job_ids, using, decide)
-        sql.store(using).update_jobs(Verb.PROMOTE, changed, transitions.PROMOTE_COLUMNS)
+        store_of(using).update_jobs(Verb.PROMOTE, changed, transitions.PROMOTE_COLUMNS)
         log.append(enqueued, using)
         if changed:
             wake_workers(using)
@@ -342,7 +343,7 @@ def activate(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[
             return row
 
         outcomes = each_locked(Verb.ACTIVATE, job_ids, using, decide)
-        sql.store(using).update_jobs(Verb.ACTIVATE, changed, transitions.ACTIVATE_COLUMNS)
+        store_of(using).update_jobs(Verb.ACTIVATE, changed, transitions.ACTIVATE_COLUMNS)
         if any(row["state"] == State.AVAILABLE for row in changed):
             wake_workers(using)
         log.append(records, using)
@@ -375,13 +376,13 @@ def _delete(
     with atomic(using=using):
         refused: dict[uuid.UUID, OJSError] = {}
         gone: dict[uuid.UUID, JobRow] = {}
-        for row in sql.store(using).lock(set(job_ids)):
+        for row in store_of(using).lock(set(job_ids)):
             if error := refusal(row):
                 refused[row["id"]] = error
             else:
                 gone[row["id"]] = row
         if gone:
-            sql.store(using).delete_jobs(list(gone))
+            store_of(using).delete_jobs(list(gone))
         now = clock.now(using)
         letters = [row for row in gone.values() if is_dead_letter(row)]
         log.append([catalogue.of_job("dead_letter.deleted", row, now, "api") for row in letters], using)
@@ -435,7 +436,7 @@ def prioritise(job_id: uuid.UUID, value: Any, *, by: str = "", using: str | None
     except ValueError as error:
         raise job_fault("priority", reason_of(error), value) from error
     with atomic(using=using):
-        store = sql.store(using)
+        store = store_of(using)
         rows = store.lock([job_id])
         if not rows:
             raise NotFound.resource("job", str(job_id))

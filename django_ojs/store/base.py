@@ -38,10 +38,10 @@ from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
 from django_ojs.models.patterns import any_of, split
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting
-from django_ojs.sql.counting import Place, Tally
-from django_ojs.sql.rows import ALIVE, CLAIM_COLUMNS, FINISH_COLUMNS, ended, finish, holds, reserve
 from django_ojs.states import State, Verb
+from django_ojs.store import counting
+from django_ojs.store.counting import Place, Tally
+from django_ojs.store.rows import ALIVE, CLAIM_COLUMNS, FINISH_COLUMNS, ended, finish, holds, reserve
 
 #: MariaDB and MySQL: another transaction has the row that NOWAIT asks for.
 _NOT_NOW = frozenset({1205, 3572})

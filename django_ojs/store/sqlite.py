@@ -18,11 +18,11 @@ from django_ojs.models import CountDelta, Event, Job, Queue, UniqueLock, Workflo
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.patterns import split
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.sql import counting
-from django_ojs.sql.base import Ack, Claim, Store, guarded, workflow_values
-from django_ojs.sql.counting import Tally
-from django_ojs.sql.rows import ALIVE, under_limit
 from django_ojs.states import State, Verb
+from django_ojs.store import counting
+from django_ojs.store.base import Ack, Claim, Store, guarded, workflow_values
+from django_ojs.store.counting import Tally
+from django_ojs.store.rows import ALIVE, under_limit
 
 _JOB, _QUEUE, _EVENT, _DELTA = (m._meta.db_table for m in (Job, Queue, Event, CountDelta))
 _KINDS = {f.attname: type(f).__name__ for f in Job._meta.concrete_fields}

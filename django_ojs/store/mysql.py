@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from django_ojs.models import Job, UniqueLock
 from django_ojs.models.job import JobRow
-from django_ojs.sql.base import Store
 from django_ojs.states import State
+from django_ojs.store.base import Store
 
 _LOCK, _JOB = UniqueLock._meta.db_table, Job._meta.db_table
 

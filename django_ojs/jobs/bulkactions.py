@@ -15,22 +15,23 @@ from typing import Any
 from django.db import InterfaceError, OperationalError
 from django.db.models import F, Q, QuerySet
 
-from django_ojs import clock, sql
+from django_ojs import audit, clock
+from django_ojs.audit import Act
 from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import log
+from django_ojs.jobs import bulk
+from django_ojs.jobs.bulk import BATCH, BulkVerb, How
 from django_ojs.jobs.rows import done_where_fitting
+from django_ojs.jobs.selection import JobFilter, readable
+from django_ojs.jobs.verbs import check_override
 from django_ojs.messages import phrase
 from django_ojs.models import BulkAction, Job
-from django_ojs.operations import audit, bulk
-from django_ojs.operations.audit import Act
-from django_ojs.operations.bulk import BATCH, BulkVerb, How
-from django_ojs.operations.jobfilter import JobFilter, readable
-from django_ojs.operations.verbs import check_override
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
+from django_ojs.store import store_of
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def _advance(turn: list[int], *, using: str) -> bool:
     if not actions.exists():
         return False
     with atomic(using=using):
-        sql.store(using).begin_writing()
+        store_of(using).begin_writing()
         action = actions.select_for_update().first()
         if action is None:
             return False
