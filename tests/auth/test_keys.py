@@ -184,7 +184,7 @@ def test_a_lock_on_the_key_is_not_waited_for(caplog: pytest.LogCaptureFixture) -
             cursor.execute("BEGIN IMMEDIATE" if sqlite else "SELECT id FROM django_ojs_apikey FOR UPDATE")
         started = time.monotonic()
         keys.touch(key)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 15, "a database waits for a lock for 20 seconds at least"
     finally:
         other.close()
     assert _fresh(text).last_used_at is None

@@ -98,7 +98,7 @@ def _script(folder: Path, text: str) -> str:
 
 
 def _wait_for_end(pid: int) -> None:
-    psutil.Process(pid).wait(10)
+    psutil.Process(pid).wait(60)
 
 
 def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:

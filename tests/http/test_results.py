@@ -129,7 +129,7 @@ def test_a_waiting_caller_is_answered_when_the_job_ends() -> None:
 
     def work() -> None:
         try:
-            assert asked.wait(20)
+            assert asked.wait(60)
             (row,) = fetch(["default"])
             ack_one(Ack(row["id"], "42"))
         finally:

@@ -36,14 +36,14 @@ class OpenTransaction:
         self.written, self.go_on = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._run, args=[name, at_last])
         self.thread.start()
-        assert self.written.wait(20)
+        assert self.written.wait(60)
 
     def _run(self, name: str, at_last: Callable[[], object]) -> None:
         try:
             with transaction.atomic():
                 enqueue(name)
                 self.written.set()
-                assert self.go_on.wait(20)
+                assert self.go_on.wait(60)
                 at_last()
         finally:
             connections.close_all()
@@ -208,7 +208,7 @@ class HeldOrder:
         self.thread = threading.Thread(target=self._run)
         log.read()  # the row is there
         self.thread.start()
-        assert self.held.wait(20)
+        assert self.held.wait(60)
 
     def _run(self) -> None:
         try:
@@ -287,7 +287,7 @@ class TestInsideACallersTransaction:
         reader = threading.Thread(target=run)
         reader.start()
         try:
-            assert has_read.wait(20)
+            assert has_read.wait(60)
             enqueue("a.second")
             with ThreadPoolExecutor(1) as pool:
                 try:

@@ -362,7 +362,7 @@ class TestConcurrency:
                 with transaction.atomic():
                     make()
                     pushed.set()
-                    assert go_on.wait(20)
+                    assert go_on.wait(60)
             finally:
                 connections.close_all()
 

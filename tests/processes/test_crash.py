@@ -45,15 +45,19 @@ class Stalled:
     def __init__(self, site: Site, folder: Path, point: str, **deed: Any) -> None:
         self._file = folder / f"stopped-{len(site.processes)}"
         self._site = site
+        others = sessions()
         self.process = start(site, point, self._file, deed)
         eventually(self._stopped, f"the process stops at {point}")
+        self._sessions = sessions() - others
 
     def _stopped(self) -> bool:
         assert self.process.poll() is None, self._site.logs()
         return self._file.exists()
 
     def kill(self) -> None:
+        """Until the server has noticed, too, and let go of the rows that the transaction had locked."""
         self._site.kill(self.process)
+        eventually(lambda: self._sessions.isdisjoint(sessions()), "the server has noticed")
 
 
 def start(site: Site, point: str, file: Path, deed: dict[str, Any]) -> subprocess.Popen[str]:
@@ -135,13 +139,22 @@ def test_a_plain_push_killed_inside_its_statement(site: Site, room: None, tmp_pa
     check_books(live=SIZE)
 
 
+#: By vendor: which sessions clients have in this database. SQLite has none: there a process that ends lets go itself.
+SESSIONS = {
+    "postgresql": (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+    ),
+    "mysql": "SELECT id FROM information_schema.processlist WHERE db = database()",
+}
+
+
 def sessions() -> set[int]:
     """The sessions of clients in this database; other tests of this process may have left some."""
+    if connection.vendor not in SESSIONS:
+        return set()
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
-        )
-        return {int(pid) for (pid,) in cursor}
+        cursor.execute(SESSIONS[connection.vendor])
+        return {int(number) for (number,) in cursor}
 
 
 PUSH_POINTS = {

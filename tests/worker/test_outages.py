@@ -147,10 +147,10 @@ def test_jobs_flow_on_when_the_database_is_back(site: Site, happen: Callable[[Si
 def test_reservations_that_ended_during_an_outage_are_not_taken_from_those_that_worked(site: Site) -> None:
     """Nobody could renew them, and nobody could beat: workers get the time to say that they live."""
     site.enqueue(JOBS)
-    worker = site.work(OJS_TEST_VISIBILITY="5", OJS_TEST_HEARTBEAT_TIMEOUT="5")
+    worker = site.work(OJS_TEST_VISIBILITY="15", OJS_TEST_HEARTBEAT_TIMEOUT="15")
     eventually(lambda: site.done() >= JOBS * 0.3, timeout=120)
     site.server.stop()
-    time.sleep(8)  # longer than both
+    time.sleep(18)  # longer than both
     site.server.start()
     eventually(lambda: site.done() >= JOBS, timeout=200)
     eventually(

@@ -136,7 +136,7 @@ def test_a_thread_that_does_not_end_is_interrupted(threads: ThreadRunner, ended:
 
     run = make(spin)
     threads.start([run])
-    assert started.wait(10)
+    assert started.wait(60)
     run.interrupt(Interruption.TIMEOUT, force=True)
     run.interrupt(Interruption.SHUTDOWN, force=True)  # once is enough, and the first reason counts
     outcome = outcome_of(ended)
@@ -155,7 +155,7 @@ def test_a_coroutine_that_does_not_end_is_cancelled(loop: LoopRunner, ended: Any
 
     run = make(hang)
     loop.start([run])
-    assert started.wait(10)
+    assert started.wait(60)
     run.interrupt(Interruption.SHUTDOWN, force=True)
     assert outcome_of(ended) == HandedBack()
 
@@ -188,7 +188,7 @@ def test_a_handler_that_was_only_asked_to_stop_is_forced_at_its_deadline(
 
     run = make(spin)
     threads.start([run])
-    assert started.wait(10)
+    assert started.wait(60)
     run.interrupt(Interruption.LOST, force=False)
     run.interrupt(Interruption.TIMEOUT, force=True)
     assert outcome_of(ended) == Forgotten()
@@ -229,7 +229,7 @@ def test_interrupted_is_no_exception() -> None:
 
 def test_a_stuck_thread_does_not_keep_other_jobs_waiting(threads: ThreadRunner, ended: Any, make: Any) -> None:
     gate = threading.Event()
-    threads.start([make(lambda: gate.wait(10) and None)])
+    threads.start([make(lambda: gate.wait(60) and None)])
     threads.start([make(lambda: "quick")])
     assert outcome_of(ended) == Completed('"quick"')
     gate.set()
@@ -248,7 +248,7 @@ def test_a_synchronous_middleware_does_not_hide_the_end_of_an_asynchronous_handl
 
     run = make(hang)
     loop.start([run])
-    assert started.wait(10)
+    assert started.wait(60)
     run.interrupt(Interruption.TIMEOUT, force=True)
     outcome = outcome_of(ended)
     assert isinstance(outcome, Failed)
@@ -267,12 +267,12 @@ def test_who_looked_whether_to_stop_and_returned_has_not_done_its_work(
 
     def handler(context: JobContext) -> str:
         started.set()
-        assert told.wait(10)
+        assert told.wait(60)
         return "stopped" if looks and context.is_cancelled else "done"
 
     run = make(handler)
     threads.start([run])
-    assert started.wait(10)
+    assert started.wait(60)
     run.interrupt(Interruption.SHUTDOWN, force=False)
     told.set()
     assert isinstance(outcome_of(ended), expected)

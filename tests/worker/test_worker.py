@@ -205,7 +205,7 @@ def test_concurrency_is_a_limit(drain: Drain) -> None:
         with lock:
             running += 1
             most = max(most, running)
-        three.wait(20)  # passed by three at a time only
+        three.wait(60)  # passed by three at a time only
         with lock:
             running -= 1
 
@@ -260,7 +260,7 @@ def test_the_reservation_is_the_workers_unless_the_job_has_its_own(start_worker:
     @job("lease.show")
     def show() -> None:
         started.release()
-        gate.wait(10)
+        gate.wait(60)
 
     handles = [show.enqueue(), show.options(visibility_timeout="3m").enqueue()]
     start_worker()
@@ -292,7 +292,7 @@ def test_a_timeout_ends_the_handler_and_the_job(start_worker: Start) -> None:
         assert handle.wait(timeout=90, raise_error=False).state == "discarded"
         assert handle.error is not None
         assert handle.error["type"] == "timeout"
-    assert ended.wait(10)
+    assert ended.wait(60)
     eventually(lambda: not worker.worker.pool.running())
 
 
@@ -323,8 +323,8 @@ def test_a_cancelled_job_tells_its_handler(start_worker: Start, settings: Any) -
     assert started.acquire(timeout=60)
     for handle in handles:
         cancel_one(handle.id)
-    assert noticed.wait(10)
-    assert cancelled.wait(10)
+    assert noticed.wait(60)
+    assert cancelled.wait(60)
     eventually(lambda: not worker.worker.pool.active())
     assert {str(handle.refresh().state) for handle in handles} == {"cancelled"}
     assert not thread.enqueue().is_finished, "the worker goes on"
@@ -370,7 +370,7 @@ def test_progress_and_heartbeats_are_written_outside_the_handlers_transaction(st
             if connection.vendor != "sqlite":  # there a transaction that has not written yet holds nothing
                 Job.objects.filter(pk=context.id).exists()
             assert context.progress(40, "forty")
-            told.wait(10)
+            told.wait(60)
 
     if connection.vendor == "sqlite":
         pytest.skip("BEGIN IMMEDIATE: a handler's transaction holds the only write lock")
@@ -410,12 +410,12 @@ def test_a_late_worker_cannot_complete_a_job_it_lost(start_worker: Start, caplog
     @job("lose.me")
     def lose() -> str:
         started.set()
-        gate.wait(20)
+        gate.wait(60)
         return "late"
 
     handle = lose.enqueue()
     worker = start_worker(scheduler=False)
-    assert started.wait(10)
+    assert started.wait(60)
     Job.objects.filter(pk=handle.id).update(worker_id="somebody-else", attempt=2)
     with caplog.at_level("INFO", "django_ojs.worker.writer"):
         gate.set()
@@ -431,12 +431,12 @@ def test_a_draining_worker_finishes_what_it_has_and_claims_nothing_more(start_wo
     @job("drain.slow")
     def slow() -> str:
         started.set()
-        gate.wait(20)
+        gate.wait(60)
         return "finished"
 
     running = slow.enqueue()
     worker = start_worker(concurrency=1)
-    assert started.wait(10)
+    assert started.wait(60)
     worker.worker.stop()
     eventually(lambda: worker.worker.lifecycle.stage == "terminate")
     waiting = slow.enqueue()
@@ -619,6 +619,7 @@ def test_a_worker_never_runs_a_job_beside_its_own_earlier_run_of_it(start_worker
     for _ in range(3):  # claims that could take it
         other.enqueue().wait(timeout=60)
     assert (handle.refresh().state, handle.attempt) == ("available", 1)
+    Job.objects.filter(pk=handle.id).update(visibility_ms=None)  # a busy machine would lose the second one, too
     go.set()
     assert handle.wait(timeout=60).attempt == 2
     assert sorted(done) == [1, 2]

@@ -82,6 +82,7 @@ def test_a_worker_that_is_killed_in_a_fan_in_leaves_a_workflow_that_heals(start_
     doomed.signal(signal.SIGKILL)
     doomed.wait()
     assert get_workflow(flow.id).state == "running"
+    eventually(lambda: Job.objects.filter(state="active", visibility_ms__isnull=False).update(visibility_ms=None))
     doomed.let_go("fan")
     heir = start_process("ojs_worker", "--concurrency", "2")
     flow.wait(timeout=60)
@@ -99,7 +100,7 @@ def at_once(*acts: Callable[[], Any]) -> list[BaseException]:
 
     def run(act: Callable[[], Any]) -> None:
         try:
-            barrier.wait(10)
+            barrier.wait(60)
             act()
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             errors.append(error)
