@@ -185,7 +185,7 @@ def next_runs(schedule: CronSchedule, number: int = 5) -> list[dt.datetime]:
     """When it fires next, as the clocks of its zone will show it; none while it is disabled."""
     if schedule.next_run_at is None:
         return []
-    parsed = cron_policy.parse(schedule.expression, schedule.timezone)
+    parsed = cron_policy.parse_expression(schedule.expression, schedule.timezone)
     found = [schedule.next_run_at]
     while len(found) < number:
         found.append(parsed.next_after(found[-1], found[-1]).at)

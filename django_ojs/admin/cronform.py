@@ -1,4 +1,4 @@
-"""The form of a schedule: read by `cronspec`, as what comes over HTTP is."""
+"""The form of a schedule: read by `rules.cron`, as what comes over HTTP is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from django_ojs import clock, jsontext
 from django_ojs.admin.forms import LINES, WireField, blame
 from django_ojs.errors import OJSError
 from django_ojs.models import CronSchedule
-from django_ojs.rules import cronspec, redaction
+from django_ojs.rules import cron, redaction
 from django_ojs.rules.attributes import DEFAULT_QUEUE
-from django_ojs.rules.overlap import OverlapPolicy
+from django_ojs.rules.cron import OverlapPolicy
 
 #: What each policy does with an occurrence while a run before it has not ended.
 POLICIES = (
@@ -44,7 +44,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
     Enabling is no field of a schedule that exists: it is an act of its own.
     """
 
-    name = _text(_("Name"), cronspec.MAX_NAME, _("Lowercase letters, digits, hyphens and dots."))
+    name = _text(_("Name"), cron.MAX_NAME, _("Lowercase letters, digits, hyphens and dots."))
     expression = _text(
         _("Schedule"), 255, _("Minute, hour, day, month, day of week, such as 0 9 * * 1-5; or @daily, @every 90m.")
     )
@@ -54,7 +54,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
     )
     enabled = forms.BooleanField(required=False, initial=True, label=_("Enabled"))
     description = forms.CharField(
-        required=False, max_length=cronspec.MAX_DESCRIPTION, widget=forms.Textarea(attrs=LINES), label=_("Description")
+        required=False, max_length=cron.MAX_DESCRIPTION, widget=forms.Textarea(attrs=LINES), label=_("Description")
     )
     type = _text(_("Job type"), 255, _("Such as report.make."))
     queue = _text(_("Queue"), 128, initial=DEFAULT_QUEUE, required=False)
@@ -70,7 +70,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fits: cronspec.CronSpec
+        self.fits: cron.CronSpec
         if not self.instance._state.adding:
             document = self.instance.document
             shown = redaction.job({"type": self.instance.type, "meta": {}, **document})
@@ -91,7 +91,7 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error("others", ValidationError(text, params={"members": ", ".join(sorted(named))}))
         if not self.errors:
             try:
-                self.fits = cronspec.parse(self._body(), now=clock.now())
+                self.fits = cron.parse(self._body(), now=clock.now())
             except OJSError as error:
                 blame(self, error, _BY_PATH, "others")
         return self.cleaned_data

@@ -39,8 +39,8 @@ from django_ojs.client.options import (
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.registry import Definition, InvalidHandler, registry
-from django_ojs.rules import cronspec, names
-from django_ojs.rules.cronspec import CronSpec
+from django_ojs.rules import cron, names
+from django_ojs.rules.cron import CronSpec
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -334,7 +334,7 @@ def cron_spec(definition: Definition) -> CronSpec:
         "overlap_policy": given.get("overlap"),
         "job_template": document,
     }
-    return cronspec.parse(body, now=clock.now())
+    return cron.parse(body, now=clock.now())
 
 
 def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str | None:

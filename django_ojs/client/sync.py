@@ -15,7 +15,7 @@ from django_ojs.cron import schedules
 from django_ojs.database import atomic, database
 from django_ojs.models import CronSchedule
 from django_ojs.registry import registry
-from django_ojs.rules.cronspec import CronSpec
+from django_ojs.rules.cron import CronSpec
 
 
 @dataclasses.dataclass(slots=True)

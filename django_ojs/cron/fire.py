@@ -30,8 +30,8 @@ from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
 from django_ojs.queues import maintenance
 from django_ojs.rules import cron
+from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.overlap import OverlapPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def trigger(name: str, *, using: str | None = None) -> tuple[CronSchedule, JobRo
 def _tick(schedule: CronSchedule, using: str) -> bool:
     now = clock.now(using)
     try:
-        plan = cron.parse(schedule.expression, schedule.timezone)
+        plan = cron.parse_expression(schedule.expression, schedule.timezone)
     except ValueError as error:
         return _give_up(schedule, error, now, using)
     nominal = schedule.next_run_at

@@ -15,8 +15,8 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule
-from django_ojs.rules import cron, cronspec
-from django_ojs.rules.cronspec import CronSpec
+from django_ojs.rules import cron
+from django_ojs.rules.cron import CronSpec
 
 #: How far ahead a schedule's last firing may lie: clocks of databases are set right by less all the time.
 _AHEAD = dt.timedelta(seconds=10)
@@ -32,7 +32,7 @@ def register(
     """
     using = database(using)
     now = clock.now(using)
-    spec = body if isinstance(body, CronSpec) else cronspec.parse(body, now=now)
+    spec = body if isinstance(body, CronSpec) else cron.parse(body, now=now)
     if (found := _change(spec, source, now, using)) is not None:
         return found, False
     values = {name: getattr(spec, name) for name in (*_DEFINITION, "name")}
@@ -63,7 +63,7 @@ def update(name: str, changes: Mapping[str, Any], *, using: str | None = None) -
     with atomic(using=using):
         schedule = lock(name, using)
         now = clock.now(using)
-        _apply(schedule, cronspec.parse(changes, now=now, base=schedule), now, using)
+        _apply(schedule, cron.parse(changes, now=now, base=schedule), now, using)
     return schedule
 
 
@@ -178,7 +178,7 @@ def _aim(schedule: CronSchedule, now: dt.datetime) -> None:
     if not schedule.enabled:
         schedule.wake_at = schedule.next_run_at = None
         return
-    upcoming = cron.parse(schedule.expression, schedule.timezone).next_after(now, schedule.anchor_at)
+    upcoming = cron.parse_expression(schedule.expression, schedule.timezone).next_after(now, schedule.anchor_at)
     schedule.wake_at, schedule.next_run_at = upcoming.wake_at, upcoming.at
 
 

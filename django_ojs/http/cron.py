@@ -30,8 +30,9 @@ from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.rules import cronspec, members
-from django_ojs.rules.cronspec import CronSpec
+from django_ojs.rules import cron as rules
+from django_ojs.rules import members
+from django_ojs.rules.cron import CronSpec
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, shorten
 
@@ -51,7 +52,7 @@ class ScheduleChangeSerializer(BodySerializer):
     """Members of a schedule: `validated_data` is the `CronSpec` that they make, laid over the `instance`, if any."""
 
     def to_internal_value(self, data: Any) -> Any:
-        return cronspec.parse(data, now=clock.now(router.db_for_write(Job)), base=self.instance)
+        return rules.parse(data, now=clock.now(router.db_for_write(Job)), base=self.instance)
 
 
 class ScheduleRequestSerializer(ScheduleChangeSerializer):
@@ -183,7 +184,7 @@ class CronViewSet(OJSViewSet):
     def _find(self, name: str) -> CronSchedule:
         """The schedule in the path, which the caller may touch. Raises NotFound or PermissionDenied."""
         try:
-            found = cron.get(cronspec.check_name(name))
+            found = cron.get(rules.check_name(name))
         except InvalidRequest:
             raise NotFound.resource("cron", shorten(name)) from None
         access.check_row(self.request, {"queue": found.queue, "type": found.type})

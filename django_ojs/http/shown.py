@@ -10,7 +10,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.jobs import progress as reports
 from django_ojs.models import CronSchedule, JobProgress, JobRow
-from django_ojs.rules import cronspec, envelope, redaction, workflowview
+from django_ojs.rules import cron, envelope, redaction, workflowview
 from django_ojs.workflows.workflow import View
 
 
@@ -25,7 +25,7 @@ def progress(row: JobRow, found: JobProgress | None) -> dict[str, Any]:
 
 
 def schedule(found: CronSchedule) -> dict[str, Any]:
-    return redaction.job(cronspec.render(found))
+    return redaction.job(cron.render(found))
 
 
 def workflow(view: View) -> dict[str, Any]:

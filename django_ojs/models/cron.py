@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from django_ojs.models.fields import JSONTextField
-from django_ojs.rules.overlap import OverlapPolicy
+from django_ojs.rules.cron import OverlapPolicy
 
 
 class CronSchedule(models.Model):

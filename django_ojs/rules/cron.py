@@ -1,25 +1,245 @@
-"""Cron expressions (orchestration 2.3): what is accepted, and the instants at which they fire.
+"""Schedules (orchestration 2): what a registration may say, how clients read one, and when its cron expression fires.
 
-`parse` checks the expression against a grammar of our own and gives a `Schedule`; croniter, which nothing
-else imports, then only steps over wall-clock times. It would fire in the hour that spring skips and twice
-in the one that autumn repeats, so it is never shown a zone: each wall time it finds is put into the zone
-here, dropped where it does not exist, and taken the first time it comes.
+Clients spell a registration in several ways (2.2): the expression is `cron`, `expression` or `schedule`, and the
+members of the job are beside it or in `job_template`. `parse` reads all spellings, of which two in one body must agree,
+and `render` writes all of them.
+
+`parse_expression` checks an expression against a grammar of our own (2.3). croniter, which nothing else imports, then
+only steps over wall-clock times. It would fire in the hour that spring skips and twice in the one that autumn repeats,
+so it is never shown a zone: each wall time that it finds is put into the zone here, dropped where it does not exist,
+and taken the first time it comes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import difflib
+import re
 import zoneinfo
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from croniter import croniter
 from croniter.croniter import CroniterBadDateError, CroniterError
 
-from django_ojs.messages import phrase
-from django_ojs.rules import cronfields, durations, zones
-from django_ojs.rules.cronfields import InvalidExpression
+from django_ojs.errors import InvalidPayload, InvalidRequest
+from django_ojs.messages import phrase, reason
+from django_ojs.rules import durations, envelope
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import fault, flag
+from django_ojs.rules.source import SYSTEM, TOP_LEVEL
+
+if TYPE_CHECKING:
+    from django_ojs.models import CronSchedule
+
+
+class OverlapPolicy(StrEnum):
+    SKIP = "skip"  #: no job this time; the default
+    ALLOW = "allow"  #: one more job
+    CANCEL_PREVIOUS = "cancel_previous"  #: cancel what is there, then one more
+    ENQUEUE = "enqueue"  #: one more, which waits until those before it have ended
+
+
+UTC_NAME = "UTC"
+MAX_NAME = 255
+MAX_DESCRIPTION = 2000
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+#: What no column of a database holds: NUL, and half of a surrogate pair, which UTF-8 does not know.
+_UNSTORED = re.compile(r"[\x00\ud800-\udfff]")
+_SPELLINGS = ("expression", "cron", "schedule")
+_JOB = TOP_LEVEL - SYSTEM - {"id", "specversion"}
+_POLICIES = {policy.value: policy for policy in OverlapPolicy} | {
+    "replace": OverlapPolicy.CANCEL_PREVIOUS,
+    "queue": OverlapPolicy.ENQUEUE,
+}
+_DELAYS = frozenset({"scheduled_at", "delay_until", "pending"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CronSpec:
+    """A valid schedule to register; `template` is the envelope of its jobs."""
+
+    name: str
+    expression: str
+    timezone: str
+    type: str
+    queue: str
+    template: dict[str, Any]
+    overlap_policy: OverlapPolicy
+    enabled: bool
+    description: str
+
+
+def parse(body: Mapping[str, Any], *, now: dt.datetime, base: CronSchedule | None = None) -> CronSpec:
+    """The schedule that `body` asks for; with a `base`, that schedule with the members of `body` changed.
+
+    Raises InvalidRequest (400), naming the member, for an invalid one; PayloadTooLarge (413).
+    """
+    name = check_name(body.get("name") if base is None else body.get("name", base.name))
+    if base is not None and name != base.name:
+        raise fault("name", phrase("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
+    timezone = _timezone(body, base.timezone if base else UTC_NAME)
+    template, spec = _job(body, base.document if base else {}, now)
+    policy = _policy(body, base.overlap_policy if base else OverlapPolicy.SKIP)
+    if policy is OverlapPolicy.ENQUEUE and _DELAYS & {*template, *(template.get("options") or {})}:
+        raise fault("overlap_policy", phrase("cannot be enqueue for jobs that are delayed or pending"), policy.value)
+    enabled = body.get("enabled")
+    return CronSpec(
+        name=name,
+        expression=_expression(body, base.expression if base else None, timezone),
+        timezone=timezone,
+        type=spec.type,
+        queue=spec.queue,
+        template=template,
+        overlap_policy=policy,
+        enabled=(base is None or base.enabled) if enabled is None else flag(enabled, "enabled"),
+        description=_description(body, base.description if base else ""),
+    )
+
+
+def check_name(value: object) -> str:
+    """`value` if it can name a schedule. Raises InvalidRequest."""
+    if isinstance(value, str) and len(value) <= MAX_NAME and _NAME.fullmatch(value):
+        return value
+    message = phrase(
+        "must be 1 to %(most)s lowercase letters, digits, hyphens and dots, starting with a letter or digit, "
+        "such as nightly-report",
+        most=MAX_NAME,
+    )
+    raise fault("name", message, value)
+
+
+def render(schedule: CronSchedule) -> dict[str, Any]:
+    """The entry for clients, in every spelling (orchestration 2.6)."""
+    document = schedule.document
+    job = {
+        "type": schedule.type,
+        "args": document.get("args") or [],
+        "meta": document.get("meta") or {},
+        "options": document.get("options") or {},
+    }
+    others = {name: value for name, value in document.items() if name not in job and name != "queue"}
+    return {
+        "id": schedule.name,
+        "name": schedule.name,
+        "cron": schedule.expression,
+        "expression": schedule.expression,
+        "schedule": schedule.expression,
+        "timezone": schedule.timezone,
+        **job,
+        "queue": schedule.queue,
+        "job_template": {**others, **job},
+        "overlap_policy": schedule.overlap_policy,
+        "enabled": schedule.enabled,
+        "status": schedule.status,
+        "description": schedule.description,
+        "last_run_at": _time(schedule.last_run_at),
+        "next_run_at": _time(schedule.next_run_at),
+        "run_count": schedule.run_count,
+        "created_at": format_instant(schedule.created_at),
+        "updated_at": format_instant(schedule.updated_at),
+    }
+
+
+def _expression(body: Mapping[str, Any], kept: str | None, timezone: str) -> str:
+    given = {name: body[name] for name in _SPELLINGS if body.get(name) is not None}
+    field, value = next(iter(given.items()), ("cron", kept))
+    for other, rival in given.items():
+        if rival != value:
+            raise _contradiction(field, other, rival)
+    try:
+        parse_expression(value, timezone)
+    except InvalidExpression as error:
+        hint = "minute hour day-of-month month day-of-week, as in `0 9 * * 1-5`; seconds may come first."
+        raise fault(field, reason(error), value, canonical="INVALID_CRON_EXPRESSION", hint=hint) from error
+    assert isinstance(value, str)
+    return value
+
+
+def _timezone(body: Mapping[str, Any], kept: str) -> str:
+    value = body.get("timezone")
+    try:
+        return str(load_zone(kept if value is None else value))
+    except ValueError as error:
+        raise fault("timezone", reason(error), value) from error
+
+
+def _job(body: Mapping[str, Any], kept: Mapping[str, Any], now: dt.datetime) -> tuple[dict[str, Any], envelope.JobSpec]:
+    """The envelope of the jobs, and how PUSH would read it."""
+    flat = {name: value for name, value in body.items() if name in _JOB and value is not None}
+    nested = body.get("job_template")
+    if nested is not None and not isinstance(nested, dict):
+        raise fault("job_template", phrase("must be an object with at least a type"), nested)
+    inner = {name: value for name, value in (nested or {}).items() if value is not None}
+    if "id" in inner:
+        raise fault(
+            "job_template.id",
+            phrase("must be absent: every job of a schedule gets an id of its own"),
+            inner["id"],
+        )
+    for name in flat.keys() & inner.keys():
+        if flat[name] != inner[name]:
+            raise _contradiction(name, f"job_template.{name}", inner[name])
+    template = {"args": [], **_without(kept, {**flat, **inner}), **flat, **inner}
+    try:
+        return template, envelope.parse(template, now=now)
+    except InvalidPayload as error:
+        raise _of_job(error, "job_template." if inner else "") from error
+
+
+def _without(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a change keeps: an option must not override a member that is given anew beside it."""
+    options = kept.get("options")
+    if not options or "options" in given:
+        return dict(kept)
+    return {**kept, "options": {name: value for name, value in options.items() if name not in given}}
+
+
+def _of_job(error: InvalidPayload, prefix: str) -> InvalidRequest:
+    """The fault of an envelope as that of a registration: 400 `invalid_request`."""
+    details = {**error.details, "field": f"{prefix}{error.details.get('field', '')}"}
+    details["validation_errors"] = [
+        {**entry, "path": f"{prefix}{entry['path']}"} for entry in error.details.get("validation_errors", ())
+    ]
+    return InvalidRequest(
+        phrase("%(prefix)s%(problem)s", prefix=prefix, problem=reason(error)),
+        details=details,
+        canonical=error.canonical,
+    )
+
+
+def _policy(body: Mapping[str, Any], kept: str) -> OverlapPolicy:
+    value = body.get("overlap_policy")
+    if value is None:
+        return OverlapPolicy(kept)
+    if not isinstance(value, str) or value not in _POLICIES:
+        raise fault("overlap_policy", phrase("must be one of %(words)s", words=", ".join(_POLICIES)), value)
+    return _POLICIES[value]
+
+
+def _description(body: Mapping[str, Any], kept: str) -> str:
+    value = body.get("description")
+    if value is None:
+        return kept
+    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION or _UNSTORED.search(value):
+        raise fault("description", phrase("must be a text of at most %(most)s characters", most=MAX_DESCRIPTION), value)
+    return value
+
+
+def _contradiction(field: str, other: str, received: Any) -> InvalidRequest:
+    return fault(other, phrase("must not say anything else than %(field)s; give one of them", field=field), received)
+
+
+def _time(instant: dt.datetime | None) -> str | None:
+    return format_instant(instant) if instant else None
+
+
+# When an expression fires.
+
 
 UTC = dt.UTC
 #: Nothing fires more often, whatever `@every` says.
@@ -33,6 +253,10 @@ SHORTCUTS = {
 
 _SECOND = dt.timedelta(seconds=1)
 _EPOCH = dt.datetime(2024, 1, 1)  # noqa: DTZ001 - a wall time
+
+
+class InvalidExpression(ValueError):
+    """A cron expression that makes no sense; the text says what is wrong and begins without a subject."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +335,7 @@ class Schedule:
         return dt.datetime.fromtimestamp(high, UTC)
 
 
-def parse(expression: object, timezone: str = zones.UTC_NAME) -> Schedule:
+def parse_expression(expression: object, timezone: str = UTC_NAME) -> Schedule:
     """The schedule that an expression means in a zone.
 
     Raises InvalidExpression (a ValueError) with what is wrong and what to write instead; ValueError for a
@@ -126,7 +350,7 @@ def parse(expression: object, timezone: str = zones.UTC_NAME) -> Schedule:
 
 @lru_cache(maxsize=1024)
 def _parse(expression: str, timezone: str) -> Schedule:
-    zone = zones.load(timezone)
+    zone = load_zone(timezone)
     words = expression.split()
     if words[0].startswith("@"):
         return _shortcut(expression, words, zone)
@@ -138,7 +362,7 @@ def _parse(expression: str, timezone: str) -> Schedule:
                 number=len(words),
             )
         )
-    return Schedule(expression, zone, _possible(cronfields.normalise(words), expression))
+    return Schedule(expression, zone, _possible(_normalised(words), expression))
 
 
 def _shortcut(expression: str, words: list[str], zone: zoneinfo.ZoneInfo) -> Schedule:
@@ -152,7 +376,7 @@ def _shortcut(expression: str, words: list[str], zone: zoneinfo.ZoneInfo) -> Sch
                 "has no such shortcut; there are %(known)s and @every with a duration, as in @every 30m", known=known
             )
         )
-    return Schedule(expression, zone, tuple(cronfields.normalise(SHORTCUTS[word].split())))
+    return Schedule(expression, zone, tuple(_normalised(SHORTCUTS[word].split())))
 
 
 def _period(words: list[str]) -> dt.timedelta:
@@ -190,3 +414,183 @@ def _next(fields: str, start: dt.datetime) -> dt.datetime:
 
 def _wall(instant: dt.datetime, zone: zoneinfo.ZoneInfo) -> dt.datetime:
     return instant.astimezone(zone).replace(tzinfo=None)
+
+
+# The five or six fields of an expression. The grammar is stricter than croniter's, which takes ranges that run
+# backwards, steps beyond the range (`*/90` would fire hourly), `R` for a new random time at every start, and writes
+# `5L` as `L5`: here each of them is refused with advice, or translated.
+
+
+class _Field(NamedTuple):
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_DAY, _WEEKDAY = _Field("day of month", 1, 31), _Field("day of week", 0, 7, _DAYS)
+_FIELDS = (
+    _Field("second", 0, 59), _Field("minute", 0, 59), _Field("hour", 0, 23), _DAY, _Field("month", 1, 12, _MONTHS),
+    _WEEKDAY,
+)  # fmt: skip
+
+_ITEM = re.compile(r"(?:(\*)|([0-9A-Z]+)(?:-([0-9A-Z]+))?)(?:/([0-9]+))?")
+_NTH = re.compile(r"([0-9A-Z]+)#([0-9]+)")
+_LAST_WEEKDAY = re.compile(r"([0-6]|7|SUN|MON|TUE|WED|THU|FRI|SAT)L")
+_NEAREST = re.compile(r"([0-9]+)W")
+
+
+def _normalised(words: Sequence[str]) -> list[str]:
+    """The fields as croniter wants them, six with the seconds first; two lots where either may match.
+
+    Both days restricted means either (Vixie); croniter knows that too, but not together with `W`.
+    Raises InvalidExpression.
+    """
+    fields = _FIELDS[-len(words) :]
+    texts = [_field(word.upper(), field) for word, field in zip(words, fields, strict=True)]
+    if len(texts) == 5:
+        texts.insert(0, "0")
+    *time, day, month, weekday = texts
+    lots = [(day, weekday)] if "*" in (day, weekday) else [(day, "*"), ("*", weekday)]
+    return [" ".join([*time, a, month, b]) for a, b in lots]
+
+
+def _field(word: str, field: _Field) -> str:
+    if word == "?" and field in (_DAY, _WEEKDAY):
+        return "*"
+    items = word.split(",")
+    special = [item for item in items if _NEAREST.fullmatch(item) or "#" in item or _LAST_WEEKDAY.fullmatch(item)]
+    if special and len(items) > len(special) and field is _WEEKDAY:
+        raise _field_fault(word, field, "mixes days such as 5L or 5#3 with plain ones; register two schedules")
+    return ",".join(_item(item, field, alone=len(items) == 1) for item in items)
+
+
+def _item(item: str, field: _Field, *, alone: bool) -> str:
+    if field is _DAY and item == "L":
+        return "L"
+    if field is _DAY and (found := _NEAREST.fullmatch(item)):
+        if not alone:
+            raise _field_fault(item, field, "must stand alone: W takes no list")
+        return f"{_value(found[1], field)}W"
+    if field is _WEEKDAY and (found := _LAST_WEEKDAY.fullmatch(item)):
+        return f"L{_value(found[1], field) % 7}"
+    if field is _WEEKDAY and (found := _NTH.fullmatch(item)):
+        if not 1 <= _number(found[2]) <= 5:
+            raise _field_fault(item, field, "must name the first to fifth such day of the month, as in 5#3")
+        return f"{_value(found[1], field) % 7}#{int(found[2])}"
+    found = _ITEM.fullmatch(item)
+    if found is None:
+        raise _field_fault(item, field, f"is not understood; write {_range(field)}, *, lists, ranges or steps")
+    return _plain(item, found, field)
+
+
+def _plain(item: str, found: re.Match[str], field: _Field) -> str:
+    star, first, last, step = found.groups()
+    if star:
+        text = "*"
+    else:
+        low = _value(first, field)
+        text = str(low)
+        if last is not None:
+            high = _value(last, field)
+            if field is _WEEKDAY and high == 0:  # SAT-SUN
+                high = 7
+            if low > high:
+                raise _field_fault(item, field, f"runs backwards; write {first}-{field.high},{field.low}-{last}")
+            text = f"{low}-{high}"
+    if step is None:
+        return text
+    size = _number(step)
+    if not 1 <= size <= field.high:
+        hint = "" if size == 0 else "; for longer distances there is @every, as in @every 90m"
+        raise _field_fault(item, field, f"has the step {step}, which must lie between 1 and {field.high}{hint}")
+    return f"{text}/{size}"
+
+
+def _value(text: str, field: _Field) -> int:
+    if text in field.names:
+        return field.names.index(text) + field.low
+    number = _number(text) if text.isdecimal() else -1
+    if not field.low <= number <= field.high:
+        raise _field_fault(text, field, f"must be {_range(field)}")
+    return number
+
+
+def _number(text: str) -> int:
+    return int(text[-9:]) if len(text.lstrip("0")) < 10 else 10**9
+
+
+def _range(field: _Field) -> str:
+    words = f" or {field.names[0]} to {field.names[-1]}" if field.names else ""
+    return f"{field.low} to {field.high}{words}"
+
+
+def _field_fault(text: str, field: _Field, message: str) -> InvalidExpression:
+    return InvalidExpression(f"has the {field.name} {text[:40]!r}, which {message}")
+
+
+# Time zones: `UTC` and Area/Location names of the IANA database, and nothing else (L2-TZ-001). Offsets and
+# abbreviations are refused even where the database has them as names (2.3): `EST`, `EST5EDT` and `Etc/GMT+5` know no
+# daylight saving, so a schedule in them would be an hour off for half the year. The other names below `Etc` are UTC
+# itself.
+
+
+_AREAS = frozenset(
+    {
+        *("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific"),
+        *("Brazil", "Canada", "Chile", "Mexico", "US"),  # older names that are links to those above
+        "Etc",
+    }
+)
+#: `Etc/GMT+5`, whose sign is the other way round besides, `UTC-05:00`, `+01`, and `Etc/GMT0`.
+_OFFSET = re.compile(r"(^|/)(GMT|UTC|UT)?[+-]?[0-9]", re.IGNORECASE)
+_MEANT = {
+    "EST": "America/New_York", "EDT": "America/New_York", "EST5EDT": "America/New_York", "CST": "America/Chicago",
+    "CDT": "America/Chicago", "CST6CDT": "America/Chicago", "MST": "America/Denver", "MDT": "America/Denver",
+    "MST7MDT": "America/Denver", "PST": "America/Los_Angeles", "PDT": "America/Los_Angeles",
+    "PST8PDT": "America/Los_Angeles", "CET": "Europe/Paris", "CEST": "Europe/Paris", "MET": "Europe/Paris",
+    "EET": "Europe/Athens", "EEST": "Europe/Athens", "WET": "Europe/Lisbon", "BST": "Europe/London",
+    "JST": "Asia/Tokyo", "IST": "Asia/Kolkata", "GMT": "UTC", "Z": "UTC", "ZULU": "UTC", "UCT": "UTC",
+}  # fmt: skip
+
+
+def check_zone(name: object) -> str:
+    """`name` if it is a zone that schedules may have. ValueError with what is allowed, and a guess, otherwise."""
+    if isinstance(name, str):
+        if name == UTC_NAME or name in zone_names():
+            return name
+        guess = _guess(name)
+        if guess:
+            raise ValueError(
+                phrase("must be UTC or an IANA name of the form Area/City; did you mean %(meant)s?", meant=guess)
+            )
+    raise ValueError(phrase("must be UTC or an IANA name of the form Area/City, such as Europe/Paris"))
+
+
+def load_zone(name: str) -> zoneinfo.ZoneInfo:
+    """The zone behind a name that `check` passed. ValueError when this machine does not know it."""
+    try:
+        return zoneinfo.ZoneInfo(check_zone(name))
+    except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError(phrase("is not in the time zone database of this machine: %(error)s", error=error)) from error
+
+
+@lru_cache(maxsize=1)
+def zone_names() -> frozenset[str]:
+    """Every Area/Location name that this machine knows and that is no offset."""
+    known = zoneinfo.available_timezones()
+    return frozenset(
+        name for name in known if "/" in name and name.split("/")[0] in _AREAS and not _OFFSET.search(name)
+    )
+
+
+def _guess(name: str) -> str:
+    if name.upper() in _MEANT:
+        return _MEANT[name.upper()]
+    if _OFFSET.search(name):
+        return ""  # a name that looks like it would be hours away
+    folded = {known.casefold(): known for known in (*zone_names(), UTC_NAME)}
+    near = difflib.get_close_matches(name.casefold()[:64].replace(" ", "_"), folded, 1, 0.75)
+    return folded[near[0]] if near else ""

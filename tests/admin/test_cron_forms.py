@@ -107,9 +107,9 @@ def test_who_loses_a_race_is_told(admin_client: Client, monkeypatch: pytest.Monk
 def test_creating_is_not_registering() -> None:
     make()
     from django_ojs import clock
-    from django_ojs.rules import cronspec
+    from django_ojs.rules import cron
 
-    spec = cronspec.parse({"name": "nightly", "cron": "@daily", "type": "a.b", "args": []}, now=clock.now())
+    spec = cron.parse({"name": "nightly", "cron": "@daily", "type": "a.b", "args": []}, now=clock.now())
     with pytest.raises(Conflict):
         schedules.create(spec)
     assert schedules.get("nightly").expression == "0 3 * * *"
@@ -135,9 +135,9 @@ def test_editing_changes_what_was_changed(operator: Callable[..., Client], froze
 
 def _spec(schedule: CronSchedule) -> Any:
     from django_ojs import clock
-    from django_ojs.rules import cronspec
+    from django_ojs.rules import cron
 
-    return cronspec.parse({}, now=clock.now(), base=schedule)
+    return cron.parse({}, now=clock.now(), base=schedule)
 
 
 def test_an_edit_does_not_enable_what_was_disabled_meanwhile(admin_client: Client) -> None:

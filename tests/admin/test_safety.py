@@ -56,9 +56,9 @@ def hostile(client: Client, admin_user: Any, settings: Any) -> Client:
     Worker.objects.create(id=EVIL, hostname=EVIL, started_at=clock.now(), last_seen_at=clock.now())
     now = clock.now()
     Queue.objects.create(name=EVIL, created_at=now, updated_at=now)
-    from django_ojs.rules import cronspec
+    from django_ojs.rules import cron
 
-    register_cron(cronspec.parse({"name": "n", "cron": "@daily", "type": "a.b", "args": [EVIL],
+    register_cron(cron.parse({"name": "n", "cron": "@daily", "type": "a.b", "args": [EVIL],
                                   "description": EVIL}, now=now))  # fmt: skip
     CronSchedule.objects.update(name=EVIL[:100], type=EVIL[:255], queue=EVIL[:128])
     from django_ojs.rules import workflows

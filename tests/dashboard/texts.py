@@ -106,21 +106,45 @@ _REFUSALS = {
 }  # fmt: skip
 #: Where operators in the admin get their refusals from.
 _REFUSING = (
-    "rules/cronspec.py", "rules/envelope.py", "errors.py", "rules/attributes.py", "rules/cron.py", "rules/durations.py",
-    "rules/faults.py", "rules/limits.py", "rules/names.py", "rules/priority.py", "rules/queueconfig.py",
+    "admin/apikey.py",
+    "admin/job.py",
+    "admin/webhook.py",
+    "cron/fire.py",
+    "cron/schedules.py",
+    "errors.py",
+    "jobs/bulkactions.py",
+    "jobs/candidates.py",
+    "jobs/outbox.py",
+    "jobs/unique.py",
+    "jobs/verbs.py",
+    "queues/configuration.py",
+    "queues/defaults.py",
+    "rules/attributes.py",
+    "rules/cron.py",
+    "rules/durations.py",
+    "rules/envelope.py",
+    "rules/faults.py",
+    "rules/limits.py",
+    "rules/names.py",
+    "rules/priority.py",
+    "rules/queueconfig.py",
     "rules/ratelimit.py",
-    "rules/retry.py", "rules/timeouts.py", "rules/unique.py", "rules/zones.py",
-    "webhooks/definition.py", "webhooks/sealing.py", "webhooks/urls.py", "jobs/bulkactions.py",
-    "jobs/candidates.py", "queues/configuration.py", "cron/schedules.py", "cron/fire.py",
-    "jobs/outbox.py", "queues/configuration.py", "queues/defaults.py", "workers/registration.py",
-    "jobs/unique.py", "jobs/verbs.py", "webhooks/deliveries.py", "webhooks/subscriptions.py",
+    "rules/retry.py",
+    "rules/timeouts.py",
+    "rules/unique.py",
+    "webhooks/definition.py",
+    "webhooks/deliveries.py",
+    "webhooks/sealing.py",
+    "webhooks/subscriptions.py",
+    "webhooks/urls.py",
+    "workers/registration.py",
     "workflows/workflow.py",
-    "admin/apikey.py", "admin/job.py", "admin/webhook.py",
-)  # fmt: skip
+)
 #: What begins so is for programmers and other doors: nobody gets there from the admin.
 _ELSEWHERE = (
     "A duration cannot be negative", "A datetime without a time zone", "There is no bulk action", "`override` may hold",
-    "Not stored, because another job", "A bulk action has to name",
+    "Not stored, because another job", "A bulk action has to name", "The query parameter ",
+    "has the {field.name} ",  # what is wrong with a field of a cron expression
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def _rows() -> Iterator[str]:
     from django_ojs import clock, jsontext
     from django_ojs.jobs.rows import wake_at
     from django_ojs.models import CronSchedule, Job
-    from django_ojs.rules import cronspec, envelope, retry
+    from django_ojs.rules import cron, envelope, retry
 
     for row in Job.objects.rows():
         shown = jsontext.loads(jsontext.dumps(envelope.render(row)))
@@ -57,9 +57,9 @@ def _rows() -> Iterator[str]:
         if row["retry"] and retry.from_json(row["retry"]).max_attempts > row["max_attempts"]:
             yield f"{row['id']} has fewer attempts than its policy: {row['max_attempts']}"
     for schedule in CronSchedule.objects.all():
-        if cronspec.render(schedule)["name"] != schedule.name:
+        if cron.render(schedule)["name"] != schedule.name:
             yield f"{schedule.name} is not shown as it is"
-        cronspec.parse({}, now=clock.now(), base=schedule)
+        cron.parse({}, now=clock.now(), base=schedule)
     for model in apps.get_app_config("django_ojs").get_models():
         for instance in model._default_manager.iterator():
             str(instance)  # the JSON columns have been read

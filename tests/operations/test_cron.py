@@ -18,7 +18,7 @@ from django_ojs.jobs.prune import prune
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.queues.configuration import pause
-from django_ojs.rules.overlap import OverlapPolicy
+from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.scheduler.duties import Cron
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]

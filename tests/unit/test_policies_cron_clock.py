@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from django_ojs.rules import cron, zones
+from django_ojs.rules import cron
 
 UTC = dt.UTC
 FROM, TO = dt.datetime(2020, 1, 1, tzinfo=UTC), dt.datetime(2030, 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ def _offset(instant: dt.datetime, zone: zoneinfo.ZoneInfo) -> dt.timedelta | Non
 def rules() -> dict[tuple[object, ...], str]:
     """One zone for each distinct list of changes; zones that never change are not among them."""
     found: dict[tuple[object, ...], str] = {}
-    for name in sorted(zones.names()):
+    for name in sorted(cron.zone_names()):
         zone = zoneinfo.ZoneInfo(name)
         if moments := changes(zone):
             found.setdefault((_offset(FROM, zone), *((at, _offset(at, zone)) for at in moments)), name)
@@ -123,7 +123,7 @@ class Watch:
 
 
 def fired(expression: str, zone: str, start: dt.datetime, end: dt.datetime) -> Instants:
-    schedule = cron.parse(expression, zone)
+    schedule = cron.parse_expression(expression, zone)
     found: Instants = []
     at = start
     while (at := schedule.next_after(at).at) <= end:
@@ -149,7 +149,7 @@ def compare(zone: str, moment: dt.datetime, expressions: Iterable[str], around: 
     for expression in expressions:
         due = watch.due(expression)
         assert fired(expression, zone, watch.start, watch.end) == due, (expression, zone, moment)
-        schedule = cron.parse(expression, zone)
+        schedule = cron.parse_expression(expression, zone)
         for minutes in range(-150, 151, 10):  # asked at any time, also while the clock shows an hour again
             asked = moment + dt.timedelta(minutes=minutes, seconds=7, microseconds=1)
             following = next((at for at in due if at > asked), None)
@@ -206,7 +206,7 @@ def test_any_expression_anywhere(
 @settings(max_examples=100)
 def test_the_next_one_is_later_and_none_lies_between(zone: str, moment: dt.datetime) -> None:
     """From any instant, with its seconds and microseconds, also in the middle of a repeated hour."""
-    schedule = cron.parse("*/10 * * * *", zone)
+    schedule = cron.parse_expression("*/10 * * * *", zone)
     following = schedule.next_after(moment).at
     assert following > moment
     assert schedule.next_after(following - dt.timedelta(microseconds=1)).at == following
