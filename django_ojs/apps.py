@@ -12,11 +12,11 @@ class DjangoOJSConfig(AppConfig):
 
     def ready(self) -> None:
         from django_ojs import checks, outboxchecks, telemetry  # noqa: F401  (checks register themselves)
-        from django_ojs.models import words
+        from django_ojs.models import fields
         from django_ojs.registry import registry
         from django_ojs.tasks import checks as task_checks  # noqa: F401
         from django_ojs.tasks import discovery
 
         registry.add_source(discovery.discover)
-        words.name(self.get_models())
+        fields.translate_names(self.get_models())
         telemetry.subscribe()

@@ -34,7 +34,7 @@ from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.http.webhooks import DeliveryViewSet, WebhookViewSet
 from django_ojs.http.workers import WorkerViewSet
 from django_ojs.http.workflows import WorkflowViewSet
-from django_ojs.realtime.sse import views as streams
+from django_ojs.realtime import views as streams
 
 app_name = "ojs"
 

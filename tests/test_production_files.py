@@ -21,7 +21,7 @@ from benchmarks import serving
 from django_ojs import dburl
 from django_ojs.conf import Settings
 from django_ojs.realtime.routing import websocket_urlpatterns
-from django_ojs.realtime.sse.views import EventViewSet
+from django_ojs.realtime.views import EventViewSet
 from example_project.management.commands import ojs_demo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -241,7 +241,7 @@ def streaming_paths() -> Iterator[str]:
                 yield from walk(pattern.url_patterns, route)
             elif isinstance(pattern, URLPattern):
                 view = getattr(pattern.callback, "cls", pattern.callback)
-                if view.__module__ == "django_ojs.realtime.sse.views" and view is not EventViewSet:
+                if view.__module__ == "django_ojs.realtime.views" and view is not EventViewSet:
                     yield "/" + re.sub(r"<[^>]+>", "some-id", route)
 
     yield from walk(get_resolver(URLS).url_patterns, "")

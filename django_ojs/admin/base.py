@@ -21,8 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin.display import shorten
 from django_ojs.models import Job
-from django_ojs.models.fields import JSONTextField
-from django_ojs.models.patterns import named
+from django_ojs.models.fields import JSONTextField, named
 
 #: An offset reads all rows before it: who needs to go further has filters.
 MAX_PAGE = 10_000

@@ -19,7 +19,7 @@ from django.db.models import Q
 from django_ojs.conf import ojs_settings
 from django_ojs.events.catalogue import ALIASES, CATALOGUE, STATE_CHANGED, TRANSITIONS
 from django_ojs.models import Event
-from django_ojs.models.patterns import named
+from django_ojs.models.fields import named
 from django_ojs.rules import names
 
 _NOTHING = Q(pk__in=[])

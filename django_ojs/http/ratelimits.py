@@ -27,8 +27,8 @@ from django_ojs.http.serializers import AnswerSerializer, BodySerializer
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.limits import ratelimits, usage
 from django_ojs.models import RateLimit
+from django_ojs.models.fields import any_of
 from django_ojs.models.job import JobRow
-from django_ojs.models.patterns import any_of
 from django_ojs.rules import ratelimit
 from django_ojs.rules.durations import parse_instant
 from django_ojs.rules.faults import shorten

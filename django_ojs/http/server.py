@@ -28,7 +28,7 @@ from django_ojs.http.queueserializers import throughput
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FlagField, InstantField, TextField
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import AuditEntry, Maintenance, Queue
-from django_ojs.models.patterns import named
+from django_ojs.models.fields import named
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import maintenance, shares
 from django_ojs.queues.shares import Share

@@ -44,7 +44,7 @@ from django_ojs.jobs.selection import dead_letters, with_error_type
 from django_ojs.jobs.verbs import Replay, retry
 from django_ojs.messages import phrase
 from django_ojs.models import Job, JobReplay, Queue, ReplayRule
-from django_ojs.models.unique import UniqueLock
+from django_ojs.models.job import UniqueLock
 from django_ojs.queues import maintenance
 from django_ojs.rules import replayrules
 from django_ojs.rules.replayrules import Rule

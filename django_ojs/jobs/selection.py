@@ -31,8 +31,8 @@ from django_ojs.jobs import search
 from django_ojs.jobs.search import Look
 from django_ojs.messages import phrase
 from django_ojs.models import Job, WorkflowStep
+from django_ojs.models.fields import any_of, named
 from django_ojs.models.job import STAGED, JobQuerySet, is_staged
-from django_ojs.models.patterns import any_of, named
 from django_ojs.rules import names, redaction
 from django_ojs.rules import priority as priorities
 from django_ojs.rules.durations import format_instant, parse_moment

@@ -1,16 +1,22 @@
-"""Columns that keep JSON as the text that was sent, so that nothing is lost in between."""
+"""What the models share: columns with JSON in them, conditions on names and patterns, and names to translate."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
+from django_ojs.rules.names import prefix
 
 
 class JSONTextField(models.TextField):  # type: ignore[type-arg]
-    """JSON kept as text: PostgreSQL's jsonb refuses `\\u0000` and rewrites numbers, text does neither.
+    """JSON kept as the text that was sent: jsonb refuses `\\u0000` and rewrites numbers, text does neither.
 
     Instances and `values()` give Python values; `QuerySet.rows()` gives the stored text. An empty column
     stands for "nothing here" and reads as None.
@@ -43,3 +49,79 @@ class RawJSON:
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+
+def split(entries: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names among these entries, and the prefixes that the patterns mean: `mail.*` is `mail.`."""
+    begins = [prefix(entry) for entry in entries]
+    exact = [entry for entry, begin in zip(entries, begins, strict=True) if begin is None]
+    return exact, [begin for begin in begins if begin is not None]
+
+
+def any_of(field: str, entries: Sequence[str]) -> Q:
+    """Rows in which `field` is one of these names or falls under one of these patterns; of none: no row.
+
+    `mail.send` fits itself only, `mail.*` all that begins with `mail.`. Every filter, limit and claim makes its
+    condition here or with `named`.
+    """
+    exact, prefixes = split(entries)
+    return reduce(or_, (Q(**{f"{field}__startswith": begin}) for begin in prefixes), Q(**{f"{field}__in": exact}))
+
+
+def named(field: str, entry: str) -> Q:
+    """Rows in which `field` is this name or falls under this pattern; '' means all rows."""
+    begin = prefix(entry)
+    if begin is not None:
+        return Q(**{f"{field}__startswith": begin})
+    return Q(**{field: entry}) if entry else Q()
+
+
+#: One and several, by the name of the model. Not in the models, where each new word would ask for a migration.
+_MODELS: dict[str, tuple[Any, Any]] = {
+    "APIKey": (_("API key"), _("API keys")),
+    "AuditEntry": (_("audit entry"), _("audit log")),
+    "BulkAction": (_("bulk action"), _("bulk actions")),
+    "CronSchedule": (_("schedule"), _("schedules")),
+    "Event": (_("event"), _("events")),
+    "Job": (_("job"), _("jobs")),
+    "JobSchema": (_("schema of a job type"), _("schemas of job types")),
+    "Maintenance": (_("maintenance mode"), _("maintenance mode")),
+    "OutboxEntry": (_("outbox entry"), _("outbox entries")),
+    "ReplayRule": (_("replay rule"), _("replay rules")),
+    "Queue": (_("queue"), _("queues")),
+    "WebhookDelivery": (_("webhook delivery"), _("webhook deliveries")),
+    "WebhookSubscription": (_("webhook subscription"), _("webhook subscriptions")),
+    "Worker": (_("worker"), _("workers")),
+    "Workflow": (_("workflow"), _("workflows")),
+}
+#: Names of columns that pages show as they are.
+_COLUMNS: dict[str, Any] = {
+    "active": _("active"), "active jobs": _("active jobs"), "actor": _("actor"), "aside": _("aside"),
+    "attempt": _("attempt"),
+    "attempts": _("attempts"), "component": _("component"), "concurrency": _("concurrency"),
+    "cpu percent": _("CPU, percent"), "created by": _("created by"), "description": _("description"),
+    "directive": _("directive"), "disabled reason": _("disabled because"), "door": _("door"),
+    "enabled": _("enabled"), "event id": _("event id"), "expires at": _("expires"), "hostname": _("host name"),
+    "job type": _("job type"), "jobs completed": _("jobs completed"), "kind": _("kind"), "losses": _("losses"),
+    "max attempts": _("attempts at most"), "memory mb": _("memory, MB"), "name": _("name"),
+    "outcome": _("outcome"), "overlap policy": _("overlap policy"), "own id": _("own id"), "pid": _("process id"),
+    "priority": _("priority"), "problem": _("broke off because"), "queue": _("queue"), "request id": _("request id"),
+    "response status": _("answer"), "run count": _("runs so far"), "scopes": _("scopes"),
+    "signature format": _("form of the signature"), "source": _("source"), "source ip": _("source address"),
+    "state": _("state"), "status": _("status"), "subject": _("subject"), "succeeded": _("succeeded"),
+    "target id": _("id of the job"),
+    "timeout seconds": _("timeout, seconds"), "timezone": _("time zone"), "trace id": _("trace id"),
+    "type": _("type"), "uncounted": _("attempts that do not count"), "unique key": _("unique key"), "url": _("URL"),
+    "version": _("version"), "worker id": _("worker id"),
+    "workflow id": _("workflow id"), "paused": _("paused"),
+}  # fmt: skip
+
+
+def translate_names(found: Iterable[type[models.Model]]) -> None:
+    """Give models and columns their names in the viewer's language, once when the app is ready. English ones stay."""
+    for model in found:
+        if model.__name__ in _MODELS:
+            model._meta.verbose_name, model._meta.verbose_name_plural = _MODELS[model.__name__]
+        for field in model._meta.local_fields:
+            if (word := _COLUMNS.get(str(field.verbose_name))) is not None:
+                field.verbose_name = word

@@ -1,4 +1,6 @@
-"""The job row: what the client sent, where the job is in its life, and what happened to it.
+"""The job row, and the rows beside it: schemas of arguments, progress, locks of unique keys, the outbox.
+
+A job's row holds what the client sent, where the job is in its life, and what happened to it.
 
 The verbs alone (`django_ojs.jobs` and others) change a job's state, through `JobQuerySet.transition()` or the
 statements of `django_ojs.store`, each of which says in its WHERE clause from which states it may start.
@@ -17,11 +19,11 @@ from django.db import models, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.expressions import ExpressionWrapper, RawSQL
 
-from django_ojs import clock, states
+from django_ojs import clock, jsontext, states
 from django_ojs.errors import InvalidStateTransition
-from django_ojs.models.count import CountDelta
 from django_ojs.models.fields import JSONTextField
 from django_ojs.models.queue import TEMPLATE, Queue
+from django_ojs.models.statistics import CountDelta
 from django_ojs.rules import envelope
 from django_ojs.states import State, Verb
 
@@ -260,12 +262,9 @@ def blank_row(now: dt.datetime, **values: Any) -> JobRow:
 
 
 _BLANK: Mapping[str, Any] = {
-    name: {"args": "[]", "meta": "{}", "queue": "default", "priority": 0, "attempt": 0, "max_attempts": 3,
-           "losses": 0, "dead_letter": False, "state": "available"}.get(
-        name, "" if name in {"extra", "retry", "trace_id", "worker_id", "errors", "unique_key", "rate_key",
-                    "rate_limit"} else None)
-    for name in COLUMNS
-}  # fmt: skip
+    **{field.attname: field.get_prep_value(field.get_default()) for field in Job._meta.concrete_fields},
+    "state": State.AVAILABLE.value,
+}
 
 
 def _count(found: Iterable[tuple[Any, str, str, bool]], target: State, using: str) -> None:
@@ -292,3 +291,102 @@ def is_staged() -> Q:
     names = ", ".join(f"'{state.value}'" for state in STAGED)
     condition = f"{Job._meta.db_table}.state IN ({names})"
     return Q(RawSQL(condition, [], output_field=models.BooleanField()))  # noqa: S611 - nothing comes from outside
+
+
+class JobSchema(models.Model):
+    """One version of the JSON Schema for the arguments of one job type (binding 7).
+
+    `schema` is the document as it was registered.
+    """
+
+    job_type = models.CharField(max_length=255)
+    version = models.CharField(max_length=64, help_text="1 and the text 1 are one version.")
+    numeric = models.BooleanField(default=False, help_text="Whether the version was registered as a number.")
+    uri = models.CharField(max_length=512, unique=True)
+    schema = JSONTextField()
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job_type", "version"], name="ojs_schema_version")]
+
+    def __str__(self) -> str:
+        return f"{self.job_type} {self.version}"
+
+    @property
+    def wire_version(self) -> Any:
+        """The version as it was registered."""
+        return jsontext.loads(self.version) if self.numeric else self.version
+
+
+class JobProgress(models.Model):
+    """How far a running job says that it is (orchestration 5.1): a row of its own, so that no other verb pays for it.
+
+    It belongs to one attempt, and the next begins without any. It is written under the lock of the job's row.
+    """
+
+    job_id = models.UUIDField(primary_key=True)
+    attempt = models.PositiveIntegerField()
+    percent = models.FloatField(null=True, help_text="0 to 100; never goes back within an attempt.")
+    message = models.TextField(default="", blank=True)
+    data = JSONTextField(null=True)
+    updated_at = models.DateTimeField()
+    told_at = models.DateTimeField(null=True, help_text="When the latest job.progress event was written.")
+    held = models.BooleanField(default=False, help_text="An event about the latest report is still to be written.")
+
+    class Meta:
+        verbose_name_plural = "job progress"
+        indexes = [models.Index(fields=["told_at"], name="ojs_progress_held", condition=Q(held=True))]
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {'no number' if self.percent is None else f'{self.percent:g} %'}"
+
+
+class UniqueLock(models.Model):
+    """A lock by which pushes of unique jobs take turns: each holds the rows of its keys until the commit.
+
+    Many keys share a row. Rows appear as they are needed and stay; there are never more than `STRIPES`.
+    """
+
+    STRIPES = 65_536
+
+    stripe = models.PositiveIntegerField(primary_key=True)
+    # MariaDB's upsert, which takes the lock in one step, must have something to set.
+    used = models.BooleanField(default=True)
+
+    def __str__(self) -> str:
+        return str(self.stripe)
+
+    @classmethod
+    def of(cls, unique_key: str) -> int:
+        """The stripe of a key, from its first 16 bits."""
+        return int(unique_key[:4], 16)
+
+
+class OutboxEntry(models.Model):
+    """A job or workflow on its way from the database of the site's data to the one that holds the jobs.
+
+    It is validated, and written in the caller's transaction to the database that `OJS["OUTBOX"]` names. Its row goes
+    when the job is stored; one that PUSH refuses for good stays, `aside` and with the `error`.
+    """
+
+    class Kind(models.TextChoices):
+        JOB = "job", "job"
+        WORKFLOW = "workflow", "workflow"
+
+    id = models.BigAutoField(primary_key=True)
+    target_id = models.UUIDField(unique=True, help_text="The id that the job or workflow has already.")
+    kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.JOB)
+    type = models.CharField(max_length=255, help_text="The job type; of a workflow its kind.")
+    document = JSONTextField(help_text="The envelope, as the enqueue middleware left it.")
+    created_at = models.DateTimeField(help_text="When it was enqueued: delays count from here.")
+    attempts = models.PositiveIntegerField(default=0, help_text="How often the other side said: not now.")
+    retry_at = models.DateTimeField(null=True, blank=True)
+    aside = models.BooleanField(default=False, help_text="Refused for good; nobody tries again.")
+    error = models.TextField(default="", blank=True)
+
+    class Meta:
+        verbose_name_plural = "outbox entries"
+        indexes = [models.Index(fields=["id"], name="ojs_outbox_waiting", condition=Q(aside=False))]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.target_id}"

@@ -1,4 +1,4 @@
-"""A worker: a process, of any language, that fetches jobs."""
+"""Workers, and the leases by which one of them leads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_ojs.models.fields import JSONTextField
 
 
 class Worker(models.Model):
-    """What a worker said of itself at registration and in its latest heartbeat (core 7.5)."""
+    """A process, of any language, that fetches jobs: what it said of itself, latest in its heartbeat (core 7.5)."""
 
     class Directive(models.TextChoices):
         NONE = "", "none"
@@ -62,3 +62,14 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class Lease(models.Model):
+    """A role that one process at a time may hold, such as the scheduler's leader: who holds it, and until when."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    holder = models.CharField(max_length=255)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.holder}"

@@ -1,10 +1,15 @@
-"""Who opens a WebSocket, and whether he still may: the HTTP binding's own rules, asked before the upgrade."""
+"""Who opens a WebSocket, and what they may subscribe to, by the rules of the HTTP binding.
+
+The rights are looked at before the upgrade, and again while the connection lasts.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import time
+import uuid
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,23 +19,26 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user, get_user_model
 from django.core.handlers.asgi import ASGIRequest
+from django.db import router
 from django.http import HttpRequest
 from django.http.request import validate_host
 from rest_framework.request import Request
 
 from django_ojs import keys, tickets
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import PermissionDenied, Unauthenticated
-from django_ojs.http import base, permissions
+from django_ojs.errors import NotFound, PermissionDenied, Unauthenticated
+from django_ojs.http import access, base, permissions
 from django_ojs.http.authentication import KeyUser
-from django_ojs.models import APIKey, Ticket
+from django_ojs.models import APIKey, Job, Ticket
+from django_ojs.realtime import slots
+from django_ojs.realtime.messages import Subscribe
 
 Scope = dict[str, Any]
 SCOPE_NEEDED = "read"
 
 
 class Caller:
-    """Whoever opened a connection, as the request that the rules of the HTTP binding ask about.
+    """The client that opened a connection, as the request that the rules of the HTTP binding ask about.
 
     Raises, when made and when renewed, what the HTTP binding answers: `Unauthenticated` or `PermissionDenied`.
     """
@@ -47,10 +55,8 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """What connections are counted by: key, user, or the address of somebody without credentials."""
-        name = permissions.principal(self.request)
-        client = self._scope.get("client") or ("",)
-        return f"anonymous@{client[0]}" if name == "anonymous" else name
+        """What its connections are counted by."""
+        return slots.client(self.request, (self._scope.get("client") or ("",))[0])
 
     @property
     def limits(self) -> tuple[object, object]:
@@ -148,7 +154,7 @@ def _has_sessions() -> bool:
 
 
 def _take_rights(request: Request, ticket: Ticket) -> None:
-    """Make the request that of whoever asked for the ticket, as he is now."""
+    """Give the request the rights that the caller who asked for the ticket has now."""
     if ticket.key_id is not None:
         key = APIKey.objects.filter(pk=ticket.key_id).first()
         if key is None or keys.status(key) != "active":
@@ -162,7 +168,7 @@ def _take_rights(request: Request, ticket: Ticket) -> None:
 
 
 def _check_origin(scope: Scope, request: Request) -> None:
-    """A page of another site must not use the visitor's cookies, nor reach a server that only he can reach."""
+    """A page of another site must not use its visitor's cookies, nor reach a server that only the visitor reaches."""
     origin = next((value.decode("latin1") for name, value in scope["headers"] if name == b"origin"), None)
     if origin is None:
         by_cookie = permissions.api_key(request) is None and getattr(request.user, "is_authenticated", False)
@@ -177,7 +183,7 @@ def _check_origin(scope: Scope, request: Request) -> None:
 
 
 def _is_ours(origin: str, here: str) -> bool:
-    """Whether an origin is the very host that was asked, or one that the site answers to; `*` names nobody."""
+    """Whether an origin is the very host that was asked, or one that the site answers to; `*` names none."""
     try:
         parts = urlsplit(origin)
         host = parts.hostname or ""
@@ -189,3 +195,29 @@ def _is_ours(origin: str, here: str) -> bool:
     if parts.netloc and parts.netloc.lower() == here.lower():
         return True
     return bool(host) and validate_host(f"[{host}]" if ":" in host else host, hosts)
+
+
+async def permit(caller: Caller, asked: Subscribe) -> None:
+    """Raise `NotFound` or `PermissionDenied`, or narrow what is asked for to what the caller may see."""
+    for queue in asked.wanted.queues:
+        permissions.check_queue(caller.request, queue)
+    for job_type in asked.wanted.job_types:
+        permissions.check_type(caller.request, job_type)
+    if asked.job is not None:
+        await database_sync_to_async(_check_job)(caller, asked.job)
+    narrow(caller, asked)
+
+
+def narrow(caller: Caller, asked: Subscribe) -> None:
+    """Put the limits of the caller's key into the filter."""
+    request = caller.request
+    queues, types = permissions.queue_limit(request), permissions.type_limit(request)
+    asked.wanted = dataclasses.replace(asked.wanted, only_queues=queues, only_types=types)
+
+
+def _check_job(caller: Caller, job: uuid.UUID) -> None:
+    """The job of a channel must exist and lie within the caller's limits. A queue may still be to come."""
+    row = Job.objects.using(router.db_for_write(Job)).filter(pk=job).values("queue", "type").first()
+    if row is None:
+        raise NotFound.resource("job", str(job))
+    access.check_row(caller.request, row)

@@ -44,7 +44,7 @@ def _without(http: ASGI, websocket: ASGI) -> ASGI:
 
 
 async def nowhere(scope: Any, receive: Any, send: Any) -> None:
-    """Refuses a WebSocket at a path that nobody serves."""
+    """Refuses a WebSocket at a path that is not served."""
     await receive()
     if "websocket.http.response" in (scope.get("extensions") or {}):
         await send({"type": "websocket.http.response.start", "status": 404, "headers": []})

@@ -5,8 +5,13 @@
         async for item in stream:
             ...
 
-The hub tails the log from a thread and offers what is new to the streams in memory. It has no state that a crash
-could cost: a client names the last event it has seen, and everything after that is read from the log.
+The `Hub` tails the log and offers what is new to the streams in memory. A `Stream` is one subscriber's events: from
+memory while it keeps up, from the log while it does not. The `Reader` asks the database, in two threads of its own with
+a connection each: the tail, and replays.
+
+The hub has no state that a crash could cost: a client names the last event it has seen, and everything after that is
+read from the log. A database that is away is waited for in the reader, with growing pauses and one log line
+(`scheduler.outage`); reading then goes on from where it was, because the place in the log is the caller's.
 
 It polls, 20 times a second while there is something and 4 times while there is not. A hint that something happened
 would have to come from each push, which may cost nothing, or from a pass of `events.order`, which is no faster.
@@ -16,26 +21,271 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from django_ojs.errors import BackendUnavailable
-from django_ojs.events import log, places
-from django_ojs.events.filters import Filter
-from django_ojs.events.places import Place
-from django_ojs.realtime.reading import Entry, Pages, Reader
-from django_ojs.realtime.streams import Item, Stream
-from django_ojs.scheduler.outage import ERRORS
+from django.db import connections
+from django.db.models import Q
 
+from django_ojs.errors import BackendUnavailable
+from django_ojs.events import ids, log, order, places, transitions
+from django_ojs.events.filters import Filter, Kinds
+from django_ojs.events.places import Place
+from django_ojs.models import Event
+from django_ojs.scheduler.outage import ERRORS, persist
+
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 BUSY, IDLE = 0.05, 0.25  #: seconds between two looks, when the last one found something and after a while of nothing
 DOUBTFUL = 30.0  #: seconds without a look after which the log may have been pruned behind our back
 SLICE = 200  #: events that are offered before others of the event loop get their turn
 AFTER_FAULT = 1.0
+#: Events that one read of the log brings.
+PAGE = 1000
+
+
+class Entry:
+    """One event on its way to its readers, who share it: rendered on first use, and then once for all of them."""
+
+    def __init__(self, event: Event, salt: str) -> None:
+        self.event, self._salt = event, salt
+        self.place = places.place_of(event)
+        self.texts: dict[Any, str] = {}  #: frames made from it, by what tells them apart
+
+    @cached_property
+    def envelope(self) -> dict[str, Any]:
+        """The event's envelope (events 2.1). Shared: copy it before changing it."""
+        return log.render(self.event, self._salt)
+
+    @cached_property
+    def changed(self) -> dict[str, Any] | None:
+        """The `job.state_changed` made from it, if it tells of a change."""
+        return transitions.state_changed(self.envelope, self._salt)
+
+    def views(self, wanted: Kinds, behind: Place) -> list[dict[str, Any]]:
+        """What a reader at `behind` sees of it (`transitions.views`)."""
+        return transitions.views(wanted, self.envelope, self._salt, self.place, behind)
+
+
+@dataclasses.dataclass(slots=True)
+class Pages:
+    """What one read brought: the events, the place to go on from, whether there may be more, and what was pruned."""
+
+    entries: list[Entry]
+    place: Place
+    full: bool
+    gap: dict[str, Any] | None = None
+
+
+class Reader:
+    """The two threads. Every method is for the event loop; what it asks happens in a thread."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._stopping = threading.Event()
+        self._tail = ThreadPoolExecutor(1, "ojs-tail")
+        self._replays = ThreadPoolExecutor(1, "ojs-replay")
+
+    async def end(self) -> Place:
+        """The end of the log as it is now."""
+
+        def look() -> Place:
+            ids.salt_of(self._using)  # from here on the loop knows it without asking
+            order.catch_up(self._using)
+            return places.end(self._using)
+
+        return await self._run(self._tail, look)
+
+    async def tail(self, place: Place, *, thorough: bool, doubtful: bool) -> Pages:
+        """What is new behind `place`, whatever it is.
+
+        Args:
+            thorough: whether all that is committed now must be found, and not only what is in order already.
+            doubtful: whether so much time has passed that the log may have been pruned in between.
+        """
+
+        def look() -> Pages:
+            if thorough:
+                order.catch_up(self._using)
+            else:
+                order.advance(self._using)
+            gap = self._gap(place) if doubtful else None
+            return self._page(place, None, gap)
+
+        return await self._run(self._tail, look)
+
+    async def replay(self, place: Place, filters: Sequence[Filter]) -> Pages:
+        """What matches one of the filters behind `place`."""
+        return await self._run(self._replays, lambda: self._page(place, filters, self._gap(place)))
+
+    async def start(self, after: str) -> tuple[Place, dict[str, Any] | None]:
+        """The place of a cursor, and the gap if it has been pruned. Raises `InvalidRequest` if it was never issued."""
+        return await self._run(self._replays, lambda: log.start(after, self._using))
+
+    async def stop(self) -> None:
+        """End the threads; a read under way gives up if it waits for the database."""
+        self._stopping.set()
+        loop = asyncio.get_running_loop()
+        for pool in (self._tail, self._replays):
+            await loop.run_in_executor(pool, connections.close_all)
+            pool.shutdown()  # its thread is idle: this takes no time
+
+    async def _run(self, pool: ThreadPoolExecutor, look: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, persist, look, self._using, self._stopping)
+
+    def _page(self, place: Place, filters: Sequence[Filter] | None, gap: dict[str, Any] | None) -> Pages:
+        query = places.behind(self._using, place)
+        if filters is not None:
+            condition = Q(pk__in=[])
+            for each in filters:
+                condition |= each.condition()
+            query = query.filter(condition)
+        found = list(query[:PAGE])
+        last = places.place_of(found[-1]) if found else place
+        salt = ids.salt_of(self._using)
+        kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]
+        return Pages([Entry(row, salt) for row in kept], last, len(found) == PAGE, gap)
+
+    def _gap(self, place: Place) -> dict[str, Any] | None:
+        if place == places.START or not places.is_pruned(self._using, place):
+            return None
+        return log.gap_behind(place.id, None, self._using)
+
+
+@dataclasses.dataclass(slots=True)
+class Item:
+    """What a subscriber gets.
+
+    `event` has an `entry`; `gap` (the cursor was pruned) and `dropped` (events behind the subscriber's place were
+    pruned before it read them) say in `details` what is known of the loss; `shutdown` comes before the server closes.
+    A `nudge` is what the subscriber itself has put there (`Stream.tell`).
+    """
+
+    kind: Literal["event", "gap", "dropped", "shutdown", "nudge"]
+    entry: Entry | None = None
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def envelope(self) -> dict[str, Any] | None:
+        """The event's envelope, shared by all subscribers: copy it before changing it."""
+        return None if self.entry is None else self.entry.envelope
+
+
+class Stream:
+    """An async iterator of items, in the order of the log, without hole and without repetition.
+
+    While it is *live* the hub offers it each new event. When its buffer is full it is not live any more: it hands out
+    what it has, and then reads on from the log behind that, page by page, until it has caught up.
+    """
+
+    def __init__(self, hub: Hub, filters: Sequence[Filter], buffer: int, place: Place, *, live: bool) -> None:
+        self.filters = tuple(filters)
+        self._hub, self._limit = hub, buffer
+        self._place = place  #: up to here everything has been handed out or stands in the buffer
+        self._live = live
+        self._offered = place
+        self._buffer: deque[Item] = deque()
+        self._joining: list[Entry] | None = None
+        self._changes = 0
+        self._ready = asyncio.Event()
+        self._ended = False
+
+    @property
+    def lags(self) -> bool:
+        """Whether it reads from the log, because it was slow or has asked for what was."""
+        return not self._live
+
+    def offer(self, entry: Entry) -> None:
+        """Called by the hub for each new event that may match, in their order."""
+        if entry.place <= self._offered or (self._live and entry.place <= self._place):
+            return  # offered before, or read from the log ahead of the hub
+        self._offered = entry.place
+        if not self._live and self._joining is None:
+            return
+        if not any(each.matches(entry.event) for each in self.filters):
+            return
+        if self._joining is not None:
+            self._joining.append(entry)
+            if len(self._joining) > self._limit:
+                self._joining = None
+        elif len(self._buffer) >= self._limit:
+            self._live = False
+        else:
+            self._take(entry)
+
+    def tell(self, item: Item, *, at_once: bool = False) -> None:
+        """Hand out something that is no event, `at_once` before all that waits."""
+        if at_once:
+            self._buffer.appendleft(item)
+        else:
+            self._buffer.append(item)
+        self._ready.set()
+
+    def change(self, filters: Sequence[Filter]) -> None:
+        """Match other events from now on. What was read ahead of now comes as the old filters had it."""
+        self.filters = tuple(filters)
+        self._changes += 1
+        if self._live:
+            self._place = max(self._place, self._hub.place)
+        self._hub.reroute(self)
+
+    def end(self) -> None:
+        """Let the iteration end once the buffer is empty."""
+        self._ended = True
+        self._ready.set()
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Item:
+        while not self._buffer:
+            if self._ended:
+                raise StopAsyncIteration
+            if self._live:
+                self._ready.clear()
+                await self._ready.wait()
+            else:
+                await self._read_on()
+        return self._buffer.popleft()
+
+    async def _read_on(self) -> None:
+        """One page from the log. If that was all, join what was offered meanwhile and be live again."""
+        self._joining = []
+        seen, changes = self._hub.place, self._changes
+        try:
+            page = await self._hub.replay(self._place, self.filters)
+        finally:
+            offered, self._joining = self._joining, None
+        if changes != self._changes:
+            return  # the page may lack what the new filters match
+        if page.gap:
+            self.tell(Item("dropped", details=page.gap))
+        for entry in page.entries:
+            self._take(entry)
+        self._place = max(self._place, page.place)
+        if page.full or offered is None:
+            return
+        self._place = max(self._place, seen)
+        for entry in offered:
+            if entry.place > self._place:
+                self._take(entry)
+        self._live = True
+
+    def _take(self, entry: Entry) -> None:
+        self._place = entry.place
+        self._buffer.append(Item("event", entry))
+        self._ready.set()
+
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
@@ -196,7 +446,7 @@ class Hub:
                     if page.full:
                         self._waiting = waiting + self._waiting
                         continue
-            except ERRORS:  # given up, because the reader has been told to stop
+            except ERRORS:  # given up, because the reader is to stop
                 raise
             except Exception:
                 logger.exception("Reading the event log failed; the next try is in %g s.", AFTER_FAULT)

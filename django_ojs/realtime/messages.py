@@ -1,6 +1,6 @@
-"""What a client may say on a WebSocket, in any of its three dialects, as commands (events 3.1 and 3.2).
+"""What client and server say on a WebSocket: messages become commands, answers become the text of frames (events 3).
 
-The dialects are those of the events specification (channel `events`, a filter, bare envelopes), of the realtime
+There are three dialects: that of the events specification (channel `events`, a filter, bare envelopes), of the realtime
 document (channels `job:…`, `queue:…`, `all`, wrapped events) and of an older proposal (ids that the client chooses).
 Each message says by its form which one it is written in, and events come back in the same.
 """
@@ -12,10 +12,14 @@ import enum
 import uuid
 from typing import Any
 
-from django_ojs import jsontext
-from django_ojs.errors import InvalidRequest
+from django_ojs import clock, jsontext
+from django_ojs.errors import InvalidRequest, OJSError
+from django_ojs.events import ids, log, places
 from django_ojs.events.filters import Filter
+from django_ojs.events.places import Place
+from django_ojs.realtime.hub import Entry
 from django_ojs.rules import names
+from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
 from django_ojs.rules.ids import new_id
 
@@ -24,6 +28,11 @@ MAX_VALUES = 100  #: values of one dimension of a filter
 MAX_CHANNELS = 100  #: subscriptions of one `resume`
 MAX_INTERVAL = 60_000  #: milliseconds
 EVENTS, ALL = "events", "all"
+_CHANNELS = 'Send a channel ("events", "all", "queue:NAME" or "job:ID"), or a filter.'
+#: The error codes of events 3.3.
+_WORDS = frozenset(
+    {"invalid_request", "not_found", "unknown_event_id", "permission_denied", "too_many_subscriptions"}
+)  # fmt: skip
 _DIMENSIONS = ("queues", "job_types", "sources", "job_ids", "workflow_ids")
 
 
@@ -216,4 +225,80 @@ def _texts(given: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-_CHANNELS = 'Send a channel ("events", "all", "queue:NAME" or "job:ID"), or a filter.'
+PONG = jsontext.dumps({"action": "pong", "type": "pong"})
+
+
+def event(entry: Entry, to: Subscribe, *, changed: bool) -> str:
+    """An event as `to` gets it, or the change of state made from it: made once for all that get the same."""
+    address = "" if to.dialect is Dialect.EVENTS else to.id if to.dialect is Dialect.PROPOSAL else to.channel
+    kept = (to.dialect, address, changed)
+    text = entry.texts.get(kept)
+    if text is None:
+        envelope = entry.changed if changed else entry.envelope
+        assert envelope is not None
+        text = entry.texts[kept] = jsontext.dumps(_dressed(envelope, to))
+    return text
+
+
+def _dressed(envelope: dict[str, Any], to: Subscribe) -> dict[str, Any]:
+    match to.dialect:
+        case Dialect.EVENTS:
+            return envelope
+        case Dialect.PROPOSAL:
+            return {"subscription_id": to.id, "event": envelope}
+        case Dialect.REALTIME:
+            head = {"type": "event", "channel": to.channel, "event": envelope["type"], "data": envelope["data"]}
+            return {**head, "id": envelope["id"], "timestamp": envelope["time"]}
+
+
+def notice(type: str, place: Place, to: Subscribe | None, **data: Any) -> str:
+    """A notice about the connection, which is no event of the log (events 1.4).
+
+    Its id is new and yet a cursor: it stands for `place`, so that a client may resume from whatever it saw last.
+    """
+    now = clock.now()
+    using = log.database()
+    is_change = place.seen == places.CHANGE
+    identity = f"{ids.PREFIX}{new_id()}"
+    if place.id:
+        identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change)
+    shown = {key: value for key, value in data.items() if value is not None}
+    if to is not None and to.dialect is Dialect.REALTIME:
+        shown = {"channel": to.channel, **shown}
+    time = format_instant(now)
+    envelope = {
+        "specversion": "1.0", "id": identity, "type": type, "source": log.source_of("api"), "time": time,
+        "subject": "", "datacontenttype": "application/json", "data": {**shown, "timestamp": time},
+    }  # fmt: skip
+    return jsontext.dumps(envelope if to is None else _dressed(envelope, to))
+
+
+def warning(to: Subscribe, **data: Any) -> str:
+    """That events were lost, for clients that look for a warning rather than for an event."""
+    return jsontext.dumps({"type": "warning", "code": "events_dropped", "channel": to.channel, **data})
+
+
+def subscribed(to: Subscribe) -> str:
+    head = {"action": "subscribed", "type": "subscribed", "channel": to.channel, "subscription_id": to.id}
+    return jsontext.dumps({**head, **to.shown})
+
+
+def unsubscribed(channel: str, identity: str) -> str:
+    head = {"action": "unsubscribed", "type": "unsubscribed"}
+    return jsontext.dumps({**head, "channel": channel, "subscription_id": identity})
+
+
+def resumed(after: str) -> str:
+    return jsontext.dumps({"action": "resumed", "type": "resumed", "last_event_id": after})
+
+
+def error(code: str, message: str, request_id: Any = None, **facts: Any) -> str:
+    shown = {"action": "error", "type": "error", "code": code, "message": message, **facts}
+    if isinstance(request_id, str):
+        shown["request_id"] = request_id[:128]
+    return jsontext.dumps(shown)
+
+
+def word(error: OJSError) -> str:
+    """The code of an error in a frame; what has none of its own there is `internal_error`."""
+    return error.error_code if error.error_code in _WORDS else "internal_error"

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.urls import URLPattern, path
 
 from django_ojs.http import manifest, sockets
-from django_ojs.realtime.consumer import EventsConsumer
+from django_ojs.realtime.websocket import EventsConsumer
 
 
 def urlpatterns(script_name: str) -> list[URLPattern]:

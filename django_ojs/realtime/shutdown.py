@@ -2,7 +2,7 @@
 
 ASGI has no word for it: a server such as uvicorn closes WebSockets first and ends the lifespan afterwards, and a
 stream over HTTP would keep it waiting for ever. So the first SIGTERM or SIGINT is taken a moment before the server
-takes it: clients are told, connections close, and then the server's own handler is called, at the latest when the
+takes it: clients hear of it, connections close, and then the server's own handler is called, at the latest when the
 grace period is over. A second signal goes through at once.
 """
 

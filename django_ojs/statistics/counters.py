@@ -17,7 +17,7 @@ from django.db.models import F
 
 from django_ojs.database import atomic, database
 from django_ojs.models import CountDelta, QueueCount, QueueMinute
-from django_ojs.models.count import NUMBERS
+from django_ojs.models.statistics import NUMBERS
 from django_ojs.states import LIVE, State
 from django_ojs.store import store_of
 from django_ojs.store.counting import COLUMNS

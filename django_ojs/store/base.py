@@ -33,11 +33,10 @@ from django_ojs.models import (
     Workflow,
     WorkflowStart,
 )
-from django_ojs.models.count import CountDelta
-from django_ojs.models.fields import RawJSON
+from django_ojs.models.fields import RawJSON, any_of, split
 from django_ojs.models.job import COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
-from django_ojs.models.patterns import any_of, split
 from django_ojs.models.queue import TEMPLATE
+from django_ojs.models.statistics import CountDelta
 from django_ojs.states import State, Verb
 from django_ojs.store import counting
 from django_ojs.store.counting import Place, Tally

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 
-from django_ojs.models.count import NUMBERS
 from django_ojs.models.job import JobRow
+from django_ojs.models.statistics import NUMBERS
 from django_ojs.states import State, Verb
 
 #: Where a job was: queue, state, whether it was in the dead letter queue.

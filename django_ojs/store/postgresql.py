@@ -14,8 +14,8 @@ from django_ojs import clock, states
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, WorkflowStart
+from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
-from django_ojs.models.patterns import split
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
 from django_ojs.store import counting

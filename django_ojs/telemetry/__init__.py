@@ -1,8 +1,8 @@
 """Watching the server: metrics, traces, structured logs (events specification 7 and 8).
 
-`families` and `gather` are what a scrape sees, `collector` and `otel` hand it to prometheus-client and OpenTelemetry.
-`tracing` and `spans` carry the trace context, `lifecycle` and `logs` write what happens to jobs into the log. What is
-optional is imported where it is used.
+`gather` has the metrics and what a scrape sees of them, `collector` and `otel` hand it to prometheus-client and
+OpenTelemetry. `tracing` and `spans` carry the trace context, `logs` writes what happens to jobs into the log, `pushes`
+takes the time of a PUSH. What is optional is imported where it is used.
 
 Operations know nothing of all this: what takes part in them subscribes when the app is ready.
 """
@@ -16,9 +16,9 @@ from typing import Any
 def subscribe() -> None:
     """Take part in operations from now on: trace context and spans, log lines, the time that a PUSH takes."""
     from django_ojs import hooks
-    from django_ojs.telemetry import lifecycle, pushes, tracing
+    from django_ojs.telemetry import logs, pushes, tracing
 
-    hooks.subscribe(hooks.event_listeners, lifecycle.lines)
+    hooks.subscribe(hooks.event_listeners, logs.lines)
     hooks.subscribe(hooks.around_push, tracing.enqueueing)
     hooks.subscribe(hooks.around_workflow, tracing.creating)
     hooks.subscribe(hooks.around_later_steps, tracing.detached)

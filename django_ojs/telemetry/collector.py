@@ -17,8 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from django_ojs.telemetry.families import Family, Histogram
-from django_ojs.telemetry.gather import gather
+from django_ojs.telemetry.gather import Family, Histogram, gather
 
 #: Of what `text` returns: the version of the format that every Prometheus reads.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

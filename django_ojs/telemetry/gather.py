@@ -1,13 +1,14 @@
-"""What a scrape sees: the counted series and the exact counts, in a number of statements that never grows.
+"""The metrics: which there are, and what a scrape sees of them (events specification 7.2 and the companion's names).
 
-Nothing here looks at a job or an event, so a scrape costs the same with a thousand jobs and with a hundred million.
+A scrape is made of the counted series and the exact counts, in a number of statements that never grows. Nothing here
+looks at a job or an event, so it costs the same with a thousand jobs and with a hundred million.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from django.db import connections
 
@@ -17,20 +18,104 @@ from django_ojs.database import database
 from django_ojs.models import MetricSeries
 from django_ojs.statistics import counters, eventcounts, webhookcounts
 from django_ojs.statistics.summary import workers_active
-from django_ojs.telemetry.families import (
-    COUNTERS,
-    GAUGES,
-    TIMINGS,
-    WEBHOOKS,
-    Counter,
-    Family,
-    Histogram,
-    Kind,
-    Sample,
-    Timing,
-    prometheus_name,
-)
 from django_ojs.workers.directory import unserved_queues
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Histogram(NamedTuple):
+    """`counts` by bucket, not cumulated, one more than there are `edges`: the last is above them all."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
+class Sample(NamedTuple):
+    labels: dict[str, str]
+    value: float | Histogram
+
+
+class Family(NamedTuple):
+    """All samples of one metric. `name` is that of Prometheus, a counter's without `_total`."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: list[Sample]
+
+
+class Counter(NamedTuple):
+    """A counter that moves with one kind of event, under both names that clients look for."""
+
+    event: str
+    help: str
+    seed: str  #: the name of the specification, '' where it has none
+    companion: str
+
+
+COUNTERS: tuple[Counter, ...] = (
+    Counter("job.enqueued", "Jobs enqueued.", "ojs.jobs.enqueued", "ojs.job.enqueued"),
+    Counter("job.completed", "Jobs that completed successfully.", "ojs.jobs.completed", "ojs.job.completed"),
+    Counter("job.discarded", "Jobs that failed for good.", "ojs.jobs.failed", "ojs.job.failed"),
+    Counter("job.retrying", "Attempts that are to be repeated.", "", "ojs.job.retried"),
+    Counter("job.cancelled", "Jobs cancelled.", "", "ojs.job.cancelled"),
+    Counter("job.expired", "Jobs that expired before they started.", "", "ojs.job.expired"),
+)
+
+#: The buckets of the specification, ms; those of the companion are in seconds.
+DURATION_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
+WAIT_MS = (10, 50, 100, 500, 1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000)
+DURATION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+QUEUE_TIME_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
+
+
+class Timing(NamedTuple):
+    """A histogram of the times that `events` measure. `labels` are the stored labels that count, () for all."""
+
+    name: str
+    help: str
+    unit: Literal["ms", "s"]
+    edges: tuple[float, ...]
+    events: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    by_state: bool = False
+
+
+TIMINGS: tuple[Timing, ...] = (
+    Timing("ojs.jobs.duration_ms", "Time of an attempt from its start to its end.", "ms", DURATION_MS,
+           ("job.completed", "job.failed")),
+    Timing("ojs.jobs.wait_ms", "Time from enqueued_at to started_at.", "ms", WAIT_MS, ("job.started",)),
+    Timing("ojs.job.duration", "Time of an attempt, by the state it led to.", "s", DURATION_S,
+           ("job.completed", "job.failed"), by_state=True),
+    Timing("ojs.job.queue_time", "Time from enqueued_at to the first start.", "s", QUEUE_TIME_S, ("job.started",),
+           ("first",)),
+)  # fmt: skip
+
+GAUGES: dict[str, str] = {
+    "ojs.queue.depth": "Jobs that are available.",
+    "ojs.queue.unserved": "Jobs that are available in a queue that no live worker serves.",
+    "ojs.queue.active": "Jobs that are being worked on.",
+    "ojs.dead_letter.depth": "Discarded jobs in the dead letter queue.",
+    "ojs.queue.jobs": "Jobs by state.",
+    "ojs.workers.busy": "Jobs that workers are executing.",
+    "ojs.workers.active": "Workers that were heard of lately.",
+}
+
+#: The metrics that move with attempts to deliver a webhook, and what they mean.
+WEBHOOKS: dict[str, str] = {
+    "ojs.webhook.delivery.count": "Attempts to deliver a webhook.",
+    "ojs.webhook.delivery.duration_ms": "Time of an attempt to deliver a webhook.",
+    "ojs.webhook.delivery.retry_count": "Retries of a delivery that has ended.",
+    "ojs.webhook.dead_delivery.count": "Deliveries that were given up.",
+    "ojs.webhook.subscription.count": "Subscriptions of webhooks, paused ones included.",
+}
+
+
+def prometheus_name(name: str, unit: str = "") -> str:
+    """`ojs.job.duration` in seconds is `ojs_job_duration_seconds`."""
+    return name.replace(".", "_") + ("_seconds" if unit == "s" else "")
+
 
 #: Families of other parts of the server: given the database, what they have to show.
 Source = Callable[[str], Iterable[Family]]
@@ -80,7 +165,7 @@ def gauges(using: str) -> list[Family]:
 
 
 def _queues(counted: Mapping[str, counters.Counts]) -> list[tuple[str, dict[str, int], int]]:
-    """The counts by queue; queues beyond the number of series that are told apart are added up as `other`."""
+    """The counts by queue; queues beyond the number of series that have labels of their own are added up as `other`."""
     found = sorted(counted.items())
     limit = ojs_settings.METRICS_MAX_SERIES
     shown = [(queue, of_queue.states, of_queue.dead) for queue, of_queue in found[:limit]]

@@ -20,8 +20,7 @@ import django_ojs
 from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.statistics.eventlog import Group
 from django_ojs.statistics.webhookcounts import Attempt
-from django_ojs.telemetry.families import COUNTERS, GAUGES, TIMINGS, WEBHOOKS, Family, Timing, prometheus_name
-from django_ojs.telemetry.gather import gauges
+from django_ojs.telemetry.gather import COUNTERS, GAUGES, TIMINGS, WEBHOOKS, Family, Timing, gauges, prometheus_name
 
 #: Seconds for which all gauges of one export are read once.
 _TOGETHER = 1.0
@@ -43,9 +42,9 @@ class Export:
             for counter in COUNTERS
         }
         self._histograms = [(timing, _histogram(meter, timing)) for timing in TIMINGS]
-        for name, told in GAUGES.items():
+        for name, text in GAUGES.items():
             unit = "{worker}" if name == "ojs.workers.active" else "{job}"
-            meter.create_observable_gauge(name, [self._observer(name)], unit, told)
+            meter.create_observable_gauge(name, [self._observer(name)], unit, text)
         self._webhooks = _Webhooks(meter, self._subscriptions)
 
     def start(self) -> None:
@@ -112,18 +111,18 @@ class _Webhooks:
         def named(name: str) -> tuple[str, str]:
             return f"ojs.webhook.{name}", WEBHOOKS[f"ojs.webhook.{name}"]
 
-        name, told = named("delivery.count")
-        self._attempts = meter.create_counter(name, "{delivery}", told)
-        name, told = named("dead_delivery.count")
-        self._dead = meter.create_counter(name, "{delivery}", told)
-        name, told = named("delivery.duration_ms")
+        name, text = named("delivery.count")
+        self._attempts = meter.create_counter(name, "{delivery}", text)
+        name, text = named("dead_delivery.count")
+        self._dead = meter.create_counter(name, "{delivery}", text)
+        name, text = named("delivery.duration_ms")
         edges: list[float] = [*webhookcounts.DURATION_MS]
-        self._durations = meter.create_histogram(name, "ms", told, explicit_bucket_boundaries_advisory=edges)
-        name, told = named("delivery.retry_count")
+        self._durations = meter.create_histogram(name, "ms", text, explicit_bucket_boundaries_advisory=edges)
+        name, text = named("delivery.retry_count")
         edges = [*webhookcounts.RETRIES]
-        self._retries = meter.create_histogram(name, "{retry}", told, explicit_bucket_boundaries_advisory=edges)
-        name, told = named("subscription.count")
-        meter.create_observable_gauge(name, [subscriptions], "{subscription}", told)
+        self._retries = meter.create_histogram(name, "{retry}", text, explicit_bucket_boundaries_advisory=edges)
+        name, text = named("subscription.count")
+        meter.create_observable_gauge(name, [subscriptions], "{subscription}", text)
 
     def record(self, attempts: Sequence[Attempt]) -> None:
         if not is_on():
@@ -139,7 +138,7 @@ class _Webhooks:
 
 
 def is_on() -> bool:
-    """Whether somebody has set a provider: the API alone brings one that drops everything."""
+    """Whether the site has set a provider: the API alone brings one that drops everything."""
     return not type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
 
 

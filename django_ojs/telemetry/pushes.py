@@ -13,14 +13,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import django_ojs
 from django_ojs.conf import ojs_settings
-from django_ojs.telemetry.families import DURATION_S
+from django_ojs.telemetry.gather import DURATION_S
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 NAME = "ojs.job.enqueue_duration"
 
-_api: Any = None  #: OpenTelemetry's `metrics`; False: not installed, None: not looked yet
+_otel: Any = None  #: the module `telemetry.otel`; False: OpenTelemetry is not installed, None: not looked yet
 _instrument: tuple[Any, Any] = (None, None)  #: the histogram, and the provider that it is of
 _queues: set[str] = set()  #: those that have series of their own
 
@@ -55,22 +55,20 @@ def _named(outcomes: Sequence[Any]) -> set[str]:
 
 def _histogram() -> Any:
     """The instrument of the provider that the site has set; None without one: the API's own drops everything."""
-    global _api, _instrument
-    if _api is None:
+    global _otel, _instrument
+    if _otel is None:
         try:
-            from opentelemetry import metrics
+            from django_ojs.telemetry import otel
         except ImportError:
-            _api = False
+            _otel = False
         else:
-            _api = metrics
-    if _api is False or not ojs_settings.METRICS:
+            _otel = otel
+    if _otel is False or not ojs_settings.METRICS or not _otel.is_on():
         return None
-    provider = _api.get_meter_provider()
-    if type(provider).__module__.startswith("opentelemetry.metrics"):
-        return None
+    provider = _otel.metrics.get_meter_provider()
     if _instrument[1] is not provider:
         meter = provider.get_meter("django_ojs", django_ojs.__version__)
-        told = "Time of an accepted PUSH in this process, without the commit of a transaction around it."
-        made = meter.create_histogram(NAME, "s", told, explicit_bucket_boundaries_advisory=list(DURATION_S))
+        text = "Time of an accepted PUSH in this process, without the commit of a transaction around it."
+        made = meter.create_histogram(NAME, "s", text, explicit_bucket_boundaries_advisory=list(DURATION_S))
         _instrument = made, provider
     return _instrument[0]

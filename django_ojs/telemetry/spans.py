@@ -30,7 +30,7 @@ _tracer: tuple[Any, trace.Tracer] | None = None  #: with the provider that it is
 
 
 def is_on() -> bool:
-    """Whether somebody has set a provider: the API alone brings one that makes nothing."""
+    """Whether the site has set a provider: the API alone brings one that makes nothing."""
     return not type(trace.get_tracer_provider()).__module__.startswith("opentelemetry.trace")
 
 
@@ -64,10 +64,10 @@ class Enqueueing:
         """Tell what became of the jobs: of a single one everything, of many how many there were."""
         for outcome in outcomes:
             if isinstance(outcome, Exception):
-                told = redaction.active() is None  # a refusal may repeat what it refuses
-                if told:
+                shown = redaction.active() is None  # a refusal may repeat what it refuses
+                if shown:
                     self._span.record_exception(outcome)
-                self._span.set_status(Status(StatusCode.ERROR, str(outcome) if told else type(outcome).__name__))
+                self._span.set_status(Status(StatusCode.ERROR, str(outcome) if shown else type(outcome).__name__))
                 self._span.set_attribute("error.type", type(outcome).__name__)
                 return
         row = getattr(outcomes[0], "row", None) if self._number == 1 and outcomes else None
@@ -246,7 +246,7 @@ def _carried(row: Mapping[str, Any], meta: Mapping[str, Any]) -> Context:
 
 
 def _of_trace(trace_id: str, job_id: uuid.UUID) -> SpanContext:
-    """A place in a trace of which only the id is known: a span that nobody has seen, the same for every attempt."""
+    """A place in a trace of which only the id is known: a span that is in no backend, the same for every attempt."""
     try:
         number = int(trace_id, 16) if len(trace_id) == 32 else 0
     except ValueError:

@@ -27,7 +27,7 @@ R = TypeVar("R")
 TRACE_KEYS = frozenset({"traceparent", "tracestate", "trace_id"})
 MAX_TRACESTATE, MAX_BAGGAGE = 512, 8192
 
-#: What the request brought that is being answered. `_DETACHED`: the jobs are nobody's whom this process knows.
+#: What the request brought that is being answered. `_DETACHED`: the jobs belong to no caller that this process knows.
 _received: ContextVar[Mapping[str, str] | None] = ContextVar("ojs_received", default=None)
 _DETACHED: Mapping[str, str] = {}
 _spans: ModuleType | bool | None = None  #: False: OpenTelemetry is not installed, None: not looked yet
@@ -106,7 +106,7 @@ def creating(plan: Plan) -> Iterator[Callable[[str], None]]:
 
 
 def _ignore(workflow_id: str) -> None:
-    """Nobody wants to know."""
+    """For a process that makes no spans: the id goes nowhere."""
 
 
 def active() -> Any:

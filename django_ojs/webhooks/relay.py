@@ -23,7 +23,7 @@ from django_ojs.database import atomic, database
 from django_ojs.events import filters, ids, log, places, transitions
 from django_ojs.events.places import Place
 from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
-from django_ojs.models.patterns import split
+from django_ojs.models.fields import split
 
 BATCH = 500
 #: Bytes of bodies that one pass stores at most, beyond the first event; one without data has about so many.

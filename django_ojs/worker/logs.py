@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from django_ojs.telemetry import lifecycle
+from django_ojs.telemetry import logs
 from django_ojs.worker import middleware
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -34,7 +34,7 @@ def show_logs(verbosity: int) -> None:
     if verbosity == 1:
         middleware.few = middleware.Few(LINES_A_SECOND, SUMMARY_SECONDS)
     if verbosity in (1, 2):
-        lifecycle.logger.setLevel(logging.WARNING)
+        logs.logger.setLevel(logging.WARNING)
 
 
 class Terminal(logging.Formatter):

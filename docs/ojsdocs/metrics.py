@@ -8,8 +8,7 @@ from django_ojs import clock
 from django_ojs.database import database
 from django_ojs.models import CountDelta, MetricSeries, WebhookCount
 from django_ojs.statistics import webhookcounts
-from django_ojs.telemetry.families import COUNTERS, TIMINGS, Family, Histogram
-from django_ojs.telemetry.gather import gather
+from django_ojs.telemetry.gather import COUNTERS, TIMINGS, Family, Histogram, gather
 from ojsdocs.markdown import code, prose, table
 
 

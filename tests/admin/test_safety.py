@@ -27,7 +27,7 @@ from django_ojs.models import (
     Worker,
     Workflow,
 )
-from django_ojs.models.audit import AppendOnlyError
+from django_ojs.models.operation import AppendOnlyError
 from django_ojs.workers.registration import register
 from tests.admin.conftest import claimed, dead, pushed, url
 

@@ -19,10 +19,10 @@ from django.test import Client
 from django_ojs.events import order, places
 from django_ojs.jobs.info import info
 from django_ojs.models import Event, Job, WebhookDelivery, WebhookSubscription, Workflow
-from django_ojs.realtime.sse import tellers
-from django_ojs.realtime.sse.response import Beginning
+from django_ojs.realtime import sse
+from django_ojs.realtime.sse import Beginning
 from django_ojs.statistics import shared
-from django_ojs.telemetry import lifecycle
+from django_ojs.telemetry import logs
 from django_ojs.webhooks import definition, subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.http.conftest import Api
@@ -120,13 +120,13 @@ def log_lines(world: World) -> str:
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(str(vars(record)))  # type: ignore[method-assign]
-    lifecycle.logger.addHandler(handler)
+    logs.logger.addHandler(handler)
     try:
         for event in Event.objects.filter(type="job.discarded"):
             event.data = json.dumps(event.data)
-            lifecycle._write([event])  # type: ignore[list-item]
+            logs._write([event])  # type: ignore[list-item]
     finally:
-        lifecycle.logger.removeHandler(handler)
+        logs.logger.removeHandler(handler)
     return "".join(lines)
 
 
@@ -142,9 +142,9 @@ DOORS: dict[str, Callable[[World], str]] = {
     "progress over HTTP": answer("/jobs/{active}/progress"),
     "a job's progress over HTTP": answer("/jobs/{active}"),
     "a retried job over HTTP": answer("/jobs/{again}"),
-    "stream of progress": stream(tellers.Progress, "active"),
-    "stream of a result": stream(tellers.Result, "completed"),
-    "stream of an error": stream(tellers.Result, "dead"),
+    "stream of progress": stream(sse.ProgressFeed, "active"),
+    "stream of a result": stream(sse.ResultFeed, "completed"),
+    "stream of an error": stream(sse.ResultFeed, "dead"),
     "admin: jobs": page("job/"),
     "admin: active job": page("job/{active}/change/"),
     "admin: dead letter": page("job/{dead}/change/"),

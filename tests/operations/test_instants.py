@@ -15,7 +15,7 @@ from django_ojs.jobs.progress import Report, of, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job
-from django_ojs.models.count import CountDelta
+from django_ojs.models.statistics import CountDelta
 from django_ojs.store import store_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]

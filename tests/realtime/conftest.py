@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_ojs.events import ids
 from django_ojs.jobs.push import push
-from django_ojs.realtime.streams import Item, Stream
+from django_ojs.realtime.hub import Item, Stream
 
 PATIENCE = 60.0
 

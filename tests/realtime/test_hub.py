@@ -16,7 +16,6 @@ from django_ojs.events.filters import Filter
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Event, EventLog
 from django_ojs.realtime import hub as hub_module
-from django_ojs.realtime import reading
 from django_ojs.realtime.hub import Hub
 from tests.operations.test_event_order import OpenTransaction
 from tests.realtime.conftest import do, enqueue, names, nothing_more, take
@@ -54,7 +53,7 @@ async def test_after_replays_and_goes_on_live_without_hole_or_repetition() -> No
 
 
 async def test_replay_of_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PAGE", 7)
+    monkeypatch.setattr(hub_module, "PAGE", 7)
     await enqueue("a.n0")
     cursor = (await do(log.read)).cursor
     expected = [f"a.n{i}" for i in range(1, 40)]
@@ -128,13 +127,13 @@ async def test_the_hub_begins_with_the_first_and_stops_with_the_last() -> None:
 async def test_fifty_subscribers_cost_the_queries_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks are counted, not time: each one is a constant number of statements for the whole process."""
     looks: list[int] = []
-    page = reading.Reader._page
+    page = hub_module.Reader._page
 
     def counted(self: Any, *args: Any) -> Any:
         with connection.execute_wrapper(lambda execute, *rest: looks.append(1) or execute(*rest)):  # type: ignore[func-returns-value]
             return page(self, *args)
 
-    monkeypatch.setattr(reading.Reader, "_page", counted)
+    monkeypatch.setattr(hub_module.Reader, "_page", counted)
 
     async def cost(subscribers: int) -> int:
         async with AsyncExitStack() as stack:
@@ -215,7 +214,7 @@ async def test_the_database_goes_away_and_comes_back(monkeypatch: pytest.MonkeyP
 
 async def test_a_fault_of_ours_stops_nobody(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setattr(hub_module, "AFTER_FAULT", 0.01)
-    tail, faults = reading.Reader.tail, iter([ValueError("odd")])
+    tail, faults = hub_module.Reader.tail, iter([ValueError("odd")])
 
     async def faulty(self: Any, *args: Any, **kwargs: Any) -> Any:
         for fault in faults:
@@ -223,7 +222,7 @@ async def test_a_fault_of_ours_stops_nobody(monkeypatch: pytest.MonkeyPatch, cap
         return await tail(self, *args, **kwargs)
 
     async with Hub.current().subscribe(ALL) as stream:
-        monkeypatch.setattr(reading.Reader, "tail", faulty)
+        monkeypatch.setattr(hub_module.Reader, "tail", faulty)
         await enqueue("a.one")
         assert names(await take(stream, 1)) == ["a.one"]
     assert "Reading the event log failed" in caplog.text

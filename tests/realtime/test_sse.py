@@ -21,9 +21,8 @@ from django_ojs.jobs.progress import Report, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, EventLog, Queue
-from django_ojs.realtime import slots
+from django_ojs.realtime import slots, views
 from django_ojs.realtime.hub import Hub
-from django_ojs.realtime.sse import views
 from django_ojs.workers.heartbeat import extend
 from django_ojs.workers.registration import register
 from tests.http.conftest import error_of

@@ -16,8 +16,8 @@ from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, EventLog
-from django_ojs.realtime import connection as connection_module
-from django_ojs.realtime import reading
+from django_ojs.realtime import hub as hub_module
+from django_ojs.realtime import websocket as connection_module
 from django_ojs.realtime.hub import Hub
 from django_ojs.rules.ids import new_id
 from tests.realtime.conftest import do, enqueue
@@ -291,7 +291,7 @@ class TestCursors:
         assert [entry["data"]["job_type"] for entry in page.events] == ["a.two"]
 
     async def test_replays_of_many_pages_while_new_events_come(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reading, "PAGE", 5)
+        monkeypatch.setattr(hub_module, "PAGE", 5)
         await enqueue("a.n0")
         cursor = (await do(log.read)).cursor
         await enqueue(*(f"a.n{n}" for n in range(1, 30)))

@@ -19,7 +19,7 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import cancel
-from django_ojs.telemetry import lifecycle
+from django_ojs.telemetry import logs
 from django_ojs.telemetry.logs import JSONFormatter
 from django_ojs.worker.logs import show_logs
 from tests.conftest import FrozenClock
@@ -45,16 +45,16 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def listen() -> Iterator[Callable[[int], Lines]]:
-    lines, before = Lines(), lifecycle.logger.level
-    lifecycle.logger.addHandler(lines)
+    lines, before = Lines(), logs.logger.level
+    logs.logger.addHandler(lines)
 
     def at(level: int) -> Lines:
-        lifecycle.logger.setLevel(level)
+        logs.logger.setLevel(level)
         return lines
 
     yield at
-    lifecycle.logger.removeHandler(lines)
-    lifecycle.logger.setLevel(before)
+    logs.logger.removeHandler(lines)
+    logs.logger.setLevel(before)
 
 
 def formatted(formatter: JSONFormatter | None = None, message: str = "hello", **given: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_nothing_is_formatted_for_nobody(listen: Any, monkeypatch: Any) -> None:
     def fail_(*args: Any) -> None:
         raise AssertionError("formatted in vain")
 
-    monkeypatch.setattr(lifecycle, "_fields", fail_)
+    monkeypatch.setattr(logs, "_fields_of", fail_)
     ids = [done.row["id"] for done in push([{"type": "a.b", "args": []}]) if done.row]
     fetch(["default"])
     ack([Ack(job_id) for job_id in ids])
@@ -234,7 +234,7 @@ def test_a_terminal_shows_changes_only_when_everything_is_wanted(
     try:
         listen(logging.NOTSET)
         show_logs(verbosity)
-        assert lifecycle.logger.getEffectiveLevel() == heard
+        assert logs.logger.getEffectiveLevel() == heard
     finally:
         ours.setLevel(before[0])
         jobs.setLevel(before[1])

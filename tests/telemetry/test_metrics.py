@@ -27,7 +27,7 @@ from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.telemetry import collector, gather
 from django_ojs.telemetry.collector import OJSCollector
-from django_ojs.telemetry.families import Family, Sample
+from django_ojs.telemetry.gather import Family, Sample
 from django_ojs.webhooks import definition, subscriptions
 from tests.conftest import FrozenClock
 

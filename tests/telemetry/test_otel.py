@@ -21,7 +21,7 @@ from django_ojs.models import WebhookDelivery
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.telemetry import export, otel, pushes
-from django_ojs.telemetry.families import COUNTERS, DURATION_S, GAUGES, TIMINGS, WEBHOOKS
+from django_ojs.telemetry.gather import COUNTERS, DURATION_S, GAUGES, TIMINGS, WEBHOOKS
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -189,9 +189,10 @@ def test_a_push_is_not_timed_where_nobody_listens(
     push([{"type": "a.b", "args": []}])
     settings.OJS = {}
     for api in (False, None):
-        monkeypatch.setattr(pushes, "_api", api)
+        monkeypatch.setattr(pushes, "_otel", api)
         if api is None:
-            monkeypatch.setitem(sys.modules, "opentelemetry", None)
+            monkeypatch.setitem(sys.modules, "django_ojs.telemetry.otel", None)
+            monkeypatch.delattr("django_ojs.telemetry.otel")
         push([{"type": "a.b", "args": []}])
 
 

@@ -1,4 +1,4 @@
-"""API keys: who may call the HTTP binding from outside, and what they may do."""
+"""Callers of the HTTP binding: API keys, tickets for WebSockets, and answers remembered by `Idempotency-Key`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from django_ojs.models.fields import JSONTextField
 
 
 class APIKey(models.Model):
-    """One key. Only its SHA-256 is stored: 256 random bits need no slow hash, and lookup is one index read."""
+    """A key, and what its caller may do with it.
+
+    Only its SHA-256 is stored: 256 random bits need no slow hash, and lookup is one index read.
+    """
 
     class Scope(models.TextChoices):
         PUSH = "push", "push: enqueue jobs"
@@ -38,3 +41,32 @@ class APIKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class Ticket(models.Model):
+    """How a page that cannot set headers authenticates when it opens a WebSocket: for one use within seconds.
+
+    It has the rights of its caller. Only its SHA-256 is stored.
+    """
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    key = models.ForeignKey("APIKey", models.CASCADE, null=True, related_name="+", db_index=False)
+    user = models.CharField(max_length=255, default="", help_text="The primary key of the site's user, as text.")
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"ticket of {self.key or self.user or 'anonymous'}"
+
+
+class IdempotencyKey(models.Model):
+    """A request that carried an `Idempotency-Key`: whose and for what, its digest, and the answer once there is one."""
+
+    digest = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of principal, operation and key.")
+    request = models.CharField(max_length=64, help_text="SHA-256 of the request body.")
+    status = models.PositiveSmallIntegerField(null=True)
+    body = models.TextField(default="")
+    headers = models.TextField(default="")
+    created_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.digest[:12]

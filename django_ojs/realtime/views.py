@@ -27,12 +27,11 @@ from django_ojs.events.filters import Filter
 from django_ojs.http import access, events, fields, query, system
 from django_ojs.http.base import OJSView
 from django_ojs.http.openapi import EVENT_STREAM
-from django_ojs.http.permissions import api_key, check_queue, principal, queue_limit, type_limit
+from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
 from django_ojs.jobs.info import info
 from django_ojs.models import APIKey, Queue
-from django_ojs.realtime import slots
-from django_ojs.realtime.sse import tellers
-from django_ojs.realtime.sse.response import Beginning, EventStream, Teller, let_go, pump
+from django_ojs.realtime import slots, sse
+from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
 
 _ONE = "types event_types since last_event_id"
@@ -64,22 +63,22 @@ def _described(summary: str, query: str = "since last_event_id", *errors: int) -
 
 
 class StreamView(Streaming, OJSView):
-    """One kind of stream: a subclass makes its `teller`."""
+    """One kind of stream: a subclass makes its `feed`."""
 
     scopes = {"GET": "read"}
 
     def get(self, request: Request, **place: str) -> Any:
         # Where it begins is taken first: what happens to a job after that is in the events behind it.
         begin = _beginning(request)
-        return stream(self, request, self.teller(request, **place), begin)
+        return stream(self, request, self.feed(request, **place), begin)
 
     def head(self, request: Request, **place: str) -> Response:
-        """What GET would answer, without beginning a stream that nobody could end."""
-        self.teller(request, **place)
+        """What GET would answer, without beginning a stream that no client could end."""
+        self.feed(request, **place)
         _need_asgi(request)
         return Response()
 
-    def teller(self, request: Request, **place: str) -> Teller:
+    def feed(self, request: Request, **place: str) -> Feed:
         raise NotImplementedError
 
 
@@ -88,7 +87,7 @@ class AllEvents(StreamView):
 
     documented = _described("A stream of everything", f"channel event_types last_event_id {events.FILTERS}", 404)
 
-    def teller(self, request: Request, **place: str) -> Teller:
+    def feed(self, request: Request, **place: str) -> Feed:
         channel = query.text(request, "channel") or "all"
         kind, _, name = channel.partition(":")
         match kind:
@@ -96,7 +95,7 @@ class AllEvents(StreamView):
                 wanted = events.wanted_by(request)
                 types = tuple(query.texts(request, "types", "event_types", "type"))
                 wanted = dataclasses.replace(wanted, types=types, only_queues=queue_limit(request))
-                return tellers.Channel(channel, wanted)
+                return Feed(channel, wanted)
             case "job" if name:
                 return of_job(request, name)
             case "queue" if name:
@@ -108,13 +107,13 @@ class AllEvents(StreamView):
 
 
 class EventViewSet(Streaming, events.EventViewSet):
-    """`GET /events` answers with a stream whoever accepts nothing but one."""
+    """`GET /events` answers with a stream where the caller accepts one."""
 
     def stream(self, request: Request) -> EventStream | None:
         if "text/event-stream" not in request.META.get("HTTP_ACCEPT", "").lower() or request.method == "HEAD":
             return None
         begin = _beginning(request)
-        return stream(self, request, AllEvents().teller(request), begin)
+        return stream(self, request, AllEvents().feed(request), begin)
 
 
 class JobEvents(StreamView):
@@ -122,7 +121,7 @@ class JobEvents(StreamView):
 
     documented = _described("A stream about a job", _ONE)
 
-    def teller(self, request: Request, **place: str) -> Teller:
+    def feed(self, request: Request, **place: str) -> Feed:
         return of_job(request, place["job_id"])
 
 
@@ -131,13 +130,13 @@ class QueueEvents(StreamView):
 
     documented = _described("A stream about a queue", _ONE)
 
-    def teller(self, request: Request, **place: str) -> Teller:
+    def feed(self, request: Request, **place: str) -> Feed:
         """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
         name = place["name"]
-        teller = of_queue(request, name)
+        feed = of_queue(request, name)
         if name != "default" and not Queue.objects.using(router.db_for_write(Queue)).filter(name=name).exists():
             raise NotFound.resource("queue", name)
-        return teller
+        return feed
 
 
 class JobProgress(StreamView):
@@ -145,8 +144,8 @@ class JobProgress(StreamView):
 
     documented = _described("A stream of a job's progress")
 
-    def teller(self, request: Request, **place: str) -> Teller:
-        return tellers.Progress(_row(request, place["job_id"]))
+    def feed(self, request: Request, **place: str) -> Feed:
+        return sse.ProgressFeed(_row(request, place["job_id"]))
 
 
 class JobResult(StreamView):
@@ -154,8 +153,8 @@ class JobResult(StreamView):
 
     documented = _described("A stream that ends with a job's result")
 
-    def teller(self, request: Request, **place: str) -> Teller:
-        return tellers.Result(_row(request, place["job_id"]))
+    def feed(self, request: Request, **place: str) -> Feed:
+        return sse.ResultFeed(_row(request, place["job_id"]))
 
 
 class Statistics(StreamView):
@@ -166,18 +165,18 @@ class Statistics(StreamView):
     scopes = {"GET": "admin.read"}
     rights = {"GET": "view_worker"}
 
-    def teller(self, request: Request, **place: str) -> Teller:
-        return tellers.Statistics(queue_limit(request), type_limit(request))
+    def feed(self, request: Request, **place: str) -> Feed:
+        return sse.StatisticsFeed(queue_limit(request), type_limit(request))
 
 
-def stream(view: OJSView, request: Request, teller: Teller, begin: Beginning) -> EventStream:
-    """The answer that tells. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
+def stream(view: OJSView, request: Request, feed: Feed, begin: Beginning) -> EventStream:
+    """The answer that goes on. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
     _need_asgi(request)
-    opening = teller.opening(begin)
-    slot = slots.take(_client(request))
+    opening = feed.opening(begin)
+    slot = slots.take("streams", slots.client(request, request.META.get("REMOTE_ADDR", "")))
     may_go_on = _guard(view, request)
-    let_go()
-    return EventStream(pump(teller, begin, opening, may_go_on, slot), slot)
+    sse.let_go()
+    return EventStream(sse.pump(feed, begin, opening, may_go_on, slot), slot)
 
 
 def _need_asgi(request: Request) -> None:
@@ -185,18 +184,18 @@ def _need_asgi(request: Request) -> None:
         raise StreamingUnavailable("Event streams need an ASGI server, and this site runs under WSGI.")
 
 
-def of_job(request: Request, job_id: str) -> Teller:
+def of_job(request: Request, job_id: str) -> Feed:
     row = _row(request, job_id)
     types = query.texts(request, "event_types", "types")
-    return tellers.OneJob(row, Filter(types=tuple(types), job_ids=(row["id"],)))
+    return sse.JobFeed(row, Filter(types=tuple(types), job_ids=(row["id"],)))
 
 
-def of_queue(request: Request, name: str) -> Teller:
+def of_queue(request: Request, name: str) -> Feed:
     """The events of a queue, which may still be to come: a client listens before it pushes the first job."""
     check_queue(request, name)
     types = query.texts(request, "event_types", "types")
     wanted = Filter(types=tuple(types), queues=(name,), only_types=type_limit(request))
-    return tellers.Channel(f"queue:{name}", wanted)
+    return Feed(f"queue:{name}", wanted)
 
 
 def _row(request: Request, job_id: str) -> Any:
@@ -226,12 +225,6 @@ def _beginning(request: Request) -> Beginning:
     since = query.instant(request, "since")
     place = places.end(using) if since is None else places.before(using, since)
     return Beginning(place, log.cursor(place, using), asked=since is not None)
-
-
-def _client(request: Request) -> str:
-    """What streams are counted by: key, user, or the address of somebody without credentials."""
-    name = principal(request)
-    return f"anonymous@{request.META.get('REMOTE_ADDR', '')}" if name == "anonymous" else name
 
 
 def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
@@ -267,7 +260,7 @@ def _session_of(request: Request) -> SessionBase | None:
 
 
 def _user_of(session: SessionBase) -> Any:
-    """Whom the session names as it is stored now; nobody if it has ended, or the password is another."""
+    """The user whom the session names as it is stored now; anonymous if it has ended, or the password is another."""
     http: Any = HttpRequest()
     http.session = type(session)(session.session_key)
     return get_user(http)

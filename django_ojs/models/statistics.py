@@ -1,4 +1,6 @@
-"""How many jobs each queue has in each state, and how much it got done: counted as it happens, never by scanning.
+"""Figures: how many jobs each queue has in each state, how much it got done, and what the metrics count.
+
+Jobs are counted as they change, never by scanning.
 
 Every statement that changes states adds one row with the differences (`CountDelta`), in its own
 transaction; the scheduler folds these rows into one row a queue (`QueueCount`) and one a queue and minute
@@ -119,3 +121,40 @@ class QueueHour(models.Model):
 
 #: The columns of `StateCounts`, in the order of the states.
 NUMBERS: tuple[str, ...] = (*(state.value for state in State), "dead")
+
+
+class MetricSeries(models.Model):
+    """How often one kind of event happened to one job type in one queue, and how long it took (events 7).
+
+    The metrics are made of these rows, which outlive every process and the events that they count.
+    `statistics.eventcounts` counts the log into them and keeps its place there in the same transaction.
+    """
+
+    event = models.CharField(max_length=64)
+    job_type = models.CharField(max_length=255)
+    queue = models.CharField(max_length=128)
+    label = models.CharField(
+        max_length=16, default="", help_text="The job's state after it; first or again of a start."
+    )
+    count = models.BigIntegerField(default=0)
+    total_ms = models.BigIntegerField(default=0)
+    buckets = models.TextField(default="", help_text="Events by bucket, separated by commas; empty: nothing measured.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["event", "job_type", "queue", "label"], name="ojs_metric_series_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.job_type} in {self.queue}: {self.count}"
+
+
+class MetricPlace(models.Model):
+    """The single row that says up to where the log has been counted. Its lock serialises counting."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    seq = models.BigIntegerField(default=0, help_text="The number of the transaction, or of the event, in the log.")
+    event = models.BigIntegerField(default=0, help_text="The id of the last event counted.")
+
+    def __str__(self) -> str:
+        return f"counted up to {self.seq}, event {self.event}"

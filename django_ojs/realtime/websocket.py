@@ -1,4 +1,7 @@
-"""One WebSocket: its subscriptions, and the two directions of its traffic. Knows no transport but `write` and `close`.
+"""The WebSocket binding (events 3): a Channels consumer, and the connection behind it.
+
+`EventsConsumer` has what happens before the upgrade, and the frames of the transport. `Connection` has the
+subscriptions and the two directions of the traffic, and knows no transport but `write` and `close`.
 
 All subscriptions share one stream of the hub, so that a client gets the events of a job in one order whichever of its
 subscriptions they match. What a subscription asks for from before it began is replayed by the same task that sends
@@ -9,32 +12,123 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import InterfaceError, OperationalError
 
-from django_ojs import errors
+from django_ojs import errors, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, places
-from django_ojs.events.places import Place
+from django_ojs.events.places import CHANGE, Place
 from django_ojs.http import exceptions
-from django_ojs.realtime import frames, messages, rights
+from django_ojs.realtime import access, messages, shutdown, slots
 from django_ojs.realtime.access import Caller
-from django_ojs.realtime.codes import FORBIDDEN, GOING_AWAY, INTERNAL, TOO_BIG, TOO_SLOW, UNAUTHENTICATED, word
-from django_ojs.realtime.hub import Hub
+from django_ojs.realtime.hub import Entry, Hub, Item, Stream
 from django_ojs.realtime.messages import Dialect, Ping, Resume, Subscribe, Unsubscribe
-from django_ojs.realtime.pace import Pace
-from django_ojs.realtime.reading import Entry
-from django_ojs.realtime.streams import Item, Stream
-from django_ojs.realtime.subscriptions import Replay, Subscription, Subscriptions
+from django_ojs.rules.ids import new_id
 
 logger = logging.getLogger(__name__)
 
+SUBPROTOCOL = "ojs.v1"
 MAX_MESSAGE = 65_536
 PATIENCE = 10.0  #: seconds that a subscription waits for the database
+#: Why a WebSocket is closed (events 3.5).
+GOING_AWAY, UNSUPPORTED, TOO_BIG, INTERNAL, TOO_SLOW = 1001, 1003, 1009, 1011, 1013
+UNAUTHENTICATED, FORBIDDEN = 4401, 4403
+#: Close codes where the server cannot answer the handshake with a status.
+_CLOSES = {401: UNAUTHENTICATED, 403: FORBIDDEN}
+
+
+class EventsConsumer(AsyncWebsocketConsumer):
+    """`/ojs/v1/ws` and `/ojs/v1/events/ws` (events 3). The channel layer is not used: the log is the only source."""
+
+    channel_layer_alias = ""  # none is called so
+
+    _slot: slots.Slot | None = None
+    _connection: Connection | None = None
+    _running: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._end()
+
+    async def dispatch(self, message: Any) -> None:
+        """Without Channels' look at database connections for every frame: here nothing holds one between two."""
+        match message["type"]:
+            case "websocket.connect":
+                await self.connect()
+            case "websocket.receive":
+                await self.receive(message.get("text"), message.get("bytes"))
+            case "websocket.disconnect":
+                raise StopConsumer
+
+    async def connect(self) -> None:
+        try:
+            caller = await Caller.of(dict(self.scope))
+            if Hub.current().closing:
+                raise errors.BackendUnavailable("The server is shutting down.", hint="Connect again.")
+            self._slot = slots.take("connections", caller.name)
+        except Exception as error:  # noqa: BLE001 - whatever it was becomes an answer of the HTTP binding
+            await self._refuse(error)
+            return
+        offered = self.scope.get("subprotocols") or ()
+        await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        self._connection = Connection(caller, self._write, self.close)
+        self._running = asyncio.create_task(self._connection.run())
+        shutdown.attend()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self._connection is None:
+            return
+        if text_data is None:
+            await self._connection.close(UNSUPPORTED)
+        else:
+            await self._connection.receive(text_data)
+
+    async def _write(self, text: str) -> None:
+        """One frame, by the shortest way: this is what a busy server does most."""
+        message: Any = {"type": "websocket.send", "text": text}
+        await self.base_send(message)
+
+    async def _end(self) -> None:
+        if self._slot is not None:
+            self._slot.release()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _refuse(self, cause: Exception) -> None:
+        """Answer the handshake with the error of the HTTP binding, or close where the server knows no such answer."""
+        error = exceptions.to_error(cause)
+        if error.status >= 500 and not isinstance(cause, OJSError):
+            logger.error("A WebSocket could not be opened.", exc_info=cause)
+        if "websocket.http.response" not in (self.scope.get("extensions") or {}):
+            await self.close(_CLOSES.get(error.status, TOO_SLOW))
+            return
+        send: Any = self.base_send
+        await send({"type": "websocket.http.response.start", "status": error.status, "headers": _headers(error)})
+        body = jsontext.dumps_bytes({"error": error.as_dict(f"req_{new_id()}")})
+        await send({"type": "websocket.http.response.body", "body": body})
+        raise StopConsumer
+
+
+def _headers(error: OJSError) -> list[tuple[bytes, bytes]]:
+    headers = {"content-type": "application/json", "cache-control": "no-store", **error.headers}
+    if error.status == 401:
+        headers.setdefault("www-authenticate", "Bearer")
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    return [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
 
 
 class Closed(Exception):
@@ -82,7 +176,7 @@ class Connection:
             await asyncio.gather(watch, return_exceptions=True)
 
     async def receive(self, text: str) -> None:
-        """What the client says; an error is told to him and changes nothing."""
+        """Do what the client says; an error is answered and changes nothing."""
         if len(text) > MAX_MESSAGE or len(text.encode(errors="replace")) > MAX_MESSAGE:
             await self.close(TOO_BIG)
             return
@@ -108,7 +202,7 @@ class Connection:
 
     async def _obey(self, command: messages.Command) -> None:
         if isinstance(command, Ping):
-            await self._write(frames.PONG)
+            await self._write(messages.PONG)
             return
         await self._ready.wait()
         if self._closed:
@@ -123,7 +217,7 @@ class Connection:
 
     async def _refuse(self, error: OJSError, message: dict[str, Any]) -> None:
         facts = {key: message[key] for key in ("channel", "subscription_id") if isinstance(message.get(key), str)}
-        await self._write(frames.error(word(error), error.message, message.get("request_id"), **facts))
+        await self._write(messages.error(messages.word(error), error.message, message.get("request_id"), **facts))
 
     async def _subscribe(self, asked: list[Subscribe], after: str | None, again: Sequence[Subscription] = ()) -> None:
         """Begin these subscriptions, and those made before `again`, after that event or with what is new."""
@@ -132,7 +226,7 @@ class Connection:
             limit = ojs_settings.REALTIME_MAX_SUBSCRIPTIONS
             raise errors.RateLimited(f"A connection has at most {limit} subscriptions.", code="too_many_subscriptions")
         for each in asked:
-            await rights.permit(self._caller, each)
+            await access.permit(self._caller, each)
         try:
             async with asyncio.timeout(PATIENCE):
                 place, gap = await self._start(after)
@@ -151,7 +245,7 @@ class Connection:
                 self._replays.append(Replay([*new, *again], place, now))
                 self._stream.tell(Item("nudge"))  # the replay comes when everything has been sent that waits now
             for made in new:
-                await self._write(frames.subscribed(made.asked))
+                await self._write(messages.subscribed(made.asked))
             if gap is not None and after is not None:
                 pruned = Place(0, ids.decode(after, ids.salt_of(log.database()))[0])  # to resume there is a gap again
                 await self._tell("system.gap", [*new, *again], pruned, **gap)
@@ -171,7 +265,7 @@ class Connection:
         self._resume = command.after
         replaced = {each.key for each in command.subscriptions}
         again = [each for key, each in self._subscriptions.items() if key not in replaced]
-        await self._write(frames.resumed(command.after))
+        await self._write(messages.resumed(command.after))
         if command.subscriptions or again:
             await self._subscribe(command.subscriptions, command.after, again)
 
@@ -183,9 +277,9 @@ class Connection:
                 del self._subscriptions[each.asked.key]
             self._reroute()
             for each in gone:
-                await self._write(frames.unsubscribed(each.asked.channel, each.asked.id))
+                await self._write(messages.unsubscribed(each.asked.channel, each.asked.id))
             if not gone:
-                await self._write(frames.unsubscribed(command.channel or messages.EVENTS, command.id))
+                await self._write(messages.unsubscribed(command.channel or messages.EVENTS, command.id))
 
     def _reroute(self) -> None:
         self._stream.change([each.asked.wanted for each in self._subscriptions.values()])
@@ -236,7 +330,7 @@ class Connection:
         details = dict(details)
         count = details.pop("estimated_missed_count", None)
         for each in to:
-            await self._write(frames.warning(each.asked, count=count, **details))
+            await self._write(messages.warning(each.asked, count=count, **details))
         await self._tell("system.events_dropped", to, self._place, dropped_count=count, **details)
 
     async def _tell(self, type: str, to: Sequence[Subscription], place: Place, **data: Any) -> None:
@@ -244,9 +338,9 @@ class Connection:
         bare = [each for each in to if each.asked.dialect is Dialect.EVENTS]
         for each in to:
             if each.asked.dialect is not Dialect.EVENTS:
-                await self._write(frames.notice(type, place, each.asked, **data))
+                await self._write(messages.notice(type, place, each.asked, **data))
         if bare or not to:
-            await self._write(frames.notice(type, place, None, **data))
+            await self._write(messages.notice(type, place, None, **data))
 
     async def _write(self, text: str) -> None:
         if self._closed:
@@ -264,7 +358,7 @@ class Connection:
     # Rights
 
     async def _watch(self) -> None:
-        """Look now and then whether the caller may still be here, and see what he sees."""
+        """Look now and then whether the caller may still be here, and see what it asked for."""
         with contextlib.suppress(Closed):
             while True:
                 await asyncio.sleep(ojs_settings.REALTIME_RECHECK_INTERVAL)
@@ -277,8 +371,8 @@ class Connection:
                     error = exceptions.to_error(cause)
                     if error.status not in (401, 403):
                         logger.warning("The rights of a connected client could not be looked at: %s", cause)
-                        continue  # who cannot be asked about stays
-                    await self._write(frames.error("permission_denied", error.message))
+                        continue  # while the rights cannot be looked at, the client stays
+                    await self._write(messages.error("permission_denied", error.message))
                     await self.close(UNAUTHENTICATED if error.status == 401 else FORBIDDEN)
                     return
 
@@ -287,11 +381,111 @@ class Connection:
         async with self._turn:
             for key, each in list(self._subscriptions.items()):
                 try:
-                    await rights.permit(self._caller, each.asked)
+                    await access.permit(self._caller, each.asked)
                 except NotFound:  # pruned meanwhile
-                    rights.narrow(self._caller, each.asked)
+                    access.narrow(self._caller, each.asked)
                 except errors.PermissionDenied as error:
                     del self._subscriptions[key]
                     shown = {"channel": each.asked.channel, "subscription_id": each.asked.id}
-                    await self._write(frames.error("permission_denied", error.message, **shown))
+                    await self._write(messages.error("permission_denied", error.message, **shown))
             self._reroute()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Subscription:
+    """What was asked for, from behind which place on, and from behind which one the stream brings it."""
+
+    asked: Subscribe
+    begin: Place
+    live_from: Place
+    sent_at: float = -math.inf  #: when it last got an event
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether its events come without anything around them that would tell subscriptions apart."""
+        return self.asked.dialect is Dialect.EVENTS
+
+    def sees(self, entry: Entry) -> tuple[bool, bool]:
+        """Whether it gets the event, and the change of state made from it."""
+        wanted = self.asked.wanted
+        if not wanted.matches(entry.event):
+            return False, False
+        shown, changes = wanted.kinds
+        is_new = changes and entry.place._replace(seen=CHANGE) > self.begin
+        return entry.event.type in shown, is_new and entry.changed is not None
+
+    @property
+    def rests(self) -> bool:
+        """Whether an event now comes too soon after the last; it does without it, as it has asked for."""
+        return bool(self.asked.interval) and time.monotonic() - self.sent_at < self.asked.interval
+
+
+@dataclasses.dataclass(slots=True)
+class Replay:
+    """Events between two places for some subscriptions."""
+
+    to: list[Subscription]
+    place: Place
+    until: Place
+
+
+class Subscriptions(dict[str, Subscription]):
+    """By their keys, in the order in which they were made."""
+
+    def find(self, channel: str, identity: str) -> list[Subscription]:
+        """The one with this id, or without an id those of the channel."""
+        return [
+            each
+            for each in self.values()
+            if identity == each.asked.id or (not identity and channel == each.asked.channel)
+        ]
+
+    def frames(self, entry: Entry, to: Sequence[Subscription], *, replayed: bool) -> Iterator[str]:
+        """One event as some of them get it: bare once for the connection, wrapped once for each of the others."""
+        bare: dict[bool, Subscribe] = {}
+        for each in to:
+            if not replayed and entry.place <= each.live_from:
+                continue  # a replay brings it
+            if each.rests:
+                continue  # asked first: to see whether there was a change takes more
+            plain, changed = each.sees(entry)
+            if each.asked.interval and (plain or changed):
+                each.sent_at = time.monotonic()
+            for wanted, is_change in ((changed, True), (plain, False)):
+                if not wanted:
+                    continue
+                if not each.is_bare:
+                    yield messages.event(entry, each.asked, changed=is_change)
+                elif not (replayed and self._brings(entry, to, is_change)):
+                    bare[is_change] = each.asked
+        for is_change, asked in sorted(bare.items(), reverse=True):
+            yield messages.event(entry, asked, changed=is_change)
+
+    def _brings(self, entry: Entry, replayed: Sequence[Subscription], is_change: bool) -> bool:
+        """Whether the connection gets the bare event for another subscription than those of the replay."""
+        others = [each for each in self.values() if each.is_bare and not each.asked.interval and each not in replayed]
+        return any(entry.place > each.begin and each.sees(entry)[is_change] for each in others)
+
+
+class Pace:
+    """A limit of events per second for one connection: a second's worth may pass at once. None: no limit.
+
+    What is above the limit waits, first in memory and then in the log.
+    """
+
+    def __init__(self, per_second: float | None) -> None:
+        self.limited = per_second is not None
+        self._rate = per_second
+        self._left = per_second or 0.0
+        self._seen = time.monotonic()
+
+    async def wait(self) -> None:
+        """Return when one more may pass."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        self._left = min(self._rate, self._left + (now - self._seen) * self._rate)
+        self._seen = now
+        self._left -= 1
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._rate)
