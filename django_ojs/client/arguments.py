@@ -1,7 +1,7 @@
 """Encode the arguments of a call as the `args` of a job, which is an array, and decode them; refuse what is not JSON.
 
 Positional arguments are the elements. Keyword arguments follow them in one object `{"$kwargs": {...}}`, which is there
-only where a caller uses keywords, so most jobs look as a client in any language would write them (docs/worker.md,
+only where a caller uses keywords, so most jobs look as a client in any language would write them (docs/handlers.md,
 "Arguments").
 """
 

@@ -18,10 +18,13 @@ FOLLOWED = {
     "docs/second-database.md": ("tests/outbox/test_docs.py", "second-database.md"),
     "docs/webhooks.md": ("tests/webhooks/test_docs.py", "webhooks.md"),
     **{
+        f"docs/{page}.md": ("tests/howto/test_pages.py", f'"{page}"')
+        for page in ("cron", "rate-limits", "unique-jobs", "workflows")
+    },
+    **{
         f"docs/how-to/{page}.md": ("tests/howto/test_pages.py", f"how-to/{page}")
         for page in (
-            "async-handlers", "cron", "deploys", "maintenance", "own-viewset", "queues-and-machines", "rate-limits",
-            "transactions", "unique-jobs", "workflows",
+            "async-handlers", "deploys", "maintenance", "own-viewset", "queues-and-machines", "transactions",
         )
     },
     **{
@@ -87,7 +90,7 @@ NOT_RUN = {
     ("docs/production/systemd.md", "useradd --system --home-dir /srv/shop shop"): HOST,
     (
         "docs/production/upgrades.md",
-        "cd /srv/shop/releases/43  # with a .venv of its own, made as the first release's was",
+        "cd /srv/shop/releases/43  # with a .venv of its own, as for the first release",
     ): HOST,
     ("docs/production/upgrades.md", "createdb shop"): HOST,
 }

@@ -10,9 +10,7 @@ from typing import Any
 import django
 import pytest
 from django.db import transaction
-from django.db.models import F
 
-from django_ojs import job
 from django_ojs.queues.configuration import configure
 from django_ojs.registry import registry
 from tests.docs.pages import PAGES, Block, blocks, name
@@ -28,7 +26,6 @@ GIVEN: dict[str, dict[str, Any]] = {
         "Order": types.SimpleNamespace(objects=types.SimpleNamespace(create=lambda *_: _ORDER)),
     },
     "docs/tasks.md": {"order": _ORDER},
-    "docs/worker.md": {"job": job, "F": F, "Account": None},
 }
 
 

@@ -1,6 +1,6 @@
 """A deploy without a pause: old and new workers side by side on one schema, while jobs keep coming.
 
-The recipe of docs/worker.md, with real processes: `quiet` the old, start the new, `terminate` the old.
+The steps of docs/how-to/deploys.md, with real processes: `quiet` the old, start the new, `terminate` the old.
 """
 
 from __future__ import annotations
