@@ -14,7 +14,7 @@ from django.db import connection
 from benchmarks import processes
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventCommit, Job, Workflow, WorkflowStart, WorkflowStep
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.states import State
 
 BULK = 1000
@@ -26,7 +26,7 @@ def empty() -> None:
         for model in (Job, Event, EventCommit, Workflow, WorkflowStep, WorkflowStart):
             table = model._meta.db_table
             cursor.execute(f"TRUNCATE {table}" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
-    defaults.forget()
+    configuration.forget()
 
 
 def enqueue(jobs: int, document: Callable[[int], dict[str, Any]] = lambda i: plain()) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import measures
 from django_ojs.jobs.push import push
-from django_ojs.queues import configuration, defaults
+from django_ojs.queues import configuration
 from django_ojs.workflows import workflow
 
 MEMBERS, STEPS = 1000, 10
@@ -44,7 +44,7 @@ def unique(jobs: int, database: str) -> float:
 def rate_limited(jobs: int, database: str) -> float:
     """Jobs per second of a queue under limits that are looked at with each claim and never reached."""
     configuration.configure("default", {"concurrency": 100_000, "rate_limit": {"limit": 10_000_000, "period": "PT1M"}})
-    defaults.forget()
+    configuration.forget()
     try:
         return measures.drain(jobs, TYPE.removeprefix("bench."), 1, database)
     finally:

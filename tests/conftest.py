@@ -25,11 +25,11 @@ from hypothesis import HealthCheck
 
 from django_ojs import clock, dburl, jsontext, keys
 from django_ojs.conf import ojs_settings
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.events import described, ids
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.scheduler.outage import outage
 from django_ojs.store import store_of
 from django_ojs.testing import database
@@ -193,7 +193,7 @@ def frozen_clock() -> FrozenClock:
 def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that count statements: what a process has asked once it knows to the end, on the slowest machine."""
     for module, name in (
-        (clock, "_RESYNC_SECONDS"), (overlap, "_TRUST"), (defaults, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
+        (clock, "_RESYNC_SECONDS"), (runs, "_TRUST"), (configuration, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 3600.0)
 

@@ -23,7 +23,7 @@ from django_ojs import clock
 from django_ojs.admin import auditing, columns, display
 from django_ojs.admin.cronform import CronForm
 from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
-from django_ojs.cron import fire, schedules
+from django_ojs.cron import runs, schedules
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.rules import cron as cron_policy
 from django_ojs.rules import redaction
@@ -38,7 +38,7 @@ _NAMES = re.compile(rf"\b({'|'.join([*calendar.day_name, *calendar.month_name[1:
 VERBS = (
     Verb(
         "run_schedules", "Run now", "run",
-        one_by_one(lambda pk, by: fire.trigger(pk)),
+        one_by_one(lambda pk, by: runs.trigger(pk)),
     ),
     Verb(
         "enable_schedules", "Enable", "enabled",

@@ -10,7 +10,6 @@ from typing import Any
 from django.db import IntegrityError
 
 from django_ojs import clock
-from django_ojs.cron import overlap
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.messages import phrase
@@ -20,6 +19,8 @@ from django_ojs.rules.cron import CronSpec
 
 #: How far ahead a schedule's last firing may lie: clocks of databases are set right by less all the time.
 _AHEAD = dt.timedelta(seconds=10)
+#: How many ended runs of a schedule its history shows.
+KEPT_RUNS = 100
 _DEFINITION = ("expression", "timezone", "type", "queue", "template", "overlap_policy", "enabled", "description")
 
 
@@ -107,11 +108,11 @@ def delete(name: str, *, using: str | None = None) -> CronSchedule:
 
 
 def history(name: str, *, limit: int = 50, using: str | None = None) -> list[CronRun]:
-    """The last runs of a schedule, newest first, at most `cronruns.KEPT_RUNS`. Raises `NotFound`."""
+    """The last runs of a schedule, newest first, at most `KEPT_RUNS`. Raises `NotFound`."""
     using = database(using)
     get(name, using=using)
     runs = CronRun.objects.using(using).filter(name=name).order_by("-id")
-    return list(runs[: min(limit, overlap.KEPT_RUNS)])
+    return list(runs[: min(limit, KEPT_RUNS)])
 
 
 def next_due(*, using: str | None = None) -> dt.datetime | None:

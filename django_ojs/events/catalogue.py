@@ -136,11 +136,13 @@ def scheduled(row: Mapping[str, Any], time: dt.datetime, component: str, **data:
 
 
 def started(row: Mapping[str, Any], time: dt.datetime) -> Record:
-    return of_job("job.started", row, time, "workers", worker_id=row["worker_id"], wait_ms=wait_ms(row, time))
+    return of_job(
+        "job.started", row, time, "workers", worker_id=row["worker_id"], wait_ms=milliseconds(row["enqueued_at"], time)
+    )
 
 
 def completed(row: Mapping[str, Any], time: dt.datetime, *, with_result: bool) -> Record:
-    parts = [f'{{"duration_ms":{duration_ms(row, time)}']
+    parts = [f'{{"duration_ms":{milliseconds(row["started_at"], time)}']
     if with_result and row["result"] is not None:
         parts.append(f'"result":{row["result"]}')
     record = of_job("job.completed", row, time, "workers", worker_id=row["worker_id"])
@@ -149,7 +151,7 @@ def completed(row: Mapping[str, Any], time: dt.datetime, *, with_result: bool) -
 
 def failed(row: Mapping[str, Any], time: dt.datetime, component: str, error: Mapping[str, Any]) -> Record:
     # The duration first, where `statistics.eventlog` looks for it.
-    facts = {"duration_ms": duration_ms(row, time), "error": event_error(error)}
+    facts = {"duration_ms": milliseconds(row["started_at"], time), "error": event_error(error)}
     return of_job("job.failed", row, time, component, worker_id=row["worker_id"], **facts)
 
 
@@ -248,16 +250,9 @@ def of_webhook(type: str, subject: str, time: dt.datetime, component: str = "api
     return Record(type, time, component, subject, data=jsontext.dumps(data))
 
 
-def duration_ms(row: Mapping[str, Any], time: dt.datetime) -> int:
-    """From the start of the attempt to `time`; 0 when it never started."""
-    started_at: dt.datetime | None = row["started_at"]
-    return max(0, round((time - started_at).total_seconds() * 1000)) if started_at else 0
-
-
-def wait_ms(row: Mapping[str, Any], time: dt.datetime) -> int:
-    """How long the job had been available when it was claimed at `time`."""
-    enqueued_at: dt.datetime | None = row["enqueued_at"]
-    return max(0, round((time - enqueued_at).total_seconds() * 1000)) if enqueued_at else 0
+def milliseconds(since: dt.datetime | None, until: dt.datetime | None) -> int:
+    """From one instant to another; 0 where one of them is not known: a job that never started, say."""
+    return max(0, round((until - since).total_seconds() * 1000)) if since and until else 0
 
 
 def event_error(error: Mapping[str, Any]) -> dict[str, Any]:

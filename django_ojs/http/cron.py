@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import clock
-from django_ojs.cron import fire
+from django_ojs.cron import runs
 from django_ojs.cron import schedules as cron
 from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.http import access, query, shown
@@ -168,7 +168,7 @@ class CronViewSet(OJSViewSet):
         """Make a job of a schedule now."""
         self.payload(required=False)
         self._find(name)
-        schedule, row = fire.trigger(name)
+        schedule, row = runs.trigger(name)
         return Response({**self._entry(schedule), "job_id": str(row["id"]), "job": shown.job(row)})
 
     @documented(query="limit")

@@ -21,7 +21,7 @@ from django_ojs.http.permissions import check_queue, principal, queue_limit
 from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import check_name, configure, create, document, pause, resume
 from django_ojs.queues.deletion import remove
 from django_ojs.rules import names
@@ -65,7 +65,7 @@ class QueueViewSet(OJSViewSet):
         """The queues that the caller may see. At the public door `default` is always there."""
         using = router.db_for_write(Queue)
         if not self.operator:
-            defaults.ensure([DEFAULT_QUEUE], clock.now(using), using)
+            configuration.ensure([DEFAULT_QUEUE], clock.now(using), using)
         found = Queue.objects.using(using).exclude(name=TEMPLATE)
         limit = queue_limit(self.request)
         return found if limit is None else found.filter(name__in=limit)

@@ -25,7 +25,7 @@ from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer
 from django_ojs.http.viewsets import OJSViewSet
-from django_ojs.limits import ratelimits, usage
+from django_ojs.limits import ratelimits
 from django_ojs.models import RateLimit
 from django_ojs.models.fields import any_of
 from django_ojs.models.job import JobRow
@@ -39,7 +39,7 @@ class RateLimitSerializer(AnswerSerializer):
 
     def prepare(self, instances: list[RateLimit]) -> None:
         """Describe all of them: the number of queries does not depend on how many there are."""
-        described = usage.describe(instances, router.db_for_write(RateLimit))
+        described = ratelimits.describe(instances, router.db_for_write(RateLimit))
         self.described = {limit["key"]: limit for limit in described}
 
     def show(self, instance: RateLimit) -> dict[str, Any]:

@@ -30,12 +30,12 @@ from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import AuditEntry, Maintenance, Queue
 from django_ojs.models.fields import named
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.queues import maintenance, shares
-from django_ojs.queues.shares import Share
+from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.rules.durations import format_instant
-from django_ojs.statistics import counters, history, latency, summary
+from django_ojs.statistics import counters, history, latency, shares, summary
 from django_ojs.statistics.history import Point
+from django_ojs.statistics.shares import Share
 from django_ojs.statistics.throughput import rates, total
 
 PERIODS = {"1m": 60, "5m": 300, "1h": 3600, "1d": 86_400}

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.database import atomic, database
 from django_ojs.events import catalogue
 from django_ojs.jobs import timers
 from django_ojs.limits import claim as limited
 from django_ojs.models.job import COLUMNS, JobRow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.store import store_of
 from django_ojs.store.base import Claim
 from django_ojs.workers import registration
@@ -68,10 +68,10 @@ def fetch(
         if outlook.due:
             timers.settle_waiting(names, using)
             now = clock.now(using)  # what was promoted just now waits since a moment ago
-        overlap.release_waiting(names, using)
+        runs.release_waiting(names, using)
 
         def take(name: str, limit: int, ids: Sequence[uuid.UUID] | None, at: dt.datetime) -> list[JobRow]:
-            base = defaults.defaults(name, using).visibility_ms or fallback_visibility_ms
+            base = configuration.defaults(name, using).visibility_ms or fallback_visibility_ms
             claim = Claim(
                 queue=name, limit=limit, now=at, worker_id=worker_id, visibility_ms=visibility_ms, types=types, ids=ids,
                 base_visibility_ms=base or ojs_settings.VISIBILITY_TIMEOUT * 1000,

@@ -37,8 +37,7 @@ from django_ojs.rules import errorobjects
 from django_ojs.rules import retry as policies
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.store.base import Ack
-from django_ojs.store.rows import holds
+from django_ojs.store.base import Ack, holds
 from django_ojs.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
 

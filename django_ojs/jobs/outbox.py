@@ -29,7 +29,7 @@ from django_ojs.messages import phrase
 from django_ojs.models import Job, OutboxEntry, Workflow
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules import envelope, redaction, workflows
 from django_ojs.workflows import workflow
 
@@ -62,7 +62,7 @@ def put(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
     ]
     _insert(entries, using)
     for candidate in waiting:
-        candidate.outcome = Pushed(push.new_row(candidate.job, defaults.PLAIN, now, now), "outbox")
+        candidate.outcome = Pushed(push.new_row(candidate.job, configuration.PLAIN, now, now), "outbox")
     return [candidate.outcome for candidate in candidates if isinstance(candidate.outcome, Pushed)]
 
 
@@ -94,7 +94,7 @@ def find(target_id: uuid.UUID) -> OutboxEntry | None:
 def job_row(entry: OutboxEntry) -> JobRow:
     """The row that the job will begin with."""
     spec = envelope.parse(entry.document, now=entry.created_at)
-    return push.new_row(spec, defaults.PLAIN, entry.created_at, entry.created_at)
+    return push.new_row(spec, configuration.PLAIN, entry.created_at, entry.created_at)
 
 
 def try_again(key: int) -> None:

@@ -25,7 +25,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.store import store_of
-from django_ojs.store.rows import holds
+from django_ojs.store.base import holds
 from django_ojs.workers.heartbeat import renew
 
 #: Between two events of one job.

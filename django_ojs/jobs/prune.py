@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.database import atomic, database
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record
@@ -58,7 +58,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "events": _prune_events(now, event_batch or batch, using),
         "idempotency_keys": _prune_keys(now, using),
         "workers": _prune_workers(now, using),
-        "cron_runs": overlap.prune(batch, using),
+        "cron_runs": runs.prune(batch, using),
         "rate_limits": ratelimits.prune(now, batch, using),
         "audit": audit.prune(_audit_edge(now), batch, using),
         "bulk_actions": bulkactions.prune(now, batch, using),

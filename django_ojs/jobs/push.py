@@ -39,7 +39,7 @@ from django_ojs.limits import ratelimits
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow, blank_row
 from django_ojs.queues import bounds
-from django_ojs.queues import defaults as queues
+from django_ojs.queues import configuration as queues
 from django_ojs.rules import ratelimit
 from django_ojs.rules import retry as retry_policy
 from django_ojs.rules.envelope import JobSpec

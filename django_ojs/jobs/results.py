@@ -21,8 +21,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import limits, results
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
-from django_ojs.store.base import Ack
-from django_ojs.store.rows import holds
+from django_ojs.store.base import Ack, holds
 
 #: What the events need of a job.
 COLUMNS = ("id", "type", "queue", "state", "attempt", "worker_id", "trace_id", "workflow_id", "result", "result_ttl",

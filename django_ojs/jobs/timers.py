@@ -29,7 +29,7 @@ from django_ojs.queues import maintenance
 from django_ojs.rules import errorobjects
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.store.rows import ended
+from django_ojs.store.base import ended
 from django_ojs.waking import wake_workers
 from django_ojs.workflows import advance
 

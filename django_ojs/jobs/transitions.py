@@ -18,7 +18,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import errorobjects
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
-from django_ojs.store.rows import FINISH_COLUMNS, finish
+from django_ojs.store.base import FINISH_COLUMNS, finish
 
 #: What a discard writes.
 DISCARD_COLUMNS = (*FINISH_COLUMNS, "errors", "dead_letter", "retry_delay_ms", "losses")

@@ -29,7 +29,8 @@ from django_ojs.messages import phrase
 from django_ojs.messages import reason as reason_of
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
+from django_ojs.queues.configuration import QueueDefaults
 from django_ojs.rules import envelope
 from django_ojs.rules import priority as priorities
 from django_ojs.rules import retry as retry_policy
@@ -171,7 +172,7 @@ def retry(
     with atomic(using=using):
         now = clock.now(using)
         changed: list[JobRow] = []
-        known: dict[str, defaults.QueueDefaults] = {}
+        known: dict[str, QueueDefaults] = {}
 
         def decide(row: JobRow) -> Outcome:
             if error := not_revived(row, any_discarded):
@@ -255,7 +256,7 @@ def check_override(override: Mapping[str, Any] | None) -> None:
 
 
 def _changed(
-    row: JobRow, override: Mapping[str, Any], known: dict[str, defaults.QueueDefaults], now: dt.datetime, using: str
+    row: JobRow, override: Mapping[str, Any], known: dict[str, QueueDefaults], now: dt.datetime, using: str
 ) -> Candidate | OJSError:  # fmt: skip
     """The overridden envelope, checked as PUSH would, or why PUSH would refuse it. `known` are queues seen before."""
     given = {name: value for name, value in override.items() if value is not None}
@@ -270,8 +271,8 @@ def _changed(
         if "queue" in given:
             name = candidate.job.queue
             if name not in known:
-                known |= defaults.ensure([name], now, using)
-            defaults.admit(known[name], name, row["type"], None)
+                known |= configuration.ensure([name], now, using)
+            configuration.admit(known[name], name, row["type"], None)
     except OJSError as error:
         return error
     return candidate.outcome if isinstance(candidate.outcome, OJSError) else candidate

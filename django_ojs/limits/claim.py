@@ -4,6 +4,9 @@ A constant number of statements for each queue: the candidates, one lock and two
 candidates again as they are once the keys are held, the claim. What the claim does not get all the same is not counted.
 Jobs and queues without limits never come here (`store.base.Store.outlook`).
 
+Concurrency is counted from the jobs that are active, so it cannot drift. A rate is counted over a window that slides,
+from the log of starts. A throttle keeps the instant of the next start that it allows (jobs 5.2).
+
 Lock order: the keys of all queues first, sorted; then jobs, which are skipped where another transaction holds them.
 """
 
@@ -11,23 +14,24 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.models import Q
 
+from django_ojs import clock
 from django_ojs.database import atomic
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
-from django_ojs.limits.state import Blocked, Candidate, Gate
-from django_ojs.models import Queue
+from django_ojs.limits.ratelimits import override_of, queue_policies
+from django_ojs.models import Job, RateLimit, RateStart
 from django_ojs.models.job import JobRow
-from django_ojs.models.queue import TEMPLATE
-from django_ojs.queues.configuration import effective
-from django_ojs.rules import queueconfig
+from django_ojs.rules import ratelimit
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.ratelimit import RatePolicy, queue_key
+from django_ojs.rules.ratelimit import RatePolicy, Window, queue_key, type_key
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.store.base import Store
@@ -48,7 +52,7 @@ def claim(
     """Claim up to `count` jobs of these queues through `take`, as far as the limits allow, and none of `except_ids`."""
     window = max(LEAST, AHEAD * count)
     store = store_of(using)
-    gate = Gate(using, now, _policies(names, using))
+    gate = Gate(using, now, queue_policies(names, using))
 
     def look() -> dict[str, list[Candidate]]:
         return {name: _look(store, name, gate.now, types, window, (), except_ids) for name in dict.fromkeys(names)}
@@ -98,7 +102,7 @@ def next_release(
     Counts nothing and claims nothing. Jobs that wait for a slot of a concurrency limit wait for no time.
     """
     with atomic(using=using):
-        gate = Gate(using, now, _policies(names, using))
+        gate = Gate(using, now, queue_policies(names, using))
         jobs = [job for name in dict.fromkeys(names) for job in _look(store_of(using), name, now, types, LEAST)]
         gate.hold(jobs, wait=True)
         _, blocked = _choose(jobs, len(jobs) + 1, gate)
@@ -112,13 +116,6 @@ def _look(
 ) -> list[Candidate]:  # fmt: skip
     found = store.candidates(queue, now, types, limit, without, except_ids)
     return [Candidate(pk, kind, queue, key, policy) for pk, kind, key, policy in found]
-
-
-def _policies(names: Sequence[str], using: str) -> dict[str, RatePolicy]:
-    """The limits of the queues themselves, fresh from their rows."""
-    found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[*names, TEMPLATE])}
-    template = found.get(TEMPLATE)
-    return {name: queueconfig.rate_policy(effective(found.get(name), template)) for name in names}
 
 
 def _choose(
@@ -169,3 +166,246 @@ def _drop(row: JobRow, why: Blocked, now: dt.datetime) -> list[Record]:
     job_id = str(row["id"])
     event = catalogue.of_limit("rate_limit.dropped", why.key, now, strategy=why.strategy, job_id=job_id)
     return [discarded, event, *more]
+
+
+# The state of the keys
+
+_JOB = Job._meta.db_table
+_SOON = dt.timedelta(seconds=1)  #: when to look again at a key that is full: no one can say when a job will end
+
+
+class Candidate(NamedTuple):
+    """A job that could be claimed, in as many columns as the limits need."""
+
+    id: Any
+    type: str
+    queue: str
+    rate_key: str
+    rate_limit: str
+
+
+class Blocked(NamedTuple):
+    """Why a job may not start now: `strategy` is concurrency, rate, throttle, dynamic, or busy elsewhere."""
+
+    key: str
+    strategy: str
+    limit: int
+    current: int
+    release: dt.datetime
+    on_limit: str
+
+
+@dataclass(slots=True)
+class _Key:
+    """One locked key: what runs, what started lately, and what this claim has added."""
+
+    row: RateLimit
+    running: int = 0
+    starts: list[tuple[dt.datetime, int]] = field(default_factory=list)
+    #: The jobs that this claim starts, and how far behind each the next may start (milliseconds).
+    admitted: dict[Any, float] = field(default_factory=dict)
+    longest_ms: int = 0
+    blocked: Blocked | None = None
+
+    def start(self, job: Candidate, policies: Iterable[RatePolicy]) -> None:
+        """Count a start under these policies; the strictest of their throttles sets the distance to the next."""
+        self.longest_ms = max([self.longest_ms, *(p.rate.period_ms for p in policies if p.rate)])
+        spacings = [p.throttle.period_ms / p.throttle.limit for p in policies if p.throttle]
+        self.admitted[job.id] = max(spacings, default=0.0)
+
+    @property
+    def started(self) -> int:
+        return len(self.admitted)
+
+    @property
+    def active(self) -> int:
+        return self.running + self.started
+
+    @property
+    def throttled(self) -> bool:
+        return any(self.admitted.values())
+
+    def next_allowed(self, now: dt.datetime) -> dt.datetime | None:
+        """When a throttle lets the next job start; None where none has started under one."""
+        if not self.throttled:
+            return self.row.next_allowed_at
+        distance = dt.timedelta(milliseconds=sum(self.admitted.values()))
+        return max(self.row.next_allowed_at or now, now) + distance
+
+    def within(self, window: Window, now: dt.datetime) -> int:
+        """How many jobs have started in this window, those of this claim included."""
+        edge = now - dt.timedelta(milliseconds=window.period_ms)
+        return self.started + sum(number for at, number in self.starts if at > edge)
+
+
+class Gate:
+    """The keys that one FETCH has to do with. `queue_policies` are those of the queues themselves."""
+
+    def __init__(self, using: str, now: dt.datetime, queue_policies: Mapping[str, RatePolicy]) -> None:
+        self.using, self.now, self.queue_policies = using, now, queue_policies
+        self.keys: dict[str, _Key] = {}
+        self.shut: set[str] = set()  #: keys that could not be locked
+
+    def hold(self, candidates: Iterable[Candidate], *, wait: bool) -> None:
+        """Lock the keys of these jobs, in the order of the keys, and read what is left of them.
+
+        With `wait` False a key that another claim holds stays shut for this one: further locks are taken out of
+        order, and waiting could be for ever.
+        """
+        wanted: set[str] = set()
+        needed: set[str] = set()
+        for job in candidates:
+            wanted |= {queue_key(job.queue), type_key(job.type)}
+            if job.rate_key:
+                needed.add(job.rate_key)
+            if self.queue_policies.get(job.queue, ratelimit.NONE).limits:
+                needed.add(queue_key(job.queue))
+        wanted = (wanted | needed) - self.keys.keys()
+        if not wanted:
+            return
+        rows = RateLimit.objects.using(self.using).filter(pk__in=wanted).order_by("key")
+        known = set(rows.values_list("pk", flat=True)) | needed
+        _make(sorted(wanted & needed), self.now, self.using)
+        held = {
+            row.key: _Key(row)
+            for row in rows.select_for_update(skip_locked=not wait and store_of(self.using).skip_locked)
+        }
+        if wait:
+            self.now = clock.now(self.using)  # the locks may have taken a while
+        if held:
+            self._count_active(held)
+            self._count_starts(held)
+        self.keys |= held
+        self.shut |= known - self.keys.keys()
+
+    def admit(self, job: Candidate) -> Blocked | None:
+        """None when the job may start now, and it is counted as started; else what stops it."""
+        parts = self._parts(job)
+        for key, policies in parts.items():
+            for policy in policies:
+                if blocked := self._test(key, policy):
+                    if key in self.keys and self.keys[key].blocked is None:
+                        self.keys[key].blocked = blocked
+                    return blocked
+        for key, policies in parts.items():
+            self.keys[key].start(job, policies)
+        return None
+
+    def withdraw(self, jobs: Iterable[Any]) -> None:
+        """Count these jobs no longer: they were admitted, and the claim found them taken or locked by another."""
+        for job_id in jobs:
+            for key in self.keys.values():
+                key.admitted.pop(job_id, None)
+
+    def save(self) -> list[Record]:
+        """Write what the starts changed; return the events that tell who met a limit, and who left it behind."""
+        used = [key for key in self.keys.values() if key.started]
+        RateStart.objects.using(self.using).bulk_create(
+            RateStart(
+                key=key.row.key, at=self.now, count=key.started,
+                expires_at=self.now + dt.timedelta(milliseconds=key.longest_ms),
+            )
+            for key in used if key.longest_ms
+        )  # fmt: skip
+        before = {name: key.row.exceeded for name, key in self.keys.items()}
+        records = [record for key in self.keys.values() for record in _tell(key, self.now)]
+        changed = [k.row for name, k in self.keys.items() if k.throttled or k.row.exceeded != before[name]]
+        for key in used:
+            key.row.next_allowed_at = key.next_allowed(self.now)
+        for row in changed:
+            row.updated_at = self.now
+        if changed:
+            RateLimit.objects.using(self.using).bulk_update(changed, ["next_allowed_at", "exceeded", "updated_at"])
+        return records
+
+    def _parts(self, job: Candidate) -> dict[str, list[RatePolicy]]:
+        """Every key, with its policies, that has to let the job pass.
+
+        An override replaces what jobs and queue say. A key that is shut is asked too, and says no.
+        """
+        stated = [(queue_key(job.queue), self.queue_policies.get(job.queue, ratelimit.NONE))]
+        if job.rate_key:
+            stated.insert(0, (job.rate_key, ratelimit.from_json(job.rate_limit)))
+        parts: dict[str, list[RatePolicy]] = {}
+        for key, policy in [*stated, (type_key(job.type), ratelimit.NONE)]:
+            override = override_of(self.keys[key].row, self.now) if key in self.keys else None
+            if policy.limits or override or key == job.rate_key or key in self.shut:
+                parts.setdefault(key, []).append(override or policy)
+        return parts
+
+    def _test(self, key: str, policy: RatePolicy) -> Blocked | None:
+        found = self.keys.get(key)
+        if found is None:
+            return Blocked(key, "busy", 0, 0, self.now, "wait")
+        row, now, on_limit = found.row, self.now, policy.on_limit
+        if row.blocked_until and row.blocked_until > now:
+            return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit)
+        if policy.concurrency is not None and found.active >= policy.concurrency:
+            return Blocked(key, "concurrency", policy.concurrency, found.active, now + _SOON, on_limit)
+        if policy.rate and (number := found.within(policy.rate, now)) >= policy.rate.limit:
+            release = _release(found.starts, policy.rate, now)
+            return Blocked(key, "rate", policy.rate.limit, number, release, on_limit)
+        if policy.throttle and (following := found.next_allowed(now)) and following > now:
+            return Blocked(key, "throttle", policy.throttle.limit, 1, following, on_limit)
+        return None
+
+    def _count_active(self, held: Mapping[str, _Key]) -> None:
+        """One look at the active jobs, for all the keys: by job, by queue and by type."""
+        queues = [key.removeprefix("queue:") for key in held if key.startswith("queue:")]
+        types = [key.removeprefix("type:") for key in held if key.startswith("type:")]
+        conditions: list[str] = []
+        params: list[str] = []
+        for column, values in (("rate_key", list(held)), ("queue", queues), ("type", types)):
+            if values:
+                conditions.append(f"{column} IN ({', '.join(['%s'] * len(values))})")
+                params += values
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(
+                f"SELECT rate_key, queue, type, count(*) FROM {_JOB} WHERE state = 'active' "  # noqa: S608 - our own
+                f"AND ({' OR '.join(conditions)}) GROUP BY rate_key, queue, type",
+                params,
+            )
+            groups = cursor.fetchall()
+        for rate_key, queue, job_type, number in groups:
+            for key in {rate_key, queue_key(queue), type_key(job_type)} & held.keys():
+                held[key].running += number
+
+    def _count_starts(self, held: Mapping[str, _Key]) -> None:
+        log = RateStart.objects.using(self.using).filter(key__in=list(held), expires_at__gt=self.now).order_by("at")
+        for key, at, number in log.values_list("key", "at", "count"):
+            held[key].starts.append((at, number))
+
+
+def _make(keys: Iterable[str], now: dt.datetime, using: str) -> None:
+    """Make the rows of keys that have none, so that they can be locked."""
+    wanted = sorted(keys)
+    known = set(RateLimit.objects.using(using).filter(pk__in=wanted).values_list("pk", flat=True))
+    missing = [RateLimit(key=key, created_at=now, updated_at=now) for key in wanted if key not in known]
+    RateLimit.objects.using(using).bulk_create(missing, ignore_conflicts=True)
+
+
+def _release(starts: Iterable[tuple[dt.datetime, int]], window: Window, now: dt.datetime) -> dt.datetime:
+    period = dt.timedelta(milliseconds=window.period_ms)
+    oldest = min((at for at, _ in starts if at > now - period), default=now)
+    return oldest + period
+
+
+def _tell(key: _Key, now: dt.datetime) -> list[Record]:
+    """An event when a key comes to its limit and when it leaves it, not at each look in between."""
+    row, blocked = key.row, key.blocked
+    if blocked and not row.exceeded:
+        row.exceeded = blocked.strategy
+        return [
+            catalogue.of_limit(
+                "rate_limit.exceeded", row.key, now,
+                strategy=blocked.strategy, limit=blocked.limit, current=blocked.current,
+            )
+        ]  # fmt: skip
+    if key.started and row.exceeded and not blocked:
+        strategy, row.exceeded = row.exceeded, ""
+        return [
+            catalogue.of_limit(
+                "rate_limit.released", row.key, now, strategy=strategy, job_id=str(next(iter(key.admitted)))
+            )
+        ]
+    return []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import connections, transaction
-from django.db.models import Exists, OuterRef
+from django.db import transaction
+from django.db.models import Count, Exists, Min, OuterRef, Q, Sum
 
 from django_ojs import clock
 from django_ojs.contention import harmless, in_callers_transaction
@@ -16,17 +16,18 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.limits.usage import describe, queue_policy
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.queues import defaults
-from django_ojs.queues.configuration import flag_limited
-from django_ojs.rules import durations, names, ratelimit
+from django_ojs.queues import configuration
+from django_ojs.queues.configuration import effective, flag_limited
+from django_ojs.rules import durations, names, queueconfig, ratelimit
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault
 from django_ojs.rules.ratelimit import RatePolicy
+from django_ojs.states import State
+from django_ojs.store import store_of
 
 _NOTED_SECONDS = 5.0
 _IDLE = dt.timedelta(days=1)  #: how long a key without jobs is kept
@@ -40,7 +41,7 @@ def note(rows: Sequence[JobRow], using: str) -> None:
     """
     fresh = time.monotonic() - _NOTED_SECONDS
     named = {(row["rate_key"], row["rate_limit"]): row["queue"] for row in rows if row["rate_key"]}
-    news = {pair: q for pair, q in named.items() if defaults.noted.get((using, *pair), 0.0) < fresh}
+    news = {pair: q for pair, q in named.items() if configuration.noted.get((using, *pair), 0.0) < fresh}
     if not news:
         return
 
@@ -49,7 +50,7 @@ def note(rows: Sequence[JobRow], using: str) -> None:
         for (key, text), queue in sorted(news.items()):
             _note(key, ratelimit.from_json(text), queue, now, using)
         moment = time.monotonic()
-        defaults.noted.update({(using, *pair): moment for pair in news})
+        configuration.noted.update({(using, *pair): moment for pair in news})
 
     follow = harmless(write, using)
     if in_callers_transaction(using):
@@ -135,6 +136,13 @@ def clear_override(key: str, *, using: str | None = None) -> None:
         _flag(key, using)
 
 
+def override_of(row: RateLimit, now: dt.datetime) -> RatePolicy | None:
+    """An operator's override while it is in force."""
+    if not row.override or (row.override_expires_at and row.override_expires_at <= now):
+        return None
+    return ratelimit.parse(row.override)
+
+
 def rate_limit_until(error: Any) -> dt.datetime | None:
     """The instant until which a failed job's far side wants to be left alone. Raises `InvalidRequest` for a bad one."""
     value = error.get("rate_limit_until") if isinstance(error, Mapping) else None
@@ -169,15 +177,15 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
         idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
         idle = idle.filter(~Exists(Job.objects.filter(rate_key=OuterRef("key")).using(using)))
-        keys = list(idle.select_for_update(skip_locked=connections[using].features.has_select_for_update_skip_locked)
-                    .values_list("pk", flat=True)[:batch])  # fmt: skip
+        locked = idle.select_for_update(skip_locked=store_of(using).skip_locked)
+        keys = list(locked.values_list("pk", flat=True)[:batch])
         return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
 
 
 def _of_queue(key: str, using: str) -> RateLimit | None:
     """A queue whose limits were configured but never met has no row of its own yet."""
     name = key.removeprefix("queue:")
-    if name == key or not queue_policy(name, using).limits:
+    if name == key or not queue_policies([name], using)[name].limits:
         return None
     now = clock.now(using)
     return RateLimit(key=key, created_at=now, updated_at=now)
@@ -210,3 +218,101 @@ def _flagged(key: str) -> Iterable[str]:
         return (names.check_queue(name),) if name != key else ()
     except ValueError as error:
         raise fault("key", f"must name a queue, and its name {error}", key) from error
+
+
+# What is known of a key, and what is left of it
+
+
+def describe(rows: Sequence[RateLimit], using: str) -> list[dict[str, Any]]:
+    """The inspection body of jobs 5.3 of each, the admin interface's flat keys included.
+
+    The number of queries does not depend on the number of rows.
+    """
+    now = clock.now(using)
+    overrides = {row.key: override_of(row, now) for row in rows}
+    own = _policies([row for row in rows if overrides[row.key] is None], using)
+    policies = {key: policy or own[key] for key, policy in overrides.items()}
+    counted, windows = _counted(policies, using), _windows(policies, now, using)
+    return [
+        _described(row, policies[row.key], counted[row.key], windows.get(row.key), now)
+        | ({"override": row.override | _expiry(row)} if overrides[row.key] else {})
+        for row in rows
+    ]
+
+
+def _described(
+    row: RateLimit, policy: RatePolicy, counted: Mapping[str, int], window: dict[str, Any] | None, now: dt.datetime
+) -> dict[str, Any]:
+    active, waiting = counted[State.ACTIVE], counted[State.AVAILABLE]
+    body: dict[str, Any] = {"key": row.key, "active": active, "waiting": waiting, "waiting_count": waiting}
+    flat = policy.rate or policy.throttle
+    if policy.concurrency is not None:
+        left = max(policy.concurrency - active, 0)
+        body["concurrency"] = {"limit": policy.concurrency, "active": active, "available": left}
+    if policy.rate:
+        body["rate"] = policy.rate.as_wire() | (window or {})
+    if policy.throttle:
+        body["throttle"] = policy.throttle.as_wire()
+        if row.next_allowed_at:
+            body["throttle"]["next_allowed_at"] = format_instant(row.next_allowed_at)
+    body["limit"] = flat.limit if flat else policy.concurrency
+    body["period"] = durations.format_iso(flat.period_ms) if flat else None
+    if row.blocked_until and row.blocked_until > now:
+        body["blocked_until"] = format_instant(row.blocked_until)
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _policies(rows: Iterable[RateLimit], using: str) -> dict[str, RatePolicy]:
+    """What jobs and queues say of each of these keys; one query, and none where no key is that of a queue."""
+    noted = {row.key: ratelimit.parse({"key": row.key, **(row.policy or {})}) for row in rows}
+    names_of = {key: key.removeprefix("queue:") for key in noted if key.startswith("queue:")}
+    configured = queue_policies(names_of.values(), using) if names_of else {}
+    return noted | {key: configured[name] for key, name in names_of.items() if configured[name].limits}
+
+
+def queue_policies(wanted: Collection[str], using: str) -> dict[str, RatePolicy]:
+    """The limits that queues have by their own configuration or the template's, fresh from their rows."""
+    found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[*wanted, TEMPLATE])}
+    template = found.get(TEMPLATE)
+    return {name: queueconfig.rate_policy(effective(found.get(name), template)) for name in wanted}
+
+
+def _counted(keys: Iterable[str], using: str) -> dict[str, dict[str, int]]:
+    """The active and the available jobs under each key: one query for each state and each kind of keys."""
+    found: dict[str, dict[str, int]] = {key: {State.ACTIVE: 0, State.AVAILABLE: 0} for key in keys}
+    columns: dict[str, dict[str, str]] = {"queue": {}, "type": {}, "rate_key": {}}
+    for key in found:
+        kind, colon, name = key.partition(":")
+        is_own = colon and kind in ("queue", "type")
+        columns[kind if is_own else "rate_key"][name if is_own else key] = key
+    for column, named in columns.items():
+        for state in (State.ACTIVE, State.AVAILABLE) if named else ():  # apart, as the indexes are
+            jobs = Job.objects.using(using).order_by().filter(state=state, **{f"{column}__in": list(named)})
+            if column == "rate_key":
+                jobs = jobs.filter(rate_key__gt="")
+            for name, number in jobs.values_list(column).annotate(number=Count("pk")):
+                if name in named:
+                    found[named[name]][state] = number
+    return found
+
+
+def _windows(policies: Mapping[str, RatePolicy], now: dt.datetime, using: str) -> dict[str, dict[str, Any]]:
+    """What each rate has used of its window, by key; one query, and none where nothing has a rate."""
+    periods = {key: policy.rate.period_ms for key, policy in policies.items() if policy.rate}
+    within = Q()
+    for period_ms in set(periods.values()):
+        keys = [key for key, its_own in periods.items() if its_own == period_ms]
+        within |= Q(key__in=keys, at__gt=now - dt.timedelta(milliseconds=period_ms))
+    starts = RateStart.objects.using(using).order_by().filter(within) if periods else RateStart.objects.none()
+    summed = starts.values("key").annotate(used=Sum("count"), first=Min("at"))
+    used = {one["key"]: (one["used"], one["first"]) for one in summed}
+    found = {}
+    for key, period_ms in periods.items():
+        count, first = used.get(key, (0, now))
+        resets = first + dt.timedelta(milliseconds=period_ms)
+        found[key] = {"current_count": count, "window_resets_at": format_instant(resets)}
+    return found
+
+
+def _expiry(row: RateLimit) -> dict[str, str]:
+    return {"expires_at": format_instant(row.override_expires_at)} if row.override_expires_at else {}

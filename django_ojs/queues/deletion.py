@@ -22,7 +22,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
@@ -60,7 +60,7 @@ def remove(
             raise NotFound.resource("queue", name)
         queue.draining, queue.move_to = True, target
         queue.save(using=using, update_fields=["draining", "move_to"])
-        transaction.on_commit(defaults.forget, using=using)
+        transaction.on_commit(configuration.forget, using=using)
         audit.append([entry] if entry else [], using)
         ended = strategy == "reject" and _end(name, using)
         if strategy == "reject" and not ended:  # which undoes all of this
@@ -107,7 +107,7 @@ def _end(name: str, using: str) -> bool:
             return False
         queue.delete(using=using)
         log.append([catalogue.of_queue("queue.deleted", name, clock.now(using))], using)
-        transaction.on_commit(defaults.forget, using=using)
+        transaction.on_commit(configuration.forget, using=using)
     return True
 
 
@@ -138,7 +138,7 @@ def _move(name: str, target: str, using: str) -> int:
     """Move one batch of waiting jobs; their states stay."""
     with atomic(using=using):
         store = store_of(using)
-        defaults.ensure([target], clock.now(using), using)
+        configuration.ensure([target], clock.now(using), using)
         rows = store.lock_where(Q(queue=name, state__in=_WAITING), limit=BATCH)
         for row in rows:
             row["queue"] = target

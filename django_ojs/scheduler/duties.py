@@ -7,8 +7,8 @@ import time
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.cron import overlap
-from django_ojs.cron.fire import tick
+from django_ojs.cron import runs
+from django_ojs.cron.runs import tick
 from django_ojs.cron.schedules import aim_again
 from django_ojs.cron.schedules import next_due as next_schedule
 from django_ojs.events import order
@@ -16,7 +16,7 @@ from django_ojs.jobs import bulkactions, outbox, progress, replay
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.timers import next_due, settle
 from django_ojs.messages import jobs, jobs_wait
-from django_ojs.queues import bounds, defaults, maintenance
+from django_ojs.queues import bounds, configuration, maintenance
 from django_ojs.queues.deletion import finish_removals
 from django_ojs.scheduler.outage import outage
 from django_ojs.statistics import counters, eventcounts
@@ -161,7 +161,7 @@ class RestoreQueues:
     EVERY = 2.0
 
     def run_once(self, using: str) -> float:
-        for name in defaults.restore(using=using):
+        for name in configuration.restore(using=using):
             logger.warning("The queue %s had jobs and no row, so workers of all queues passed it by: added.", name)
         return self.EVERY
 
@@ -235,7 +235,7 @@ class Cron:
         self._aim_at = float("-inf")
 
     def run_once(self, using: str) -> float:
-        overlap.release(using=using)
+        runs.release(using=using)
         if time.monotonic() >= self._aim_at:
             self._aim_at = time.monotonic() + self.AIM
             if count := aim_again(using=using):

@@ -20,7 +20,7 @@ from django_ojs.models import CountDelta, QueueCount, QueueMinute
 from django_ojs.models.statistics import NUMBERS
 from django_ojs.states import LIVE, State
 from django_ojs.store import store_of
-from django_ojs.store.counting import COLUMNS
+from django_ojs.store.base import COUNTED
 
 #: Differences folded in one go, and the number beyond which a reader folds them first.
 FOLD_BATCH, TOO_MANY = 5_000, 20_000
@@ -107,7 +107,7 @@ def fold(*, limit: int = FOLD_BATCH, using: str | None = None) -> int:
             return 0
         # A locking read sees what is committed now, whatever snapshot the caller's transaction has.
         oldest = CountDelta.objects.using(using).select_for_update().order_by("id")[:limit]
-        rows = list(oldest.values_list("id", *COLUMNS))
+        rows = list(oldest.values_list("id", *COUNTED))
         _add_counts(rows, using)
         _add_minutes(rows, using)
         CountDelta.objects.using(using).filter(pk__in=[row[0] for row in rows])._raw_delete(using)
@@ -142,7 +142,7 @@ def _add_counts(rows: Iterable[Sequence[Any]], using: str) -> None:
 def _add_minutes(rows: Iterable[Sequence[Any]], using: str) -> None:
     sums: dict[tuple[str, dt.datetime], dict[str, int]] = {}
     for row in rows:
-        done = _work(dict(zip(COLUMNS, row[1:], strict=True)))
+        done = _work(dict(zip(COUNTED, row[1:], strict=True)))
         if any(done.values()):
             found = sums.setdefault((row[1], minute_of(row[2])), dict.fromkeys(done, 0))
             for name, value in done.items():

@@ -20,7 +20,7 @@ from django.db.models.functions import Cast, RowNumber
 from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import catalogue
-from django_ojs.events.catalogue import Record
+from django_ojs.events.catalogue import Record, milliseconds, moment
 from django_ojs.models import (
     Event,
     IdempotencyKey,
@@ -36,11 +36,8 @@ from django_ojs.models import (
 from django_ojs.models.fields import RawJSON, any_of, split
 from django_ojs.models.job import COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.models.statistics import CountDelta
+from django_ojs.models.statistics import NUMBERS, CountDelta
 from django_ojs.states import State, Verb
-from django_ojs.store import counting
-from django_ojs.store.counting import Place, Tally
-from django_ojs.store.rows import ALIVE, CLAIM_COLUMNS, FINISH_COLUMNS, ended, finish, holds, reserve
 
 #: MariaDB and MySQL: another transaction has the row that NOWAIT asks for.
 _NOT_NOW = frozenset({1205, 3572})
@@ -398,7 +395,7 @@ class Store:
     def count(self, tally: Tally) -> None:
         """Add the differences to the counts, in the caller's transaction."""
         if deltas := tally.rows(clock.now(self.using)):
-            values = (dict(zip(counting.COLUMNS, row, strict=True)) for row in deltas)
+            values = (dict(zip(COUNTED, row, strict=True)) for row in deltas)
             CountDelta.objects.using(self.using).bulk_create(CountDelta(**names) for names in values)
 
     def check_count(self, guard: Verb | State, rows: Sequence[JobRow], touched: int) -> None:
@@ -447,3 +444,113 @@ def workflow_values(flow: Workflow, columns: Sequence[str]) -> list[Any]:
     """The id of a workflow and these columns, as they are stored."""
     fields = {field.attname: field for field in Workflow._meta.concrete_fields}
     return [flow.pk, *(fields[name].get_prep_value(getattr(flow, name)) for name in columns)]
+
+
+# Counts: what a change of states means for them, a few numbers a queue whatever the number of jobs
+
+#: Where a job was: queue, state, whether it was in the dead letter queue.
+Place = tuple[str, str, bool]
+
+COUNTED: tuple[str, ...] = ("queue", "at", *NUMBERS, "failed", "run_ms", "wait_ms")
+#: The verbs by which a job fails for good, as `job.discarded` tells; expiry is no failure.
+_FAILING = frozenset({Verb.FAIL, Verb.RESCUE})
+
+
+class Tally:
+    """Differences, by queue and column of `CountDelta`."""
+
+    def __init__(self) -> None:
+        self.changes: dict[str, dict[str, int]] = {}
+
+    def add(self, queue: str, column: str, amount: int) -> None:
+        numbers = self.changes.setdefault(queue, {})
+        numbers[column] = numbers.get(column, 0) + amount
+
+    def leave(self, places: Iterable[Place]) -> None:
+        for queue, state, dead in places:
+            self.add(queue, str(state), -1)
+            if dead:
+                self.add(queue, "dead", -1)
+
+    def enter(self, row: JobRow, guard: Verb | State | None = None) -> None:
+        """Count the job in `row` where it is now, and what its way there tells about the work done."""
+        queue, state = row["queue"], str(row["state"])
+        self.add(queue, state, 1)
+        if state == State.ACTIVE and guard is Verb.FETCH:
+            self.add(queue, "wait_ms", milliseconds(row["enqueued_at"], row["started_at"]))
+        elif state == State.COMPLETED:
+            self.add(queue, "run_ms", milliseconds(row["started_at"], row["finished_at"]))
+        elif state == State.DISCARDED:
+            self.add(queue, "dead", int(row["dead_letter"]))
+            self.add(queue, "failed", int(guard in _FAILING))
+
+    def rows(self, at: dt.datetime) -> list[tuple[Any, ...]]:
+        """The values of `COLUMNS`, one row a queue; a queue in which nothing changed has none."""
+        return [
+            (queue, at, *(numbers.get(name, 0) for name in COUNTED[2:]))
+            for queue, numbers in self.changes.items()
+            if any(numbers.values())
+        ]
+
+
+# Rows: what a claim and an end make of a job's row, and when its time has run out
+
+#: What the row of a new job says; all other columns begin at their defaults.
+NEW_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args", "meta", "extra", "retry",
+                 "timeout_ms", "visibility_ms", "heartbeat_ms", "grace_ms", "trace_id", "created_at", "enqueued_at",
+                 "due_at", "expires_at", "start_by", "deadline_at", "wake_at", "unique_key", "workflow_id",
+                 "result_ttl", "rate_key", "rate_limit")  # fmt: skip
+#: What a claim writes.
+CLAIM_COLUMNS = ("state", "attempt", "started_at", "worker_id", "lease_ms", "visible_until", "timeout_at", "wake_at",
+                 "due_at")  # fmt: skip
+#: What entering a terminal state writes.
+FINISH_COLUMNS = ("state", "finished_at", "due_at", "visible_until", "timeout_at", "wake_at")
+#: What may still be claimed, with the time of the claim three times: `ended` in SQL.
+ALIVE = (
+    "AND (expires_at IS NULL OR expires_at > %s) AND (deadline_at IS NULL OR deadline_at > %s) "
+    "AND (start_by IS NULL OR start_by > %s OR attempt > 0)"
+)
+
+
+def ended(now: dt.datetime) -> Q:
+    """Waiting jobs whose time has run out (binding 5)."""
+    return Q(expires_at__lte=now) | Q(deadline_at__lte=now) | Q(start_by__lte=now, attempt=0)
+
+
+def under_limit(queue: str) -> str:
+    """`models.job.LIMITED` in SQL: whether a job is under a limit; `queue` is its column there."""
+    limited = f"SELECT 1 FROM {Queue._meta.db_table} AS q WHERE q.limited AND q.name IN ({queue}, '{TEMPLATE}')"
+    return f"(rate_key <> '' OR EXISTS ({limited}))"
+
+
+def reserve(row: JobRow, claim: Claim) -> None:
+    """Make `row` what the claim makes it (core 7.2)."""
+    lease = claim.lease_ms(row["visibility_ms"])
+    timeout = (row["timeout_ms"] or claim.base_timeout_ms) + (row["grace_ms"] or 0)
+    row.update(
+        state=State.ACTIVE.value, attempt=row["attempt"] + 1, worker_id=claim.worker_id,
+        started_at=max(claim.now, row["enqueued_at"] or claim.now),
+        lease_ms=lease, visible_until=held_until(row, lease, claim.now),
+        timeout_at=claim.now + dt.timedelta(milliseconds=timeout), due_at=None,
+    )  # fmt: skip
+    row["wake_at"] = min(row["visible_until"], row["timeout_at"], row["deadline_at"] or row["timeout_at"])
+
+
+def held_until(row: JobRow, lease_ms: int, now: dt.datetime) -> dt.datetime:
+    """The end of a reservation that begins anew now: no later than its worker has to be heard of the job."""
+    return now + dt.timedelta(milliseconds=min(lease_ms, row["heartbeat_ms"] or lease_ms))
+
+
+def finish(row: JobRow, state: State, now: dt.datetime) -> None:
+    """Make `row` enter a terminal state."""
+    row.update(state=state.value, finished_at=moment(row, now), due_at=None, visible_until=None, timeout_at=None)
+    row["wake_at"] = None
+
+
+def holds(row: JobRow, worker_id: str, attempt: int | None) -> bool:
+    """Whether a worker may speak for this job: it is active, and holder and attempt fit where both are known."""
+    return (
+        row["state"] == State.ACTIVE
+        and (not worker_id or not row["worker_id"] or worker_id == row["worker_id"])
+        and (attempt is None or attempt == row["attempt"])
+    )

@@ -18,9 +18,7 @@ from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
-from django_ojs.store import counting
-from django_ojs.store.base import Ack, Claim, Store, guarded, workflow_values
-from django_ojs.store.rows import ALIVE, NEW_COLUMNS, under_limit
+from django_ojs.store.base import ALIVE, COUNTED, NEW_COLUMNS, Ack, Claim, Store, guarded, under_limit, workflow_values
 
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA = (
     m._meta.db_table for m in (Job, Queue, Event, Worker, Workflow, WorkflowStart, CountDelta)
@@ -133,8 +131,8 @@ class PostgreSQLStore(Store):
         )
         params: list[Any] = [*_arrays(rows, names), guarded(guard)]
         if deltas := self.moved(guard, rows, columns).rows(clock.now(self.using)):
-            counted = f"INSERT INTO {_DELTA} ({', '.join(counting.COLUMNS)}) SELECT * FROM "
-            counted += _unnest(counting.COLUMNS, _DELTA_ARRAYS)
+            counted = f"INSERT INTO {_DELTA} ({', '.join(COUNTED)}) SELECT * FROM "
+            counted += _unnest(COUNTED, _DELTA_ARRAYS)
             update = f"WITH counted AS ({counted}) {update}"
             params = [*(array_literal(column) for column in zip(*deltas, strict=True)), *params]
         with self.connection.cursor() as cursor:

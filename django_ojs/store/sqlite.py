@@ -19,10 +19,7 @@ from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
-from django_ojs.store import counting
-from django_ojs.store.base import Ack, Claim, Store, guarded, workflow_values
-from django_ojs.store.counting import Tally
-from django_ojs.store.rows import ALIVE, under_limit
+from django_ojs.store.base import ALIVE, COUNTED, Ack, Claim, Store, Tally, guarded, under_limit, workflow_values
 
 _JOB, _QUEUE, _EVENT, _DELTA = (m._meta.db_table for m in (Job, Queue, Event, CountDelta))
 _KINDS = {f.attname: type(f).__name__ for f in Job._meta.concrete_fields}
@@ -64,10 +61,10 @@ class SQLiteStore(Store):
 
     def count(self, tally: Tally) -> None:
         if deltas := tally.rows(clock.now(self.using)):
-            marks = ", ".join(["%s"] * len(counting.COLUMNS))
+            marks = ", ".join(["%s"] * len(COUNTED))
             with self.connection.cursor() as cursor:
                 cursor.executemany(
-                    f"INSERT INTO {_DELTA} ({', '.join(counting.COLUMNS)}) VALUES ({marks})",
+                    f"INSERT INTO {_DELTA} ({', '.join(COUNTED)}) VALUES ({marks})",
                     [_all_to_db(row) for row in deltas],
                 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from django.db import connections, models, router, transaction
 
 from django_ojs.contention import retried
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.jobs import prune, schemas
 from django_ojs.models import (
     APIKey,
@@ -49,7 +49,7 @@ from django_ojs.models import (
     WorkflowStart,
     WorkflowStep,
 )
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.statistics import shared
 from django_ojs.workflows import graphs
 
@@ -90,8 +90,8 @@ def _empty(emptied: Iterable[type[models.Model]], *, using: str) -> None:
 
 def forget() -> None:
     """Drop what this process remembers of the store."""
-    defaults.forget()  # limits, too
-    overlap.forget()
+    configuration.forget()  # limits, too
+    runs.forget()
     schemas.forget()
     graphs.forget()
     prune.forget()

@@ -14,7 +14,7 @@ from typing import Any
 from django_ojs import clock, jsontext
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.sync import declared
-from django_ojs.cron import fire, schedules
+from django_ojs.cron import runs, schedules
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.jobs import push, transitions, unique
 from django_ojs.jobs.candidates import Candidate, Outcome, Pushed, aborted, duplicate, read, refuse_repeated_ids
@@ -23,7 +23,7 @@ from django_ojs.jobs.rows import refuse
 from django_ojs.jobs.verbs import Cancelled
 from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
 from django_ojs.rules.workflows import Plan
@@ -116,7 +116,7 @@ class FakeJobs(Jobs):
 
     def on_trigger(self, verb: Callable[..., Any], name: str, **others: Any) -> tuple[CronSchedule, JobRow]:
         schedule = _schedule(name)
-        (done,) = or_raise(self.on_push(verb, [fire.job_document(schedule, clock.now())], partial=False))
+        (done,) = or_raise(self.on_push(verb, [runs.job_document(schedule, clock.now())], partial=False))
         if done.row is None or done.status != "created":
             raise Conflict(f"The schedule '{name}' made no job: {done.status}.", details={"cron_name": name})
         return schedule, done.row
@@ -140,7 +140,7 @@ class FakeJobs(Jobs):
                 ledger.end(verdict.replaced, State.CANCELLED)
                 replaced += verdict.replaced
                 spec = unique.rescheduled(spec, verdict.replaced)
-                row = push.new_row(spec, defaults.PLAIN, now, clock.stamps(1))
+                row = push.new_row(spec, configuration.PLAIN, now, clock.stamps(1))
                 ledger.add(row)
                 candidate.outcome = Pushed(row, "created")
         return replaced

@@ -18,13 +18,13 @@ from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
-from django_ojs.cron import fire, overlap
+from django_ojs.cron import runs
 from django_ojs.database import database
 from django_ojs.doubles import doubles
 from django_ojs.errors import NotFound
 from django_ojs.jobs import schemas
 from django_ojs.jobs.push import Outcome, Pushed
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules import priority as priorities
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
@@ -241,7 +241,7 @@ class Jobs:
 
         Raises NotFound, Conflict where the overlap policy forbids it, and what PUSH raises.
         """
-        _, row = fire.trigger(schedule)
+        _, row = runs.trigger(schedule)
         return next((job for job in reversed(self.enqueued) if job.id == row["id"]), JobHandle(row))
 
     def freeze(self, instant: dt.datetime | None = None) -> dt.datetime:
@@ -282,9 +282,9 @@ class Jobs:
 
 def forget() -> None:
     """Drop what this process remembers of the database: another test has another one."""
-    defaults.forget()
+    configuration.forget()
     schemas.forget()
-    overlap.forget()
+    runs.forget()
 
 
 def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> str:

@@ -19,7 +19,7 @@ from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import Duration, milliseconds
 from django_ojs.client.sync import declared
 from django_ojs.cron import schedules
-from django_ojs.cron.overlap import HELD_UNTIL
+from django_ojs.cron.runs import HELD_UNTIL
 from django_ojs.jobs import outbox, timers
 from django_ojs.jobs.push import Outcome, Pushed
 from django_ojs.limits import claim

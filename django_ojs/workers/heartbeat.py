@@ -19,7 +19,7 @@ from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
 from django_ojs.store import store_of
-from django_ojs.store.rows import held_until
+from django_ojs.store.base import held_until
 from django_ojs.workers import registration
 
 #: How workers of other languages spell their states.

@@ -16,7 +16,7 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 
 FATAL = {"type": "ValueError", "message": "no such template", "retryable": False, "backtrace": ["at send (jobs.py:12)"]}
 
@@ -65,7 +65,7 @@ def said(response: Any) -> list[str]:
 @pytest.fixture(autouse=True)
 def _no_queues_remembered() -> None:
     """The engine remembers queues for some seconds; the database of a test begins without any."""
-    defaults.forget()
+    configuration.forget()
 
 
 @pytest.fixture

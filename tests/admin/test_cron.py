@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_ojs.cron import schedules
-from django_ojs.cron.fire import trigger
+from django_ojs.cron.runs import trigger
 from django_ojs.models import CronSchedule, Job
 from tests.admin.conftest import said, url
 

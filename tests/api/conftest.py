@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.registry import Registry, registry
 
 
@@ -17,4 +17,4 @@ def handlers() -> Iterator[Registry]:
 
 @pytest.fixture(autouse=True)
 def _forget_queues() -> None:
-    defaults.forget()
+    configuration.forget()

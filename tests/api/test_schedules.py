@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django_ojs import JobContext, job
 from django_ojs.client.sync import NotSynchronised, out_of_date, sync
 from django_ojs.cron import schedules
-from django_ojs.cron.fire import tick
+from django_ojs.cron.runs import tick
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import CronSchedule, Job
 from django_ojs.registry import InvalidHandler, Registry, registry

@@ -12,7 +12,7 @@ import pytest
 
 from django_ojs import clock
 from django_ojs.cron import schedules
-from django_ojs.cron.fire import tick
+from django_ojs.cron.runs import tick
 from django_ojs.events import log
 from django_ojs.events.catalogue import CATALOGUE
 from django_ojs.jobs.fetch import fetch

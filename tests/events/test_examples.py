@@ -14,7 +14,7 @@ import pytest
 from django.test import Client
 
 from django_ojs.cron import schedules
-from django_ojs.cron.fire import tick
+from django_ojs.cron.runs import tick
 from django_ojs.events import log
 from django_ojs.jobs.timers import settle
 from tests.http.conftest import Api

@@ -22,7 +22,7 @@ from django.test.client import ClientHandler
 from django.urls import include, path
 
 from django_ojs import clock, keys
-from django_ojs.cron.fire import tick
+from django_ojs.cron.runs import tick
 from django_ojs.jobs.timers import settle
 from django_ojs.models import APIKey
 from django_ojs.workers.dead import rescue_dead_workers

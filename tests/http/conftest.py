@@ -10,7 +10,7 @@ from django.test import Client
 
 from django_ojs import keys
 from django_ojs.http import testhooks
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 
 V1 = "/ojs/v1"
 
@@ -75,7 +75,7 @@ def error_of(response: Any, status: int, code: str) -> dict[str, Any]:
 def _open_site(settings: Any) -> None:
     """No credentials needed, unless a test says otherwise."""
     settings.OJS = {"ALLOW_ANONYMOUS": True}
-    defaults.forget()
+    configuration.forget()
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.models import Job
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
 
@@ -198,8 +198,8 @@ def test_a_pattern_of_types_costs_a_fetch_what_a_name_costs(with_key: Any) -> No
     statements = {}
     for entry in ("mail.send", "mail.*"):
         api = with_key("work", job_types=[entry, "report.daily"])
-        defaults.forget()
-        overlap.forget()
+        configuration.forget()
+        runs.forget()
         with CaptureQueriesContext(connection) as captured:
             jobs = api.post("/workers/fetch", {"queues": ["default"], "count": 1}).json()["jobs"]
         assert [job["id"] for job in jobs] == [wanted.pop(0)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_ojs.cron import overlap
-from django_ojs.cron.fire import tick
+from django_ojs.cron import runs
+from django_ojs.cron.runs import tick
 from django_ojs.models import CronSchedule
 from tests.http.conftest import Api, error_of
 
@@ -19,7 +19,7 @@ TEMPLATE = {"type": "report.make", "args": [{"n": 1}], "options": {"queue": "rep
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    overlap.forget()
+    runs.forget()
 
 
 def put(api: Api, method: str, path: str, body: Any) -> Any:

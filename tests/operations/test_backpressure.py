@@ -19,7 +19,7 @@ from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push, push_each
 from django_ojs.models import Job, Queue
 from django_ojs.queues import bounds as backpressure
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules.queueconfig import Bound, bound_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
@@ -31,7 +31,7 @@ def bound(config: dict[str, Any] | None = None, **backpressure: Any) -> None:
     now = clock.now()
     values = {"config": config or {"backpressure": backpressure}, "updated_at": now}
     Queue.objects.update_or_create(pk=QUEUE, defaults=values, create_defaults={**values, "created_at": now})
-    defaults.forget()
+    configuration.forget()
 
 
 def job(n: int = 0, **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from django.db import connection
 
 from django_ojs import clock
 from django_ojs.cron import schedules
-from django_ojs.cron.fire import tick
+from django_ojs.cron.runs import tick
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.info import info

@@ -22,7 +22,7 @@ from django_ojs.jobs.rows import wake_at
 from django_ojs.jobs.timers import next_due, settle
 from django_ojs.jobs.verbs import cancel, delete, retry, retry_one
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.rules import envelope
 from django_ojs.rules.retry import MAX_ATTEMPTS
@@ -137,12 +137,12 @@ def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
 
 
 def test_an_unknown_queue_gives_no_defaults_and_the_cache_does_not_grow_for_ever() -> None:
-    assert defaults.defaults("nowhere", "default") == defaults.QueueDefaults(None, None, None)
+    assert configuration.defaults("nowhere", "default") == configuration.QueueDefaults(None, None, None)
     assert not Queue.objects.exists()
     for number in range(10_001):
-        defaults._cache["default", f"q{number}"] = (0.0, defaults.PLAIN)
-    defaults._remember({"a": defaults.PLAIN}, "default")
-    assert list(defaults._cache) == [("default", "a")]
+        configuration._cache["default", f"q{number}"] = (0.0, configuration.PLAIN)
+    configuration._remember({"a": configuration.PLAIN}, "default")
+    assert list(configuration._cache) == [("default", "a")]
 
 
 # Nothing to do

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_ojs import clock, middleware
-from django_ojs.cron import overlap, schedules
-from django_ojs.cron.fire import tick, trigger
+from django_ojs.cron import runs, schedules
+from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import Conflict, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
@@ -28,7 +28,7 @@ UTC = dt.UTC
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    overlap.forget()
+    runs.forget()
 
 
 def make(name: str = "report", expression: str = "* * * * *", **members: Any) -> CronSchedule:
@@ -179,9 +179,9 @@ class TestTick:
         frozen_clock.advance(minutes=1)
         stale = schedules.get("report")
         assert tick() == 1
-        from django_ojs.cron import fire
+        from django_ojs.cron import runs
 
-        assert fire._tick(stale, "default") is False
+        assert runs._tick(stale, "default") is False
         assert len(jobs()) == 1
 
     def test_who_read_the_schedule_before_somebody_changed_it_does_nothing(self, frozen_clock: Any) -> None:
@@ -189,9 +189,9 @@ class TestTick:
         frozen_clock.advance(minutes=1)
         stale = schedules.get("report")
         schedules.update("report", {"args": ["new"]})
-        from django_ojs.cron import fire
+        from django_ojs.cron import runs
 
-        assert fire._tick(stale, "default") is False
+        assert runs._tick(stale, "default") is False
         assert tick() == 1
         assert jobs()[0]["args"] == ["new"]
 
@@ -210,7 +210,7 @@ class TestTick:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr("django_ojs.cron.fire.push", die)
+            patch.setattr("django_ojs.cron.runs.push", die)
             with pytest.raises(Killed):
                 tick()
         assert CronSchedule.objects.values().get() == before
@@ -405,7 +405,7 @@ class TestEnqueuePolicy:
     def test_two_that_let_go_at_once_let_one_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The second chose the same head before the first had its lock, and by now that one is active."""
         ack_one(Ack(claimed()[0]))
-        let_go = overlap._let_go
+        let_go = runs._let_go
         taken: list[Any] = []
 
         def slow(runs: Any, using: str) -> int:
@@ -414,14 +414,14 @@ class TestEnqueuePolicy:
             taken.extend(claimed())
             return let_go(chosen, using)
 
-        monkeypatch.setattr(overlap, "_let_go", slow)
-        assert overlap.release() == 0
+        monkeypatch.setattr(runs, "_let_go", slow)
+        assert runs.release() == 0
         assert len(taken) == 1
         assert claimed() == []
 
     def test_other_queues_are_not_looked_at(self) -> None:
         ack_one(Ack(claimed()[0]))
-        overlap.release(["another"])
+        runs.release(["another"])
         assert CronRun.objects.filter(held=True).count() == 2
 
     def test_the_schedule_may_be_gone(self) -> None:
@@ -474,7 +474,7 @@ class TestTrigger:
 
 class TestRuns:
     def test_the_history_is_newest_first_and_bounded(self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(overlap, "KEPT_RUNS", 3)
+        monkeypatch.setattr(schedules, "KEPT_RUNS", 3)
         make()
         for _ in range(6):
             frozen_clock.advance(minutes=1)
@@ -485,7 +485,7 @@ class TestRuns:
         assert CronRun.objects.count() == 3
 
     def test_runs_that_live_are_never_forgotten(self, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(overlap, "KEPT_RUNS", 2)
+        monkeypatch.setattr(schedules, "KEPT_RUNS", 2)
         make(overlap_policy="allow")
         for _ in range(5):
             frozen_clock.advance(minutes=1)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_ojs.cron import overlap, schedules
-from django_ojs.cron.fire import tick, trigger
+from django_ojs.cron import runs, schedules
+from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import Conflict
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.models import CronRun, CronSchedule, Job
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.scheduler.outage import persist
 
 pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.django_db(transaction=True)]
@@ -25,8 +25,8 @@ NEVER = threading.Event()
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    overlap.forget()
-    defaults.forget()
+    runs.forget()
+    configuration.forget()
 
 
 def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:

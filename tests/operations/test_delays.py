@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from django_ojs import enqueue
-from django_ojs.cron import overlap, schedules
-from django_ojs.cron.fire import tick
+from django_ojs.cron import runs, schedules
+from django_ojs.cron.runs import tick
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
@@ -106,7 +106,7 @@ def retryable(clock: Any) -> Any:
 
 def held(clock: Any) -> Any:
     """Behind the previous run of its schedule."""
-    overlap.forget()
+    runs.forget()
     template = {"type": "a.b", "options": {"expires_at": "+PT10S"}}
     schedules.register({"name": "n", "cron": "@every 1s", "overlap_policy": "enqueue", "job_template": template})
     clock.advance(seconds=1)

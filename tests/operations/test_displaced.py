@@ -19,7 +19,7 @@ from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.info import info
 from django_ojs.jobs.push import Pushed, push, push_each
 from django_ojs.models import Job, Queue, Workflow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.workflows import workflow as operations
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
@@ -33,7 +33,7 @@ def bound(depth: int, strategy: str = "drop_oldest") -> None:
     now = clock.now()
     config = {"backpressure": {"max_depth": depth, "strategy": strategy}}
     Queue.objects.update_or_create(pk=FULL, defaults={"config": config, "created_at": now, "updated_at": now})
-    defaults.forget()
+    configuration.forget()
 
 
 def job(name: str, queue: str = FULL, **more: Any) -> dict[str, Any]:

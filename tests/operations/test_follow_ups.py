@@ -12,7 +12,7 @@ from django_ojs import contention, waking
 from django_ojs.jobs.push import push
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 
 LIMITED = {"type": "a.b", "args": [], "queue": "q", "rate_limit": {"key": "k", "concurrency": 1}}
 
@@ -54,7 +54,7 @@ class TestAfterACommit:
                 push([LIMITED])
         assert Job.objects.count() == 1
         assert not Queue.objects.exists()
-        defaults.noted.clear()
+        configuration.noted.clear()
         push([LIMITED])
         assert Queue.objects.get().name == "q"
 

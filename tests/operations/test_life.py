@@ -27,7 +27,7 @@ from django_ojs.jobs.requeue import requeue, requeue_unknown
 from django_ojs.jobs.timers import next_due, settle
 from django_ojs.jobs.verbs import activate_one, cancel_one, delete_one, retry_one, run_now
 from django_ojs.models import Job, Queue, Worker
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.queues.deletion import remove
 from django_ojs.rules import envelope
@@ -558,7 +558,7 @@ class Discarding:
     def overflow(row: Any, clock: Any) -> None:
         config = {"backpressure": {"max_depth": 1, "strategy": "drop_oldest"}}
         Queue.objects.filter(pk="doomed").update(config=config)
-        defaults.forget()
+        configuration.forget()
         make(queue="doomed")
 
     @staticmethod

@@ -12,8 +12,8 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
-from django_ojs.cron import overlap, schedules
-from django_ojs.cron.fire import tick, trigger
+from django_ojs.cron import runs, schedules
+from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import InvalidRequest
 from django_ojs.jobs import timers
 from django_ojs.jobs.fetch import fetch
@@ -185,10 +185,10 @@ class TestWhatStops:
         tick()
         maintenance.start()
         ack([Ack(running)])
-        overlap.forget()
-        assert overlap.release() == 0
+        runs.forget()
+        assert runs.release() == 0
         maintenance.stop()
-        assert overlap.release() == 1
+        assert runs.release() == 1
         assert len(claim()) == 1
 
 

@@ -9,14 +9,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.jobs import schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import cancel
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.workers.heartbeat import Beat, beat
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
@@ -31,8 +31,8 @@ def jobs(count: int) -> list[dict[str, Any]]:
 
 
 def statements(act: Callable[[], Any]) -> int:
-    defaults.forget()
-    overlap.forget()
+    configuration.forget()
+    runs.forget()
     schemas.forget()
     with CaptureQueriesContext(connection) as captured:
         act()

@@ -20,7 +20,7 @@ from django_ojs.jobs.info import info
 from django_ojs.jobs.push import Pushed, push, push_each
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, UniqueLock
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules import envelope
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
@@ -263,7 +263,7 @@ class TestBatch:
             for strategy in ("replace", "ignore"):
                 documents = [job([i], on_conflict=strategy) for i in range(count)]
                 push(documents)
-                defaults.forget()
+                configuration.forget()
                 with CaptureQueriesContext(connection) as captured:
                     push(documents)
                 costs.setdefault(strategy, []).append(len(captured))

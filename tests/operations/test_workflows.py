@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, middleware
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs import schemas
@@ -23,7 +23,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import cancel, cancel_one, delete_one, retry_one
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
 from django_ojs.rules import envelope, workflowview
 from django_ojs.workers.dead import hand_back, rescue_dead_workers
@@ -494,8 +494,8 @@ class TestRetry:
 @pytest.mark.usefixtures("long_memory")
 class TestCosts:
     def statements(self, act: Any) -> int:
-        defaults.forget()
-        overlap.forget()
+        configuration.forget()
+        runs.forget()
         schemas.forget()  # or the registry is read again when a slow machine has taken five seconds
         with CaptureQueriesContext(connection) as captured:
             act()

@@ -23,7 +23,7 @@ from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.models import Event, Job, Queue, Workflow
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.rules.ids import new_id
 from django_ojs.statistics import counters
 from django_ojs.workflows import workflow
@@ -104,7 +104,7 @@ def room(transactional_db: None) -> None:
     """The queue, so that nobody need make it."""
     now = clock.now()
     Queue.objects.create(name=QUEUE, created_at=now, updated_at=now)
-    defaults.forget()
+    configuration.forget()
 
 
 @pytest.mark.skipif(connection.vendor == "postgresql", reason="there it is one statement: the next test")

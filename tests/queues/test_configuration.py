@@ -16,7 +16,7 @@ from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, Queue
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure, document
 from django_ojs.queues.deletion import finish_removals, remove
 from tests.queues.conftest import assert_exact
@@ -30,7 +30,7 @@ def _anonymous(settings: Any) -> None:
 
 
 def make(queue: str = "q", type: str = "a.b", **fields: Any) -> Any:
-    defaults.forget()
+    configuration.forget()
     return push([{"type": type, "args": [], "queue": queue, **fields}])[0].row
 
 
@@ -100,7 +100,7 @@ class TestAdmission:
     def test_a_draining_queue_delivers_and_takes_nothing(self) -> None:
         make()
         configure("q", {"draining": True})
-        defaults.forget()
+        configuration.forget()
         with pytest.raises(QueuePaused):
             make()
         assert len(fetch(["q"])) == 1
@@ -152,7 +152,9 @@ class TestRemoval:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def slip_in(*args: Any) -> None:
-            defaults._remember({"q": defaults.PLAIN}, "default")  # as a process that looked at the queue a moment ago
+            configuration._remember(
+                {"q": configuration.PLAIN}, "default"
+            )  # as a process that looked at the queue a moment ago
             push([{"type": "a.b", "args": [], "queue": "q"}])
 
         configure("q", {})

@@ -16,10 +16,9 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.models import QueueHour, QueueMinute, QueueTraffic
-from django_ojs.queues import shares as dispatching
-from django_ojs.queues.configuration import pause
-from django_ojs.queues.defaults import ensure
+from django_ojs.queues.configuration import ensure, pause
 from django_ojs.statistics import counters, eventcounts, history, latency, percentiles
+from django_ojs.statistics import shares as dispatching
 from django_ojs.statistics.history import HOUR, Point
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
-from django_ojs.cron import overlap
+from django_ojs.cron import runs
 from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
@@ -22,7 +22,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure, pause
 from django_ojs.rules import ratelimit
 from django_ojs.rules.ratelimit import RatePolicy, Window
@@ -309,8 +309,8 @@ class TestEvents:
 class TestCost:
     def test_jobs_without_limits_pay_nothing_and_limited_ones_a_constant(self) -> None:
         def cost(count: int) -> int:
-            defaults.forget()
-            overlap.forget()
+            configuration.forget()
+            runs.forget()
             with CaptureQueriesContext(connection) as captured:
                 assert len(claim(count)) == count
             return len(captured)
@@ -323,8 +323,8 @@ class TestCost:
         make(200, "r", rate_limit={"key": "r", "concurrency": 500})
         costs = []
         for count in (10, 90):
-            defaults.forget()
-            overlap.forget()
+            configuration.forget()
+            runs.forget()
             with CaptureQueriesContext(connection) as captured:
                 assert len(claim(count, "r")) == count
             costs.append(len(captured))

@@ -14,7 +14,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import ack
 from django_ojs.jobs.push import push
 from django_ojs.models import Job, Queue, Worker
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
 from django_ojs.scheduler.duties import FoldCounts, RestoreQueues
 from django_ojs.statistics import counters
@@ -49,7 +49,7 @@ def test_a_process_that_dies_between_its_commit_and_the_queue_s_row_strands_no_j
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(defaults, "_create", lambda *args: None)
+        dying.setattr(configuration, "_create", lambda *args: None)
         row = waiting()
     assert serve_all() == []
     with caplog.at_level(logging.WARNING, "django_ojs.scheduler"):
@@ -65,7 +65,7 @@ def test_a_push_by_a_process_that_still_knows_a_deleted_queue_strands_no_job(
     waiting()
     serve_all()
     with monkeypatch.context() as remembering:
-        remembering.setattr(defaults, "forget", lambda: None)  # as in another process than that which deletes
+        remembering.setattr(configuration, "forget", lambda: None)  # as in another process than that which deletes
         remove("fresh", "discard")
         row = waiting(**attributes)
     assert not Queue.objects.filter(name="fresh").exists()
@@ -86,7 +86,7 @@ def test_a_look_that_finds_nothing_is_one_statement_and_says_nothing(caplog: pyt
     waiting()
     counters.fold()
     with CaptureQueriesContext(connection) as captured:
-        assert defaults.restore() == []
+        assert configuration.restore() == []
     assert len(captured) == 1
     assert caplog.text == ""
 
@@ -94,13 +94,13 @@ def test_a_look_that_finds_nothing_is_one_statement_and_says_nothing(caplog: pyt
 @pytest.mark.postgres
 def test_sleeping_workers_are_woken_for_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(defaults, "_create", lambda *args: None)
+        dying.setattr(configuration, "_create", lambda *args: None)
         waiting()
     counters.fold()
     fetch(["default"], worker_id="w")
     Worker.objects.update(asleep=True)
     with CaptureQueriesContext(connection) as captured:
-        defaults.restore()
+        configuration.restore()
     assert "pg_notify" in captured[-1]["sql"]
 
 
@@ -126,8 +126,8 @@ def test_threads_that_push_while_the_queue_is_deleted_leave_no_job_behind(monkey
         for _ in range(150):
             try:
                 waiting()
-            except defaults.QueuePaused:
-                defaults._cache.clear()  # it drains: ask the database the next time
+            except configuration.QueuePaused:
+                configuration._cache.clear()  # it drains: ask the database the next time
 
     def deleting() -> None:
         while not stop.is_set():
@@ -135,7 +135,7 @@ def test_threads_that_push_while_the_queue_is_deleted_leave_no_job_behind(monkey
                 remove("fresh", "discard")
 
     with monkeypatch.context() as remembering:
-        remembering.setattr(defaults, "forget", lambda: None)  # as in other processes than that which deletes
+        remembering.setattr(configuration, "forget", lambda: None)  # as in other processes than that which deletes
         deleter = run(deleting)
         for thread in [run(pushing) for _ in range(3)]:
             thread.join(120)

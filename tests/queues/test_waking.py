@@ -18,7 +18,7 @@ from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import cancel
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Worker
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure
 from django_ojs.queues.deletion import remove
 from django_ojs.waking import CHANNEL, identity, wake_workers, woken_here
@@ -39,7 +39,7 @@ def make(count: int = 2, **fields: Any) -> None:
 @pytest.fixture
 def found() -> Iterator[list[Any]]:
     """What a worker of this process that waits gets when it is woken; None for each time when nothing was there."""
-    defaults.forget()
+    configuration.forget()
     claims: list[Any] = []
 
     def look() -> None:

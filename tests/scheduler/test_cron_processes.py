@@ -15,9 +15,9 @@ import pytest
 from django.conf import settings
 
 from django_ojs.cron import schedules
-from django_ojs.cron.fire import tick
+from django_ojs.cron.runs import tick
 from django_ojs.models import CronRun, CronSchedule, Event, Job, Lease
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -28,7 +28,7 @@ MANAGE = str(Path(settings.BASE_DIR) / "manage.py")
 @pytest.fixture
 def start(child_environment: dict[str, str]) -> Iterator[Start]:
     """`start("-m", "tests.scheduler.ticker")`: Python with these arguments, once it has said its first line."""
-    defaults.forget()
+    configuration.forget()
     environment = {name: value for name, value in child_environment.items() if name != "PYTEST_XDIST_WORKER"}
     started: list[subprocess.Popen[str]] = []
 

@@ -12,7 +12,7 @@ from django_ojs import clock, enqueue
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import IdempotencyKey, Job, Worker
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.registry import registry
 from django_ojs.scheduler.duties import OrderEvents, Prune, Rescue, Settle, Unserved
 from django_ojs.workers.registration import register
@@ -24,7 +24,7 @@ USING = "default"
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Any:
-    defaults.forget()
+    configuration.forget()
     with registry.isolated():
         yield
 

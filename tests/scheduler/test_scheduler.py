@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from django_ojs import enqueue
 from django_ojs.models import Lease
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.registry import registry
 from django_ojs.scheduler import outage as outage_module
 from django_ojs.scheduler.outage import Outage
@@ -21,7 +21,7 @@ from django_ojs.scheduler.service import DutyThread, Service
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
-    defaults.forget()
+    configuration.forget()
     with registry.isolated():
         yield
 

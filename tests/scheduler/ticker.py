@@ -17,7 +17,7 @@ django.setup()
 
 from django.db import connection  # noqa: E402
 
-from django_ojs.cron import fire  # noqa: E402
+from django_ojs.cron import runs  # noqa: E402
 
 
 def stall(folder: Path, point: str) -> None:
@@ -31,19 +31,19 @@ def stall(folder: Path, point: str) -> None:
 
     match point:
         case "push":
-            fire.push = stop  # type: ignore[assignment]
+            runs.push = stop  # type: ignore[assignment]
         case "note":
-            fire.overlap.note = stop  # type: ignore[assignment]
+            runs.overlap.note = stop  # type: ignore[assignment]
         case "log":
-            fire.log = Log  # type: ignore[assignment]
+            runs.log = Log  # type: ignore[assignment]
         case "commit":
-            push = fire.push
+            push = runs.push
 
             def pushing(*args: Any, **kwargs: Any) -> Any:
                 connection.commit = stop
                 return push(*args, **kwargs)
 
-            fire.push = pushing
+            runs.push = pushing
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         stall(Path(sys.argv[1]), sys.argv[2])
     print("ready", flush=True)
     while True:
-        fire.tick()
+        runs.tick()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from django_ojs.models import (
     OutboxEntry,
     Ticket,
 )
-from django_ojs.queues import defaults, maintenance
+from django_ojs.queues import configuration, maintenance
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts, summary
 from django_ojs.statistics.shared import Shared
@@ -65,7 +65,7 @@ def test_the_process_remembers_nothing_of_it() -> None:
     assert summary.snapshot()["queues"]
     assert shared.get() == "a"
     database.reset()
-    assert (defaults._cache, defaults.noted, graphs._cache, prune._seen) == ({}, {}, {}, {})
+    assert (configuration._cache, configuration.noted, graphs._cache, prune._seen) == ({}, {}, {}, {})
     assert summary.snapshot()["queues"] == []
     assert shared.get() == "b"
 

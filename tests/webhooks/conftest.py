@@ -11,7 +11,7 @@ import pytest
 
 from django_ojs.events import order
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.scheduler.webhooks import SendWebhooks
 from django_ojs.webhooks import definition, subscriptions
 from django_ojs.webhooks.relay import relay
@@ -29,7 +29,7 @@ def _site(settings: Any) -> None:
         "WEBHOOK_CONCURRENCY_PER_SUBSCRIPTION": 4,
         "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1", "localhost"],
     }
-    defaults.forget()
+    configuration.forget()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from django.conf import settings
 from django.db import connections
 
-from django_ojs.queues import defaults
+from django_ojs.queues import configuration
 from django_ojs.registry import Registry, registry
 from django_ojs.worker.process import Options, Worker
 
@@ -30,7 +30,7 @@ def handlers() -> Iterator[Registry]:
 
 @pytest.fixture(autouse=True)
 def _forget_queues() -> None:
-    defaults.forget()
+    configuration.forget()
 
 
 def eventually(predicate: Callable[[], Any], timeout: float = 90.0) -> Any:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_ojs import audit
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
-from django_ojs.cron import fire, schedules
+from django_ojs.cron import runs, schedules
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.management.shell import ShellCommand, table
@@ -72,7 +72,7 @@ class Command(ShellCommand):
             self.stdout.write(self.style.MIGRATE_HEADING(line) if number == 0 else line)
 
     def _trigger(self, *, name: str, **options: Any) -> None:
-        _, row = audit.perform(lambda: fire.trigger(name), _entry("trigger", name))
+        _, row = audit.perform(lambda: runs.trigger(name), _entry("trigger", name))
         self.stdout.write(f"{name} made the job {row['id']}.")
 
     def _switch(self, *, name: str, action: str, **options: Any) -> None:
