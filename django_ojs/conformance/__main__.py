@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .cases import Case, load_path, select
-from .report import Result
-from .suite import Target, run_report, suite_version
-from .workers import command_worker
+from django_ojs.conformance.cases import load_path, select
+from django_ojs.conformance.report import Result
+from django_ojs.conformance.servers import command_worker
+from django_ojs.conformance.suite import Target, run_report, suite_version
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--suites": {
@@ -59,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = run_report(cases, targets, options.level, version, on_result=_print_result)
     print(f"\n{report.as_text()}")
     if options.report:
-        options.report.write_text(json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        report.save(options.report)
     return 1 if report.failed else 0
 
 
@@ -68,8 +67,7 @@ def _target(url: str, options: argparse.Namespace) -> Target:
 
 
 def _print_result(result: Result) -> None:
-    case: Case = result.case
-    print(f"{result.outcome:8}{result.duration_ms / 1000:8.2f} s  {case.test_id}  {case.file}", flush=True)
+    print(result.line, flush=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Case:
 
     @property
     def deprecated(self) -> bool:
-        """Whether the case is run and told, and counts for nothing (9.4)."""
+        """Whether the case is run and reported, and counts for nothing (9.4)."""
         return self.raw.get("deprecated") is True
 
     @property
@@ -96,7 +96,7 @@ def load_dict(raw: Mapping[str, object], file: str = "") -> Case:
 
 
 def recognise(raw: Mapping[str, object]) -> Format:
-    """Which format a case is written in: told by the first step's action, or by `input`."""
+    """Which format a case is written in: the first step's action says it, or by `input`."""
     steps = objects(raw.get("steps"))
     if "test_id" not in raw or not (steps or "input" in raw):
         return "unreadable"

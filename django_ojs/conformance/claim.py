@@ -1,7 +1,7 @@
 """What a passing run of our own seed-format suite has shown, kept beside the code (conformance spec 4, 7.3).
 
-`ojs_conformance --record` writes it and the manifest reads it; nobody edits it. It names the suite by the digest of
-its files, so that a changed suite needs a new run.
+`ojs_conformance --record` writes it and the manifest reads it; it is not edited by hand. It names the suite by the
+digest of its files, so that a changed suite needs a new run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from .cases import load_path
-from .durations import timestamp
-from .report import Report, count
+from django_ojs.conformance.cases import load_path
+from django_ojs.conformance.report import Report, count
+from django_ojs.conformance.values import timestamp
 
 FILE: Final = Path(__file__).with_name("claim.json")
 
@@ -63,7 +63,7 @@ def claim_of(report: Report, suite: Path) -> Claim:
     if report.failed or missing:
         raise NoClaim(f"not every case of {suite} has passed: {', '.join(missing) or 'others failed'}")
     if any(result.case.format != "seed" for result in report.results):
-        raise NoClaim("only a suite in the seed's format can be claimed (decision 22)")
+        raise NoClaim("only a suite in the seed's format can be claimed")
     if report.conformant_level is None:
         raise NoClaim("no level 0 case has passed")
     about = json.loads((suite / "manifest.json").read_text(encoding="utf-8"))

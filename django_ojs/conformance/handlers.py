@@ -1,7 +1,7 @@
 """The nine standard handlers as plain functions `(context, *args)`; `context.attempt` counts from 1.
 
-Nothing is registered here: `HANDLERS` maps job types to functions for whoever starts a worker. The sleeping ones
-sleep in short slices, so that a timeout, a cancellation or a shutdown can interrupt them.
+Nothing is registered here: `HANDLERS` maps job types to functions, for the process that starts a worker. The sleeping
+ones sleep in short slices, so that a timeout, a cancellation or a shutdown can interrupt them.
 """
 
 from __future__ import annotations

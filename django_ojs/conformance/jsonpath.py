@@ -14,7 +14,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from .values import MISSING, equal
+from django_ojs.conformance.values import MISSING, equal
 
 
 class PathError(ValueError):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from . import durations, jsonpath
-from .cases import OPERATIONS, Case, Object, objects
-from .recognition import problems as value_problems
-from .responses import response_problems
-from .standard import STANDARD_HANDLERS
-from .templates import references
-from .values import is_number
+from django_ojs.conformance import jsonpath, values
+from django_ojs.conformance.cases import OPERATIONS, Case, Object, objects
+from django_ojs.conformance.exchange import body_expectation, expected_headers, expected_statuses, references
+from django_ojs.conformance.handlers import HANDLERS
+from django_ojs.conformance.matchers import OPERATORS, Reasons, is_path, items, text_matcher
+from django_ojs.conformance.values import TYPE_NAMES, is_number, show
 
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _ABOUT: Final = frozenset({"id", "name", "description", "intent", "comment", "note"})
@@ -19,6 +19,8 @@ _REQUEST: Final = frozenset({"action", "headers", "body", "raw_body", "capture"}
 _PUBLISHED_STEP: Final = _ABOUT | _REQUEST | {"path", "assertions", "delay_ms", "duration_ms", "repeat"}
 _SEED_STEP: Final = _ABOUT | _REQUEST | {"expect", "wait"}
 _PUBLISHED_EMPTY: Final = ("setup", "teardown", "input", "assertions")
+_RESPONSE: Final = frozenset({"status", "status_one_of", "headers", "body"})
+_HOLDS_EXPECTATIONS: Final = frozenset({"$size", "$not", "$or", "$and"})
 _SETUP: Final = frozenset({"handler", "behavior", "queues", "cron", "jobs"})
 BEHAVIOUR: Final = frozenset({"attempt", "state_after", "delay_after_failure", "active_for"})
 
@@ -98,7 +100,7 @@ def _about_itself(case: Case) -> list[str]:
         found.append("deprecated: neither true nor false")
     if case.deprecated and not case.raw.get("deprecated_reason"):
         found.append("deprecated without a deprecated_reason")
-    if case.handler and case.handler not in {*STANDARD_HANDLERS, *case.handlers}:
+    if case.handler and case.handler not in {*HANDLERS, *case.handlers}:
         found.append(f"no handler {case.handler!r} among the standard ones nor in handlers/handlers.json")
     return found
 
@@ -109,7 +111,7 @@ def _seed_step(step: Object) -> list[str]:
     if step.get("action") not in OPERATIONS and (method not in METHODS or not path):
         found.append(f"unknown action {step.get('action')!r}")
     if "wait" in step:
-        found += _understood(durations.seconds, str(step["wait"]))
+        found += _understood(values.seconds, str(step["wait"]))
     expected = step.get("expect", {})
     return found + (response_problems(expected) if isinstance(expected, dict) else ["expect: no object"])
 
@@ -118,7 +120,7 @@ def _behaviour(assertion: Object) -> list[str]:
     found = _unknown_keys(assertion, BEHAVIOUR)
     if not isinstance(assertion.get("attempt"), int):
         found.append("names no attempt")
-    return found + [p for key, each in assertion.items() for p in value_problems(each, key)]
+    return found + [p for key, each in assertion.items() for p in expectation_problems(each, key)]
 
 
 def _references(case: Case) -> list[str]:
@@ -156,4 +158,52 @@ def _understood(read: Callable[[str], object], text: str) -> list[str]:
         read(text)
     except ValueError as error:
         return [str(error)]
+    return []
+
+
+def response_problems(expected: Mapping[str, object]) -> list[str]:
+    """What in a step's assertions this runner does not understand."""
+    found = [f"unknown assertion {key!r}" for key in expected if key not in _RESPONSE]
+    for status in expected_statuses(expected):
+        found += expectation_problems(status, "status")
+    for name, wanted in expected_headers(expected).items():
+        found += expectation_problems(wanted, name)
+    if "headers" in expected and not isinstance(expected["headers"], dict):
+        found.append("headers: no object")
+    return found + expectation_problems(body_expectation(expected.get("body")))
+
+
+def expectation_problems(expected: object, where: str = "$") -> Reasons:
+    """What in an expectation this runner does not understand; nothing is compared."""
+    try:
+        if isinstance(expected, str):
+            text_matcher(expected)
+        if isinstance(expected, list):
+            return [p for i, each in enumerate(expected) for p in expectation_problems(each, f"{where}[{i}]")]
+        if isinstance(expected, dict):
+            return [p for key, each in expected.items() for p in _key_problems(key, each, expected, where)]
+    except (ValueError, re.error) as error:
+        return [f"{where}: {error}"]
+    return []
+
+
+def _key_problems(key: str, argument: object, expected: dict[str, object], where: str) -> Reasons:
+    if is_path(key):
+        jsonpath.parse(key)
+        return expectation_problems(argument, where + key[1:])
+    if key.startswith("$"):
+        return _operator_problems(key, argument, where)
+    mixed = any(other.startswith("$") for other in expected)
+    return [f"{where}: {key!r} stands beside operators"] if mixed else expectation_problems(argument, f"{where}.{key}")
+
+
+def _operator_problems(key: str, argument: object, where: str) -> Reasons:
+    if key not in OPERATORS:
+        return [f"{where}: unknown operator {key!r}"]
+    if key in _HOLDS_EXPECTATIONS:
+        return expectation_problems(argument, f"{where} {key}")
+    if key in ("$match", "$regex"):
+        re.compile(str(argument))
+    if key == "$type" and not TYPE_NAMES.issuperset(str(name) for name in items(argument)):
+        return [f"{where}: unknown type in {show(argument)}"]
     return []

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
-from .cases import Case
-from .durations import timestamp
+from django_ojs.conformance.cases import Case
+from django_ojs.conformance.values import timestamp
 
 Outcome = Literal["passed", "failed", "skipped"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("passed", "failed", "skipped")
@@ -35,6 +37,11 @@ class Result:
     reason: str = ""
     duration_ms: int = 0
     target: str = ""
+
+    @property
+    def line(self) -> str:
+        """The result in one line, for a terminal."""
+        return f"{self.outcome:8}{self.duration_ms / 1000:8.2f} s  {self.case.test_id}  {self.case.file}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,10 @@ class Report:
             "cases": {result.case.file: _details(result) for result in self.results},
         }
 
+    def save(self, file: Path) -> None:
+        """Write the JSON report."""
+        file.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
     def _counts(self) -> dict[str, object]:
         counts: dict[str, object] = dict(count(self.counted))
         for level in self._levels():
@@ -120,7 +131,7 @@ def count(results: Sequence[Result]) -> dict[str, int]:
 
 
 def skip_reason(case: Case) -> str | None:
-    """Why a case is left out; None for all but the published cases that nobody can pass honestly."""
+    """Why a case is left out; None for all but the published cases that no honest server can pass."""
     return SKIP.get((case.test_id, case.name)) if case.format == "published" else None
 
 

@@ -1,9 +1,10 @@
-"""Test servers as processes, and workers on their databases."""
+"""Test servers as processes, workers on their databases, and workers that a command starts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,17 +13,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from .standard import STANDARD_HANDLERS
-from .suite import Target
+from django_ojs.conformance.handlers import HANDLERS
+from django_ojs.conformance.running import WorkerFactory
+from django_ojs.conformance.suite import Target
 
 RESET: Final = "/ojs/v1/admin/reset"
 SETTINGS: Final = "django_ojs.conformance.site.settings"
 STOP_SECONDS: Final = 30
+COMMAND_STOP_SECONDS: Final = 15
 _HOME: Final = Path(__file__).resolve().parents[2]
 
 
 class NotStarted(RuntimeError):
-    """A server or a worker did not come up. The text is what it said."""
+    """A server or a worker did not come up. The text is what the process wrote."""
 
 
 @contextlib.contextmanager
@@ -70,7 +73,7 @@ def _target(process: subprocess.Popen[str]) -> Target:
     if word != "ready":
         raise NotStarted(f"the server did not start: {process.stderr.read().strip()}")
     worker = worker_on(process.stderr.readline().strip().removeprefix("database "))
-    return Target(url, RESET, worker, frozenset(STANDARD_HANDLERS))
+    return Target(url, RESET, worker, frozenset(HANDLERS))
 
 
 def worker_on(database: str) -> Callable[[], AbstractContextManager[None]]:
@@ -108,3 +111,29 @@ def _environment() -> dict[str, str]:
     """This process's, with the conformance site and this very copy of the package."""
     path = os.pathsep.join(filter(None, [str(_HOME), os.environ.get("PYTHONPATH", "")]))
     return os.environ | {"DJANGO_SETTINGS_MODULE": SETTINGS, "PYTHONPATH": path}
+
+
+def command_worker(command: str, target: str) -> WorkerFactory:
+    """A factory of workers that run a command; `{target}` in it becomes the base URL."""
+
+    @contextlib.contextmanager
+    def worker() -> Iterator[None]:
+        process = subprocess.Popen(shlex.split(command.replace("{target}", target)))
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError(f"the worker ended during the case, with exit status {process.returncode}")
+        finally:
+            stop(process)
+
+    return worker
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; kill it if it does not."""
+    process.terminate()
+    try:
+        process.wait(COMMAND_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

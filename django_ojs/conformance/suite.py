@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import durations, lint
-from .cases import Case
-from .client import Client
-from .clock import Clock
-from .exchange import StepFailed, reset
-from .published import run_published
-from .report import Outcome, Report, Result, skip_reason
-from .seed import WorkerFactory, needs_worker, run_seed
+from django_ojs.conformance import lint, values
+from django_ojs.conformance.cases import Case
+from django_ojs.conformance.exchange import Client, StepFailed, reset
+from django_ojs.conformance.report import Outcome, Report, Result, skip_reason
+from django_ojs.conformance.running import WorkerFactory, needs_worker, run_published, run_seed
+from django_ojs.conformance.values import Clock
 
 
 @dataclass(frozen=True)
 class Target:
     """A server under test: its base URL, its reset path if it has one, and how a worker for it is started.
 
-    `handlers` are those that this worker has; None where only whoever gave it knows.
+    `handlers` are those that this worker has; None where the runner cannot know them.
     """
 
     url: str
@@ -148,13 +146,13 @@ def waiting_time(case: Case) -> float:
     """Roughly how long a case will take, in seconds: the waits that it names."""
     named = [step.get(key) for step in case.steps for key in ("delay_ms", "duration_ms")]
     waits = [float(ms) / 1000 for ms in named if isinstance(ms, (int, float))]
-    waits += [durations.seconds(str(step["wait"])) for step in case.steps if _readable(step.get("wait"))]
+    waits += [values.seconds(str(step["wait"])) for step in case.steps if _readable(step.get("wait"))]
     return sum(waits) + (5 if case.raw.get("input") else 0) + (2 if needs_worker(case) else 0)
 
 
 def _readable(wait: object) -> bool:
     try:
-        return wait is not None and durations.seconds(str(wait)) >= 0
+        return wait is not None and values.seconds(str(wait)) >= 0
     except ValueError:
         return False
 
@@ -178,7 +176,7 @@ def run_report(
 
 
 def suite_version(suites: Sequence[Path]) -> str | None:
-    """Name and version in the `manifest.json` of the first suite directory that has one, so that nobody takes ours for
+    """Name and version in the `manifest.json` of the first suite directory that has one, so that ours is not taken for
     the suite of the specification's authors; the version alone where the manifest has no name."""
     for path in suites:
         manifest = path / "manifest.json"

@@ -19,29 +19,14 @@ from typing import Any
 
 import pytest
 
-from django_ojs.conformance import (
-    behaviour,
-    cases,
-    durations,
-    handlers,
-    jsonpath,
-    lint,
-    matchers,
-    recognition,
-    standard,
-    text_matchers,
-    timeline,
-)
+from django_ojs.conformance import cases, handlers, jsonpath, lint, matchers, running, values
 from django_ojs.conformance.__main__ import main
-from django_ojs.conformance.client import Client, Response
-from django_ojs.conformance.clock import Clock
+from django_ojs.conformance.exchange import Client, Response, Scope, UnresolvedReference, check_response
 from django_ojs.conformance.report import Report, Result
-from django_ojs.conformance.responses import check_response
-from django_ojs.conformance.seed import needs_worker, queues_of
+from django_ojs.conformance.running import needs_worker, queues_of
+from django_ojs.conformance.servers import command_worker
 from django_ojs.conformance.suite import Target, run_case, run_report, run_suite, waiting_time
-from django_ojs.conformance.templates import Scope, UnresolvedReference
-from django_ojs.conformance.values import MISSING, equal
-from django_ojs.conformance.workers import command_worker
+from django_ojs.conformance.values import MISSING, Clock, equal
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = Path(os.environ.get("OJS_CONFORMANCE_DIR") or ROOT.parent / "shared" / "conformance")
@@ -149,15 +134,15 @@ LITERAL_EXAMPLES: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.parametrize("expected, good, bad", [*TEXT_EXAMPLES, *OPERATOR_EXAMPLES, *LITERAL_EXAMPLES])
 def test_each_matcher_passes_and_fails(expected: Any, good: Any, bad: Any) -> None:
-    assert recognition.problems(expected) == []
+    assert lint.expectation_problems(expected) == []
     assert matchers.check(expected, good) == []
     assert matchers.check(expected, bad) != []
 
 
 def test_every_matcher_in_the_tables_has_an_example() -> None:
     texts = [text for text, _, _ in TEXT_EXAMPLES]
-    assert set(text_matchers.WORDS) <= set(texts)
-    for name, _, _ in text_matchers.FORMS:
+    assert set(matchers.WORDS) <= set(texts)
+    for name, _, _ in matchers.FORMS:
         assert any(re.match(rf"{name}[:(]", text) for text in texts), name
     used = {key for expected, _, _ in OPERATOR_EXAMPLES for key in expected}
     assert set(matchers.OPERATORS) <= used
@@ -182,14 +167,14 @@ def test_every_matcher_in_the_tables_has_an_example() -> None:
     ],
 )
 def test_an_unknown_matcher_is_a_problem_and_never_passes(unknown: Any) -> None:
-    assert recognition.problems(unknown) != []
+    assert lint.expectation_problems(unknown) != []
     with pytest.raises(ValueError, match=r"unknown|cannot read"):
         matchers.check(unknown, {"nested": ["x"]})
 
 
 @pytest.mark.parametrize("bad", [{"$match": "("}, {"$type": "text"}, {"$type": ["string", "text"]}])
 def test_a_bad_argument_of_an_operator_is_a_problem(bad: Any) -> None:
-    assert recognition.problems(bad) != []
+    assert lint.expectation_problems(bad) != []
 
 
 def test_a_reason_names_the_place_what_was_expected_and_what_was_there() -> None:
@@ -275,13 +260,13 @@ def test_a_wildcard_over_nothing_does_not_pass_silently() -> None:
     [("PT5S", 5), ("PT0.5S", 0.5), ("P1DT2H", 93600), ("PT1M30S", 90), ("P2W", 1209600), ("500ms", 0.5), ("2h", 7200)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert durations.seconds(text) == seconds
+    assert values.seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "5", "5 s", "PT5", "-PT5S"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="no duration"):
-        durations.seconds(text)
+        values.seconds(text)
 
 
 class FakeClock:
@@ -299,7 +284,7 @@ class FakeClock:
         self.slept += seconds
 
     def stamp(self, seconds: float) -> str:
-        return durations.timestamp(self.start + dt.timedelta(seconds=seconds))
+        return values.timestamp(self.start + dt.timedelta(seconds=seconds))
 
 
 def test_references_keep_their_type_and_fill_in_texts() -> None:
@@ -876,14 +861,14 @@ def test_events_of_other_jobs_are_left_out_and_a_missing_attempt_is_counted() ->
         {"type": "job.started", "time": time, "data": {"job_id": "j"}},
         {"type": "job.completed", "time": time, "data": {"job_id": "i"}},
     ]
-    assert [(e.type, e.attempt) for e in timeline.read_events(raw, "i")] == [("job.started", 1), ("job.completed", 1)]
+    assert [(e.type, e.attempt) for e in running.read_events(raw, "i")] == [("job.started", 1), ("job.completed", 1)]
 
 
 def test_measuring_may_cost_a_little_and_no_more() -> None:
-    line = timeline.Timeline(events=[timeline.Event(0, "job.failed", 1), timeline.Event(1.6, "job.started", 2)])
-    assert behaviour.check_attempt({"attempt": 2, "delay_after_failure": "~1s"}, line) == []
-    line.events[1] = timeline.Event(1.7, "job.started", 2)
-    assert behaviour.check_attempt({"attempt": 2, "delay_after_failure": "~1s"}, line) != []
+    line = running.Timeline(events=[running.Event(0, "job.failed", 1), running.Event(1.6, "job.started", 2)])
+    assert running.check_attempt({"attempt": 2, "delay_after_failure": "~1s"}, line) == []
+    line.events[1] = running.Event(1.7, "job.started", 2)
+    assert running.check_attempt({"attempt": 2, "delay_after_failure": "~1s"}, line) != []
 
 
 # --- many cases, the report, the command line -------------------------------------------------------------------------
@@ -1016,14 +1001,14 @@ def test_a_suite_may_define_handlers_and_a_worker_that_lacks_one_fails_the_case(
     (tmp_path / "L0-001.json").write_text(json.dumps(raw))
     (case,) = cases.load_path(tmp_path)
     assert lint.problems(case) == []
-    result, server = run(case, always(200, {}), handlers=frozenset(standard.STANDARD_HANDLERS))
+    result, server = run(case, always(200, {}), handlers=frozenset(handlers.HANDLERS))
     assert (result.outcome, server.requests) == ("failed", [])
     assert "no handler 'test.own'" in result.reason
     assert run(case, always(200, {}), worker=contextlib.nullcontext)[0].outcome == "passed"
 
 
 def test_our_suite_defines_the_standard_handlers() -> None:
-    assert cases.defined_handlers(Path(__file__).parent / "cases") == standard.STANDARD_HANDLERS
+    assert cases.defined_handlers(Path(__file__).parent / "cases").keys() == handlers.HANDLERS.keys()
 
 
 def test_the_one_case_that_nobody_passes_honestly_is_skipped_with_its_reason() -> None:
@@ -1124,7 +1109,6 @@ def test_a_worker_command_that_ends_early_fails() -> None:
 
 
 def test_the_standard_handlers_do_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert handlers.HANDLERS.keys() == standard.STANDARD_HANDLERS.keys()
     assert len(handlers.HANDLERS) == 9
     slept: list[float] = []
     monkeypatch.setattr(handlers, "sleep_in_slices", slept.append)

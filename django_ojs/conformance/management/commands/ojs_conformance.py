@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_ojs.conformance import claim, servers
-from django_ojs.conformance.cases import Case, load_path, select
+from django_ojs.conformance.cases import load_path, select
 from django_ojs.conformance.report import Report, Result
+from django_ojs.conformance.servers import command_worker
 from django_ojs.conformance.suite import Target, run_report, suite_version
-from django_ojs.conformance.workers import command_worker
 
 DEFAULT_SERVERS = 2
 
@@ -54,8 +53,7 @@ class Command(BaseCommand):
             report = run_report(cases, targets, options["level"], suite_version(paths), on_result=self._print)
         self.stdout.write(f"\n{report.as_text()}")
         if options["report"]:
-            text = json.dumps(report.as_json(), indent=2, ensure_ascii=False)
-            options["report"].write_text(f"{text}\n", encoding="utf-8")
+            report.save(options["report"])
         if options["record"]:
             self._record(report, paths[0])
         if report.failed:
@@ -83,8 +81,7 @@ class Command(BaseCommand):
         self.stdout.write(f"\nrecorded: level {found.level} by {found.suite} {found.test_suite_version}")
 
     def _print(self, result: Result) -> None:
-        case: Case = result.case
-        self.stdout.write(f"{result.outcome:8}{result.duration_ms / 1000:8.2f} s  {case.test_id}  {case.file}")
+        self.stdout.write(result.line)
         self.stdout.flush()
 
 
