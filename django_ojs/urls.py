@@ -22,7 +22,7 @@ from django_ojs.http import (
     schemas,
     system,
 )
-from django_ojs.http.base import NotFoundView, OJSView
+from django_ojs.http.base import NotFoundView, OJSView, OJSViewSet
 from django_ojs.http.cron import CronViewSet
 from django_ojs.http.jobs import JobViewSet
 from django_ojs.http.queues import QueueViewSet
@@ -30,7 +30,6 @@ from django_ojs.http.ratelimits import RateLimitViewSet
 from django_ojs.http.router import OJSRouter
 from django_ojs.http.server import AuditViewSet, ServerViewSet
 from django_ojs.http.uniquejobs import UniqueJobViewSet
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.http.webhooks import DeliveryViewSet, WebhookViewSet
 from django_ojs.http.workers import WorkerViewSet
 from django_ojs.http.workflows import WorkflowViewSet

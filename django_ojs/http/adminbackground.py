@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import NotFound
-from django_ojs.http import access, fields, query
+from django_ojs.http import fields, permissions, query
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import AdminView, using
 from django_ojs.http.pagination import MAX_PAGE, PAGE, Key, capped, paginate
@@ -82,7 +82,7 @@ def accepted(request: Request, action: BulkAction) -> Response:
 def _visible(request: Request) -> QuerySet[BulkAction]:
     """A key that is limited to queues or types sees what it began itself: others tell of what it may not see."""
     found = BulkAction.objects.using(using())
-    return found.filter(actor=principal(request)) if access.is_limited(request) else found.all()
+    return found.filter(actor=principal(request)) if permissions.is_limited(request) else found.all()
 
 
 def _find(request: Request, text: str) -> BulkAction:

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from django_ojs import states
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, adminbackground, fields, filters, overriding
+from django_ojs.http import adminbackground, fields, filters, overriding, permissions
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import AdminView, using
 from django_ojs.http.bulkbody import confirm, known, meant, said
@@ -95,7 +95,7 @@ class BulkAct(AdminView):
         texts = fields.texts(body, "job_ids", maximum=ojs_settings.MAX_BATCH_SIZE) or []
         check_size(len(texts), "job_ids")
         ids = list(dict.fromkeys(map(fields.path_id, texts)))
-        access.check_jobs(request, ids)
+        permissions.check_jobs(request, ids)
         return ids
 
     def dry_run(self, ids: list[uuid.UUID]) -> dict[str, Any]:

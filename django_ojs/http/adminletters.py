@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from django_ojs import states
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import access, fields, overriding
+from django_ojs.http import fields, overriding, permissions
 from django_ojs.http.adminbulk import DeadLetterPurge
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import AdminView
@@ -59,7 +59,7 @@ class AdminDeadLetterStats(AdminView):
     rights = {"GET": "view_job"}
 
     def get(self, request: Request) -> Response:
-        jobs: QuerySet[Job] = dead_letters().filter(access.visible(request))
+        jobs: QuerySet[Job] = dead_letters().filter(permissions.visible(request))
         found = failures.dead_letters(jobs)
         by_queue = dead_by_queue(request, "")
         if type_limit(request) is not None:  # the counts know no types
@@ -174,7 +174,7 @@ def _rule_facts(rule: Rule) -> dict[str, Any]:
 
 
 def _check_limits(request: Request, rule: Rule) -> None:
-    access.check_row(request, {name: rule.filter.get(name, "") for name in ("queue", "type")})
+    permissions.check_row(request, {name: rule.filter.get(name, "") for name in ("queue", "type")})
 
 
 def _may_touch(request: Request, rule: Rule) -> bool:
@@ -188,7 +188,7 @@ def _may_touch(request: Request, rule: Rule) -> bool:
 def _find(request: Request, text: str) -> JobRow:
     """A dead letter. A job that is none is not found, but one that lives is named with its state."""
     row = info(fields.path_id(text, RESOURCE))
-    access.check_row(request, row)
+    permissions.check_row(request, row)
     if is_dead_letter(row):
         return row
     error = not_revived(row)

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from django_ojs import audit
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
-from django_ojs.http import access, fields, filters, media, shown
+from django_ojs.http import fields, filters, media, permissions, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.bulkbody import meant
 from django_ojs.http.idempotency import PushView
@@ -68,7 +68,7 @@ class BulkEnqueue(BulkView):
             raise fields.fault("jobs", "must be an array of at least one job", documents)
         self.count = len(documents)
         check_size(self.count)
-        access.check_documents(request, documents)
+        permissions.check_documents(request, documents)
         return self.answer(lambda using: self._enqueue(documents, using), self.key)
 
     def _enqueue(self, documents: list[Any], using: str) -> Answer:
@@ -112,7 +112,7 @@ class BulkChange(BulkView):
         ids = _job_ids(jobs.ids)
         self.count = len(ids)
         check_size(self.count, "job_ids")
-        access.check_jobs(request, [job_id for job_id in ids if isinstance(job_id, uuid.UUID)])
+        permissions.check_jobs(request, [job_id for job_id in ids if isinstance(job_id, uuid.UUID)])
         return self.answer(self._audited(lambda using: self._answer(ids, False, using)), self.key)
 
     def _audited(self, run: Callable[[str], Answer]) -> Callable[[str], Answer]:

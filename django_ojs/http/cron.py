@@ -21,14 +21,14 @@ from django_ojs import clock
 from django_ojs.cron import runs
 from django_ojs.cron import schedules as cron
 from django_ojs.errors import InvalidRequest, NotFound
-from django_ojs.http import access, query, shown
+from django_ojs.http import permissions, query, shown
 from django_ojs.http.auditing import audited
-from django_ojs.http.documents import NothingSerializer, ScheduleHistorySerializer, ScheduleTriggeredSerializer
+from django_ojs.http.base import OJSViewSet
+from django_ojs.http.documents import ScheduleHistorySerializer, ScheduleTriggeredSerializer
 from django_ojs.http.filtering import FlagFilter, OJSFilterBackend, SamePagination
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_name
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer
-from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, NothingSerializer
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.rules import cron as rules
 from django_ojs.rules import members
@@ -91,7 +91,7 @@ class CronViewSet(OJSViewSet):
     list_names = ("crons", "cron_jobs", "items")
 
     def get_queryset(self) -> QuerySet[CronSchedule]:
-        return CronSchedule.objects.using(router.db_for_write(Job)).filter(access.visible(self.request))
+        return CronSchedule.objects.using(router.db_for_write(Job)).filter(permissions.visible(self.request))
 
     def list(self, request: Request) -> Response:
         """The schedules."""
@@ -187,7 +187,7 @@ class CronViewSet(OJSViewSet):
             found = cron.get(rules.check_name(name))
         except InvalidRequest:
             raise NotFound.resource("cron", shorten(name)) from None
-        access.check_row(self.request, {"queue": found.queue, "type": found.type})
+        permissions.check_row(self.request, {"queue": found.queue, "type": found.type})
         return found
 
     def _spec(self, body: dict[str, Any], base: CronSchedule | None = None) -> CronSpec:
@@ -195,7 +195,7 @@ class CronViewSet(OJSViewSet):
         reader = self.body_serializers[self.action](base, data=body, context=self.get_serializer_context())
         reader.is_valid(raise_exception=True)
         spec: CronSpec = reader.validated_data
-        access.check_row(self.request, {"queue": spec.queue, "type": spec.type})
+        permissions.check_row(self.request, {"queue": spec.queue, "type": spec.type})
         return spec
 
     def _register(self, body: dict[str, Any], location: str = "") -> Response:
@@ -204,7 +204,7 @@ class CronViewSet(OJSViewSet):
         self.act.target = spec.name
         known = CronSchedule.objects.using(router.db_for_write(Job)).filter(pk=spec.name).first()
         if known is not None:  # a caller must not replace a schedule that it may not touch
-            access.check_row(self.request, {"queue": known.queue, "type": known.type})
+            permissions.check_row(self.request, {"queue": known.queue, "type": known.type})
         schedule, new = cron.register(spec)
         headers = {"Location": location or f"{iri_to_uri(self.request.path).rstrip('/')}/{schedule.name}"}
         return Response(self._entry(schedule, body), status=201 if new else 200, headers=headers if new else None)

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import NotFound
-from django_ojs.http import access, answers, compat, fields, filters, overriding, query, shown
+from django_ojs.http import answers, compat, fields, filters, overriding, permissions, query, shown
 from django_ojs.http.adminbulk import DeadLetterPurge
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView
@@ -81,7 +81,7 @@ class DeadLetterRetry(OJSView):
 
 def dead_by_queue(request: Request, queue: str) -> dict[str, int]:
     """The number of dead letters in each queue that has any: in this one, or in those that the caller may see."""
-    limit = access.queues_to_read(request, [queue] if queue else [])
+    limit = permissions.queues_to_read(request, [queue] if queue else [])
     found = counters.count_all(list(limit) or None, using=router.db_for_write(Job))
     return {name: counted.dead for name, counted in sorted(found.items()) if counted.dead}
 
@@ -112,7 +112,7 @@ def _find(request: Request, text: str) -> JobRow:
     rows = dead_letters().filter(pk=job_id).rows()
     if not rows:
         raise NotFound.resource(RESOURCE, str(job_id))
-    access.check_row(request, rows[0])
+    permissions.check_row(request, rows[0])
     return rows[0]
 
 

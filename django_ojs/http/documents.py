@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
+from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer
+from django_ojs.http.serializers import NothingSerializer, WarningSerializer  # noqa: F401
 from django_ojs.states import State
 
 STATES = [state.value for state in State]
@@ -91,22 +93,6 @@ class PaginationSerializer(Document):
     has_more = flag()
     next_cursor = text(required=False)
     total_is_minimum = flag(required=False, help_text="There are more than `total`: they were counted no further.")
-
-
-class WarningSerializer(Document):
-    """What was accepted and is probably a mistake: a member that means nothing here, with the name that was probably
-    meant, or what a schema has against the arguments. `index` is the place in a batch."""
-
-    code = words("unknown_member", "schema_validation")
-    path = text(required=False)
-    message = text()
-    suggestion = text(required=False)
-    schema = text(required=False)
-    index = number(required=False)
-
-
-class NothingSerializer(Document):
-    """A JSON object in which nothing counts."""
 
 
 # Jobs
@@ -224,10 +210,6 @@ class ProgressReportSerializer(Document):
     attempt = number(required=False)
 
 
-class WorkerProgressReportSerializer(ProgressReportSerializer):
-    job_id = text()
-
-
 class ProgressSerializer(Document):
     job_id = text()
     state = words(*STATES)
@@ -249,27 +231,11 @@ class UniqueKeySerializer(Document):
 # Workers
 
 
-class FetchSerializer(Document):
-    queues = texts(min_length=1)
-    count = number(required=False)
-    worker_id = text(required=False)
-    visibility_timeout_ms = number(required=False)
-
-
-class FetchAnswerSerializer(Document):
-    jobs = JobSerializer(many=True)
-    job = JobSerializer(required=False)
-
-
 class AckOfPathSerializer(Document):
     """ACK, where the path names the job."""
 
     worker_id = text(required=False)
     result = anything(required=False)
-
-
-class AckSerializer(AckOfPathSerializer):
-    job_id = text()
 
 
 class AckAnswerSerializer(Document):
@@ -286,100 +252,13 @@ class NackOfPathSerializer(Document):
     error = serializers.DictField(required=False)
 
 
-class NackSerializer(NackOfPathSerializer):
-    job_id = text()
-
-
 class NackAnswerSerializer(Document):
     job_id = text()
     state = words(*STATES)
     job = JobSerializer()
 
 
-class WorkerSerializer(Document):
-    worker_id = text()
-    queues = texts(required=False)
-    hostname = text(required=False)
-    pid = number(required=False)
-    concurrency = number(required=False)
-
-
-class HeartbeatSerializer(Document):
-    worker_id = text()
-    state = words("running", "quiet", "terminate", required=False)
-    active_jobs = anything(required=False)
-
-
-class HeartbeatAnswerSerializer(Document):
-    worker_id = text()
-    state = text()
-    directive = text(required=False)
-    cancelled_jobs = texts(required=False)
-    jobs_lost = texts(required=False)
-    jobs_extended = texts(required=False)
-    server_time = instant()
-
-
-class WorkerLineSerializer(Document):
-    """A worker in a list."""
-
-    id = text()
-    state = text()
-    directive = text(required=False)
-    hostname = text(required=False)
-    queues = texts()
-    concurrency = number(required=False)
-    active_jobs = number()
-    started_at = instant(required=False)
-    last_heartbeat_at = instant(required=False)
-
-
 # Queues
-
-
-class QueueSerializer(Document):
-    """A queue in a list."""
-
-    name = text()
-    status = text()
-    paused = flag()
-    created_at = instant(required=False)
-
-
-class StateCountsSerializer(Document):
-    """Jobs by state."""
-
-    scheduled = number()
-    available = number()
-    pending = number()
-    active = number()
-    completed = number()
-    retryable = number()
-    cancelled = number()
-    discarded = number()
-
-
-class ThroughputSerializer(Document):
-    processed_per_minute = serializers.FloatField()
-    failed_per_minute = serializers.FloatField()
-
-
-class LatencySerializer(Document):
-    p50 = serializers.FloatField()
-    p95 = serializers.FloatField()
-    p99 = serializers.FloatField()
-
-
-class AdminQueueSerializer(Document):
-    """A queue with counts and rates."""
-
-    name = text()
-    state = text()
-    paused = flag()
-    counts = StateCountsSerializer()
-    throughput = ThroughputSerializer()
-    latency_ms = LatencySerializer()
-    created_at = instant(required=False)
 
 
 class PurgeSerializer(Document):

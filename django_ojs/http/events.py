@@ -13,12 +13,12 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.events import log, newest
 from django_ojs.events.filters import Filter
-from django_ojs.http import access, compat, fields, query
+from django_ojs.http import compat, fields, permissions, query
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.documents import EventPageSerializer, JobHistorySerializer, TicketSerializer
 from django_ojs.http.openapi import EVENT_STREAM, documented
 from django_ojs.http.permissions import api_key, check_type, queue_limit, type_limit
 from django_ojs.http.serializers import AnswerSerializer
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.jobs.info import info
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules.durations import format_instant
@@ -83,7 +83,7 @@ class EventViewSet(OJSViewSet):
             if not log.read(wanted=Filter(job_ids=(identifier,)), limit=1).events:
                 raise
         else:
-            access.check_row(request, row)
+            permissions.check_row(request, row)
             job = {"state": row["state"], "attempt": row["attempt"]}
         body = self._body(_read(request, wanted, limit), limit)
         return Response({"job_id": str(identifier), **job, **body, "history": body["events"]})
@@ -130,7 +130,7 @@ def wanted_by(request: Request) -> Filter:
     job_id, workflow_id = query.uuid7(request, "job_id"), query.uuid7(request, "workflow_id")
     return Filter(
         types=tuple(query.texts(request, "types", "type")),
-        queues=tuple(access.queues_to_read(request, query.texts(request, "queues", "queue"))),
+        queues=tuple(permissions.queues_to_read(request, query.texts(request, "queues", "queue"))),
         job_types=tuple(job_types),
         sources=tuple(query.texts(request, "sources")),
         job_ids=(job_id,) if job_id else (),

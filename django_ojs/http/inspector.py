@@ -168,11 +168,12 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
     def _page(self, item: Schema) -> Schema:
         """The answer of a list: the same rows under each of the names, and where they stand."""
         members = {name: {"type": "array", "items": item} for name in self.doc.lists}
+        beside = self._map_basic_serializer(self.doc.beside(), "response") if self.doc.beside else {}
         pagination = self.resolve_serializer(documents.PaginationSerializer, "response").ref
         counted = {"total": {"type": "integer"}, "total_is_minimum": {"type": "boolean"}}
         return {
-            "type": "object", "required": [*self.doc.lists, "pagination"],
-            "properties": {**members, **counted, "pagination": pagination},
+            "type": "object", "required": [*self.doc.lists, "pagination", *beside.get("required", ())],
+            "properties": {**members, **counted, "pagination": pagination, **beside.get("properties", {})},
         }  # fmt: skip
 
     def _known(self, value: Schema) -> Schema:

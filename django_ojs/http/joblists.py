@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.http import access, filters, query
+from django_ojs.http import filters, permissions, query
 from django_ojs.http.jobserializers import COLUMNS, ENDS
 from django_ojs.http.pagination import (
     MAX_PAGE,
@@ -102,7 +102,7 @@ def _base(request: Request) -> Base | None:
     """What a search of the list goes through; None where the states and the queue leave few enough to read them all."""
     given = request.query_params
     wanted = filters.StatesField(required=False).clean(given.get("state"))
-    queues = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    queues = permissions.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
     if given.get("worker_id") or (wanted and _counted(queues, wanted) <= FEW):
         return None
     every = Job.objects.using(database(None))
@@ -126,7 +126,7 @@ def _known_total(request: Request) -> int | None:
     if given.get("sort") in ("scheduled_at", "finished_at"):  # leaves out those without one
         return None
     wanted = filters.StatesField(required=False).clean(given.get("state")) or list(State)
-    limit = access.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
+    limit = permissions.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
     return _counted(limit, wanted)
 
 

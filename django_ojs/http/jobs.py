@@ -19,14 +19,14 @@ from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import BatchSizeExceeded, InvalidRequest, OJSError
-from django_ojs.http import access, answers, fields, media, query, ratelimits, results, shown
+from django_ojs.http import answers, fields, media, permissions, query, ratelimits, results, shown
 from django_ojs.http import jobserializers as serializers
 from django_ojs.http.auditing import audited
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filters import JobFilter
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.joblists import JobFilterBackend, JobPagination
 from django_ojs.http.permissions import principal
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.idempotency import Answer
@@ -88,7 +88,7 @@ class JobViewSet(Idempotent, OJSViewSet):
     def get_object(self) -> Any:
         """The row of the job in the path, if the caller may touch it."""
         row = info(fields.path_id(self.kwargs["job_id"]))
-        access.check_row(self.request, row)
+        permissions.check_row(self.request, row)
         self.check_object_permissions(self.request, row)
         return row
 
@@ -96,7 +96,7 @@ class JobViewSet(Idempotent, OJSViewSet):
         """Raise PermissionDenied for a job that the caller may not touch. Only a site's own permission classes make
         us read the job for that."""
         if self.permission_classes == OJSViewSet.permission_classes:
-            access.check_jobs(self.request, [job_id])
+            permissions.check_jobs(self.request, [job_id])
         else:
             self.get_object()
 
@@ -114,7 +114,7 @@ class JobViewSet(Idempotent, OJSViewSet):
     def create(self, request: Request) -> Response:
         """PUSH."""
         document = self.payload(field="envelope")
-        access.check_documents(request, [document])
+        permissions.check_documents(request, [document])
         return self.answer(lambda using: self._push(document, using))
 
     def retrieve(self, request: Request, job_id: str) -> Response:
@@ -229,7 +229,7 @@ class JobViewSet(Idempotent, OJSViewSet):
         if not isinstance(documents, list) or not documents:
             raise fields.fault("jobs", "must be an array of at least one job", documents)
         check_size(len(documents))
-        access.check_documents(request, documents)
+        permissions.check_documents(request, documents)
         return self.answer(lambda using: self._push_batch(documents, using))
 
     @action(detail=False, methods=["post"])
@@ -238,7 +238,7 @@ class JobViewSet(Idempotent, OJSViewSet):
         ids = self.validated(self.payload())["ids"]
         check_size(len(ids), "ids")
         known = {item: uuid.UUID(item.lower()) for item in ids if names.is_job_id(item.lower())}
-        access.check_jobs(request, set(known.values()))
+        permissions.check_jobs(request, set(known.values()))
         rows = {row["id"]: row for row in self.get_queryset().filter(pk__in=list(known.values())).rows()}
         retrieved(list(rows.values()))
         return Response({"results": {item: results.brief(rows.get(known.get(item))) for item in ids}})
@@ -285,7 +285,7 @@ class JobViewSet(Idempotent, OJSViewSet):
 
 def acknowledge(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
     """ACK, for who holds the job."""
-    access.check_jobs(request, [job_id])
+    permissions.check_jobs(request, [job_id])
     result = jsontext.dumps(body["result"]) if "result" in body else None  # an explicit null is a value
     claim = Ack(job_id, result, fields.claimant(body), fields.integer(body, "attempt", minimum=1))
     return Response(answers.acknowledged(ack_one(claim)))
@@ -293,7 +293,7 @@ def acknowledge(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Re
 
 def fail(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
     """FAIL, for who holds the job."""
-    access.check_jobs(request, [job_id])
+    permissions.check_jobs(request, [job_id])
     failure = Failure(
         job_id,
         error=body.get("error"),
@@ -306,7 +306,7 @@ def fail(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
 
 def report_progress(view: OJSViewSet, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
     """Report, and answer with what is known now: also where the report came too late and was ignored."""
-    access.check_jobs(view.request, [job_id])
+    permissions.check_jobs(view.request, [job_id])
     (known,) = progress.report([progress.Report(job_id, **view.validated(body))])
     if isinstance(known, OJSError):
         raise known

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from django_ojs import errors
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, system
+from django_ojs.http import permissions, system
 from django_ojs.http.base import OJSView
 from django_ojs.http.documents import MetricsSerializer
 from django_ojs.http.openapi import documented
@@ -33,7 +33,7 @@ class MetricsView(OJSView):
         if ojs_settings.METRICS_PUBLIC:
             return
         super().initial(request, *args, **kwargs)
-        if access.is_limited(request):
+        if permissions.is_limited(request):
             message = "Metrics are about all queues and job types, and this API key is limited to some."
             raise errors.PermissionDenied(message, hint="Use a key without limits.")
 

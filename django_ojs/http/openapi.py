@@ -32,6 +32,7 @@ class Doc:
         errors: statuses of errors beside those that every method may answer.
         optional: whether the site decides if credentials are needed.
         lists: the members of the answer that hold the items of a list; none where it is no list.
+        beside: the serializer of what a list's answer has beside its items.
         summary: what it does in a few words, where the method's docstring does not say so.
     """
 
@@ -44,15 +45,17 @@ class Doc:
     errors: tuple[int, ...] = ()
     optional: bool = False
     lists: tuple[str, ...] = ()
+    beside: Any = None
     summary: str = ""
 
 
 def documented(*statuses: int, **facts: Any) -> Callable[[_Method], _Method]:
-    """Say of a view's method what its serializers do not; `documented` of a view is for one whose methods say nothing.
+    """Say of a view's method what its serializers do not; a view without it on its methods has `documented` itself.
 
     Args:
         statuses: those of its answers that the serializer shows; 204 has none. Without any it is 200, 201 for `create`.
-        facts: what `Doc` has beside; `answers` are added to those of the serializer.
+        facts: what `Doc` has beside; `answers` are added to those of the serializer. `public` is the serializer of the
+            public door's answer, where that is not as the ViewSet's serializer shows it.
     """
 
     def decorate(method: _Method) -> _Method:
@@ -110,18 +113,21 @@ def doc_of(view: Any, method: str) -> Doc | None:
     if by_hand := _of_table(view, method, "DOCS"):
         return by_hand  # type: ignore[no-any-return]
     name = getattr(view, "action", None) or method.lower()
-    said: tuple[tuple[int, ...], dict[str, Any]] = getattr(
-        getattr(view, name, None), "documented", getattr(view, "documented", ((), {}))
-    )
-    statuses, facts = said
-    is_list = name == "list" and getattr(view, "pagination_class", None) is not None
-    serializer = view.get_serializer_class() if hasattr(view, "get_serializer_class") else None
-    if name == "destroy" and not statuses:
-        statuses = (204,)
-    statuses = statuses or ((201,) if name == "create" else () if serializer is None else (200,))
-    answers = {status: None if status == 204 else serializer for status in statuses}
-    bodies: Mapping[str, Any] = getattr(view, "body_serializers", {})
-    found: dict[str, Any] = {"body": bodies.get(name), "lists": tuple(view.list_names) if is_list else (), **facts}
+    said: Any = getattr(getattr(view, name, None), "documented", getattr(view, "documented", ((), {})))
+    statuses: tuple[int, ...] = said[0]
+    facts: dict[str, Any] = said[1]
+    body = getattr(view, "body_serializers", {}).get(name)
+    answers: dict[int, Any] = {}
+    found: dict[str, Any] = {"body": body, "needed": getattr(body, "needed", True)}
+    if hasattr(view, "get_serializer_class"):
+        serializer = view.get_serializer_class() if view.operator else facts.get("public", view.get_serializer_class())
+        if name == "destroy" and not statuses and "destroy" not in view.action_serializers:
+            serializer = None
+        statuses = statuses or (204 if serializer is None else 201 if name == "create" else 200,)
+        answers = {status: None if status == 204 else serializer for status in statuses}
+        if name == "list" and view.pagination_class is not None:
+            found["lists"] = tuple((view.operator and view.operator_list_names) or view.list_names)
+    found |= {name: fact for name, fact in facts.items() if name != "public"}
     found["answers"] = answers | facts.get("answers", {})
     return Doc(**found) if found["answers"] else None
 

@@ -9,14 +9,20 @@ Three kinds of callers meet it:
 * an API key has its scopes (`admin` has all) and may be limited to queues and to job types;
 * a user, from a session or from an authentication class of the site, has every scope if staff, and otherwise
   those for which Django grants `django_ojs.ojs_push`, `ojs_work`, `ojs_read` or `ojs_admin`, which has all rights;
-* somebody without credentials has every scope if the site allows it (`ALLOW_ANONYMOUS`, or DEBUG) and none if not.
+* a caller without credentials has every scope if the site allows it (`ALLOW_ANONYMOUS`, or DEBUG) and none if not.
+
+A job outside the limits of a key answers 403, not 404: its id is known to the caller, and the reason helps. A caller
+without limits, which is the rule, costs no statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from django.db import router
+from django.db.models import Q
 from django.http import HttpRequest
 from rest_framework.exceptions import APIException
 from rest_framework.permissions import BasePermission
@@ -24,10 +30,13 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import OJSError, PermissionDenied, Unauthenticated
-from django_ojs.models import APIKey
-from django_ojs.rules import names
+from django_ojs.errors import InvalidPayload, OJSError, PermissionDenied, Unauthenticated
+from django_ojs.jobs.selection import allowed
+from django_ojs.models import APIKey, Job
+from django_ojs.rules import attributes, names
 from django_ojs.rules.faults import shorten
+from django_ojs.rules.source import Source
+from django_ojs.states import State
 
 ADMIN = APIKey.Scope.ADMIN.value
 _UNSET = object()
@@ -60,7 +69,7 @@ def scope_of(request: Request, view: APIView) -> str | None:
 
 
 def require_scope(request: Request, scope: str, *, operation: str = "", right: str = "") -> None:
-    """Raise Unauthenticated (nobody is calling) or PermissionDenied (the caller lacks `scope`)."""
+    """Raise Unauthenticated (the caller is not known) or PermissionDenied (the caller lacks `scope`)."""
     key = api_key(request)
     user: Any = request.user
     if key is not None:
@@ -128,6 +137,61 @@ def type_limit(request: Request) -> tuple[str, ...] | None:
     return tuple(key.job_types) if key is not None and key.job_types else None
 
 
+def is_limited(request: Request) -> bool:
+    """Whether the caller's key is limited to queues or to job types."""
+    key = api_key(request)
+    return key is not None and bool(key.queues or key.job_types)
+
+
+def check_documents(request: Request, documents: Iterable[Any]) -> None:
+    """Raise PermissionDenied if a job to be pushed lies outside the caller's limits.
+
+    Malformed documents pass: PUSH says what is wrong with them.
+    """
+    if not is_limited(request):
+        return
+    for document in documents:
+        try:
+            source = Source(document if isinstance(document, dict) else {})
+            queue, job_type = attributes.queue(source), attributes.job_type(source, {}, hyphens=True)
+        except InvalidPayload:
+            continue
+        check_queue(request, queue)
+        check_type(request, job_type, queue=queue)
+
+
+def check_jobs(request: Request, ids: Collection[uuid.UUID]) -> None:
+    """Raise PermissionDenied if one of these jobs lies outside the caller's limits."""
+    if ids and is_limited(request):
+        _check_all(request, Q(pk__in=ids))
+
+
+def check_held(request: Request, worker_id: str) -> None:
+    """Raise PermissionDenied if this worker holds a job outside the caller's limits."""
+    if is_limited(request):
+        _check_all(request, Q(worker_id=worker_id, state=State.ACTIVE))
+
+
+def check_row(request: Request, row: Mapping[str, Any]) -> None:
+    """Raise PermissionDenied if the `queue` or the `type` of this row lies outside the caller's limits."""
+    if is_limited(request):
+        check_queue(request, row["queue"])
+        check_type(request, row["type"], queue=row["queue"])
+
+
+def visible(request: Request) -> Q:
+    """The jobs that a list may show to the caller."""
+    return allowed(queue_limit(request), type_limit(request))
+
+
+def queues_to_read(request: Request, wanted: Sequence[str]) -> Sequence[str]:
+    """The queues a read is narrowed to: those asked for, if allowed, else those of the key; none means all."""
+    if wanted:
+        check_queue(request, wanted)
+        return wanted
+    return queue_limit(request) or ()
+
+
 def api_key(request: Request | HttpRequest) -> APIKey | None:
     """The key with which the caller proved who it is, if it used one."""
     auth = getattr(request, "auth", None)
@@ -145,6 +209,13 @@ def principal(request: Request | HttpRequest) -> str:
     if user is not None and user.is_authenticated:
         return f"user:{user.get_username() if hasattr(user, 'get_username') else user}"
     return "anonymous"
+
+
+def _check_all(request: Request, condition: Q) -> None:
+    jobs = Job.objects.using(router.db_for_write(Job)).filter(condition).order_by()
+    for queue, job_type in jobs.values_list("queue", "type").distinct():
+        check_queue(request, queue)
+        check_type(request, job_type, queue=queue)
 
 
 def _queue_asked(request: Request) -> dict[str, str]:

@@ -17,14 +17,14 @@ from rest_framework.response import Response
 
 from django_ojs import clock
 from django_ojs.errors import PermissionDenied
-from django_ojs.http import access
+from django_ojs.http import permissions
 from django_ojs.http.auditing import audited
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filtering import SamePagination
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.limits import ratelimits
 from django_ojs.models import RateLimit
 from django_ojs.models.fields import any_of
@@ -103,7 +103,7 @@ class RateLimitViewSet(OJSViewSet):
 def _check(request: Request, key: str) -> None:
     """Raise PermissionDenied for a limit that is not one of the caller's own queues or job types."""
     kind, _, name = key.partition(":")
-    if not access.is_limited(request):
+    if not permissions.is_limited(request):
         return
     if kind == "queue" and queue_limit(request) is not None:
         check_queue(request, name)
@@ -119,7 +119,7 @@ def _check(request: Request, key: str) -> None:
 
 def _visible(request: Request) -> Q:
     """The limits that a list may show to the caller."""
-    if not access.is_limited(request):
+    if not permissions.is_limited(request):
         return Q()
     own = [f"queue:{name}" for name in queue_limit(request) or ()]
     return any_of("key", [*own, *(f"type:{name}" for name in type_limit(request) or ())])

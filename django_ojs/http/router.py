@@ -13,7 +13,7 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import DynamicRoute, Route, SimpleRouter
 
-from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.http.base import OJSViewSet
 
 
 class OJSRouter(SimpleRouter):

@@ -17,12 +17,12 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
 from django_ojs.http import fields
 from django_ojs.http.auditing import audited
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filtering import SamePagination
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.permissions import check_type, principal, queue_limit
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.jobs import schemas
 from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema

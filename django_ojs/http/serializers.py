@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar, cast
 
+from django.utils.functional import cached_property
 from rest_framework import serializers
 from rest_framework.fields import empty
 
 from django_ojs.http import fields
 from django_ojs.rules.durations import format_instant
+from django_ojs.states import State
+
+_Answer = TypeVar("_Answer", bound="AnswerSerializer")
 
 
 class AnswerList(serializers.ListSerializer[Any]):
@@ -26,10 +31,14 @@ class AnswerSerializer(serializers.Serializer[Any]):
     """Shows one thing. A subclass declares fields, or makes the answer in `show`, or both.
 
     A site's subclass may declare further fields (`customer = SerializerMethodField()`), or change what `show` returns.
-    Fields in `optional` are left out where they have no value.
+
+    Attributes:
+        optional: fields that are left out where they have no value.
+        shown: the fields that only describe what `show` returns (see `rendered_by_show`).
     """
 
     optional: frozenset[str] = frozenset()
+    shown: Mapping[str, serializers.Field[Any, Any, Any, Any]] = MappingProxyType({})
 
     class Meta:
         list_serializer_class = AnswerList
@@ -38,12 +47,12 @@ class AnswerSerializer(serializers.Serializer[Any]):
         """Called before these are shown: a subclass reads here what it needs for all of them."""
 
     def show(self, instance: Any) -> dict[str, Any]:
-        """The members that no field is declared for."""
+        """The members that no field is rendered for."""
         return {}
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         found = self.show(instance)
-        for field in self._readable_fields:
+        for field in self._rendered_fields:
             name = str(field.field_name)
             value = field.get_attribute(instance)
             if value is not None:
@@ -51,6 +60,23 @@ class AnswerSerializer(serializers.Serializer[Any]):
             elif name not in self.optional:
                 found[name] = None
         return found
+
+    @cached_property
+    def _rendered_fields(self) -> list[Any]:
+        """The fields that are rendered. `self.fields` copies all of them, so it is left alone where there are none."""
+        declared = self._declared_fields
+        names = {name for name, field in declared.items() if self.shown.get(name) is not field}
+        return [field for field in self._readable_fields if field.field_name in names] if names else []
+
+
+def rendered_by_show(kind: type[_Answer]) -> type[_Answer]:
+    """Class decorator of an `AnswerSerializer` whose fields say, for the OpenAPI document, what its `show` returns.
+
+    `show` renders the answer, because it is faster, or because it leaves members out. A field that is not `required`
+    may be absent. Further fields of a subclass are rendered.
+    """
+    kind.shown = dict(kind._declared_fields)
+    return kind
 
 
 class InstantField(serializers.DateTimeField):
@@ -60,8 +86,48 @@ class InstantField(serializers.DateTimeField):
         return format_instant(value)
 
 
+class FilledField(serializers.CharField):
+    """A text that has no value where it is empty."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        return super().get_attribute(instance) or None
+
+
+class StateField(serializers.ChoiceField):
+    """The state of a job."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__([state.value for state in State], **given)
+
+
+class WarningSerializer(serializers.Serializer[Any]):
+    """What was accepted and is probably a mistake: a member that means nothing here, with the name that was probably
+    meant, or what a schema has against the arguments. `index` is the place in a batch."""
+
+    code = serializers.ChoiceField(["unknown_member", "schema_validation"])
+    path = serializers.CharField(required=False)
+    message = serializers.CharField()
+    suggestion = serializers.CharField(required=False)
+    schema = serializers.CharField(required=False)
+    index = serializers.IntegerField(required=False)
+
+
 class BodySerializer(serializers.Serializer[Any]):
-    """Reads a body. Members that it does not declare are ignored; the first faulty one is refused by its name."""
+    """Reads a body. Members that it does not declare are ignored; the first faulty one is refused by its name.
+
+    Attributes:
+        needed: whether there must be a body.
+        closed: whether there may be no other members than the fields.
+    """
+
+    needed: ClassVar[bool] = True
+    closed: ClassVar[bool] = False
+
+
+class NothingSerializer(BodySerializer):
+    """A JSON object in which nothing counts."""
+
+    needed = False
 
 
 class TextField(serializers.CharField):

@@ -18,15 +18,14 @@ from rest_framework.response import Response
 from django_ojs import clock
 from django_ojs.conf import FIELDS, ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import access, fields, query, system
+from django_ojs.http import fields, permissions, query, system
 from django_ojs.http.auditing import audited
-from django_ojs.http.base import using
+from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.compat import whole
 from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_name
 from django_ojs.http.permissions import principal, queue_limit
-from django_ojs.http.queueserializers import throughput
+from django_ojs.http.queues import throughput
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FlagField, InstantField, TextField
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import AuditEntry, Maintenance, Queue
 from django_ojs.models.fields import named
 from django_ojs.models.queue import TEMPLATE
@@ -167,7 +166,7 @@ class ServerViewSet(OJSViewSet):
     def switch(self, request: Request) -> Response:
         """Stop all delivery, promotion and schedules, or let them go on."""
         body = self.payload()
-        if access.is_limited(request):
+        if permissions.is_limited(request):
             raise PermissionDenied(
                 "A key that is limited to queues or types cannot stop all of them.",
                 details={"principal": principal(request), "operation": maintenance.STARTED},
@@ -235,7 +234,7 @@ class AuditViewSet(OJSViewSet):
     ordering = (Key("id", descending=True, parse=int),)
 
     def get_queryset(self) -> Any:
-        if access.is_limited(self.request):
+        if permissions.is_limited(self.request):
             raise NotFound("A key that is limited to queues or types has no audit log.")
         return AuditEntry.objects.using(using())
 
@@ -309,7 +308,7 @@ def _point(point: Point) -> dict[str, Any]:
 def _chosen(request: Request) -> list[str] | None:
     """The queues meant: that of the query, else those of the key, else all (None)."""
     queue = query.text(request, "queue")
-    return list(access.queues_to_read(request, [queue] if queue else [])) or None
+    return list(permissions.queues_to_read(request, [queue] if queue else [])) or None
 
 
 def _plain(value: Any) -> Any:

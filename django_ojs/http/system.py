@@ -19,7 +19,7 @@ import django_ojs
 from django_ojs import clock, jsontext, middleware
 from django_ojs.database import unmigrated
 from django_ojs.errors import NotFound, OJSError
-from django_ojs.http import access, compat, manifest, media, openapi, probing
+from django_ojs.http import compat, manifest, media, openapi, permissions, probing
 from django_ojs.http.base import VERSION, OJSView, PublicView
 from django_ojs.http.exceptions import logger
 from django_ojs.http.permissions import require_scope
@@ -145,7 +145,7 @@ def _may_see_more(request: Request) -> bool:
         require_scope(request, "read")
     except (OJSError, APIException):
         return False
-    return not access.is_limited(request)
+    return not permissions.is_limited(request)
 
 
 def _base_url(request: Request) -> str:

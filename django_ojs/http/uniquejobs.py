@@ -9,12 +9,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import clock, jsontext, states
-from django_ojs.http import access
-from django_ojs.http.base import using
+from django_ojs.http import permissions
+from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.pagination import Key, OJSPagination, Page, parse_uuid
 from django_ojs.http.searching import searched
 from django_ojs.http.serializers import AnswerSerializer
-from django_ojs.http.viewsets import OJSViewSet
 from django_ojs.models import Job
 from django_ojs.rules import redaction, unique
 from django_ojs.rules.durations import format_instant
@@ -63,7 +62,7 @@ class UniqueJobViewSet(OJSViewSet):
     list_names = ("items", "unique_jobs")
 
     def get_queryset(self) -> Any:
-        return Job.objects.using(using()).filter(access.visible(self.request))
+        return Job.objects.using(using()).filter(permissions.visible(self.request))
 
     def list(self, request: Request) -> Response:
         """The keys on this page; a job that its own policy no longer counts has none."""

@@ -21,9 +21,9 @@ from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import PermissionDenied
-from django_ojs.http import access
+from django_ojs.http import permissions
 from django_ojs.http.auditing import audited
-from django_ojs.http.documents import NothingSerializer
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filtering import OJSFilterBackend, ReaderFilter, WordsFilter, text
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_time, parse_uuid
@@ -36,8 +36,7 @@ from django_ojs.http.permissions import (
     require_scope,
     type_limit,
 )
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
-from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField, NothingSerializer
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
 from django_ojs.models.webhook import parse_public_id, shown_headers
 from django_ojs.rules import names
@@ -264,7 +263,7 @@ class WebhookViewSet(_UsersNeedRights):
         """Subscribe."""
         given: Any = self.validated(self.payload())
         wanted = _confined(request, given)
-        row, secret = subscriptions.create(wanted, by=principal(request), limited=access.is_limited(request))
+        row, secret = subscriptions.create(wanted, by=principal(request), limited=permissions.is_limited(request))
         self.act.target = row.public_id
         location = f"{iri_to_uri(request.path).rstrip('/')}/{row.public_id}"
         return Response(self._with_secret(row, secret), status=201, headers={"Location": location})
@@ -279,7 +278,7 @@ class WebhookViewSet(_UsersNeedRights):
         row = find(request, subscription_id)
         given: Any = self.validated(self.payload())
         changes = _confined(request, given, partial=True)
-        limited = True if access.is_limited(request) else None
+        limited = True if permissions.is_limited(request) else None
         return Response(self.represent(subscriptions.update(row.pk, changes, by=principal(request), limited=limited)))
 
     update = partial_update
@@ -344,7 +343,7 @@ class DeliveryViewSet(_UsersNeedRights):
 
     def get_queryset(self) -> QuerySet[WebhookDelivery]:
         rows = WebhookDelivery.objects.using(router.db_for_write(Job)).defer("body", "response_body", "attempts")
-        if access.is_limited(self.request):
+        if permissions.is_limited(self.request):
             return rows.filter(subscription_id__in=_visible(self.request).values("pk"))
         return rows
 
@@ -374,7 +373,7 @@ class DeliveryViewSet(_UsersNeedRights):
         if uid is None:
             raise deliveries.not_found(shorten(text))
         row = deliveries.get(uid)
-        if access.is_limited(self.request):
+        if permissions.is_limited(self.request):
             find(self.request, f"sub_{row.subscription_id}")
         return row
 
@@ -437,7 +436,7 @@ def _is_within(request: Request, row: WebhookSubscription) -> bool:
 def _visible(request: Request) -> QuerySet[WebhookSubscription]:
     """Those that the caller may see. Filters are JSON, so the few that there are get compared here."""
     rows = WebhookSubscription.objects.using(router.db_for_write(Job)).all()
-    if not access.is_limited(request):
+    if not permissions.is_limited(request):
         return rows
     few = rows.only("queues", "job_types", "limited")
     return rows.filter(pk__in=[row.pk for row in few if _is_within(request, row)])

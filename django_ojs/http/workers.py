@@ -1,47 +1,271 @@
 """Workers: FETCH, ACK, FAIL, BEAT, coming and going, and what operators do with workers (binding 2.4, orchestration 3).
 
 A key that is limited to queues sees the workers that serve one of them, and of their jobs its own. It directs none: a
-worker serves whoever uses its queues.
+worker serves all that use its queues.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
-from collections.abc import Collection
+import uuid
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from django.db import router
 from django.db.models import Count, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils.functional import cached_property
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import Conflict, NotFound, PermissionDenied
-from django_ojs.http import access, answers, compat, fields, jobs, testhooks
-from django_ojs.http import workerserializers as serializers
+from django_ojs.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
+from django_ojs.http import compat, fields, jobs, permissions, testhooks
 from django_ojs.http.auditing import audited
-from django_ojs.http.jobserializers import ProgressReportSerializer
+from django_ojs.http.base import OJSViewSet
+from django_ojs.http.documents import (
+    AckAnswerSerializer,
+    AckOfPathSerializer,
+    NackAnswerSerializer,
+    NackOfPathSerializer,
+    ProgressSerializer,
+)
+from django_ojs.http.jobserializers import JobSerializer, ProgressReportSerializer
+from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, Key, OJSPagination, Page, paginate, parse_name
 from django_ojs.http.permissions import check_queue, principal, queue_limit, type_limit
-from django_ojs.http.viewsets import OJSViewSet
-from django_ojs.http.workerserializers import DIRECTIVES
+from django_ojs.http.serializers import (
+    AnswerSerializer,
+    BodySerializer,
+    FilledField,
+    InstantField,
+    NothingSerializer,
+    TextField,
+)
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Job, Worker
 from django_ojs.models.fields import RawJSON
-from django_ojs.rules import envelope, names
+from django_ojs.rules import durations, envelope, names
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
 from django_ojs.states import State
 from django_ojs.workers import heartbeat as beats
-from django_ojs.workers.directory import is_stale, with_held
-from django_ojs.workers.registration import deregister, direct, register
+from django_ojs.workers.directory import is_stale, state_of, with_held
+from django_ojs.workers.heartbeat import STATES
+from django_ojs.workers.registration import deregister, direct, mood, register
 
 HELD = 1000  #: jobs that a worker's page names
+#: Jobs that one heartbeat may name.
+MAX_JOBS = 10_000
+#: What an operator may tell a worker -> the state that its next heartbeat is answered with.
+DIRECTIVES = {"quiet": "quiet", "resume": "running", "running": "running", "terminate": "terminate"}
+
+
+class WorkerLineSerializer(AnswerSerializer):
+    """A worker in a list, without what it has never told. The `now` of its view counts."""
+
+    optional = frozenset({"pid", "directive", "job_types", "labels", "memory_mb", "cpu_percent"})
+
+    id = serializers.CharField()
+    worker_id = serializers.CharField(source="pk")
+    hostname = serializers.CharField()
+    pid = serializers.IntegerField()
+    state = serializers.SerializerMethodField()
+    directive = FilledField()
+    queues = serializers.SerializerMethodField()
+    job_types = serializers.JSONField()
+    labels = serializers.JSONField()
+    concurrency = serializers.IntegerField()
+    active_jobs = serializers.IntegerField(source="held")
+    jobs_completed = serializers.IntegerField()
+    memory_mb = serializers.FloatField()
+    cpu_percent = serializers.FloatField()
+    version = serializers.CharField()
+    started_at = InstantField()
+    last_seen_at = InstantField()
+    last_heartbeat_at = InstantField(source="heard_at")
+    last_heartbeat = InstantField(source="heard_at")
+    metadata = serializers.SerializerMethodField()
+
+    def get_state(self, worker: Worker) -> str:
+        return state_of(worker, self.context["view"].now)
+
+    def get_queues(self, worker: Worker) -> list[str]:
+        return worker.queues or []
+
+    def get_metadata(self, worker: Worker) -> dict[str, Any]:
+        return {}
+
+
+class HeldJobSerializer(AnswerSerializer):
+    """A job on the page of the worker that holds it."""
+
+    optional = frozenset({"started_at"})
+
+    id = serializers.CharField()
+    type = serializers.CharField()
+    queue = serializers.CharField()
+    attempt = serializers.IntegerField()
+    started_at = InstantField()
+
+
+class WorkerDetailSerializer(WorkerLineSerializer):
+    """A worker with the jobs that it holds, of which its row has some columns in `jobs`."""
+
+    active_job_ids = serializers.SerializerMethodField()
+    jobs = HeldJobSerializer(many=True)
+
+    def get_active_job_ids(self, worker: Any) -> list[str]:
+        return [str(job["id"]) for job in worker.jobs]
+
+
+class WorkerHealthSerializer(AnswerSerializer):
+    """What a worker last said, in the words of the published case on graceful shutdown."""
+
+    id = serializers.CharField()
+    worker_id = serializers.CharField(source="pk")
+    status = serializers.SerializerMethodField()
+    state = serializers.SerializerMethodField()
+    active_jobs = serializers.IntegerField(source="held")
+    concurrency = serializers.IntegerField()
+    queues = serializers.SerializerMethodField()
+    started_at = InstantField()
+    last_heartbeat_at = InstantField(source="heard_at")
+
+    def get_status(self, worker: Worker) -> str:
+        return "stale" if is_stale(worker, self.context["view"].now) else "ok"
+
+    def get_state(self, worker: Worker) -> str:
+        """`draining` or `shutting_down` once the worker reported so or an operator ordered it."""
+        return compat.HEALTH_STATES[mood(worker)]
+
+    def get_queues(self, worker: Worker) -> list[str]:
+        return worker.queues or []
+
+
+class DirectedSerializer(AnswerSerializer):
+    """What an operator ordered a worker to do."""
+
+    id = serializers.CharField()
+    worker_id = serializers.CharField(source="pk")
+    state = serializers.CharField(source="directive")
+    directive = serializers.CharField()
+
+
+class DirectedAllSerializer(serializers.Serializer[Any]):
+    directive = serializers.CharField()
+    state = serializers.CharField()
+    workers = serializers.ListField(child=serializers.CharField())
+    count = serializers.IntegerField()
+
+
+class WorkerSummarySerializer(serializers.Serializer[Any]):
+    """How many workers the caller sees, by their states."""
+
+    total = serializers.IntegerField()
+    running = serializers.IntegerField()
+    quiet = serializers.IntegerField()
+    stale = serializers.IntegerField()
+
+
+class WorkerListSerializer(serializers.Serializer[Any]):
+    """What the list of workers has beside them."""
+
+    summary = WorkerSummarySerializer()
+
+
+# What the calls of workers take and answer: read by `fields` and written by hand, because they have to be fast.
+
+
+class FetchSerializer(BodySerializer):
+    queues = serializers.ListField(child=serializers.CharField(), min_length=1)
+    count = serializers.IntegerField(required=False)
+    worker_id = serializers.CharField(required=False)
+    visibility_timeout_ms = serializers.IntegerField(required=False)
+
+
+class FetchAnswerSerializer(serializers.Serializer[Any]):
+    jobs = JobSerializer(many=True)
+    job = JobSerializer(required=False)
+
+
+class AckSerializer(AckOfPathSerializer):
+    job_id = serializers.CharField()
+
+
+class NackSerializer(NackOfPathSerializer):
+    job_id = serializers.CharField()
+
+
+class WorkerProgressReportSerializer(ProgressReportSerializer):
+    job_id = serializers.CharField()
+
+
+class RegistrationSerializer(BodySerializer):
+    worker_id = serializers.CharField()
+    queues = serializers.ListField(child=serializers.CharField(), required=False)
+    hostname = serializers.CharField(required=False)
+    pid = serializers.IntegerField(required=False)
+    concurrency = serializers.IntegerField(required=False)
+
+
+class RegisteredSerializer(serializers.Serializer[Any]):
+    ok = serializers.BooleanField()
+    worker_id = serializers.CharField()
+    server_time = InstantField()
+    heartbeat_interval = serializers.FloatField()
+    heartbeat_timeout = serializers.FloatField()
+    visibility_timeout_default = serializers.FloatField()
+
+
+class HeartbeatSerializer(BodySerializer):
+    worker_id = serializers.CharField()
+    state = serializers.ChoiceField(list(STATES), required=False)
+    active_jobs = serializers.JSONField(required=False)
+
+
+class HeartbeatAnswerSerializer(serializers.Serializer[Any]):
+    acknowledged = serializers.BooleanField()
+    worker_id = serializers.CharField()
+    state = serializers.CharField()
+    directive = serializers.CharField()
+    jobs_extended = serializers.ListField(child=serializers.CharField())
+    cancelled_jobs = serializers.ListField(child=serializers.CharField())
+    jobs_cancelled = serializers.ListField(child=serializers.CharField())
+    jobs_lost = serializers.ListField(child=serializers.CharField())
+    server_time = InstantField()
+
+
+class GoodbyeSerializer(serializers.Serializer[Any]):
+    ok = serializers.BooleanField()
+    deregistered = serializers.BooleanField()
+    worker_id = serializers.CharField()
+    jobs_requeued = serializers.IntegerField()
+
+
+class DirectiveSerializer(BodySerializer):
+    directive = serializers.ChoiceField(choices=sorted(DIRECTIVES))
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        value = data.get("directive")
+        if not isinstance(value, str) or value not in DIRECTIVES:
+            raise fields.fault("directive", "must be quiet, resume or terminate", value)
+        return {"directive": value}
+
+
+class DeregisterSerializer(BodySerializer):
+    reason = TextField(max_length=64)
+    worker_id = TextField(required=True, allow_null=False)
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        reason = fields.text(data, "reason", maximum=64)
+        return {"reason": reason, "worker_id": fields.worker_id(data, required=True)}
 
 
 class WorkerPagination(OJSPagination):
@@ -63,13 +287,20 @@ class WorkerViewSet(OJSViewSet):
 
     lookup_url_kwarg = "worker_id"
     model_name = "worker"
-    serializer_class = serializers.WorkerSerializer
-    operator_serializer_class = serializers.WorkerSerializer
+    action_serializers = {
+        "list": WorkerLineSerializer, "retrieve": WorkerDetailSerializer, "health": WorkerHealthSerializer,
+        "fetch": FetchAnswerSerializer, "ack": AckAnswerSerializer, "nack": NackAnswerSerializer,
+        "create": RegisteredSerializer, "heartbeat": HeartbeatAnswerSerializer, "progress": ProgressSerializer,
+        "deregister": GoodbyeSerializer, "destroy": GoodbyeSerializer, "direct_all": DirectedAllSerializer,
+        **dict.fromkeys(("quiet", "resume", "terminate"), DirectedSerializer),
+    }  # fmt: skip
+    operator_action_serializers = {"destroy": None}
     body_serializers = {
-        "deregister": serializers.DeregisterSerializer,
-        "direct_all": serializers.DirectiveSerializer,
-        "progress": ProgressReportSerializer,
-    }
+        "fetch": FetchSerializer, "ack": AckSerializer, "nack": NackSerializer, "create": RegistrationSerializer,
+        "heartbeat": HeartbeatSerializer, "progress": WorkerProgressReportSerializer,
+        "deregister": DeregisterSerializer, "direct_all": DirectiveSerializer,
+        **dict.fromkeys(("quiet", "resume", "terminate"), NothingSerializer),
+    }  # fmt: skip
     pagination_class = WorkerPagination
     ordering = (Key("id", descending=False, parse=parse_name),)
     list_names = ("items", "workers")
@@ -78,8 +309,7 @@ class WorkerViewSet(OJSViewSet):
         "destroy": "work", "progress": "work", "health": "read",
     }  # fmt: skip
     action_rights = {
-        "destroy": "delete_worker", "direct_all": "change_worker",
-        **dict.fromkeys(("quiet", "resume", "terminate"), "change_worker"),
+        "destroy": "delete_worker", **dict.fromkeys(("direct_all", "quiet", "resume", "terminate"), "change_worker"),
     }  # fmt: skip
     public_only = ("create", "fetch", "ack", "nack", "heartbeat", "deregister", "progress", "health")
     operator_only = ("list", "retrieve", "direct_all", "quiet", "resume", "terminate")
@@ -88,7 +318,7 @@ class WorkerViewSet(OJSViewSet):
 
     @action(detail=False, methods=["post"], aliases=("/jobs/fetch",))
     def fetch(self, request: Request) -> Response:
-        """FETCH."""
+        """Claim jobs."""
         body = self.payload()
         queues = fields.queue_names(body)
         count = fields.integer(body, "count" if body.get("count") is not None else "max_jobs")
@@ -105,47 +335,68 @@ class WorkerViewSet(OJSViewSet):
 
     @action(detail=False, methods=["post"])
     def ack(self, request: Request) -> Response:
-        """ACK."""
+        """Complete a job."""
         body = self.payload()
         return jobs.acknowledge(request, fields.job_id(body), body)
 
     @action(detail=False, methods=["post"], aliases=("fail",))
     def nack(self, request: Request) -> Response:
-        """FAIL."""
+        """Report that a job failed."""
         body = self.payload()
         return jobs.fail(request, fields.job_id(body), body)
 
     @action(detail=False, methods=["post"], aliases=("beat",))
     def heartbeat(self, request: Request) -> Response:
-        """BEAT."""
+        """Say that a worker lives, and renew its reservations."""
         body = self.payload()
-        active, unknown, count = serializers.active_jobs(body)
+        active, unknown, count = _active_jobs(body)
         worker_id = fields.worker_id(body, required=True)
-        access.check_jobs(request, active)
+        permissions.check_jobs(request, active)
         answer = beats.beat(
             beats.Beat(
                 worker_id,
                 active=active,
                 active_count=count,
                 visibility_ms=fields.duration_ms(body, "visibility_timeout_ms"),
-                state=serializers.state(body),
-                info=serializers.facts(body),
+                state=_state(body),
+                info=_facts(body),
             )
         )
-        directive = testhooks.directive(active)
-        return Response(answers.beaten(worker_id, answer, unknown, directive))
+        state = testhooks.directive(active) or answer.state
+        cancelled = [str(job_id) for job_id in answer.cancelled]
+        return Response(
+            {
+                "acknowledged": True,
+                "worker_id": worker_id,
+                "state": state,
+                "directive": compat.DIRECTIVES.get(state, state),
+                "jobs_extended": [str(job_id) for job_id in answer.extended],
+                "cancelled_jobs": cancelled,
+                "jobs_cancelled": cancelled,
+                "jobs_lost": [*(str(job_id) for job_id in answer.lost), *unknown],
+                "server_time": format_instant(answer.server_time),
+            }
+        )
 
+    @documented(errors=(404,))
     @action(detail=False, methods=["post"])
     def progress(self, request: Request) -> Response:
-        """Report the progress of a job, for the published clients."""
+        """Report the progress of a job.
+
+        At this path for the published clients.
+        """
         body = self.payload()
         return jobs.report_progress(self, fields.job_id(body), body)
 
+    @documented(200)
     def create(self, request: Request) -> Response:
-        """Register. Optional: FETCH and BEAT register an unknown worker as well."""
+        """Register a worker.
+
+        It may be left out: FETCH and BEAT register an unknown worker as well.
+        """
         body = self.payload()
         worker_id = fields.worker_id(body, required=True)
-        facts = serializers.facts(body)
+        facts = _facts(body)
         check_queue(request, facts.get("queues") or [])
         register(worker_id, facts)
         return Response(
@@ -161,18 +412,23 @@ class WorkerViewSet(OJSViewSet):
 
     @action(detail=False, methods=["post"])
     def deregister(self, request: Request) -> Response:
-        """The worker is gone, and what it holds goes back to its queue."""
+        """Say goodbye; what the worker holds goes back."""
         found = self.validated(self.payload())
         return _goodbye(request, found["worker_id"], found["reason"] or "shutdown")
 
+    @documented(200, 503)
     @action(detail=True, methods=["get"])
     def health(self, request: Request, worker_id: str) -> Response:
-        """What the worker last said, and whether it still beats; 503 for one that takes no more jobs, or is silent."""
+        """What a worker last said, and whether it lives.
+
+        503 for one that takes no more jobs, or is silent.
+        """
         using = router.db_for_read(Worker)
         worker = with_held(Worker.objects.using(using)).filter(pk=_path_worker(worker_id)).first()
         if worker is None:
             raise NotFound.resource("worker", worker_id)
-        health = answers.worker_health(worker, clock.now(using))
+        self.now = clock.now(using)
+        health = self.represent(worker)
         if health["state"] == "running" and health["status"] == "ok":
             return Response(health)
         return Response(health, status=503, headers={"Retry-After": str(math.ceil(ojs_settings.HEARTBEAT_INTERVAL))})
@@ -196,19 +452,21 @@ class WorkerViewSet(OJSViewSet):
         self.check_object_permissions(self.request, worker)
         return worker
 
-    def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "now": self.now}
-
     @cached_property
     def now(self) -> dt.datetime:
         return clock.now(_using())
 
+    @documented(beside=WorkerListSerializer)
     def list(self, request: Request) -> Response:
-        """By id. The summary counts all that the caller sees, the page or not."""
+        """The workers.
+
+        By id. The summary counts all that the caller sees, the page or not.
+        """
         seen = self.get_queryset()
         return self.listed(seen, summary=_summary(seen, self.now))
 
     def retrieve(self, request: Request, worker_id: str) -> Response:
+        """A worker and its jobs."""
         worker = self.get_object()
         if not _is_seen(request, worker.queues):
             raise PermissionDenied(
@@ -217,17 +475,16 @@ class WorkerViewSet(OJSViewSet):
                          "worker_id": worker.pk},
             )  # fmt: skip
         held = Job.objects.using(_using()).filter(state=State.ACTIVE, worker_id=worker.pk).order_by("id")
-        held = held.filter(access.visible(request))
-        found = [
-            {"id": str(job["id"]), "type": job["type"], "queue": job["queue"], "attempt": job["attempt"]}
-            | ({"started_at": format_instant(job["started_at"])} if job["started_at"] else {})
-            for job in held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
-        ]  # fmt: skip
-        return Response({**self.represent(worker), "active_job_ids": [job["id"] for job in found], "jobs": found})
+        held = held.filter(permissions.visible(request))
+        worker.jobs = held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
+        return Response(self.represent(worker))
 
     @audited("worker.deregister", operator_only=True)
     def destroy(self, request: Request, worker_id: str) -> Response:
-        """The worker is gone: it says so itself, or an operator removes a dead one. Its jobs go back."""
+        """Remove a worker that is gone; its jobs go back.
+
+        It says so itself, or an operator removes a dead one.
+        """
         if not self.operator:
             return _goodbye(request, _path_worker(worker_id), "shutdown")
         _check_unlimited(request)
@@ -244,25 +501,34 @@ class WorkerViewSet(OJSViewSet):
     @action(detail=True, methods=["post"])
     @audited("worker.direct")
     def quiet(self, request: Request, worker_id: str) -> Response:
-        """The worker's next heartbeat is answered that it takes no more jobs."""
+        """Tell a worker: quiet.
+
+        Its next heartbeat is answered that it takes no more jobs.
+        """
         return self._direct("quiet")
 
     @action(detail=True, methods=["post"])
     @audited("worker.direct")
     def resume(self, request: Request, worker_id: str) -> Response:
-        """The worker's next heartbeat is answered that it goes on."""
+        """Tell a worker: resume.
+
+        Its next heartbeat is answered that it goes on.
+        """
         return self._direct("running")
 
     @action(detail=True, methods=["post"])
     @audited("worker.direct")
     def terminate(self, request: Request, worker_id: str) -> Response:
-        """The worker's next heartbeat is answered that it ends."""
+        """Tell a worker: terminate.
+
+        Its next heartbeat is answered that it ends.
+        """
         return self._direct("terminate")
 
     @action(detail=False, methods=["post"], url_path="directive")
     @audited("worker.direct_all")
     def direct_all(self, request: Request) -> Response:
-        """The same to every worker."""
+        """Tell all workers the same."""
         body = self.payload()
         _check_unlimited(request)
         value = self.validated(body)["directive"]
@@ -280,13 +546,77 @@ class WorkerViewSet(OJSViewSet):
         self.payload(required=False)
         _check_unlimited(self.request)
         self.act.action = f"worker.{self.action}"
-        worker = direct(self.get_object().pk, directive)
-        return Response({"id": worker.pk, "worker_id": worker.pk, "state": worker.directive,
-                         "directive": worker.directive})  # fmt: skip
+        return Response(self.represent(direct(self.get_object().pk, directive)))
+
+
+def _facts(body: dict[str, Any]) -> dict[str, Any]:
+    """The well-formed ones among the things a worker may tell about itself: no heartbeat fails over an odd hostname."""
+    found: dict[str, Any] = {}
+    for name, read in _READERS.items():
+        with contextlib.suppress(InvalidRequest):
+            found[name] = read(body, name)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _state(body: dict[str, Any]) -> str:
+    """The state that a worker reports, as it spells it; `shutdown: true` means terminate."""
+    if body.get("shutdown") is True:
+        return "terminate"
+    value = body.get("state")
+    if value is None:
+        return "running"
+    if not isinstance(value, str) or value.lower() not in STATES:
+        raise fields.fault("state", f"must be one of {', '.join(STATES)}", value)
+    return value.lower()
+
+
+def _active_jobs(body: dict[str, Any]) -> tuple[list[uuid.UUID], list[str], int | None]:
+    """The jobs a worker says it holds: ids, texts that are no ids of ours, and how many where it says so."""
+    ids, number = compat.active_ids(body)
+    count = fields.integer({"active_jobs": number}, "active_jobs", minimum=0)
+    if ids is None:
+        return [], [], count
+    if not isinstance(ids, list) or len(ids) > MAX_JOBS or not all(isinstance(item, str) for item in ids):
+        raise fields.fault("active_jobs", f"must be an array of at most {MAX_JOBS} job ids", ids)
+    known: dict[uuid.UUID, None] = {}
+    unknown: list[str] = []
+    for item in ids:
+        if names.is_job_id(item.lower()):
+            known[uuid.UUID(item.lower())] = None
+        else:
+            unknown.append(shorten(item))
+    return list(known), unknown, count
+
+
+def _labels(body: dict[str, Any], name: str) -> Any:
+    return body[name] if isinstance(body.get(name), dict) else fields.texts(body, name)
+
+
+def _instant(body: dict[str, Any], name: str) -> Any:
+    given = body.get(name)
+    try:
+        return durations.parse_instant(given) if given is not None else None
+    except ValueError as error:
+        raise fields.fault(name, str(error), given) from error
+
+
+_READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
+    "hostname": fields.text,
+    "version": partial(fields.text, maximum=64),
+    "pid": partial(fields.integer, minimum=0),
+    "concurrency": partial(fields.integer, minimum=0),
+    "jobs_completed": partial(fields.integer, minimum=0),
+    "memory_mb": fields.number,
+    "cpu_percent": fields.number,
+    "queues": fields.texts,
+    "job_types": fields.texts,
+    "labels": _labels,
+    "started_at": _instant,
+}
 
 
 def _goodbye(request: Request, worker_id: str, reason: str) -> Response:
-    access.check_held(request, worker_id)
+    permissions.check_held(request, worker_id)
     returned = deregister(worker_id, reason=reason)
     return Response({"ok": True, "deregistered": True, "worker_id": worker_id, "jobs_requeued": returned})
 
@@ -314,7 +644,7 @@ def _is_seen(request: Request, queues: Collection[str] | None) -> bool:
 
 
 def _check_unlimited(request: Request) -> None:
-    if access.is_limited(request):
+    if permissions.is_limited(request):
         raise PermissionDenied(
             "A key that is limited to queues or types cannot direct workers, which may serve others.",
             details={"principal": principal(request), "operation": f"{request.method} {request.path}"},

@@ -16,16 +16,15 @@ from rest_framework.response import Response
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.http import access, compat, fields, media, query, shown
+from django_ojs.http import compat, fields, media, permissions, query, shown
 from django_ojs.http.auditing import audited
-from django_ojs.http.documents import NothingSerializer
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filtering import OJSFilterBackend, SamePagination, WordFilter
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, check_type, principal
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer
-from django_ojs.http.viewsets import OJSViewSet
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, NothingSerializer
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.rules import members, workflows, workflowview
@@ -96,10 +95,10 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
     def get_queryset(self) -> QuerySet[Workflow]:
         """The workflows whose jobs the caller may all see."""
         found = Workflow.objects.using(router.db_for_write(Workflow))
-        if not access.is_limited(self.request):
+        if not permissions.is_limited(self.request):
             return found.all()
         jobs = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
-        return found.filter(~Exists(jobs.exclude(access.visible(self.request))))
+        return found.filter(~Exists(jobs.exclude(permissions.visible(self.request))))
 
     def list(self, request: Request) -> Response:
         """The workflows."""
@@ -109,7 +108,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         """Create a workflow."""
         document = self.payload(limit=ojs_settings.MAX_BATCH_BYTES)
         plan: Any = self.validated(document)
-        access.check_documents(request, plan.documents())
+        permissions.check_documents(request, plan.documents())
         warnings = members.warnings(members.in_workflow(document))
 
         def act(using: str) -> Answer:
@@ -176,7 +175,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
 def _find(request: Request, text: str) -> uuid.UUID:
     """The workflow in a path, if the caller may use the queues and types of all its jobs."""
     workflow_id = operations.identify(text)
-    if access.is_limited(request):
+    if permissions.is_limited(request):
         steps = WorkflowStep.objects.using(router.db_for_write(Workflow))
         jobs = steps.filter(Q(workflow_id=workflow_id), job_id__isnull=False).order_by()
         for queue, job_type in jobs.values_list("queue", "type").distinct():

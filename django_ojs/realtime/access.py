@@ -27,7 +27,7 @@ from rest_framework.request import Request
 from django_ojs import keys, tickets
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied, Unauthenticated
-from django_ojs.http import access, base, permissions
+from django_ojs.http import base, permissions
 from django_ojs.http.authentication import KeyUser
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime import slots
@@ -220,4 +220,4 @@ def _check_job(caller: Caller, job: uuid.UUID) -> None:
     row = Job.objects.using(router.db_for_write(Job)).filter(pk=job).values("queue", "type").first()
     if row is None:
         raise NotFound.resource("job", str(job))
-    access.check_row(caller.request, row)
+    permissions.check_row(caller.request, row)

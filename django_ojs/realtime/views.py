@@ -24,7 +24,7 @@ from django_ojs import keys
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, StreamingUnavailable, Unauthenticated
 from django_ojs.events import log, order, places
 from django_ojs.events.filters import Filter
-from django_ojs.http import access, events, fields, query, system
+from django_ojs.http import events, fields, permissions, query, system
 from django_ojs.http.base import OJSView
 from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
@@ -200,7 +200,7 @@ def of_queue(request: Request, name: str) -> Feed:
 
 def _row(request: Request, job_id: str) -> Any:
     row = info(fields.path_id(job_id))
-    access.check_row(request, row)
+    permissions.check_row(request, row)
     return row
 
 

@@ -12,8 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
+from django_ojs.http.base import OJSViewSet
 from django_ojs.http.router import OJSRouter
-from django_ojs.http.viewsets import OJSViewSet
 
 
 class FullThrottle(BaseThrottle):
