@@ -30,7 +30,7 @@ from django_ojs.events import described, ids
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas
 from django_ojs.queues import configuration
-from django_ojs.scheduler.outage import outage
+from django_ojs.scheduler.service import outage
 from django_ojs.store import store_of
 from django_ojs.testing import database
 from tests import flushing

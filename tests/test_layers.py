@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "templatetags": set(),
     "tasks": {"ideas", "client", "registry", "rules", "models", "events", "doubles"},
     "realtime": {"ideas", "statistics", "events", "rules", "models", "keys", "tickets", "http",
-                 "scheduler.outage"},
+                 "scheduler.service"},
     "urls": {"http", "realtime"},
     "checks": {"dburl"},
     "outboxchecks": set(),
@@ -77,7 +77,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "admin.tail": {"http.sockets"},
     "admin.live": {"http.sockets"},  # where the page finds the binding's WebSocket, and whether it lets its user in
     "client.sync": {"models"},  # the schedules in the code become rows
-    "scheduler.duties": {"client.sync"},
+    "scheduler.scheduler": {"client.sync"},
 }
 #: Modules whose names begin with one of these hold no layer.
 UNCHECKED = ("migrations",)

@@ -11,7 +11,7 @@ a connection each: the tail, and replays.
 
 The hub has no state that a crash could cost: a client names the last event it has seen, and everything after that is
 read from the log. A database that is away is waited for in the reader, with growing pauses and one log line
-(`scheduler.outage`); reading then goes on from where it was, because the place in the log is the caller's.
+(`scheduler.service`); reading then goes on from where it was, because the place in the log is the caller's.
 
 It polls, 20 times a second while there is something and 4 times while there is not. A hint that something happened
 would have to come from each push, which may cost nothing, or from a pass of `events.order`, which is no faster.
@@ -40,7 +40,7 @@ from django_ojs.events import ids, log, order, places, transitions
 from django_ojs.events.filters import Filter, Kinds
 from django_ojs.events.places import Place
 from django_ojs.models import Event
-from django_ojs.scheduler.outage import ERRORS, persist
+from django_ojs.scheduler.service import ERRORS, persist
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

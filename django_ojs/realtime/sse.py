@@ -34,7 +34,7 @@ from django_ojs.realtime import shutdown
 from django_ojs.realtime.hub import Entry, Hub, Item, Stream
 from django_ojs.realtime.slots import Slot
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.outage import ERRORS
+from django_ojs.scheduler.service import ERRORS
 from django_ojs.statistics import summary
 
 T = TypeVar("T")

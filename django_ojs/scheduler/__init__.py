@@ -1,5 +1,5 @@
 """Do what time and accidents demand of jobs; one process at a time does it for the whole site.
 
-`scheduler` starts the threads and decides which process leads, `duties` are the things to do, and `webhooks` sends
-deliveries. `service` (threads) and `outage` (a database that is away) are shared with the worker.
+`scheduler` has the duties, the threads and the lease that says which process leads; `webhooks` sends deliveries.
+`service` (threads, and a database that is away) is shared with the worker.
 """

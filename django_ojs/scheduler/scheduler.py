@@ -1,4 +1,8 @@
-"""Start the scheduler's threads, in every worker or alone (`manage.py ojs_scheduler`); one process at a time leads."""
+"""Do what time demands for the whole site, in every worker or alone (`manage.py ojs_scheduler`); one process leads.
+
+`Scheduler` starts the threads, and `Leadership` decides whether they work. Each duty below does a small piece in
+`run_once()`, and returns its pause in seconds.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +16,27 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from django_ojs import clock
+from django_ojs.client.sync import NotSynchronised, out_of_date
+from django_ojs.conf import ojs_settings
+from django_ojs.cron import runs
+from django_ojs.cron.runs import tick
+from django_ojs.cron.schedules import aim_again
+from django_ojs.cron.schedules import next_due as next_schedule
 from django_ojs.database import database
+from django_ojs.events import order
+from django_ojs.jobs import bulkactions, outbox, progress, replay
+from django_ojs.jobs.prune import prune
+from django_ojs.jobs.timers import next_due, settle
+from django_ojs.messages import jobs, jobs_wait
 from django_ojs.models import Lease
-from django_ojs.scheduler.duties import (
-    Bulk,
-    CountEvents,
-    Cron,
-    EndMaintenance,
-    FoldCounts,
-    OrderEvents,
-    Prune,
-    Relay,
-    Relieve,
-    Remove,
-    ReplayDeadLetters,
-    Rescue,
-    RestoreQueues,
-    Settle,
-    TellProgress,
-    Unserved,
-    Unsynchronised,
-)
-from django_ojs.scheduler.outage import ERRORS, persist
-from django_ojs.scheduler.service import DutyThread, Service
+from django_ojs.queues import bounds, configuration, maintenance
+from django_ojs.queues.deletion import finish_removals
+from django_ojs.scheduler.service import ERRORS, DutyThread, Service, outage, persist
 from django_ojs.scheduler.webhooks import Webhooks
+from django_ojs.statistics import counters, eventcounts
 from django_ojs.telemetry import export
+from django_ojs.workers.dead import rescue_dead_workers
+from django_ojs.workers.directory import unserved_queues, unserved_types
 
 logger = logging.getLogger(__name__)
 
@@ -130,33 +130,28 @@ class Scheduler:
         self.using = database(using)
         self._export: Any = None
         self._lease = Leadership(ROLE, holder, self.using, ready)
+
+        def leads() -> bool:
+            return self._lease.leads
+
         self._threads = (
             DutyThread(
-                "scheduler",
-                [Settle(), OrderEvents(), Rescue(), Relieve(), EndMaintenance()],
-                self.using,
-                lambda: self._lease.leads,
+                "scheduler", [Settle(), OrderEvents(), Rescue(), Relieve(), EndMaintenance()], self.using, leads
             ),
-            DutyThread("cron", [Cron()], self.using, lambda: self._lease.leads),
-            DutyThread("bulk", [Bulk(), ReplayDeadLetters()], self.using, lambda: self._lease.leads),
-            DutyThread("outbox", [Relay()], self.using, lambda: self._lease.leads),
+            DutyThread("cron", [Cron()], self.using, leads),
+            DutyThread("bulk", [Bulk(), ReplayDeadLetters()], self.using, leads),
+            DutyThread("outbox", [Relay()], self.using, leads),
             DutyThread(
                 "housekeeping",
                 [
-                    TellProgress(),
-                    FoldCounts(),
-                    RestoreQueues(),
-                    CountEvents(),
-                    Remove(),
-                    Prune(),
-                    Unserved(),
+                    TellProgress(), FoldCounts(), RestoreQueues(), CountEvents(), Remove(), Prune(), Unserved(),
                     Unsynchronised(),
                 ],
                 self.using,
-                lambda: self._lease.leads,
+                leads,
             ),
-            Webhooks(self.using, lambda: self._lease.leads),
-        )
+            Webhooks(self.using, leads),
+        )  # fmt: skip
 
     @property
     def leads(self) -> bool:
@@ -178,3 +173,249 @@ class Scheduler:
     def run_once(self) -> float:
         """Every duty that is due, here and now; returns the seconds until the next is."""
         return min(thread.run_once() for thread in self._threads)
+
+
+class Settle:
+    """Promotes, expires, times out and takes back what is due, at most 100 ms late.
+
+    In between it sleeps until the next due instant, but looks again after 100 ms in any case: a job pushed
+    meanwhile may be due earlier. The look is one read of an index. Right after an outage it leaves active jobs
+    alone: their reservations ended because no worker could renew them, and their workers will now.
+    """
+
+    name = "settle"
+    LOOK = 0.1
+    SUSPENDED = 1.0  #: in maintenance mode all that was to be promoted stays due, and each look passes it by
+    BATCH = 500
+
+    def run_once(self, using: str) -> float:
+        due = next_due(using=using)
+        if due is None:
+            return self.LOOK
+        left = (due - clock.now(using)).total_seconds()
+        if left > 0:
+            return min(left, self.LOOK)
+        settled = settle(limit=self.BATCH, spare_active=outage.is_felt, using=using)
+        if settled:
+            return 0.0
+        # Nothing settled though something is due: another process has it locked, or it has to wait.
+        return self.SUSPENDED if maintenance.is_on(using=using) else self.LOOK
+
+
+class OrderEvents:
+    """Puts new events in order, so that readers see them soon after their commit."""
+
+    name = "order"
+    BUSY, IDLE = 0.05, 0.2
+
+    def run_once(self, using: str) -> float:
+        return self.BUSY if order.advance(using) else self.IDLE
+
+
+class Rescue:
+    """Takes the jobs of dead workers back."""
+
+    name = "rescue"
+    EVERY = 2.0
+
+    def run_once(self, using: str) -> float:
+        count = rescue_dead_workers(spare=outage.is_felt, using=using)
+        if count:
+            logger.warning("Took %s back from workers that stopped beating.", jobs(count))
+        return self.EVERY
+
+
+class EndMaintenance:
+    """Ends maintenance mode at its estimated end, where the operator asked for that."""
+
+    name = "maintenance"
+    EVERY = 1.0
+
+    def run_once(self, using: str) -> float:
+        if maintenance.end_if_over(using=using):
+            logger.info("Maintenance mode has ended by itself, as was estimated.")
+        return self.EVERY
+
+
+class Relieve:
+    """Writes an event when a bounded queue that was nearly full has emptied."""
+
+    name = "relieve"
+    EVERY = 1.0
+
+    def run_once(self, using: str) -> float:
+        bounds.relieve(using=using)
+        return self.EVERY
+
+
+class TellProgress:
+    """Writes the events of progress reports that came too soon after another one."""
+
+    name = "progress"
+    EVERY = 0.5
+
+    def run_once(self, using: str) -> float:
+        progress.tell_held(using=using)
+        return self.EVERY
+
+
+class FoldCounts:
+    """Adds up the differences that statements leave behind, so that reading the counts stays cheap."""
+
+    name = "fold"
+    BUSY, IDLE = 0.05, 1.0
+
+    def run_once(self, using: str) -> float:
+        return self.BUSY if counters.fold(using=using) >= counters.FOLD_BATCH else self.IDLE
+
+
+class CountEvents:
+    """Counts the log for the metrics; a scrape is at most this much behind."""
+
+    name = "count"
+    BUSY, IDLE = 0.05, 1.0
+
+    def run_once(self, using: str) -> float:
+        if not ojs_settings.METRICS:
+            return self.IDLE
+        return self.BUSY if eventcounts.count(using=using) >= eventcounts.BATCH else self.IDLE
+
+
+class Relay:
+    """Takes jobs from the outbox, where there is one, to the database of the jobs."""
+
+    name = "relay"
+    IDLE, OFF = 0.2, 10.0
+
+    def run_once(self, using: str) -> float:
+        if ojs_settings.OUTBOX is None:
+            return self.OFF
+        return 0.0 if outbox.relay(using=using) else self.IDLE
+
+
+class Remove:
+    """Empties queues that are being deleted, and deletes them when their active jobs have finished."""
+
+    name = "remove"
+    BUSY, IDLE = 0.1, 2.0
+
+    def run_once(self, using: str) -> float:
+        return self.BUSY if finish_removals(using=using) else self.IDLE
+
+
+class RestoreQueues:
+    """Adds the rows of queues that have jobs and no row: workers of all queues would never look there."""
+
+    name = "restore"
+    EVERY = 2.0
+
+    def run_once(self, using: str) -> float:
+        for name in configuration.restore(using=using):
+            logger.warning("The queue %s had jobs and no row, so workers of all queues passed it by: added.", name)
+        return self.EVERY
+
+
+class Bulk:
+    """Continues the background actions of operators on many jobs, a batch at a time."""
+
+    name = "bulk"
+    BUSY, IDLE = 0.02, 1.0  #: workers get their turn between two batches
+
+    def run_once(self, using: str) -> float:
+        return self.BUSY if bulkactions.advance(using=using) else self.IDLE
+
+
+class ReplayDeadLetters:
+    """Retries dead letters by the replay rules, a batch for each rule at a time."""
+
+    name = "replay"
+    BUSY, IDLE = 0.1, 10.0
+
+    def run_once(self, using: str) -> float:
+        return self.BUSY if replay.replay(using=using) else self.IDLE
+
+
+class Prune:
+    """Deletes what is old, jobs, events and idempotency keys: every minute, in small batches while there are more."""
+
+    name = "prune"
+    EVERY, PAUSE = 60.0, 0.2
+    BATCH, EVENT_BATCH = 1000, 4000
+
+    def run_once(self, using: str) -> float:
+        deleted = prune(batch=self.BATCH, event_batch=self.EVENT_BATCH, using=using)
+        return self.PAUSE if max(deleted.values(), default=0) >= self.BATCH else self.EVERY
+
+
+class Unserved:
+    """Warns, once for each, about job types and queues that have jobs and no worker."""
+
+    name = "unserved"
+    EVERY, FIRST = 60.0, 15.0  #: at a start, workers need a moment to make themselves known
+
+    def __init__(self) -> None:
+        self._started = False
+        self._warned: set[str] = set()
+
+    def run_once(self, using: str) -> float:
+        if not self._started:
+            self._started = True
+            return self.FIRST
+        found = {f" of type {name}": count for name, count in unserved_types(using).items()}
+        found |= {f" in the queue {name}": count for name, count in unserved_queues(using=using).items()}
+        for which in found.keys() - self._warned:
+            logger.warning("%s, and no worker serves it.", jobs_wait(found[which], which))
+        self._warned = set(found)
+        return self.EVERY
+
+
+class Cron:
+    """Fires schedules that are due (orchestration 2.4), at most a second late.
+
+    In between it sleeps until the next is due, but looks again after a second in any case: a schedule registered
+    meanwhile may be due earlier. The look is one read of an index.
+    """
+
+    name = "cron"
+    LOOK = 1.0
+    AIM = 10.0  #: seconds between looks for schedules that fired while the clock was ahead
+
+    def __init__(self) -> None:
+        self._aim_at = float("-inf")
+
+    def run_once(self, using: str) -> float:
+        runs.release(using=using)
+        if time.monotonic() >= self._aim_at:
+            self._aim_at = time.monotonic() + self.AIM
+            if count := aim_again(using=using):
+                logger.warning("%d schedules had fired while the clock was ahead. They fire by the clock again.", count)
+        due = next_schedule(using=using)
+        if due is None:
+            return self.LOOK
+        left = (due - clock.now(using)).total_seconds()
+        if left > 0:
+            return min(left, self.LOOK)
+        # Nothing fired though something is due: another scheduler has it.
+        return 0.0 if tick(using=using) else self.LOOK
+
+
+class Unsynchronised:
+    """Warns, once for each, about schedules that differ between the code and the database."""
+
+    name = "unsynchronised"
+    EVERY = 600.0
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def run_once(self, using: str) -> float:
+        try:
+            found = set(out_of_date(using))
+        except NotSynchronised as error:
+            found = {str(error)}
+        if new := sorted(found - self._warned):
+            logger.warning(
+                "Schedules differ between code and database; run manage.py ojs_cron sync: %s", ", ".join(new)
+            )
+        self._warned = found
+        return self.EVERY

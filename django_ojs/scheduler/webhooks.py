@@ -23,8 +23,7 @@ from django.core.mail import EmailMessage
 from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
 from django_ojs.models import WebhookSubscription
-from django_ojs.scheduler.outage import ERRORS
-from django_ojs.scheduler.service import FOLLOWER_LOOK, DutyThread
+from django_ojs.scheduler.service import ERRORS, FOLLOWER_LOOK, DutyThread
 from django_ojs.webhooks import relay
 from django_ojs.webhooks import sending as webhooksending
 from django_ojs.webhooks.outcome import Reply, Verdict

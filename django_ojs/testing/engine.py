@@ -27,10 +27,9 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.registry import registry
 from django_ojs.states import State
-from django_ojs.worker import outcomes
+from django_ojs.worker import runs
 from django_ojs.worker.execution import aexecute, execute
-from django_ojs.worker.outcomes import Failed, Outcome
-from django_ojs.worker.run import Run
+from django_ojs.worker.runs import Failed, Outcome, Run
 from django_ojs.worker.writer import Writer
 
 WORKER = "test"
@@ -116,7 +115,7 @@ class Engine:
         if error is None:
             return None
         run.raised(error)
-        return outcomes.of_exception(error)
+        return runs.of_exception(error)
 
 
 def moment(instant: dt.datetime | None) -> contextlib.AbstractContextManager[None]:

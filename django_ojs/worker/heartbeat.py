@@ -15,13 +15,11 @@ from typing import Any
 
 from django_ojs.client.context import JobContext, Progress
 from django_ojs.conf import ojs_settings
-from django_ojs.scheduler.outage import ERRORS, outage, persist
-from django_ojs.scheduler.service import Service
+from django_ojs.scheduler.service import ERRORS, Service, outage, persist
 from django_ojs.worker import processinfo
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
-from django_ojs.worker.outcomes import Interruption, report_progress
 from django_ojs.worker.pool import Pool, present_runs
-from django_ojs.worker.run import Run
+from django_ojs.worker.runs import Interruption, Run, report_progress
 from django_ojs.worker.writer import deliver_reports
 from django_ojs.workers import dead
 from django_ojs.workers.heartbeat import Beat, BeatAnswer, beat, extend
@@ -55,7 +53,7 @@ class Heartbeat(Service):
         self, worker_id: str, info: Callable[[], dict[str, Any]], pool: Pool, lifecycle: Lifecycle, using: str,
         incarnation: str = "",
     ) -> None:  # fmt: skip
-        super().__init__(lambda name: lifecycle.give(Order.CRASH, f"the {name} crashed"))
+        super().__init__(lifecycle.crashed)
         self._worker_id, self._info, self._pool = worker_id, info, pool
         self._lifecycle, self._using, self._incarnation = lifecycle, using, incarnation
         self._holder: tuple[NameInUse, float] | None = None  #: who has our name, and since when silent

@@ -3,6 +3,11 @@
 Orders come from signals, from the supervisor, from the server's answers to heartbeats, from the claimer when
 there is nothing left to do, and from a part that crashed. They go through one queue to the main thread,
 because a signal handler may do nothing more than put something into a `SimpleQueue`.
+
+Two pipes connect the supervisor and a worker process: orders go down, reports come up. An order is one byte. It is not
+a signal, because the child may get the same signal itself, from a terminal or from systemd, and the second of two
+signals means something else than the first. The end of the pipe means that the supervisor is gone, however it ended:
+the worker then drains by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+from django_ojs.scheduler.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +68,10 @@ class Lifecycle:
     def give(self, order: Order, source: str) -> None:
         """Hand in an order. Safe in a signal handler and from any thread."""
         self._orders.put((order, source))
+
+    def crashed(self, part: str) -> None:
+        """Order the worker to end because this part of it crashed."""
+        self.give(Order.CRASH, f"the {part} crashed")
 
     def hear(self, answer: str) -> None:
         """Take a heartbeat's answer, `running`, `quiet` or `terminate`, for an order.
@@ -126,12 +137,8 @@ def _log(message: str, source: str) -> None:
     logger.log(logging.DEBUG if source == SUPERVISOR else logging.INFO, message, source)
 
 
-_SIGNALS = {
-    "SIGTERM": Order.STOP,
-    "SIGINT": Order.STOP,
-    "SIGTSTP": Order.QUIET,
-    "SIGCONT": Order.RESUME,
-}
+#: What the signals to a worker, or to its supervisor, order.
+SIGNALS = {"SIGTERM": Order.STOP, "SIGINT": Order.STOP, "SIGTSTP": Order.QUIET, "SIGCONT": Order.RESUME}
 
 
 @contextlib.contextmanager
@@ -143,9 +150,9 @@ def signals(lifecycle: Lifecycle) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        lifecycle.give(_SIGNALS[name], name)
+        lifecycle.give(SIGNALS[name], name)
 
-    known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]  # Windows has two of them
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]  # Windows has two of them
     before = {number: signal.signal(number, handle) for number in known}
     _handled.update(known)
     if hasattr(signal, "pthread_sigmask"):  # a supervisor holds them back until here
@@ -189,3 +196,86 @@ class _Fork:
 if hasattr(os, "register_at_fork"):
     _fork = _Fork()
     os.register_at_fork(before=_fork.before, after_in_parent=_fork.after_in_parent, after_in_child=_fork.after_in_child)
+
+
+ORDERS = {Order.STOP: b"s", Order.STOP_NOW: b"h", Order.QUIET: b"q", Order.RESUME: b"r"}
+_MEANING = {code: order for order, code in ORDERS.items()}
+
+
+class SupervisorLink(Service):
+    """The worker's end: a thread that reads orders, and `report()`, which never blocks."""
+
+    name = "supervisor link"
+
+    def __init__(self, orders: int, reports: int, lifecycle: Lifecycle) -> None:
+        super().__init__(lifecycle.crashed)
+        self._orders, self._reports, self._lifecycle = orders, reports, lifecycle
+
+    def run(self) -> None:
+        while data := os.read(self._orders, 64):
+            for code in data:
+                self._lifecycle.give(_MEANING[bytes([code])], SUPERVISOR)
+        self._lifecycle.give(Order.STOP, "the supervisor is gone")
+
+    def set_alarm(self, seconds: float) -> None:
+        """Let the kernel end this process if this is not called again within so many seconds.
+
+        A handler may hold the interpreter for ever in a C call. The supervisor kills such a process; this is
+        for the one whose supervisor has been killed. No thread has to run for it, and a handler's own
+        processes do not inherit it.
+        """
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def report(self, *, healthy: bool, completed: int) -> None:
+        """Say that this process lives, whether it is healthy, and how many jobs it has completed."""
+        self._send(b"%d %d" % (healthy, completed))
+
+    def say_goodbye(self, *, replace: bool, refused: bool = False) -> None:
+        """Send the last message. An exit code would not do: a handler can call `os._exit(0)`."""
+        self._send(b"refused" if refused else b"replace" if replace else b"done")
+
+    def _send(self, line: bytes) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._reports, line + b"\n")
+
+
+class Pipes:
+    """Both ends, made before the fork; each side keeps its own."""
+
+    def __init__(self) -> None:
+        self.orders_out, self._orders_in = os.pipe()
+        self._reports_out, self.reports_in = os.pipe()
+        os.set_blocking(self.reports_in, False)
+        os.set_blocking(self._reports_out, False)
+        self._rest = b""
+        self.healthy, self.completed = False, 0
+        self.goodbye = ""  #: how the child ended by itself: "done", "replace", or "refused" if its name was taken
+
+    def keep_parents_end(self) -> None:
+        os.close(self.orders_out)
+        os.close(self.reports_in)
+
+    def give(self, order: Order) -> None:
+        """For the parent: send an order. A child that has just ended reads nothing any more."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._orders_in, ORDERS[order])
+
+    def read(self) -> bool:
+        """For the parent: take in the reports that came; whether there were any."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._reports_out, 4096):
+                data += chunk
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            healthy, _, completed = line.partition(b" ")
+            if completed:
+                self.healthy, self.completed = healthy == b"1", int(completed)
+            else:
+                self.goodbye = line.decode()
+        return bool(lines)
+
+    def close(self) -> None:
+        """Give up the parent's ends: in the parent when the child has ended, in a child at once."""
+        os.close(self._orders_in)
+        os.close(self._reports_out)

@@ -13,9 +13,8 @@ from django_ojs.client.context import Link
 from django_ojs.models import JobRow
 from django_ojs.registry import Definition, registry
 from django_ojs.scheduler.service import Service
-from django_ojs.worker.outcomes import Interruption, NotRun, Outcome, of_interruption
-from django_ojs.worker.run import Run
-from django_ojs.worker.runners import InlineRunner, LoopRunner, Runner, ThreadRunner
+from django_ojs.worker.execution import InlineRunner, LoopRunner, Runner, ThreadRunner
+from django_ojs.worker.runs import Interruption, NotRun, Outcome, Run, of_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -28,18 +28,15 @@ from django_ojs.jobs.requeue import requeue
 from django_ojs.messages import jobs_wait
 from django_ojs.middleware import enqueue_chain, execution_chain
 from django_ojs.registry import registry
-from django_ojs.scheduler.outage import ERRORS
 from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.scheduler.service import ERRORS
 from django_ojs.worker import middleware, processinfo
-from django_ojs.worker.claimer import Claimer, QueueNames
+from django_ojs.worker.claimer import Claimer, QueueNames, waker_for
 from django_ojs.worker.heartbeat import Heartbeat
-from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, signals
-from django_ojs.worker.outcomes import Interruption
-from django_ojs.worker.pipes import Pipes, SupervisorLink
+from django_ojs.worker.lifecycle import Lifecycle, Order, Pipes, Stage, SupervisorLink, signals
 from django_ojs.worker.pool import Deadlines, Pool
 from django_ojs.worker.processinfo import HealthFile, HealthReporter
-from django_ojs.worker.run import Run
-from django_ojs.worker.wakeup import waker_for
+from django_ojs.worker.runs import Interruption, Run
 from django_ojs.worker.writer import AfterHooks, Writer
 from django_ojs.workers.directory import unserved_queues
 from django_ojs.workers.registration import deregister
@@ -110,7 +107,7 @@ class Worker:
 
     def _build(self) -> None:
         self._waker = waker = waker_for(self.using, self.id)
-        crash = lambda name: self.lifecycle.give(Order.CRASH, f"the {name} crashed")  # noqa: E731
+        crash = self.lifecycle.crashed
         self.queues = QueueNames(self.options.queues, self.using)
         self._after_hooks = AfterHooks()
         self._writer = Writer(self.id, self.using, self._written, crash)

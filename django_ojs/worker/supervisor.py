@@ -3,6 +3,10 @@
 The supervisor has no threads and never opens the database, so that a fork is safe at any time and nothing it does can
 hang. When a process dies, another short-lived process hands its jobs back, which needs the database; only then the next
 process takes the place, under the same worker id.
+
+In development (`ojs_worker --reload`) a simpler parent starts the worker again when the code changes, as `runserver`
+does. Unlike there the inner process works in its main thread and watches the files in another, so that a change drains
+it: no job is cut off.
 """
 
 from __future__ import annotations
@@ -16,22 +20,25 @@ import os
 import secrets
 import selectors
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
+
+from django.utils import autoreload
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.registry import registry
-from django_ojs.scheduler.outage import persist
+from django_ojs.scheduler.service import persist
 from django_ojs.worker import processinfo
-from django_ojs.worker.lifecycle import Order
-from django_ojs.worker.pipes import Pipes
+from django_ojs.worker.lifecycle import SIGNALS, Lifecycle, Order, Pipes
 from django_ojs.worker.process import Options, Worker
 from django_ojs.worker.processinfo import HealthFile
-from django_ojs.workers.dead import hand_back as bury
+from django_ojs.workers import dead
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +48,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  #: before a place is taken again after 
 BEYOND_GRACE = 15.0  #: seconds that a process may take to end after its handlers had their grace period
 HAND_BACK_SECONDS = 60.0  #: how long handing back waits for a database that is away, before another process tries
 
-_SIGNALS = {"SIGTERM": Order.STOP, "SIGINT": Order.STOP, "SIGTSTP": Order.QUIET, "SIGCONT": Order.RESUME}
-_HELD = {getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)}
+_HELD = {getattr(signal, name) for name in SIGNALS if hasattr(signal, name)}
 #: Signals that a process gets for a fault of its own; all others come from outside.
 _OWN_FAULTS = {getattr(signal, name) for name in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
               if hasattr(signal, name)}  # fmt: skip
@@ -151,7 +157,7 @@ class Supervisor:
 
         def body() -> int:
             self._let_go_of_others(place)
-            pipes.keep_childs_end()
+            pipes.close()
             return 0 if Worker(options, self._announce_child, pipes=pipes).run() else 1
 
         place.pid, place.pipes = fork(body), pipes
@@ -277,10 +283,10 @@ class Supervisor:
 
         def note(number: int, frame: FrameType | None) -> None:
             name = signal.Signals(number).name
-            if name in _SIGNALS:
-                self._orders.append((_SIGNALS[name], name))
+            if name in SIGNALS:
+                self._orders.append((SIGNALS[name], name))
 
-        before = {number: signal.signal(number, note) for number in map(_number, (*_SIGNALS, "SIGCHLD"))}
+        before = {number: signal.signal(number, note) for number in map(_number, (*SIGNALS, "SIGCHLD"))}
         wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(reader, selectors.EVENT_READ)
@@ -375,7 +381,9 @@ def hand_back(worker_id: str, incarnation: str, *, blame: bool) -> int:
     timer.daemon = True
     timer.start()
     using = database(None)
-    result = persist(lambda: bury(worker_id, incarnation=incarnation, blame=blame, using=using), using, too_late)
+    result = persist(
+        lambda: dead.hand_back(worker_id, incarnation=incarnation, blame=blame, using=using), using, too_late
+    )
     if result.returned:
         logger.warning("Handed back %d jobs of %s.", result.returned, worker_id)
     return {"quiet": LastOrder.QUIET, "terminate": LastOrder.TERMINATE}.get(result.directive, LastOrder.NOTHING)
@@ -402,3 +410,89 @@ def _exit(code: int) -> None:
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+
+
+#: Tells the inner process when it began: what changed since then it may have read too early.
+_BEGAN = "OJS_RELOAD_BEGAN"
+CHANGED = 3  #: the exit code that means "again", as Django's
+LOOK = 1.0  #: seconds between two looks at the files
+
+
+def is_inner_process() -> bool:
+    """Whether this process was started by `restart_on_change`."""
+    return os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) == "true"
+
+
+def restart_on_change() -> int:
+    """The outer process: returns the exit code of the inner one that ended for another reason than a change.
+
+    One that failed, as over a syntax error, is started again when a file has changed.
+    """
+    # A terminal sends its Ctrl-C to the inner process as well.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals: list[int] = []
+    inner: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        for process in inner:
+            process.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
+    while True:
+        before, environment[_BEGAN] = _times(), str(time.time())
+        inner[:] = [subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)]  # noqa: S603
+        code = inner[0].wait()
+        if signals or code == 0:
+            return code
+        if code != CHANGED:
+            logger.error("The worker ended with code %d; it starts again when a file has changed.", code)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            while not signals and _times() == before:
+                time.sleep(LOOK)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _times() -> dict[Path, float]:
+    times = {}
+    for path in autoreload.iter_all_python_module_files():
+        with contextlib.suppress(OSError):  # an editor is replacing it
+            times[path] = path.stat().st_mtime
+    return times
+
+
+class FileWatch:
+    """In the inner process: a thread that stops the worker when a file has changed."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self.changed = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="ojs-reload", daemon=True).start()
+
+    def _run(self) -> None:
+        began = float(os.environ.get(_BEGAN, time.time()))
+        seen: dict[Path, float] = {}
+        while True:
+            times = _times()
+            if any(_has_changed(at, seen.get(path), began) for path, at in times.items()):
+                break
+            seen = times
+            time.sleep(LOOK)
+        self.changed = True
+        self._lifecycle.give(Order.STOP, "the code has changed")
+
+
+def _has_changed(at: float, seen: float | None, began: float) -> bool:
+    """A file not seen before has, if it is younger than the process; a time in the future is another machine's."""
+    return at != seen if seen is not None else began < at <= time.time()
+
+
+def end_inner_process(watch: FileWatch, *, fine: bool) -> None:
+    """End the inner process with the exit code that the outer one needs."""
+    if watch.changed:
+        sys.exit(CHANGED)
+    if not fine:
+        sys.exit(1)

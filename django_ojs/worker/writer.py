@@ -15,10 +15,10 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django.db import DatabaseError
 
@@ -28,11 +28,9 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidStateTransition, OJSError
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.scheduler.outage import ERRORS, persist
-from django_ojs.scheduler.service import Service
-from django_ojs.worker.connections import tidy
-from django_ojs.worker.outcomes import Acknowledged, Completed, Outcome, last_progress, report
-from django_ojs.worker.run import Run
+from django_ojs.scheduler.service import ERRORS, Service, persist
+from django_ojs.worker.execution import tidy
+from django_ojs.worker.runs import Acknowledged, Completed, Outcome, Run, last_progress, report
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ _KINDS: dict[str, type[Ack] | type[Failure]] = {"ack": Ack, "fail": Failure}
 #: What a definition has as `after`: called with the contexts of runs whose outcomes were stored, or refused.
 After = Callable[[Sequence[JobContext]], None]
 
-R = TypeVar("R", Ack, Failure)
+R = TypeVar("R", bound=Ack | Failure)
 
 
 class Writer(Service):
@@ -111,9 +109,9 @@ class Writer(Service):
         reports = [report(outcome, run.id, self._worker_id, run.attempt) for run, outcome in batch]
         acks = [done for done in reports if isinstance(done, Ack)]
         failures = [done for done in reports if isinstance(done, Failure)]
-        rejected = self._send(self._ack, acks)
+        rejected = self._send(acks)
         failures += [_as_failure(done, error) for done, error in rejected]
-        for done, error in self._send(self._fail, failures):
+        for done, error in self._send(failures):
             logger.error("The outcome of job %s was refused: %s", done.job_id, error)
         self.completed += sum(isinstance(outcome, Completed | Acknowledged) for _, outcome in batch)
         self.completed -= sum(isinstance(done, Ack) for done in self._unreported[before:])
@@ -146,36 +144,48 @@ class Writer(Service):
         except DatabaseError:
             logger.exception("The last progress of %d jobs could not be written.", len(reports))
 
-    def _ack(self, acks: Sequence[Ack]) -> list[Any]:
-        return ack(acks, columns=("id",), using=self._using)
-
-    def _fail(self, failures: Sequence[Failure]) -> list[Any]:
-        return fail(failures, using=self._using)
-
-    def _send(self, operation: Callable[..., list[Any]], reports: list[R]) -> list[tuple[R, OJSError]]:
+    def _send(self, reports: Sequence[R]) -> list[tuple[R, OJSError]]:
         """Report; returns what was refused for another reason than that the job is no longer ours."""
-        if not reports:
-            return []
+        refused = []
+        for done, answer in _answered(reports, self._persist):
+            if isinstance(answer, InvalidStateTransition):
+                logger.info("Job %s was no longer ours when it ended: %s", done.job_id, answer)
+            elif isinstance(answer, OJSError):
+                refused.append((done, answer))
+        return refused
+
+    def _persist(self, reports: Sequence[Ack | Failure]) -> Sequence[Any]:
+        """The answers to these reports; without any to all of them where the database is away and nothing waits."""
         try:
-            answers = persist(lambda: operation(reports), self._using, self._impatient)
+            return persist(lambda: _report(reports, self._using), self._using, self._impatient)
         except ERRORS:
             self._unreported += reports
-            return []
-        except (DatabaseError, OJSError):
-            if len(reports) == 1:
-                logger.exception("The outcome of job %s could not be written.", reports[0].job_id)
-                return []
-            # One of them is poison: find it, and lose no other.
-            return [refused for done in reports for refused in self._send(operation, [done])]
-        return list(_refused(reports, answers))
+            return [None] * len(reports)
 
 
-def _refused(reports: list[R], answers: list[Any]) -> Iterable[tuple[R, OJSError]]:
-    for done, answer in zip(reports, answers, strict=True):
-        if isinstance(answer, InvalidStateTransition):
-            logger.info("Job %s was no longer ours when it ended: %s", done.job_id, answer)
-        elif isinstance(answer, OJSError):
-            yield done, answer
+def _report(reports: Sequence[Ack | Failure], using: str) -> Sequence[Any]:
+    """ACK or FAIL for reports of one kind; the server's answer to each."""
+    if isinstance(reports[0], Ack):
+        return ack(cast("Sequence[Ack]", reports), columns=("id",), using=using)
+    return fail(cast("Sequence[Failure]", reports), using=using)
+
+
+def _answered(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> Iterator[tuple[R, Any]]:
+    """Each of these reports with its answer. One that cannot be written is logged and left out, and costs no other."""
+    if not reports:
+        return
+    try:
+        answers = submit(reports)
+    except ERRORS:
+        raise
+    except (DatabaseError, OJSError):
+        if len(reports) == 1:
+            logger.exception("The outcome of job %s could not be written.", reports[0].job_id)
+            return
+        for done in reports:  # one of them is poison
+            yield from _answered([done], submit)
+    else:
+        yield from zip(reports, answers, strict=True)
 
 
 def _as_failure(done: Ack, error: OJSError) -> Failure:
@@ -235,27 +245,12 @@ def deliver_reports(folder: Path, using: str) -> int:
 def _send_all(reports: Sequence[Ack | Failure], using: str) -> int:
     """Report in batches; how many were accepted."""
     accepted = 0
-    acks = [report for report in reports if isinstance(report, Ack)]
-    failures = [report for report in reports if isinstance(report, Failure)]
-    for start in range(0, len(acks), MAX_BATCH):
-        accepted += _accepted(partial(ack, columns=("id",), using=using), acks[start : start + MAX_BATCH])
-    for start in range(0, len(failures), MAX_BATCH):
-        accepted += _accepted(partial(fail, using=using), failures[start : start + MAX_BATCH])
+    for kind in _KINDS.values():
+        of_kind = [report for report in reports if isinstance(report, kind)]
+        for start in range(0, len(of_kind), MAX_BATCH):
+            answers = _answered(of_kind[start : start + MAX_BATCH], partial(_report, using=using))
+            accepted += sum(not isinstance(answer, OJSError) for _, answer in answers)
     return accepted
-
-
-def _accepted(operation: Callable[..., Sequence[Any]], reports: Sequence[Ack | Failure]) -> int:
-    try:
-        outcomes = operation(reports)
-    except ERRORS:
-        raise
-    except (DatabaseError, OJSError):
-        if len(reports) == 1:
-            logger.exception("The outcome of job %s could not be written.", reports[0].job_id)
-            return 0
-        # One of them is poison: find it, and lose no other.
-        return sum(_accepted(operation, [report]) for report in reports)
-    return sum(not isinstance(outcome, OJSError) for outcome in outcomes)
 
 
 def _line(report: Ack | Failure) -> str:

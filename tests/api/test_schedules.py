@@ -16,7 +16,7 @@ from django_ojs.cron.runs import tick
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import CronSchedule, Job
 from django_ojs.registry import InvalidHandler, Registry, registry
-from django_ojs.scheduler.duties import Unsynchronised
+from django_ojs.scheduler.scheduler import Unsynchronised
 
 
 def declare(type: str = "report.make", **options: Any) -> None:

@@ -20,7 +20,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel_one, delete_one, retry_one
 from django_ojs.models import Job, JobProgress
 from django_ojs.rules import envelope
-from django_ojs.scheduler.duties import TellProgress
+from django_ojs.scheduler.scheduler import TellProgress
 from tests.http.conftest import Api, error_of, with_key  # noqa: F401 - fixture
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]

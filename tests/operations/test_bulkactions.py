@@ -20,7 +20,7 @@ from django_ojs.jobs.selection import dead_letters
 from django_ojs.jobs.verbs import retry
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
 from django_ojs.queues.configuration import configure
-from django_ojs.scheduler.duties import Bulk
+from django_ojs.scheduler.scheduler import Bulk
 
 pytestmark = pytest.mark.django_db
 FATAL = {"type": "ValueError", "message": "no", "retryable": False}

@@ -19,8 +19,7 @@ from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.models import CronSchedule, Lease, Ticket
-from django_ojs.scheduler.duties import Cron
-from django_ojs.scheduler.scheduler import LEASE_SECONDS, Leadership
+from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership
 from django_ojs.workers.dead import rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat
 from django_ojs.workers.registration import register

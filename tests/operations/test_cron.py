@@ -19,7 +19,7 @@ from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.queues.configuration import pause
 from django_ojs.rules.cron import OverlapPolicy
-from django_ojs.scheduler.duties import Cron
+from django_ojs.scheduler.scheduler import Cron
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -516,7 +516,7 @@ class TestLoop:
     def test_it_does_not_spin_on_what_another_scheduler_has(self, frozen_clock: Any, monkeypatch: Any) -> None:
         make()
         frozen_clock.advance(minutes=1)
-        monkeypatch.setattr("django_ojs.scheduler.duties.tick", lambda using: 0)
+        monkeypatch.setattr("django_ojs.scheduler.scheduler.tick", lambda using: 0)
         assert Cron().run_once("default") == 1.0
 
     def test_a_schedule_every_half_second_fires_once_a_second(self, frozen_clock: Any) -> None:

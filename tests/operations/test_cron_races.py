@@ -16,7 +16,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.queues import configuration
-from django_ojs.scheduler.outage import persist
+from django_ojs.scheduler.service import persist
 
 pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.django_db(transaction=True)]
 

@@ -20,7 +20,7 @@ from django_ojs.jobs.timers import next_due, settle
 from django_ojs.jobs.verbs import activate_one
 from django_ojs.rules import envelope
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.duties import Settle
+from django_ojs.scheduler.scheduler import Settle
 
 pytestmark = pytest.mark.django_db
 

@@ -17,7 +17,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.results import retrieved
 from django_ojs.jobs.timers import settle
 from django_ojs.models import Event
-from django_ojs.worker.outcomes import Failed, of_result
+from django_ojs.worker.runs import Failed, of_result
 from tests.operations.test_workflows import ONCE, added, chain, claim, complete, create, discard, job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]

@@ -24,8 +24,7 @@ from django_ojs.models import AuditEntry, CronSchedule, Job, Maintenance, Worker
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.duties import EndMaintenance, Settle
-from django_ojs.scheduler.scheduler import Scheduler
+from django_ojs.scheduler.scheduler import EndMaintenance, Scheduler, Settle
 from django_ojs.workers.dead import rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat
 from tests.conftest import FrozenClock

@@ -24,7 +24,7 @@ from django_ojs.models import Event, Job, JobReplay, ReplayRule
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules import replayrules
-from django_ojs.scheduler.duties import ReplayDeadLetters
+from django_ojs.scheduler.scheduler import ReplayDeadLetters
 
 HOUR = dt.timedelta(hours=1)
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]

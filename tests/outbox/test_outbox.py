@@ -20,7 +20,7 @@ from django_ojs.models import Job, OutboxEntry, Queue, Workflow
 from django_ojs.outboxchecks import check_outbox, check_second_database
 from django_ojs.registry import Registry, registry
 from django_ojs.routers import JobsRouter
-from django_ojs.scheduler.duties import Relay
+from django_ojs.scheduler.scheduler import Relay
 from django_ojs.testing import FakeJobs, InlineJobs, WorkerJobs
 
 pytestmark = pytest.mark.django_db

@@ -16,7 +16,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
-from django_ojs.scheduler.duties import FoldCounts, RestoreQueues
+from django_ojs.scheduler.scheduler import FoldCounts, RestoreQueues
 from django_ojs.statistics import counters
 from django_ojs.store.base import Ack
 from django_ojs.worker.claimer import QueueNames

@@ -14,7 +14,7 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.models import IdempotencyKey, Job, Worker
 from django_ojs.queues import configuration
 from django_ojs.registry import registry
-from django_ojs.scheduler.duties import OrderEvents, Prune, Rescue, Settle, Unserved
+from django_ojs.scheduler.scheduler import OrderEvents, Prune, Rescue, Settle, Unserved
 from django_ojs.workers.registration import register
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +45,7 @@ def test_settle_sleeps_until_the_next_due_instant_and_never_longer_than_100_ms(f
 def test_settle_does_not_spin_when_what_is_due_is_locked_by_another(frozen_clock: Any, monkeypatch: Any) -> None:
     enqueue("a.b", delay=1)
     frozen_clock.advance(seconds=2)
-    monkeypatch.setattr("django_ojs.scheduler.duties.settle", lambda **kwargs: 0)
+    monkeypatch.setattr("django_ojs.scheduler.scheduler.settle", lambda **kwargs: 0)
     assert Settle().run_once(USING) == 0.1
 
 

@@ -13,10 +13,9 @@ from django_ojs import enqueue
 from django_ojs.models import Lease
 from django_ojs.queues import configuration
 from django_ojs.registry import registry
-from django_ojs.scheduler import outage as outage_module
-from django_ojs.scheduler.outage import Outage
+from django_ojs.scheduler import service as outage_module
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.scheduler.service import DutyThread, Service
+from django_ojs.scheduler.service import DutyThread, Outage, Service
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import cancel
 from django_ojs.telemetry import logs
 from django_ojs.telemetry.logs import JSONFormatter
-from django_ojs.worker.logs import show_logs
+from django_ojs.worker.middleware import show_logs
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -29,7 +29,7 @@ from django_ojs.models import Event, Job, Workflow
 from django_ojs.registry import Registry, registry
 from django_ojs.telemetry import spans, tracing
 from django_ojs.worker.execution import aexecute, execute
-from django_ojs.worker.run import Run
+from django_ojs.worker.runs import Run
 from django_ojs.workflows.workflow import create
 
 pytestmark = pytest.mark.django_db

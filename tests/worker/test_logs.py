@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_ojs import Retry, enqueue, job
-from django_ojs.worker import logs, middleware
+from django_ojs.worker import middleware
 from django_ojs.worker.middleware import Few
 
 
@@ -30,7 +30,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     ours = [logging.getLogger(name) for name in ("django_ojs", "django_ojs.jobs", "django_ojs.jobs.lifecycle")]
     before = [(logger.level, logger.handlers[:]) for logger in ours]
-    monkeypatch.setattr(logs, "sys", SimpleNamespace(stderr=Terminal()))
+    monkeypatch.setattr(middleware, "sys", SimpleNamespace(stderr=Terminal()))
     monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
     monkeypatch.setattr(middleware, "few", None)
     yield written
@@ -48,7 +48,7 @@ def test_success_and_the_next_attempt_show_at_the_default_verbosity(terminal: li
     def again() -> None:
         raise Retry(after="1h")
 
-    logs.show_logs(1)
+    middleware.show_logs(1)
     fine.enqueue(), again.enqueue()
     drain()
     lines = "\n".join(terminal)

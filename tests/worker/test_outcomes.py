@@ -11,8 +11,8 @@ import pytest
 from django_ojs.client.context import Discard, Retry, Snooze
 from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.jsontext import ExactNumber
-from django_ojs.worker import outcomes
-from django_ojs.worker.outcomes import Completed, Failed, Forgotten, HandedBack, Interruption, Snoozed, report
+from django_ojs.worker import runs
+from django_ojs.worker.runs import Completed, Failed, Forgotten, HandedBack, Interruption, Snoozed, report
 
 ID = uuid.uuid4()
 
@@ -30,11 +30,11 @@ def test_every_outcome_is_reported_with_holder_and_attempt() -> None:
     [(None, None), (0, "0"), ("", '""'), ({"a": [1.10, ExactNumber("1e400")]}, '{"a":[1.1,1e400]}'), ((1, 2), "[1,2]")],
 )
 def test_results_are_kept_losslessly(value: Any, text: str | None) -> None:
-    assert outcomes.of_result(value) == Completed(text)
+    assert runs.of_result(value) == Completed(text)
 
 
 def test_a_result_that_is_not_json_fails_the_job_and_says_where() -> None:
-    outcome = outcomes.of_result({"rows": [1, {2}]})
+    outcome = runs.of_result({"rows": [1, {2}]})
     assert isinstance(outcome, Failed)
     assert outcome.error["type"] == "ResultNotSerializable"
     assert outcome.error["message"].startswith('result["rows"][1] is a set')
@@ -42,18 +42,18 @@ def test_a_result_that_is_not_json_fails_the_job_and_says_where() -> None:
 
 def test_a_result_that_is_too_large_fails_the_job(settings: Any) -> None:
     settings.OJS = {"MAX_RESULT_BYTES": 20}
-    assert isinstance(outcomes.of_result("x" * 18), Completed)
-    outcome = outcomes.of_result("ü" * 10)
+    assert isinstance(runs.of_result("x" * 18), Completed)
+    outcome = runs.of_result("ü" * 10)
     assert isinstance(outcome, Failed)
     assert (outcome.error["type"], outcome.error["message"][:24]) == ("ResultTooLarge", "The result has 22 bytes,")
 
 
 def test_the_three_directives() -> None:
-    assert outcomes.of_exception(Snooze("1h")) == Snoozed(3_600_000)
-    later = outcomes.of_exception(Retry("busy", after="5m"))
+    assert runs.of_exception(Snooze("1h")) == Snoozed(3_600_000)
+    later = runs.of_exception(Retry("busy", after="5m"))
     assert isinstance(later, Failed)
     assert (later.retry_after_ms, later.error["code"], later.error["message"]) == (300_000, "RETRY", "busy")
-    never = outcomes.of_exception(Discard("no such user"))
+    never = runs.of_exception(Discard("no such user"))
     assert isinstance(never, Failed)
     assert (never.error["code"], never.error["message"], never.retry_after_ms) == ("DISCARD", "no such user", None)
 
@@ -61,7 +61,7 @@ def test_the_three_directives() -> None:
 @pytest.mark.parametrize("kind", [Retry, Discard])
 def test_an_error_names_a_directive_as_sites_import_it(kind: type[Retry | Discard]) -> None:
     """`error_class` is stored and matched by retry policies, so it must not follow our modules."""
-    outcome = outcomes.of_exception(kind("why"))
+    outcome = runs.of_exception(kind("why"))
     assert isinstance(outcome, Failed)
     assert outcome.error["details"]["error_class"] == f"django_ojs.{kind.__name__}"
 
@@ -73,32 +73,32 @@ def test_a_retry_from_an_error_shows_that_error() -> None:
         except ConnectionError as error:
             raise Retry(after=1) from error
     except Retry as directive:
-        outcome = outcomes.of_exception(directive)
+        outcome = runs.of_exception(directive)
     assert isinstance(outcome, Failed)
     assert (outcome.error["type"], outcome.error["message"]) == ("ConnectionError", "refused")
 
 
 @pytest.mark.parametrize("exc", [ValueError("broken"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_any_exception_becomes_an_error_object(exc: BaseException) -> None:
-    outcome = outcomes.of_exception(exc)
+    outcome = runs.of_exception(exc)
     assert isinstance(outcome, Failed)
     assert outcome.error["type"] == type(exc).__name__
     assert outcome.error["message"]
 
 
 def test_a_coroutine_that_cancels_itself_has_failed() -> None:
-    outcome = outcomes.of_exception(asyncio.CancelledError())
+    outcome = runs.of_exception(asyncio.CancelledError())
     assert isinstance(outcome, Failed)
     assert outcome.error["message"] == "The handler's task was cancelled."
 
 
 def test_interruptions() -> None:
-    timeout = outcomes.of_interruption(Interruption.TIMEOUT, 1500)
+    timeout = runs.of_interruption(Interruption.TIMEOUT, 1500)
     assert isinstance(timeout, Failed)
     assert (timeout.error["code"], timeout.error["limit_seconds"]) == ("timeout", 1.5)
-    assert outcomes.of_interruption(Interruption.SHUTDOWN) == HandedBack()
-    assert outcomes.of_interruption(Interruption.CANCELLED) == Forgotten()
-    assert outcomes.of_interruption(Interruption.LOST) == Forgotten()
+    assert runs.of_interruption(Interruption.SHUTDOWN) == HandedBack()
+    assert runs.of_interruption(Interruption.CANCELLED) == Forgotten()
+    assert runs.of_interruption(Interruption.LOST) == Forgotten()
 
 
 @pytest.mark.parametrize("make", [lambda: Snooze("soon"), lambda: Snooze(-1), lambda: Retry(after="never")])

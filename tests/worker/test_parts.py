@@ -24,16 +24,14 @@ from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry, registry
-from django_ojs.scheduler import outage as outage_module
-from django_ojs.scheduler.outage import Outage, is_contention, persist
+from django_ojs.scheduler import service as outage_module
+from django_ojs.scheduler.service import Outage, is_contention, persist
 from django_ojs.worker import processinfo
-from django_ojs.worker.claimer import Claimer, QueueNames
+from django_ojs.worker.claimer import Claimer, PollingWaker, QueueNames
 from django_ojs.worker.heartbeat import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order
-from django_ojs.worker.outcomes import Completed, Failed, Interruption
 from django_ojs.worker.pool import Deadlines, Pool
-from django_ojs.worker.run import Run
-from django_ojs.worker.wakeup import PollingWaker
+from django_ojs.worker.runs import Completed, Failed, Interruption, Run
 from django_ojs.worker.writer import Writer, deliver_reports
 from django_ojs.workers.directory import unserved_types
 from django_ojs.workers.heartbeat import Beat, BeatAnswer, beat, extend

@@ -18,9 +18,8 @@ from django_ojs import JobContext, job
 from django_ojs.client.context import Interrupted, NoLink
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry
-from django_ojs.worker.outcomes import Completed, Failed, Forgotten, HandedBack, Interruption, Outcome
-from django_ojs.worker.run import Run
-from django_ojs.worker.runners import LoopRunner, ThreadRunner
+from django_ojs.worker.execution import LoopRunner, ThreadRunner
+from django_ojs.worker.runs import Completed, Failed, Forgotten, HandedBack, Interruption, Outcome, Run
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -19,7 +19,7 @@ from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, Worker
 from django_ojs.registry import registry
 from django_ojs.worker import process
-from django_ojs.worker.wakeup import PollingWaker
+from django_ojs.worker.claimer import PollingWaker
 from django_ojs.worker.writer import Writer
 from django_ojs.workers.registration import direct
 from tests.worker.conftest import WorkerThread, eventually

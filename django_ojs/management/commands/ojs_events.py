@@ -20,7 +20,7 @@ from django_ojs.events import log, newest, order, places
 from django_ojs.events.filters import Filter
 from django_ojs.management.shell import refuse_unmigrated
 from django_ojs.rules import durations, names
-from django_ojs.scheduler.outage import ERRORS
+from django_ojs.scheduler.service import ERRORS
 
 T = TypeVar("T")
 

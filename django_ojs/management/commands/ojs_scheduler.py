@@ -8,9 +8,9 @@ from django.core.management.base import BaseCommand
 
 from django_ojs.management.shell import refuse_unmigrated
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.worker.connections import leave_pools
+from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.lifecycle import Lifecycle, Stage, signals
-from django_ojs.worker.logs import show_logs
+from django_ojs.worker.middleware import show_logs
 from django_ojs.worker.processinfo import default_name
 
 

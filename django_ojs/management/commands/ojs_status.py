@@ -21,7 +21,7 @@ from django_ojs.models import Queue, Worker
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import maintenance
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.outage import ERRORS
+from django_ojs.scheduler.service import ERRORS
 from django_ojs.states import State
 from django_ojs.statistics.counters import count_all, totals
 from django_ojs.statistics.latency import fronts

@@ -19,10 +19,10 @@ from django_ojs.database import database
 from django_ojs.management.shell import positive, refuse_unmigrated
 from django_ojs.registry import registry
 from django_ojs.rules import names
-from django_ojs.scheduler.outage import ERRORS
-from django_ojs.worker import processinfo, reload
-from django_ojs.worker.connections import leave_pools
-from django_ojs.worker.logs import show_logs
+from django_ojs.scheduler.service import ERRORS
+from django_ojs.worker import processinfo, supervisor
+from django_ojs.worker.execution import leave_pools
+from django_ojs.worker.middleware import show_logs
 from django_ojs.worker.process import Options, Worker
 from django_ojs.worker.processinfo import HealthFile
 from django_ojs.worker.supervisor import Supervisor
@@ -74,8 +74,8 @@ class Command(BaseCommand):
                 f"There is nothing to run: no app has a {ojs_settings.JOBS_MODULE}.py with a @job. "
                 "A site whose workers are all elsewhere runs `manage.py ojs_scheduler` instead."
             )
-        if options["reload"] and not reload.is_inner():
-            sys.exit(reload.keep_restarting())
+        if options["reload"] and not supervisor.is_inner_process():
+            sys.exit(supervisor.restart_on_change())
         refuse_unmigrated()
         self._check_database(options["skip_checks"])
         if options["verbosity"] > 1:
@@ -106,10 +106,10 @@ class Command(BaseCommand):
         worker = Worker(asked, self._announcer(options, 1), health=health)
         if not options["reload"]:
             return worker.run()
-        watch = reload.Watch(worker.lifecycle)
+        watch = supervisor.FileWatch(worker.lifecycle)
         watch.start()
         fine = worker.run()
-        reload.leave(watch, fine=fine)
+        supervisor.end_inner_process(watch, fine=fine)
         return fine
 
     def _may_fork(self, options: dict[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from django.db import connections
 from django.urls import reverse
 
 from django_ojs.conf import ojs_settings
-from django_ojs.scheduler.outage import ERRORS
+from django_ojs.scheduler.service import ERRORS
 from example_project.demo import login
 from example_project.demo.load import Load
 from example_project.demo.processes import Child, ChildFailed, stop_all
