@@ -88,6 +88,19 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("page", ["architecture", "internals"])
+def test_modules_are_named_as_they_are_called(page: str) -> None:
+    """These pages leave out `django_ojs`: `jobs/push.py`, `clock.stamps()`."""
+    package = ROOT / "django_ojs"
+    first = "|".join(path.stem for path in package.iterdir())
+    found = [span.removesuffix("()") for span in spans(ROOT / f"docs/{page}.md")]
+    files = [span for span in found if re.fullmatch(r"(?:\w+/)*\w+\.py", span)]
+    names = [span for span in found if re.fullmatch(rf"(?:{first})(?:\.\w+)+", span) and span not in files]
+    assert len(files + names) > 20
+    assert [file for file in files if not any(package.rglob(file)) and not is_file(file)] == []
+    assert [one for one in names if not importable(f"django_ojs.{one}") and not is_event(one)] == []
+
+
 def test_checks_in_the_text_and_tables_in_sql() -> None:
     for page in PAGES:
         for number in re.findall(r"\bdjango_ojs\.([EWI]\d{3})\b", page.read_text(encoding="utf-8")):
