@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connection
 
 from django_ojs.models import Event, Job
-from django_ojs.rules import envelope
+from django_ojs.rules.names import new_id
 
 _JOB, _EVENT = Job._meta.db_table, Event._meta.db_table
 BATCH = 100
@@ -119,5 +119,5 @@ def _list(ids: list[Any]) -> Any:
 
 
 def _id() -> Any:
-    new = envelope.new_id()
+    new = new_id()
     return new if connection.vendor == "postgresql" else new.hex

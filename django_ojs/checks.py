@@ -279,10 +279,10 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
                 f"OJS['REPLAY_RULES'] is wrong. {error}", hint="See docs/dead-letters.md.", id="django_ojs.E002"
             )
     elif key == "RETRY":
-        from django_ojs.rules import members
+        from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
 
-        for unknown in members.in_policy("retry", value, "OJS['RETRY']"):
-            hint = f"There are {', '.join(sorted(members.POLICIES['retry']))}."
+        for unknown in unknown_in_policy("retry", value, "OJS['RETRY']"):
+            hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."
             yield Error(f"{unknown.path} {unknown.sentence()}", hint=hint, id="django_ojs.E002")
     elif isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         yield Error(f"OJS[{key!r}] is {value!r}.", hint="It must not be negative.", id="django_ojs.E002")

@@ -90,6 +90,11 @@ def dumps_bytes(value: Any) -> bytes:
         return _encode(value, _ascii_encoder).encode()
 
 
+def byte_length(text: str) -> int:
+    """How many bytes a text takes as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def is_deeper(value: Any, limit: int) -> bool:
     """Whether arrays and objects nest deeper than `limit`; `[]` has depth 1. Needs no stack."""
     level = [value] if isinstance(value, dict | list | tuple) else []

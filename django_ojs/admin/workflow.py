@@ -19,7 +19,7 @@ from django_ojs.admin.flowgraph import draw
 from django_ojs.admin.livepage import LivePage
 from django_ojs.admin.operate import Verb, as_action, one_by_one
 from django_ojs.models import Workflow
-from django_ojs.rules import redaction, workflowview
+from django_ojs.rules import redaction, workflowgraph
 from django_ojs.workflows import workflow as operations
 
 #: Members that a page lists.
@@ -75,7 +75,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
 
     def live_age(self, obj: Workflow) -> float:
         """A thousand members take a while to draw and to list."""
-        return LARGE_AGE if workflowview.summary(obj)["steps_total"] > LARGE else 0.0
+        return LARGE_AGE if workflowgraph.summary(obj)["steps_total"] > LARGE else 0.0
 
     created = columns.time("created_at", "created")
     created_ago = columns.ago("created_at", "created")
@@ -96,7 +96,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
 
     @admin.display(description=_("steps"))
     def members_done(self, flow: Workflow) -> str:
-        counted = workflowview.summary(flow)
+        counted = workflowgraph.summary(flow)
         return _("%(steps_completed)s of %(steps_total)s completed") % counted
 
     @admin.display(description=_("in their order"))

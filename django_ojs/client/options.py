@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from django_ojs.client import arguments
-from django_ojs.rules import durations, members, names, ratelimit, retry
+from django_ojs.rules import durations, names, problems, ratelimit, retry
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
 Duration: TypeAlias = str | int | float | dt.timedelta
@@ -160,8 +160,8 @@ def _retry(name: str, value: Any) -> dict[str, Any]:
 def _policy(name: str, value: Mapping[str, Any]) -> None:
     """Refuse what is no JSON, and members that would mean nothing."""
     arguments.check(dict(value), name)
-    for unknown in members.in_policy(name, value):
-        known = ", ".join(sorted(members.POLICIES[name]))
+    for unknown in problems.unknown_in_policy(name, value):
+        known = ", ".join(sorted(problems.POLICY_MEMBERS[name]))
         advice = f"Did you mean {unknown.suggestion!r}?" if unknown.suggestion else f"There are {known}."
         raise TypeError(f"{name}=: there is no member {unknown.path.removeprefix(name + '.')!r}. {advice}")
 

@@ -198,9 +198,9 @@ class WorkflowHandle:
     @property
     def document(self) -> dict[str, Any]:
         """The workflow as the wire shows it."""
-        from django_ojs.rules import workflowview
+        from django_ojs.rules import workflowgraph
 
-        return workflowview.render(*self._view)
+        return workflowgraph.render(*self._view)
 
     def refresh(self) -> WorkflowHandle:
         """Read it again. Raises NotFound once it has been pruned."""

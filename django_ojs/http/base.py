@@ -39,7 +39,7 @@ from django_ojs.http.permissions import ScopePermission
 from django_ojs.http.serializers import AnswerSerializer
 from django_ojs.models import Job
 from django_ojs.rules.faults import shorten
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 from django_ojs.telemetry import tracing
 
 VERSION = "1.0"

@@ -31,7 +31,7 @@ from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, NothingSerializer
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.rules import cron as rules
-from django_ojs.rules import members
+from django_ojs.rules import problems
 from django_ojs.rules.cron import CronSpec
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, shorten
@@ -223,7 +223,7 @@ class CronViewSet(OJSViewSet):
         """Under both names and flat; `cron` is the entry here, and the expression inside it. With the `warnings` about
         what the caller's `body` has."""
         entry = self._shown(schedule)
-        warnings = members.warnings(members.in_schedule(body or {}))
+        warnings = problems.warnings(problems.unknown_in_schedule(body or {}))
         return {**entry, "cron": entry, "cron_job": entry} | ({"warnings": [*warnings]} if warnings else {})
 
 

@@ -34,8 +34,8 @@ from django_ojs.errors import InvalidPayload, OJSError, PermissionDenied, Unauth
 from django_ojs.jobs.selection import allowed
 from django_ojs.models import APIKey, Job
 from django_ojs.rules import attributes, names
+from django_ojs.rules.attributes import Source
 from django_ojs.rules.faults import shorten
-from django_ojs.rules.source import Source
 from django_ojs.states import State
 
 ADMIN = APIKey.Scope.ADMIN.value

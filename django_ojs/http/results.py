@@ -14,7 +14,7 @@ from django_ojs.http import shown
 from django_ojs.jobs.info import info
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.rules import results
+from django_ojs.rules import envelope
 from django_ojs.states import State
 
 DEFAULT_WAIT, MAX_WAIT = 30, 60  #: seconds
@@ -44,7 +44,7 @@ def outcome(row: JobRow) -> dict[str, Any]:
     """The result of a completed job, the error of any other. Raises ResultPruned."""
     job = shown.job(row)
     if row["state"] == State.COMPLETED:
-        if results.is_gone(row, clock.now(router.db_for_write(Job))):
+        if envelope.result_is_gone(row, clock.now(router.db_for_write(Job))):
             details = {"resource_type": "result", "resource_id": str(row["id"])}
             raise ResultPruned(f"The result of job '{row['id']}' is no longer kept.", details=details)
         return {"state": row["state"], "result": job.get("result")}

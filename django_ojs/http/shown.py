@@ -10,7 +10,7 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.jobs import progress as reports
 from django_ojs.models import CronSchedule, JobProgress, JobRow
-from django_ojs.rules import cron, envelope, redaction, workflowview
+from django_ojs.rules import cron, envelope, redaction, workflowgraph
 from django_ojs.workflows.workflow import View
 
 
@@ -29,4 +29,4 @@ def schedule(found: CronSchedule) -> dict[str, Any]:
 
 
 def workflow(view: View) -> dict[str, Any]:
-    return redaction.job(workflowview.render(*view))
+    return redaction.job(workflowgraph.render(*view))

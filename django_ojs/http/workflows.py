@@ -27,7 +27,7 @@ from django_ojs.http.permissions import check_queue, check_type, principal
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, NothingSerializer
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
-from django_ojs.rules import members, workflows, workflowview
+from django_ojs.rules import problems, workflowgraph, workflows
 from django_ojs.rules.durations import format_instant
 from django_ojs.workflows import workflow as operations
 from django_ojs.workflows.workflow import View
@@ -41,7 +41,7 @@ class WorkflowLineSerializer(AnswerSerializer):
     """A workflow in a list."""
 
     def show(self, instance: Workflow) -> dict[str, Any]:
-        return compat.workflow(workflowview.summary(instance), self.context["request"]._request)
+        return compat.workflow(workflowgraph.summary(instance), self.context["request"]._request)
 
 
 class WorkflowSerializer(AnswerSerializer):
@@ -55,7 +55,7 @@ class WorkflowProgressSerializer(AnswerSerializer):
     """How far a workflow and its steps are."""
 
     def show(self, instance: View) -> dict[str, Any]:
-        return workflowview.progress(*instance)
+        return workflowgraph.progress(*instance)
 
 
 class WorkflowRequestSerializer(BodySerializer):
@@ -109,7 +109,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         document = self.payload(limit=ojs_settings.MAX_BATCH_BYTES)
         plan: Any = self.validated(document)
         permissions.check_documents(request, plan.documents())
-        warnings = members.warnings(members.in_workflow(document))
+        warnings = problems.warnings(problems.unknown_in_workflow(document))
 
         def act(using: str) -> Answer:
             view = operations.create(plan, using=using)

@@ -35,7 +35,7 @@ from django_ojs.models import (
 )
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.rules import queueconfig, results
+from django_ojs.rules import envelope, queueconfig
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts, history
 from django_ojs.store import store_of
@@ -155,7 +155,7 @@ def _prune_results(now: dt.datetime, batch: int, using: str) -> int:
 
 def _is_over(row: JobRow, now: dt.datetime) -> bool:
     """Whether a locked job still has a result whose time is over: another process may have emptied it since."""
-    end = results.expires_at(row)
+    end = envelope.result_expires_at(row)
     return row["state"] == State.COMPLETED and row["result"] is not None and end is not None and end <= now
 
 

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.contention import retried
 from django_ojs.database import database
@@ -18,7 +18,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
-from django_ojs.rules import limits, results
+from django_ojs.rules import envelope
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.store.base import Ack, holds
@@ -30,7 +30,7 @@ COLUMNS = ("id", "type", "queue", "state", "attempt", "worker_id", "trace_id", "
 
 def stored(rows: Sequence[JobRow], now: dt.datetime, using: str) -> None:
     """Write the events of those of the completed jobs that have a result to keep."""
-    kept = [row for row in rows if row["result"] is not None and results.ttl_of(row) != 0]
+    kept = [row for row in rows if row["result"] is not None and envelope.result_ttl(row) != 0]
     log.append([_of_row("result.stored", row, now) for row in kept], using)
 
 
@@ -61,11 +61,11 @@ def retrieved(rows: Sequence[JobRow], *, using: str | None = None) -> None:
     using = database(using)
     now = clock.now(using)
     there = [row for row in rows if row["state"] == State.COMPLETED and row["result"] is not None]
-    shown = [row for row in there if not results.is_gone(row, now)]
+    shown = [row for row in there if not envelope.result_is_gone(row, now)]
     log.append([_of_row("result.retrieved", row, now)._replace(component="api", worker_id="") for row in shown], using)
 
 
 def _of_row(type: str, row: Mapping[str, Any], now: dt.datetime) -> Record:
-    end = results.expires_at(row)
-    facts = {"size_bytes": limits.byte_length(row["result"]), "expires_at": format_instant(end) if end else None}
+    end = envelope.result_expires_at(row)
+    facts = {"size_bytes": jsontext.byte_length(row["result"]), "expires_at": format_instant(end) if end else None}
     return catalogue.of_job(type, row, now, "workers", worker_id=row["worker_id"], **facts)

@@ -34,7 +34,7 @@ from django_ojs.models import Job, WorkflowStep
 from django_ojs.models.fields import any_of, named
 from django_ojs.models.job import STAGED, JobQuerySet, is_staged
 from django_ojs.rules import names, redaction
-from django_ojs.rules import priority as priorities
+from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant, parse_moment
 from django_ojs.states import LIVE, State
 from django_ojs.statistics import counters
@@ -96,7 +96,7 @@ class PriorityField(forms.Field):
         if value is None:
             return None
         try:
-            return priorities.parse(value, ojs_settings.PRIORITY_LEVELS)
+            return parse_priority(value, ojs_settings.PRIORITY_LEVELS)
         except ValueError as error:
             raise ValidationError(str(error)) from error
 

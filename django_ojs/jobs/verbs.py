@@ -32,8 +32,8 @@ from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import QueueDefaults
 from django_ojs.rules import envelope
-from django_ojs.rules import priority as priorities
 from django_ojs.rules import retry as retry_policy
+from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.faults import job_fault
@@ -433,7 +433,7 @@ def prioritise(job_id: uuid.UUID, value: Any, *, by: str = "", using: str | None
     """
     using = database(using)
     try:
-        number = priorities.parse(value, ojs_settings.PRIORITY_LEVELS)
+        number = parse_priority(value, ojs_settings.PRIORITY_LEVELS)
     except ValueError as error:
         raise job_fault("priority", reason_of(error), value) from error
     with atomic(using=using):

@@ -8,7 +8,7 @@ from django.db import migrations, models
 from django.db.models import F, Q
 
 from django_ojs.models.fields import JSONTextField
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 
 STATES = ["scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"]
 ENDED = ["completed", "cancelled", "discarded"]

@@ -25,6 +25,7 @@ from django_ojs.models.fields import JSONTextField
 from django_ojs.models.queue import TEMPLATE, Queue
 from django_ojs.models.statistics import CountDelta
 from django_ojs.rules import envelope
+from django_ojs.rules.names import new_id
 from django_ojs.states import State, Verb
 
 #: A job as a plain dict of column values with JSON columns as text: what the engine passes around.
@@ -92,7 +93,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 class Job(models.Model):
     """One job (core section 5). Column names follow the spec where the spec has a name."""
 
-    id = models.UUIDField(primary_key=True, default=envelope.new_id, editable=False)
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     type = models.CharField(max_length=255)
     queue = models.CharField(max_length=128, default="default")
     state = models.CharField(max_length=9, choices=[(s.value, s.value) for s in State], default=State.AVAILABLE)

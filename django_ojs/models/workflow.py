@@ -9,7 +9,8 @@ from django.db.models import Q
 
 from django_ojs.models.fields import JSONTextField
 from django_ojs.models.job import Job
-from django_ojs.rules import envelope, workflowgraph
+from django_ojs.rules import workflowgraph
+from django_ojs.rules.names import new_id
 from django_ojs.rules.workflowgraph import Graph
 
 
@@ -26,7 +27,7 @@ class Workflow(models.Model):
         FAILED = "failed", "failed"
         CANCELLED = "cancelled", "cancelled"
 
-    id = models.UUIDField(primary_key=True, default=envelope.new_id, editable=False)
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     own_id = models.CharField(  # noqa: DJ001 - null, so that many can have none
         max_length=128, null=True, unique=True, help_text="The client's id, where it is no UUID."
     )

@@ -23,10 +23,10 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
 from django_ojs.jobs.candidates import Pressure
+from django_ojs.jsontext import byte_length
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
 from django_ojs.rules.envelope import JobSpec
-from django_ojs.rules.limits import byte_length
 from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of

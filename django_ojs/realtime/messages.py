@@ -21,7 +21,7 @@ from django_ojs.realtime.hub import Entry
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 
 MAX_TEXT = 255
 MAX_VALUES = 100  #: values of one dimension of a filter

@@ -33,7 +33,7 @@ from django_ojs.realtime import access, messages, shutdown, slots
 from django_ojs.realtime.access import Caller
 from django_ojs.realtime.hub import Entry, Hub, Item, Stream
 from django_ojs.realtime.messages import Dialect, Ping, Resume, Subscribe, Unsubscribe
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
-"""The attributes a client may give, each read and checked by one function (binding 3.1 to 3.3).
+"""The attributes of a job as clients give them: where each is read from, what it may say, how large it may be.
 
-Every function takes the `Source`, returns the value that the server works with, and raises InvalidPayload
-with the client's own path. What is echoed goes into `extra` as it was sent.
+A value in `options` comes before one at the top level, and null counts as absent (binding 3.2). Each attribute is read
+and checked by one function (3.1 to 3.3). It takes the `Source`, returns the value that the server works with, and
+raises InvalidPayload with the client's own path. What is echoed goes into `extra` as it was sent.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import datetime as dt
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
 
-from django_ojs.jsontext import is_integer
-from django_ojs.messages import phrase, reason
-from django_ojs.rules import durations, names, priority, ratelimit, retry
+from django_ojs import jsontext
+from django_ojs.errors import MetadataTooLarge, PayloadTooLarge
+from django_ojs.jsontext import byte_length, is_integer
+from django_ojs.messages import Phrase, phrase, reason
+from django_ojs.rules import durations, names, ratelimit, retry
 from django_ojs.rules import unique as unique_policies
-from django_ojs.rules.faults import job_fault
-from django_ojs.rules.ids import new_id
-from django_ojs.rules.source import Found, Source
+from django_ojs.rules.faults import checked, job_fault, shorten
+from django_ojs.rules.names import new_id
 
 SPECVERSION = "1.0.0-rc.1"
 DEFAULT_QUEUE = "default"
@@ -26,6 +29,74 @@ MAX_RESULT_TTL = 2**31 - 1  #: seconds; what the column holds
 
 _SPECVERSIONS = frozenset({SPECVERSION, "1.0", "1.0.0"})
 _VERSION_SUFFIX = re.compile(r"(.*)@([0-9]+(?:\.[0-9]+)?)", re.DOTALL)
+
+#: Attributes of which the document's own value means nothing to us (binding 3.1): dropped without a word.
+SYSTEM = frozenset(
+    {
+        *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at"),
+        *("cancelled_at", "discarded_at", "activated_at", "error", "errors", "result", "next_attempt_at"),
+        *("next_retry_at", "retry_delay_ms", "parent_results", "previous_state", "worker_id", "workflow_id"),
+        *("result_stored_at", "result_expires_at", "result_size_bytes"),
+    }
+)
+
+OTHER_TIMEOUTS = ("total_timeout", "enqueue_ttl", "heartbeat_timeout", "grace_period")
+
+_BOTH = frozenset(
+    {
+        *("meta", "queue", "priority", "tags", "unique", "expires_at", "rate_limit", "pending", "schema", "version"),
+        "result_ttl",
+        *("scheduled_at", "retry", "timeout", "timeout_ms", "visibility_timeout", "visibility_timeout_ms"),
+        *OTHER_TIMEOUTS,
+        *(f"{name}_ms" for name in OTHER_TIMEOUTS),
+    }
+)
+TOP_LEVEL = _BOTH | SYSTEM | {"specversion", "id", "type", "args", "options"}  #: not copied as unknown
+OPTIONS = _BOTH | {"delay_until", "retry_policy", "metadata"}
+
+
+class Found(NamedTuple):
+    """A value, None where no source has one, and the path under which the client knows it."""
+
+    value: Any
+    path: str
+
+
+class Source:
+    """A client's document with its `options`; both stay as they came."""
+
+    __slots__ = ("document", "options")
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        options = document.get("options")
+        if options is not None and not isinstance(options, dict):
+            raise job_fault("options", phrase("must be an object"), options)
+        self.document = document
+        self.options: dict[str, Any] = options or {}
+
+    def top(self, name: str) -> Found:
+        return Found(self.document.get(name), name)
+
+    def find(self, *in_options: str, top: tuple[str, ...] = ()) -> Found:
+        """The first of the names that has a value: in `options`, then at the top level (default: the first name)."""
+        for name in in_options if self.options else ():
+            value = self.options.get(name)
+            if value is not None:
+                return Found(value, f"options.{name}")
+        for name in top or in_options[:1]:
+            value = self.document.get(name)
+            if value is not None:
+                return Found(value, name)
+        return Found(None, in_options[0])
+
+    def unknown(self) -> dict[str, Any]:
+        """What no rule of ours names, where it was: at the top level, or under `options` (core 5.5)."""
+        kept = {name: value for name, value in self.document.items() if name not in TOP_LEVEL}
+        if self.options:
+            rest = {name: value for name, value in self.options.items() if name not in OPTIONS}
+            if rest:
+                kept["options"] = rest
+        return kept
 
 
 class Job(Protocol):
@@ -128,7 +199,7 @@ def job_priority(source: Source, levels: Mapping[str, int]) -> int:
     if value is None:
         return 0
     try:
-        return priority.parse(value, levels)
+        return parse_priority(value, levels)
     except ValueError as error:
         raise job_fault(path, reason(error), value) from error
 
@@ -245,3 +316,224 @@ def is_encoded(meta: Mapping[str, Any]) -> bool:
     """
     encodings = meta.get(ENCODINGS)
     return meta.get("ojs_encoded") is True or (isinstance(encodings, list | str) and bool(encodings))
+
+
+# Priorities: an integer from -100 to 100, higher first, or the name of a level (jobs 3, L4-PRI-001).
+
+
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+
+
+def parse_priority(value: object, levels: Mapping[str, int]) -> int:
+    """The number of a priority; `5.0` is an integer, `true` is not, names ignore case.
+
+    ValueError for everything else. `levels` is what the names mean: `{"HIGH": 3, ...}`.
+    """
+    if isinstance(value, str):
+        return _named(value, levels)
+    if (
+        isinstance(value, int | float | Decimal)
+        and not isinstance(value, bool)
+        and MIN_PRIORITY <= value <= MAX_PRIORITY
+    ):
+        number = int(value)
+        if number == value:
+            return number
+    raise ValueError(_allowed(levels))
+
+
+def _named(name: str, levels: Mapping[str, int]) -> int:
+    wanted = name.casefold()
+    for level, number in levels.items():
+        if level.casefold() == wanted:
+            return number
+    raise ValueError(_allowed(levels))
+
+
+def _allowed(levels: Mapping[str, int]) -> Phrase:
+    if levels:
+        return phrase(
+            "must be an integer from %(minimum)s to %(maximum)s, or one of %(words)s",
+            minimum=MIN_PRIORITY, maximum=MAX_PRIORITY, words=", ".join(levels),
+        )  # fmt: skip
+    return phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN_PRIORITY, maximum=MAX_PRIORITY)
+
+
+# The timeouts: in seconds or, with `_ms`, in milliseconds (binding 3.1, 3.2 and 5).
+
+
+def execution_timeout(source: Source, extra: dict[str, Any]) -> int | None:
+    """Milliseconds one attempt may run; None where the default applies, which an explicit 0 asks for too.
+
+    `timeout` is echoed only to a producer that used it, `timeout_ms` to every one that set a limit: there
+    are workers that read `timeout` as milliseconds.
+    """
+    found = source.find("timeout_ms", "timeout", top=("timeout", "timeout_ms"))
+    if found.value is None:
+        return None
+    ms = _milliseconds(found, least=0)
+    if not found.path.endswith("_ms"):
+        extra["timeout"] = found.value
+    if not ms:
+        return None
+    extra["timeout_ms"] = ms
+    return ms
+
+
+def visibility_timeout(source: Source, extra: dict[str, Any]) -> int | None:
+    """Milliseconds a claim holds, None where queue or server decide; a string is a duration."""
+    in_options = ("visibility_timeout_ms", "visibility_timeout")
+    found = source.find(*in_options, top=("visibility_timeout", "visibility_timeout_ms"))
+    if found.value is None:
+        return None
+    ms = _milliseconds(found, least=1, or_duration=True)
+    if not found.path.endswith("_ms"):
+        extra["visibility_timeout"] = found.value
+    extra["visibility_timeout_ms"] = ms
+    return ms
+
+
+def other_timeouts(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> dict[str, int]:
+    """Total, enqueue, heartbeat and grace timeouts in milliseconds, those that were given; echoed as sent."""
+    limits: dict[str, int] = {}
+    for name in OTHER_TIMEOUTS:
+        found = source.find(f"{name}_ms", name, top=(name, f"{name}_ms"))
+        if found.value is None:
+            continue
+        ms = _milliseconds(found, least=0 if name == "grace_period" else 1)
+        if name == "total_timeout" and timeout_ms is not None and ms < timeout_ms:
+            raise job_fault(
+                found.path,
+                phrase("must not be shorter than the execution timeout (%(timeout_ms)s ms)", timeout_ms=timeout_ms),
+                found.value,
+            )
+        extra[found.path.removeprefix("options.")] = found.value
+        limits[name] = ms
+    return limits
+
+
+def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:
+    value, path = found
+    in_ms = path.endswith("_ms")
+    if or_duration and not in_ms and isinstance(value, str):
+        return checked(durations.parse_length_ms, value, path, job_fault)
+    factor, unit = (1, "milliseconds") if in_ms else (1_000, "seconds")
+    if not is_integer(value) or value < least:
+        raise job_fault(
+            path, phrase("must be an integer of %(unit)s, at least %(least)s", unit=unit, least=least), value
+        )
+    if value > (most := durations.MAX_MS // factor):
+        raise job_fault(path, phrase("must be an integer of %(unit)s, at most %(most)s", unit=unit, most=most), value)
+    return int(value) * factor
+
+
+# How large and how nested an envelope may be (binding 1.4 and 1.6).
+
+
+MAX_DEPTH = 32  #: nested arrays and objects, the envelope itself included
+MAX_MEMBERS = 10_000  #: keys and values below the attributes
+MAX_ARRAY = 10_000
+MAX_STRING = 1_048_576  #: characters
+
+# What the envelope's keys, its type, queue, id and punctuation add to the texts of args, meta and extra:
+# well under this, so that only envelopes near the limit are serialised as a whole to be measured.
+_OVERHEAD_BYTES = 1_024
+_WIDEST = 4  #: bytes of a character at most, so that most texts need not be measured
+
+
+def to_text(value: Any, path: str, canonical: str = "") -> str:
+    """The JSON text of an attribute; InvalidPayload for what JSON cannot hold (Python callers can send it)."""
+    try:
+        return jsontext.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise job_fault(
+            path, phrase("must hold JSON values only (%(error)s)", error=error), canonical=canonical
+        ) from error
+
+
+def check_meta(text: str, maximum: int) -> None:
+    """MetadataTooLarge where the text of `meta` has more than `maximum` bytes."""
+    if len(text) * _WIDEST <= maximum:
+        return
+    size = byte_length(text)
+    if size > maximum:
+        details = {"actual_bytes": size, "max_bytes": maximum, "field": "meta"}
+        raise MetadataTooLarge(
+            phrase("meta takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
+            details=details,
+        )
+
+
+def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: int) -> None:
+    """PayloadTooLarge where `document` takes more than `maximum` bytes; `texts` are those of its attributes."""
+    if sum(map(len, texts)) * _WIDEST + _OVERHEAD_BYTES <= maximum:
+        return
+    if sum(map(byte_length, texts)) + _OVERHEAD_BYTES <= maximum:
+        return
+    size = byte_length(to_text(document, "job"))
+    if size > maximum:
+        details = {"actual_bytes": size, "max_bytes": maximum, "field": "envelope"}
+        raise PayloadTooLarge(
+            phrase("The envelope takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
+            details=details,
+        )
+
+
+def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
+    """InvalidPayload where `attributes` nest too deeply or hold too many or too long values.
+
+    The texts tell most envelopes clean without a walk: no bracket opens nothing, no comma separates nothing.
+    """
+    opened = separated = longest = 0
+    for text in texts:
+        opened += text.count("[") + text.count("{")
+        separated += text.count(",") + text.count(":")
+        longest = max(longest, len(text))
+    # Each container holds one value more than it has commas.
+    if opened < MAX_DEPTH and opened + separated < MAX_MEMBERS and longest <= MAX_STRING:
+        return
+    for name, value in attributes.items():
+        if jsontext.is_deeper(value, MAX_DEPTH - 1):
+            raise job_fault(
+                shorten(name),
+                phrase("must not nest deeper than %(most)s levels, the envelope included", most=MAX_DEPTH),
+            )
+    _check_members(attributes)
+
+
+def _check_members(attributes: dict[str, Any]) -> None:
+    total = 2 * (len(attributes) - 2)  # without args and meta, so that an array of the largest size fits
+    for name, value in attributes.items():
+        level = [value]
+        while level:
+            total += sum(_members(node, name) for node in level)
+            if total > MAX_MEMBERS:
+                raise job_fault(
+                    shorten(name),
+                    phrase("must not take the envelope beyond %(most)s keys and values", most=MAX_MEMBERS),
+                )
+            level = [
+                child for node in level for child in _children(node) if isinstance(child, str | list | tuple | dict)
+            ]
+
+
+def _members(node: Any, name: str) -> int:
+    if isinstance(node, dict):
+        return 2 * len(node)
+    if isinstance(node, list | tuple):
+        if len(node) > MAX_ARRAY:
+            raise job_fault(
+                shorten(name), phrase("must not hold an array of more than %(most)s elements", most=MAX_ARRAY)
+            )
+        return len(node)
+    if isinstance(node, str) and len(node) > MAX_STRING:
+        raise job_fault(
+            shorten(name), phrase("must not hold a string of more than %(most)s characters", most=MAX_STRING)
+        )
+    return 0
+
+
+def _children(node: Any) -> Any:
+    if isinstance(node, dict):
+        return [*node, *node.values()]
+    return node if isinstance(node, list | tuple) else ()

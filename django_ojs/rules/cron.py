@@ -28,9 +28,9 @@ from croniter.croniter import CroniterBadDateError, CroniterError
 from django_ojs.errors import InvalidPayload, InvalidRequest
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import durations, envelope
+from django_ojs.rules.attributes import SYSTEM, TOP_LEVEL
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, flag
-from django_ojs.rules.source import SYSTEM, TOP_LEVEL
 
 if TYPE_CHECKING:
     from django_ojs.models import CronSchedule

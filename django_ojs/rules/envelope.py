@@ -2,8 +2,7 @@
 
 `parse` reads every attribute at the top level and inside `options` (binding 3.1 to 3.3) and keeps what the
 client wrote in `JobSpec.extra`; `render` puts that back around the server's own attributes (3.4, 3.5). Each
-attribute has its reader in `rules/attributes.py` or `rules/timeouts.py`, the sizes are in
-`rules/limits.py`. No database here.
+attribute has its reader in `rules/attributes.py`, with the sizes. No database here.
 """
 
 from __future__ import annotations
@@ -19,19 +18,13 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import Settings, ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.messages import phrase
-from django_ojs.rules import attributes, limits, members, results, timeouts
-from django_ojs.rules import attributes as codecs
-from django_ojs.rules.attributes import SPECVERSION
+from django_ojs.rules import attributes, problems
+from django_ojs.rules.attributes import SPECVERSION, Source
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import job_fault
-from django_ojs.rules.ids import new_id
-from django_ojs.rules.problems import Problem, validate
 from django_ojs.rules.ratelimit import RatePolicy
-from django_ojs.rules.source import Source
 from django_ojs.rules.unique import UniquePolicy
 from django_ojs.states import State
-
-__all__ = ["SPECVERSION", "JobSpec", "Problem", "new_id", "parse", "render", "trace_id_in", "trace_id_of", "validate"]
 
 MAX_TRACE_ID = 64
 
@@ -175,18 +168,18 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
     spec.pending = attributes.pending(source)
     spec.scheduled_at = attributes.scheduled_at(source, extra, now)
     spec.expires_at = attributes.expires_at(source, extra, now)
-    spec.timeout_ms = timeouts.execution(source, extra)
-    spec.visibility_ms = timeouts.visibility(source, extra)
+    spec.timeout_ms = attributes.execution_timeout(source, extra)
+    spec.visibility_ms = attributes.visibility_timeout(source, extra)
     spec.retry = attributes.retry_policy(source, extra)
     spec.unique = attributes.unique(source, extra)
-    spec.limits_ms = timeouts.others(source, extra, spec.timeout_ms)
+    spec.limits_ms = attributes.other_timeouts(source, extra, spec.timeout_ms)
     attributes.schema(source, extra)
     attributes.tags(source, extra)
     spec.rate_limit = attributes.rate_limit(source, extra)
     spec.result_ttl = attributes.result_ttl(source, extra)
     spec.unique_policy = attributes.unique_policy(source)
-    spec.warnings = members.warnings(members.in_job(source.document))
-    if spec.unique_policy is not None and "args" in spec.unique_policy.dimensions and codecs.is_encoded(spec.meta):
+    spec.warnings = problems.warnings(problems.unknown_in_job(source.document))
+    if spec.unique_policy is not None and "args" in spec.unique_policy.dimensions and attributes.is_encoded(spec.meta):
         spec.unique_policy = None  # a key made of them would mean nothing (orchestration 7)
     if spec.unique_policy is not None:
         spec.unique_key = attributes.unique_key(source, spec.unique_policy, spec)
@@ -195,15 +188,15 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
 def _measure(spec: JobSpec, document: dict[str, Any], settings: Settings) -> None:
     """Write the three texts, once, and hold them against the limits."""
     if spec.args:
-        spec.args_text = limits.to_text(spec.args, "args", "INVALID_ARGS")
+        spec.args_text = attributes.to_text(spec.args, "args", "INVALID_ARGS")
     if spec.meta:
-        spec.meta_text = limits.to_text(spec.meta, "meta", "INVALID_METADATA")
+        spec.meta_text = attributes.to_text(spec.meta, "meta", "INVALID_METADATA")
     if spec.extra:
-        spec.extra_text = limits.to_text(spec.extra, "job")
+        spec.extra_text = attributes.to_text(spec.extra, "job")
     texts = (spec.args_text, spec.meta_text, spec.extra_text)
-    limits.check_meta(spec.meta_text, settings.MAX_META_BYTES)
-    limits.check_envelope(document, texts, settings.MAX_ENVELOPE_BYTES)
-    limits.check_shape({"args": spec.args, "meta": spec.meta, **spec.extra}, texts)
+    attributes.check_meta(spec.meta_text, settings.MAX_META_BYTES)
+    attributes.check_envelope(document, texts, settings.MAX_ENVELOPE_BYTES)
+    attributes.check_shape({"args": spec.args, "meta": spec.meta, **spec.extra}, texts)
 
 
 def _locate(error: OJSError, index: int) -> None:
@@ -221,13 +214,13 @@ def _locate(error: OJSError, index: int) -> None:
 
 def _render_result(envelope: dict[str, Any], row: Mapping[str, Any]) -> None:
     """The result with its dates, as long as it is to be kept (jobs 8)."""
-    end = results.expires_at(row)
-    if results.is_gone(row, clock.now()):
+    end = result_expires_at(row)
+    if result_is_gone(row, clock.now()):
         return
     envelope["result"] = jsontext.loads(row["result"])
     if row["finished_at"] is not None:
         envelope["result_stored_at"] = format_instant(row["finished_at"])
-        envelope["result_size_bytes"] = limits.byte_length(row["result"])
+        envelope["result_size_bytes"] = jsontext.byte_length(row["result"])
     if end is not None:
         envelope["result_expires_at"] = format_instant(end)
 
@@ -261,3 +254,35 @@ def _render_end(
         expired = bool(errors) and errors[-1].get("type") == "expired"
         if not (expired and (dialect or ojs_settings.DIALECT) == "published"):
             envelope["completed_at"] = finished
+
+
+# How long the result of a job is kept (jobs 8).
+
+
+FOR_EVER = -1
+
+
+def result_ttl(row: Mapping[str, Any]) -> int:
+    """Seconds from the end of the job, or `FOR_EVER`; the job's own, else the site's."""
+    own = row["result_ttl"]
+    if own is not None:
+        return int(own)
+    return FOR_EVER if ojs_settings.RESULT_TTL is None else ojs_settings.RESULT_TTL
+
+
+def result_expires_at(row: Mapping[str, Any]) -> dt.datetime | None:
+    """When the result goes; None: never, or not before the job has ended. Members of workflows keep theirs."""
+    ttl = result_ttl(row)
+    if row["finished_at"] is None or ttl == FOR_EVER or row["workflow_id"] is not None:
+        return None
+    end: dt.datetime = row["finished_at"]
+    try:
+        return end + dt.timedelta(seconds=ttl)
+    except OverflowError:
+        return None
+
+
+def result_is_gone(row: Mapping[str, Any], now: dt.datetime) -> bool:
+    """Whether the result's time is over: to the second where the job names it, else once it was pruned."""
+    end = result_expires_at(row)
+    return end is not None and end <= now and (row["result_ttl"] is not None or row["result"] is None)

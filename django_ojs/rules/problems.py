@@ -1,21 +1,24 @@
-"""The parser tier (conformance 3.1): everything that is wrong with a job document or with a list of operations.
+"""All that is wrong with a document: its faults (the parser tier, conformance 3.1), and its members that mean nothing.
 
-Where PUSH stops at the first fault, this asks every attribute's reader by itself and collects what they
-say. The attributes of the server are checked too, as a document that a server wrote has them. No database.
+Where PUSH stops at the first fault, `validate` asks every attribute's reader by itself and collects what they say. The
+attributes of the server are checked too, as a document that a server wrote has them. `validate_sequence` does the same
+for a list of operations. `unknown_in_job` and its neighbours find misspelt members, for the warnings of an answer.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
-from django_ojs.rules import attributes, durations, errorobjects, limits, ratelimit, retry, timeouts, unique
-from django_ojs.rules.source import Found, Source
+from django_ojs.rules import attributes, durations, errorobjects, ratelimit, retry, unique
+from django_ojs.rules.attributes import OPTIONS, SYSTEM, TOP_LEVEL, Found, Source
 from django_ojs.states import State, Verb
 
 #: What a complete envelope has beside `type` and `args`, which every document needs (L0-ENV-001).
@@ -77,9 +80,9 @@ def _readers(source: Source, now: dt.datetime) -> Iterator[tuple[str, Callable[[
     yield "pending", lambda: attributes.pending(source)
     yield "scheduled_at", lambda: attributes.scheduled_at(source, extra, now)
     yield "expires_at", lambda: attributes.expires_at(source, extra, now)
-    yield "timeout", lambda: timeouts.execution(source, extra)
-    yield "visibility_timeout", lambda: timeouts.visibility(source, extra)
-    yield "other timeouts", lambda: timeouts.others(source, extra, extra.get("timeout_ms"))
+    yield "timeout", lambda: attributes.execution_timeout(source, extra)
+    yield "visibility_timeout", lambda: attributes.visibility_timeout(source, extra)
+    yield "other timeouts", lambda: attributes.other_timeouts(source, extra, extra.get("timeout_ms"))
     yield "retry", lambda: attributes.retry_policy(source, extra)
     yield "unique", lambda: None if attributes.unique(source, extra) is None else attributes.unique_policy(source)
     yield "schema", lambda: attributes.schema(source, extra)
@@ -123,13 +126,13 @@ def _key(source: Source, values: Mapping[str, Any]) -> list[Problem]:
 def _sizes(document: dict[str, Any]) -> list[Problem]:
     found: list[Problem] = []
     checks: tuple[Callable[[str], None], ...] = (
-        lambda text: limits.check_envelope(document, (text,), ojs_settings.MAX_ENVELOPE_BYTES),
-        lambda text: limits.check_shape({"args": None, "meta": None, **document}, (text,)),
+        lambda text: attributes.check_envelope(document, (text,), ojs_settings.MAX_ENVELOPE_BYTES),
+        lambda text: attributes.check_shape({"args": None, "meta": None, **document}, (text,)),
     )
     try:
-        text = limits.to_text(document, "job")
-        meta = limits.to_text(document.get("meta") or {}, "meta")
-        limits.check_meta(meta, ojs_settings.MAX_META_BYTES)
+        text = attributes.to_text(document, "job")
+        meta = attributes.to_text(document.get("meta") or {}, "meta")
+        attributes.check_meta(meta, ojs_settings.MAX_META_BYTES)
     except OJSError as error:
         return [_of(error)]
     for check in checks:
@@ -276,3 +279,130 @@ def _illegal(path: str, verb: Verb, sources: Sequence[State | None], wanted: Any
     ways = ", ".join(allowed) or "nothing"
     hint = f"{verb.upper()} starts from {legal}; from {here} there is {ways}."
     return Problem(path, f"cannot {verb} a job that is {here}{goal}", hint, "invalid_state_transition")
+
+
+# Members of a client's document that no rule of ours reads: slips such as `max_attemps`, which would mean nothing.
+#
+# Core 5.5 has them kept, so the server names them in `warnings` and goes on; the Python API refuses them. Inside a
+# policy (`retry`, `unique`, `rate_limit`) every unknown member is named. A job, a workflow or a schedule may carry
+# attributes of the client's own, so there only those are named whose name is nearly one of ours, or stands in `options`
+# only. Names that begin with `x_`, `x-` or `ext_` are the client's and never named.
+
+
+UNKNOWN_MEMBER = "unknown_member"
+
+_OWN = ("x_", "x-", "ext_")
+#: How alike two names are where one is taken for the other: inside a policy, and where others may stand as well.
+_IN_POLICY, _ANYWHERE = 0.6, 0.8
+#: Names that other systems use for members of ours, and that are not alike.
+_OTHER_NAMES = {
+    "retries": "max_attempts", "max_retries": "max_attempts", "attempts": "max_attempts", "delay": "initial_interval",
+    "backoff": "backoff_coefficient", "ttl": "period", "per": "period", "max": "limit",
+}  # fmt: skip
+
+#: The members of each policy, by the name of the attribute.
+POLICY_MEMBERS: Mapping[str, frozenset[str]] = {
+    "retry": retry.MEMBERS, "retry_policy": retry.MEMBERS, "unique": unique.MEMBERS, "rate_limit": ratelimit.MEMBERS,
+}  # fmt: skip
+_JOB = TOP_LEVEL - SYSTEM
+_STEP = _JOB | {"name", "depends_on", "steps", "jobs", "callbacks"}
+_WORKFLOW = frozenset({"type", "name", "id", "steps", "jobs", "callbacks", "options", "depends_on"})
+_WORKFLOW_OPTIONS = OPTIONS | {"callback_type"}
+_CRON = _JOB | {"name", "cron", "expression", "schedule", "timezone", "job_template", "overlap_policy", "enabled",
+                "description"}  # fmt: skip
+
+
+class Unknown(NamedTuple):
+    """A member that means nothing: where it is, its name, and the name that the client probably wanted ('': none)."""
+
+    path: str
+    name: str
+    suggestion: str
+
+    def sentence(self) -> str:
+        """What is wrong, after the path and without a full stop."""
+        return "means nothing here" + (f"; did you mean {self.suggestion}?" if self.suggestion else "")
+
+    def warning(self) -> dict[str, Any]:
+        """The entry under `warnings` in an answer."""
+        suggestion = {"suggestion": self.suggestion} if self.suggestion else {}
+        return {"code": UNKNOWN_MEMBER, "path": self.path, "message": f"{self.path}: {self.sentence()}", **suggestion}
+
+
+def unknown_in_policy(name: str, given: object, path: str = "") -> Iterator[Unknown]:
+    """The unknown members of one policy: `name` is the attribute, `path` where the client wrote it."""
+    if not isinstance(given, Mapping):
+        return
+    path = path or name
+    yield from _strangers(given, POLICY_MEMBERS[name], path, _IN_POLICY, near_only=False)
+    for part in ("rate", "throttle") if name == "rate_limit" else ():
+        if isinstance(given.get(part), Mapping):
+            window = ratelimit.WINDOW_MEMBERS
+            yield from _strangers(given[part], window, f"{path}.{part}", _IN_POLICY, near_only=False)
+
+
+def unknown_in_job(document: Mapping[str, Any], prefix: str = "", known: frozenset[str] = _JOB) -> Iterator[Unknown]:
+    """The unknown members of an envelope, its `options` and its policies; every path begins with `prefix`."""
+    yield from _attributes(document, known, prefix)
+    options = document.get("options")
+    if isinstance(options, Mapping):
+        yield from _attributes(options, OPTIONS, f"{prefix}options.")
+
+
+def unknown_in_workflow(document: Mapping[str, Any], path: str = "$") -> Iterator[Unknown]:
+    """The unknown members of a workflow, of its options and of its steps, however deep."""
+    yield from _strangers(document, _WORKFLOW, path, _ANYWHERE, near_only=True)
+    options = document.get("options")
+    if isinstance(options, Mapping):
+        yield from _attributes(options, _WORKFLOW_OPTIONS, f"{path}.options.")
+    for name in ("steps", "jobs"):
+        items = document.get(name)
+        for index, item in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(item, Mapping):
+                nested = any(item.get(part) is not None for part in ("steps", "jobs", "callbacks"))
+                place = f"{path}.{name}[{index}]"
+                yield from unknown_in_workflow(item, place) if nested else unknown_in_job(item, f"{place}.", _STEP)
+    callbacks = document.get("callbacks")
+    for name, item in callbacks.items() if isinstance(callbacks, Mapping) else ():
+        if isinstance(item, Mapping):
+            yield from unknown_in_job(item, f"{path}.callbacks.{name}.", _STEP)
+
+
+def unknown_in_schedule(body: Mapping[str, Any]) -> Iterator[Unknown]:
+    """The unknown members of the registration of a schedule and of the job in it."""
+    yield from unknown_in_job(body, known=_CRON)
+    template = body.get("job_template")
+    if isinstance(template, Mapping):
+        yield from unknown_in_job(template, "job_template.")
+
+
+def warnings(found: Iterator[Unknown]) -> tuple[dict[str, Any], ...]:
+    return tuple(unknown.warning() for unknown in found)
+
+
+def _attributes(given: Mapping[str, Any], known: frozenset[str], prefix: str) -> Iterator[Unknown]:
+    yield from _strangers(given, known, prefix.rstrip("."), _ANYWHERE, near_only=True)
+    for name in POLICY_MEMBERS:
+        if name in given and name in known:
+            yield from unknown_in_policy(name, given[name], f"{prefix}{name}")
+
+
+def _strangers(
+    given: Mapping[str, Any], known: frozenset[str], path: str, alike: float, *, near_only: bool
+) -> Iterator[Unknown]:
+    if given.keys() <= known:
+        return
+    for name in given:
+        if name not in known and name not in SYSTEM and not name.startswith(_OWN):
+            in_options = near_only and name in OPTIONS
+            suggestion = f"options.{name}" if in_options else _nearest(name[:100], known, alike)
+            if suggestion or not near_only:
+                yield Unknown(f"{path}.{name[:100]}" if path else name[:100], name[:100], suggestion)
+
+
+@lru_cache(maxsize=1024)
+def _nearest(name: str, known: frozenset[str], alike: float) -> str:
+    if alike == _IN_POLICY and _OTHER_NAMES.get(name) in known:
+        return _OTHER_NAMES[name]
+    near = difflib.get_close_matches(name.lower(), known, 1, alike)
+    return near[0] if near else ""

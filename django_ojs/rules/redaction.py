@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django_ojs.conf import ojs_settings
-from django_ojs.rules.source import TOP_LEVEL
+from django_ojs.rules.attributes import TOP_LEVEL
 
 MASK = "[REDACTED]"
 PARTS = frozenset({"args", "meta", "result", "errors", "backtraces", "progress"})

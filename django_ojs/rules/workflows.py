@@ -17,8 +17,8 @@ from typing import Any
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, OJSError, Unsupported
 from django_ojs.rules import envelope
+from django_ojs.rules.attributes import OTHER_TIMEOUTS
 from django_ojs.rules.faults import shorten, workflow_fault
-from django_ojs.rules.source import OTHER_TIMEOUTS
 from django_ojs.rules.workflowgraph import CALLBACKS, ROOT, Graph, Node
 
 KINDS = ("chain", "group", "batch")

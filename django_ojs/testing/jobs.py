@@ -25,7 +25,7 @@ from django_ojs.errors import NotFound
 from django_ojs.jobs import schemas
 from django_ojs.jobs.push import Outcome, Pushed
 from django_ojs.queues import configuration
-from django_ojs.rules import priority as priorities
+from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.workflows.workflow import View
@@ -341,7 +341,7 @@ def _has_tags(job: JobHandle, wanted: Iterable[str]) -> bool:
 
 
 def _has_priority(job: JobHandle, wanted: int | str) -> bool:
-    return bool(job.row["priority"] == priorities.parse(wanted, ojs_settings.PRIORITY_LEVELS))
+    return bool(job.row["priority"] == parse_priority(wanted, ojs_settings.PRIORITY_LEVELS))
 
 
 def _starts_at(job: JobHandle, wanted: dt.datetime) -> bool:

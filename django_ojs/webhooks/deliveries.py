@@ -18,7 +18,7 @@ from django_ojs.events.log import source_of
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 from django_ojs.store import store_of
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.outcome import Reply

@@ -14,7 +14,6 @@ from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph
-from django_ojs.rules import workflowgraph as results
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
 
@@ -73,12 +72,14 @@ def attach_parent_results(rows: Sequence[JobRow], using: str) -> None:
     places = {job: (flow, position) for job, flow, position in steps.values_list("job_id", "workflow_id", "position")}
     flows = Workflow.objects.using(using).filter(pk__in={flow for flow, _ in places.values()})
     known = shapes(dict(flows.values_list("pk", "created_at")), using)
-    wanted = {place: results.sources(known[place[0]].graph, place[1]) for place in places.values() if place[0] in known}
+    wanted = {
+        place: workflowgraph.sources(known[place[0]].graph, place[1]) for place in places.values() if place[0] in known
+    }
     needed = {
         (flow, leaf)
         for (flow, _), positions in wanted.items()
         for position in positions
-        for leaf in results.leaves(known[flow].graph, position)
+        for leaf in workflowgraph.leaves(known[flow].graph, position)
     }
     heard = read_steps(needed, using)
     for row in rows:
@@ -116,7 +117,7 @@ def _lineage(shape: Shape, place: tuple[uuid.UUID, int], sources: list[int], hea
             return None
         return RawJSON(row["result"])
 
-    values = [results.value_of(graph, source, value) for source in sources]
+    values = [workflowgraph.value_of(graph, source, value) for source in sources]
     lineage: dict[str, Any] = {
         "workflow_id": shape.public_id,
         "workflow_step": node.place,
@@ -143,7 +144,7 @@ def _errors(graph: Any, flow: uuid.UUID, sources: list[int], heard: _Known) -> d
     """Of each part that failed: the error of its first job that did."""
     found: dict[str, Any] = {}
     for number, source in enumerate(sources):
-        for leaf in results.leaves(graph, source, last=False):
+        for leaf in workflowgraph.leaves(graph, source, last=False):
             if error := error_of(heard.get((flow, leaf), {})):
                 found[str(number)] = error
                 break

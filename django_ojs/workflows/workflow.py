@@ -23,7 +23,7 @@ from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of

@@ -123,13 +123,10 @@ _REFUSING = (
     "rules/durations.py",
     "rules/envelope.py",
     "rules/faults.py",
-    "rules/limits.py",
     "rules/names.py",
-    "rules/priority.py",
     "rules/queueconfig.py",
     "rules/ratelimit.py",
     "rules/retry.py",
-    "rules/timeouts.py",
     "rules/unique.py",
     "webhooks/definition.py",
     "webhooks/deliveries.py",
@@ -142,7 +139,7 @@ _REFUSING = (
 #: What begins so is for programmers and other doors: nobody gets there from the admin.
 _ELSEWHERE = (
     "A duration cannot be negative", "A datetime without a time zone", "There is no bulk action", "`override` may hold",
-    "Not stored, because another job", "A bulk action has to name", "The query parameter ",
+    "Not stored, because another job", "A bulk action has to name", "The query parameter ", "NaN and Infinity",
     "has the {field.name} ",  # what is wrong with a field of a cron expression
 )  # fmt: skip
 

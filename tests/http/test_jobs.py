@@ -12,7 +12,7 @@ from django_ojs.client.handle import get_job
 from django_ojs.errors import MiddlewareRejected
 from django_ojs.models import Job
 from django_ojs.rules import durations
-from django_ojs.rules.envelope import validate
+from django_ojs.rules.problems import validate
 from tests.http.conftest import Api, error_of
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"

@@ -25,6 +25,7 @@ from django_ojs.models import Event, EventCommit, Job, Queue, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.rules import envelope
+from django_ojs.rules.names import new_id
 from django_ojs.rules.retry import MAX_ATTEMPTS
 from django_ojs.states import State, Verb
 from django_ojs.store.base import Ack
@@ -158,7 +159,7 @@ def test_done_twice_is_done_once() -> None:
 
 
 def test_ids_that_do_not_exist_change_nothing() -> None:
-    unknown = envelope.new_id()
+    unknown = new_id()
     for outcome in (*cancel([unknown]), *retry([unknown]), *delete([unknown])):
         assert isinstance(outcome, NotFound)
     for call in (lambda: ack_one(Ack(unknown)), lambda: info(unknown), lambda: direct("nobody", "quiet"),

@@ -31,6 +31,7 @@ from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.queues.deletion import remove
 from django_ojs.rules import envelope
+from django_ojs.rules.names import new_id
 from django_ojs.workers.dead import hand_back, replace_dead_worker, rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat, extend
 from django_ojs.workers.registration import NameInUse, deregister, direct, register
@@ -109,7 +110,7 @@ class TestPush:
         assert Job.objects.count() == 1
 
     def test_a_batch_with_the_same_id_twice_is_refused(self) -> None:
-        job_id = str(envelope.new_id())
+        job_id = str(new_id())
         with pytest.raises(Duplicate):
             push([{"type": "a.b", "args": [], "id": job_id}] * 2)
 
@@ -147,7 +148,7 @@ class TestFetch:
         assert order == ["high", "first", "second", "low"]
 
     def test_a_batch_keeps_its_order_whatever_the_ids(self) -> None:
-        ids = sorted((str(envelope.new_id()) for _ in range(20)), reverse=True)
+        ids = sorted((str(new_id()) for _ in range(20)), reverse=True)
         push([{"type": "a.b", "args": [], "id": job_id} for job_id in ids])
         assert [str(row["id"]) for row in fetch(["default"], count=20)] == ids
 

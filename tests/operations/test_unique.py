@@ -22,6 +22,7 @@ from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, UniqueLock
 from django_ojs.queues import configuration
 from django_ojs.rules import envelope
+from django_ojs.rules.names import new_id
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
@@ -242,7 +243,7 @@ class TestBatch:
         make([1])
         taken = push([{"type": "a.b", "args": []}])[0].row
         assert taken is not None
-        repeated = str(envelope.new_id())
+        repeated = str(new_id())
         outcomes = push_each(
             [
                 job([1]), job([2]), {"type": "a.b"}, job([2]), job([2], on_conflict="ignore"),

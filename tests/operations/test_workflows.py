@@ -25,7 +25,7 @@ from django_ojs.jobs.verbs import cancel, cancel_one, delete_one, retry_one
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
 from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
-from django_ojs.rules import envelope, workflowview
+from django_ojs.rules import envelope, workflowgraph
 from django_ojs.workers.dead import hand_back, rescue_dead_workers
 from django_ojs.workflows import workflow as operations
 
@@ -72,7 +72,7 @@ def discard(message: str = "no") -> dict[str, Any]:
 
 
 def shown(flow: Workflow) -> dict[str, Any]:
-    return workflowview.render(*operations.info(flow.pk))
+    return workflowgraph.render(*operations.info(flow.pk))
 
 
 def states(flow: Workflow) -> list[str]:
@@ -528,17 +528,17 @@ class TestCosts:
                 costs.setdefault(verb, []).append(self.statements(act))
 
             ended = group(size)
-            measured("read", lambda: workflowview.render(*operations.info(ended.pk)))  # noqa: B023
-            measured("progress", lambda: workflowview.progress(*operations.info(ended.pk, brief=True)))  # noqa: B023
+            measured("read", lambda: workflowgraph.render(*operations.info(ended.pk)))  # noqa: B023
+            measured("progress", lambda: workflowgraph.progress(*operations.info(ended.pk, brief=True)))  # noqa: B023
             if by == "cancelled":
                 cancel(list(Job.objects.filter(workflow_id=ended.pk).values_list("pk", flat=True)))
             else:
                 fail([Failure(row["id"], {"message": "no", "retryable": False}) for row in claim(size)])
-            measured("retry", lambda: workflowview.render(*operations.retry(ended.pk)))  # noqa: B023
+            measured("retry", lambda: workflowgraph.render(*operations.retry(ended.pk)))  # noqa: B023
             assert len(claim(size)) == size
             flow = group(size)
             measured("create", lambda: group(size))  # noqa: B023
-            measured("cancel", lambda: workflowview.render(*operations.cancel(flow.pk).view))  # noqa: B023
+            measured("cancel", lambda: workflowgraph.render(*operations.cancel(flow.pk).view))  # noqa: B023
             claim(size)
         for verb, (_, few, many) in costs.items():
             assert few == many, (verb, costs[verb])
@@ -547,8 +547,8 @@ class TestCosts:
         flow = create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_success": job("good")})
         complete("[1]")
         whole, brief = operations.info(flow.pk), operations.info(flow.pk, brief=True)
-        told = workflowview.progress(*brief)
-        assert told == workflowview.progress(*whole)
+        told = workflowgraph.progress(*brief)
+        assert told == workflowgraph.progress(*whole)
         assert [(step["state"], step["progress"]) for step in told["steps"]] == [("completed", 1.0), ("pending", None)]
         assert told["updated_at"] == shown(flow)["steps"][0]["completed_at"]
 

@@ -24,7 +24,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.models import Event, Job, Queue, Workflow
 from django_ojs.queues import configuration
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 from django_ojs.statistics import counters
 from django_ojs.workflows import workflow
 from tests.hostile.invariants import violations

@@ -19,7 +19,7 @@ from django_ojs.models import Event, EventLog
 from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime import websocket as connection_module
 from django_ojs.realtime.hub import Hub
-from django_ojs.rules.ids import new_id
+from django_ojs.rules.names import new_id
 from tests.realtime.conftest import do, enqueue
 from tests.realtime.sockets import Socket, connected
 

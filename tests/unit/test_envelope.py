@@ -21,9 +21,9 @@ from django_ojs.errors import (
     OJSError,
     PayloadTooLarge,
 )
-from django_ojs.rules import limits
+from django_ojs.rules import attributes
+from django_ojs.rules.attributes import OPTIONS, SYSTEM, TOP_LEVEL
 from django_ojs.rules.envelope import JobSpec, parse, render, trace_id_of
-from django_ojs.rules.source import OPTIONS, SYSTEM, TOP_LEVEL
 
 NOW = dt.datetime(2026, 2, 12, 10, 30, tzinfo=dt.UTC)
 ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
@@ -546,10 +546,10 @@ def test_twenty_thousand_unknown_attributes_are_refused() -> None:
 
 def test_a_string_beyond_the_cap_is_refused_where_the_envelope_may_be_larger() -> None:
     large = Settings(MAX_ENVELOPE_BYTES=10 * 1_048_576)
-    assert spec(large, args=["x" * limits.MAX_STRING, {"y": 1}])
-    assert refusal(large, args=["x" * (limits.MAX_STRING + 1)]).details["field"] == "args"
-    assert refusal(large, args=[{"x" * (limits.MAX_STRING + 1): 1}]).details["field"] == "args"
-    assert refusal(large, x_long="x" * (limits.MAX_STRING + 1)).details["field"] == "x_long"
+    assert spec(large, args=["x" * attributes.MAX_STRING, {"y": 1}])
+    assert refusal(large, args=["x" * (attributes.MAX_STRING + 1)]).details["field"] == "args"
+    assert refusal(large, args=[{"x" * (attributes.MAX_STRING + 1): 1}]).details["field"] == "args"
+    assert refusal(large, x_long="x" * (attributes.MAX_STRING + 1)).details["field"] == "x_long"
 
 
 def test_the_name_of_a_refused_attribute_is_shown_short_and_safe() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs import jsontext
-from django_ojs.rules.canonical import canonical
+from django_ojs.rules.unique import canonical
 
 # RFC 8785, appendix B: IEEE 754 bits and their text.
 NUMBERS = [

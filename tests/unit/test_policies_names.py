@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs.jsontext import ExactNumber
-from django_ojs.rules import ids, names, priority
+from django_ojs.rules import attributes, names
 
 LEVELS = {"HIGH": 3, "NORMAL": 2, "Low": 1}
 
@@ -127,7 +127,7 @@ def test_what_is_no_worker_id(value: object) -> None:
     [(0, 0), (100, 100), (-100, -100), (5.0, 5), ("HIGH", 3), ("normal", 2), ("LOW", 1), (ExactNumber("1e1"), 10)],
 )
 def test_priorities(value: object, number: int) -> None:
-    assert priority.parse(value, LEVELS) == number
+    assert attributes.parse_priority(value, LEVELS) == number
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_priorities(value: object, number: int) -> None:
 )
 def test_what_is_no_priority(value: object) -> None:
     with pytest.raises(ValueError, match="integer from -100 to 100, or one of HIGH, NORMAL, Low"):
-        priority.parse(value, LEVELS)
+        attributes.parse_priority(value, LEVELS)
     with pytest.raises(ValueError, match=r"integer from -100 to 100$"):
-        priority.parse(value, {})
+        attributes.parse_priority(value, {})
 
 
 def test_new_ids_are_uuid7_and_in_order() -> None:
-    made = [ids.new_id() for _ in range(5_000)]
+    made = [names.new_id() for _ in range(5_000)]
     assert made == sorted(made)
     assert len(set(made)) == len(made)
     assert all(names.is_job_id(str(one)) for one in made)
@@ -166,26 +166,26 @@ def test_new_ids_are_uuid7_and_in_order() -> None:
 
 def test_threads_never_share_an_id_and_the_time_does_not_run_ahead() -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = [one for part in pool.map(lambda _: [ids.new_id() for _ in range(2_000)], range(8)) for one in part]
+        made = [one for part in pool.map(lambda _: [names.new_id() for _ in range(2_000)], range(8)) for one in part]
     assert len(set(made)) == len(made)
     milliseconds = [one.int >> 80 for one in made]
-    assert max(milliseconds) <= (ids.new_id().int >> 80)
+    assert max(milliseconds) <= (names.new_id().int >> 80)
     assert max(milliseconds) - min(milliseconds) < 10_000
 
 
 def test_a_clock_set_back_and_a_spent_counter_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ids, "_last_ms", 1_000)
-    monkeypatch.setattr(ids, "_counter", (1 << 42) - 2)
-    assert ids._tick(900, 5) == (1_000, (1 << 42) - 1)
-    assert ids._tick(900, 5) == (1_001, 5)
-    assert ids._tick(2_000, 6) == (2_000, 6)
+    monkeypatch.setattr(names, "_last_ms", 1_000)
+    monkeypatch.setattr(names, "_counter", (1 << 42) - 2)
+    assert names._tick(900, 5) == (1_000, (1 << 42) - 1)
+    assert names._tick(900, 5) == (1_001, 5)
+    assert names._tick(2_000, 6) == (2_000, 6)
 
 
 def test_a_forked_child_gets_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ids, "_lock", ids._lock)
-    before = ids._lock
-    ids._after_fork()
-    assert ids._lock is not before
+    monkeypatch.setattr(names, "_lock", names._lock)
+    before = names._lock
+    names._after_fork()
+    assert names._lock is not before
 
 
 @given(st.text())

@@ -21,9 +21,9 @@ from django_ojs.errors import Duplicate, InvalidRequest, OJSError
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail
 from django_ojs.jobs.push import push, push_each
-from django_ojs.rules.envelope import parse, render, validate
-from django_ojs.rules.problems import validate_sequence
-from django_ojs.rules.source import SYSTEM
+from django_ojs.rules.attributes import SYSTEM
+from django_ojs.rules.envelope import parse, render
+from django_ojs.rules.problems import validate, validate_sequence
 from django_ojs.states import State, Verb
 
 ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
