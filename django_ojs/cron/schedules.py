@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.db import IntegrityError
@@ -58,13 +58,19 @@ def get(name: str, *, using: str | None = None) -> CronSchedule:
     return found
 
 
-def update(name: str, changes: Mapping[str, Any], *, using: str | None = None) -> CronSchedule:
-    """Change the members that are given, in any of their spellings. Raises `NotFound` or InvalidRequest."""
+def update(
+    name: str, changes: Mapping[str, Any] | Callable[[CronSchedule], CronSpec], *, using: str | None = None
+) -> CronSchedule:
+    """Change the members that are given, in any of their spellings, or make the schedule what `changes` makes of it.
+
+    Raises `NotFound` or InvalidRequest.
+    """
     using = database(using)
     with atomic(using=using):
         schedule = lock(name, using)
         now = clock.now(using)
-        _apply(schedule, cron.parse(changes, now=now, base=schedule), now, using)
+        spec = changes(schedule) if callable(changes) else cron.parse(changes, now=now, base=schedule)
+        _apply(schedule, spec, now, using)
     return schedule
 
 

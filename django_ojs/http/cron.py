@@ -24,11 +24,18 @@ from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.http import permissions, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.documents import ScheduleHistorySerializer, ScheduleTriggeredSerializer
 from django_ojs.http.filtering import FlagFilter, OJSFilterBackend, SamePagination
+from django_ojs.http.jobserializers import JobSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_name
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, NothingSerializer
+from django_ojs.http.serializers import (
+    AnswerSerializer,
+    BodySerializer,
+    InstantField,
+    NothingSerializer,
+    WarningSerializer,
+    rendered_by_show,
+)
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.rules import cron as rules
 from django_ojs.rules import problems
@@ -41,11 +48,41 @@ class ScheduleFilter(FilterSet):  # type: ignore[misc]
     enabled = FlagFilter()
 
 
+@rendered_by_show
 class ScheduleSerializer(AnswerSerializer):
-    """A schedule, without what the site hides."""
+    """A schedule, without what the site hides. `cron` is the expression, or the schedule once more."""
+
+    name = serializers.CharField()
+    cron = serializers.JSONField()
+    expression = serializers.CharField()
+    type = serializers.CharField()
+    queue = serializers.CharField()
+    timezone = serializers.CharField()
+    enabled = serializers.BooleanField()
+    last_run_at = InstantField(allow_null=True)
+    next_run_at = InstantField(allow_null=True)
+    warnings = WarningSerializer(many=True, required=False)
 
     def show(self, instance: CronSchedule) -> dict[str, Any]:
         return shown.schedule(instance)
+
+
+class ScheduleListSerializer(serializers.Serializer[Any]):
+    """What the list of schedules has beside them."""
+
+    count = serializers.IntegerField()
+
+
+class ScheduleTriggeredSerializer(ScheduleSerializer):
+    """A schedule with the job that was made of it."""
+
+    job_id = serializers.CharField()
+    job = JobSerializer()
+
+
+class ScheduleHistorySerializer(serializers.Serializer[Any]):
+    cron_name = serializers.CharField()
+    executions = serializers.ListField(child=serializers.DictField())
 
 
 class ScheduleChangeSerializer(BodySerializer):
@@ -93,6 +130,7 @@ class CronViewSet(OJSViewSet):
     def get_queryset(self) -> QuerySet[CronSchedule]:
         return CronSchedule.objects.using(router.db_for_write(Job)).filter(permissions.visible(self.request))
 
+    @documented(beside=ScheduleListSerializer)
     def list(self, request: Request) -> Response:
         """The schedules."""
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
@@ -121,10 +159,10 @@ class CronViewSet(OJSViewSet):
     @audited("cron.update")
     def partial_update(self, request: Request, name: str) -> Response:
         """Change parts of a schedule."""
-        known = self._find(name)
+        self._find(name)
         changes = self.payload()
-        self._spec(changes, base=known)
-        return Response(self._entry(cron.update(name, changes), changes))
+        changed = cron.update(name, lambda known: self._spec(changes, base=known))
+        return Response(self._entry(changed, changes))
 
     @documented(200)
     @audited("cron.delete")
@@ -133,35 +171,31 @@ class CronViewSet(OJSViewSet):
         self._find(name)
         return Response({"deleted": True, "name": name, **self._entry(cron.delete(name))})
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"])
     @audited("cron.switch")
     def pause(self, request: Request, name: str) -> Response:
         """Pause a schedule."""
         return self._switch(name, enabled=False)
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"])
     @audited("cron.switch")
     def disable(self, request: Request, name: str) -> Response:
         """Disable a schedule."""
         return self._switch(name, enabled=False)
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"])
     @audited("cron.switch")
     def resume(self, request: Request, name: str) -> Response:
         """Resume a schedule."""
         return self._switch(name, enabled=True)
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"])
     @audited("cron.switch")
     def enable(self, request: Request, name: str) -> Response:
         """Enable a schedule."""
         return self._switch(name, enabled=True)
 
-    @documented(needed=False, answers={200: ScheduleTriggeredSerializer})
+    @documented(answers={200: ScheduleTriggeredSerializer})
     @action(detail=True, methods=["post"])
     @audited("cron.trigger")
     def trigger(self, request: Request, name: str) -> Response:
@@ -215,14 +249,10 @@ class CronViewSet(OJSViewSet):
         self.act.action = "cron.enable" if enabled else "cron.disable"
         return Response(self._entry(cron.set_enabled(name, enabled)))
 
-    def _shown(self, schedule: CronSchedule) -> dict[str, Any]:
-        found: dict[str, Any] = self.represent(schedule)
-        return found
-
     def _entry(self, schedule: CronSchedule, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Under both names and flat; `cron` is the entry here, and the expression inside it. With the `warnings` about
         what the caller's `body` has."""
-        entry = self._shown(schedule)
+        entry: dict[str, Any] = self.represent(schedule)
         warnings = problems.warnings(problems.unknown_in_schedule(body or {}))
         return {**entry, "cron": entry, "cron_job": entry} | ({"warnings": [*warnings]} if warnings else {})
 

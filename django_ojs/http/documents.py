@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 
 from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer
-from django_ojs.http.serializers import NothingSerializer, WarningSerializer  # noqa: F401
+from django_ojs.http.serializers import ErrorSerializer, NothingSerializer, PaginationSerializer, WarningSerializer  # noqa: F401
 from django_ojs.states import State
 
 STATES = [state.value for state in State]
@@ -64,35 +64,6 @@ def anything(*, required: bool = True) -> serializers.JSONField:
 
 
 # What every resource has
-
-
-class ErrorDetailSerializer(Document):
-    code = text()
-    type = text(required=False)
-    canonical_code = text(required=False)
-    message = text()
-    retryable = flag()
-    details = serializers.DictField()
-    hint = text()
-    docs_url = text()
-    request_id = text()
-
-
-class ErrorSerializer(Document):
-    """The answer to a call that failed (binding 4)."""
-
-    error = ErrorDetailSerializer()
-
-
-class PaginationSerializer(Document):
-    total = number(required=False)
-    limit = number()
-    offset = number(required=False)
-    page = number(required=False)
-    per_page = number()
-    has_more = flag()
-    next_cursor = text(required=False)
-    total_is_minimum = flag(required=False, help_text="There are more than `total`: they were counted no further.")
 
 
 # Jobs
@@ -518,97 +489,3 @@ class ReplayRuleSerializer(Document):
 
 
 # Workflows, schedules, limits and events
-
-
-class WorkflowLineSerializer(Document):
-    """A workflow in a list."""
-
-    id = text()
-    type = text()
-    state = text()
-    steps_total = number(required=False)
-    steps_completed = number(required=False)
-
-
-class WorkflowSerializer(WorkflowLineSerializer):
-    warnings = WarningSerializer(many=True, required=False)
-
-
-class WorkflowProgressSerializer(Document):
-    workflow_id = text()
-    progress = serializers.FloatField()
-    steps = anything()
-
-
-class ScheduleSerializer(Document):
-    name = text()
-    cron = anything()
-    type = text()
-    queue = text()
-    enabled = flag()
-    timezone = text(required=False)
-    next_run_at = instant(required=False, allow_null=True)
-    last_run_at = instant(required=False, allow_null=True)
-    warnings = WarningSerializer(many=True, required=False)
-
-
-class ScheduleTriggeredSerializer(ScheduleSerializer):
-    """A schedule with the job that was made of it."""
-
-    job_id = text()
-    job = JobSerializer()
-
-
-class ScheduleHistorySerializer(Document):
-    cron_name = text()
-    executions = objects()
-
-
-class RateLimitSerializer(Document):
-    key = text()
-
-
-class EventSerializer(Document):
-    specversion = text()
-    id = text()
-    type = text()
-    source = text()
-    time = instant()
-    subject = text(required=False)
-    data = serializers.DictField()
-
-
-class EventPageSerializer(Document):
-    events = EventSerializer(many=True)
-    items = EventSerializer(many=True)
-    cursor = text(required=False, allow_null=True)
-    has_more = flag()
-    pagination = PaginationSerializer()
-    gap = serializers.DictField(required=False)
-
-
-class JobHistorySerializer(EventPageSerializer):
-    job_id = text()
-    state = words(*STATES, required=False)
-    attempt = number(required=False)
-    history = EventSerializer(many=True)
-
-
-class TicketSerializer(Document):
-    ticket = text()
-    expires_at = instant()
-    expires_in = serializers.FloatField()
-
-
-class MetricsSerializer(Document):
-    """A few numbers of the whole installation."""
-
-    uptime_seconds = serializers.FloatField()
-    jobs_enqueued_total = serializers.FloatField()
-    jobs_completed_total = serializers.FloatField()
-    jobs_failed_total = serializers.FloatField()
-    jobs_active = serializers.FloatField()
-    queues_active = serializers.FloatField()
-    workers_active = serializers.FloatField()
-    avg_latency_ms = serializers.FloatField()
-    throughput_per_second = serializers.FloatField()

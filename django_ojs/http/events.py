@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -15,10 +16,15 @@ from django_ojs.events import log, newest
 from django_ojs.events.filters import Filter
 from django_ojs.http import compat, fields, permissions, query
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.documents import EventPageSerializer, JobHistorySerializer, TicketSerializer
 from django_ojs.http.openapi import EVENT_STREAM, documented
 from django_ojs.http.permissions import api_key, check_type, queue_limit, type_limit
-from django_ojs.http.serializers import AnswerSerializer
+from django_ojs.http.serializers import (
+    AnswerSerializer,
+    InstantField,
+    PaginationSerializer,
+    StateField,
+    rendered_by_show,
+)
 from django_ojs.jobs.info import info
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules.durations import format_instant
@@ -31,11 +37,42 @@ PER_PAGE, MAX_PER_PAGE = 50, 100
 FILTERS = "types queues job_types sources job_id workflow_id since"
 
 
+@rendered_by_show
 class EventSerializer(AnswerSerializer):
     """An event as the log has it, with the members at its top level that dashboards look for."""
 
+    specversion = serializers.CharField()
+    id = serializers.CharField()
+    type = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
+    time = InstantField()
+    subject = serializers.CharField(required=False)
+    data = serializers.DictField()  # type: ignore[assignment]
+
     def show(self, instance: dict[str, Any]) -> dict[str, Any]:
         return compat.event(instance)
+
+
+class EventPageSerializer(serializers.Serializer[Any]):
+    events = EventSerializer(many=True)
+    items = EventSerializer(many=True)
+    cursor = serializers.CharField(required=False, allow_null=True)
+    has_more = serializers.BooleanField()
+    pagination = PaginationSerializer()
+    gap = serializers.DictField(required=False)
+
+
+class JobHistorySerializer(EventPageSerializer):
+    job_id = serializers.CharField()
+    state = StateField(required=False)
+    attempt = serializers.IntegerField(required=False)
+    history = EventSerializer(many=True)
+
+
+class TicketSerializer(serializers.Serializer[Any]):
+    ticket = serializers.CharField()
+    expires_at = InstantField()
+    expires_in = serializers.FloatField()
 
 
 class EventViewSet(OJSViewSet):

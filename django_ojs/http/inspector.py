@@ -22,7 +22,7 @@ from rest_framework.serializers import ChoiceField
 
 from django_ojs.http import documents, openapi
 from django_ojs.http.filtering import FlagFilter
-from django_ojs.http.serializers import AnswerSerializer
+from django_ojs.http.serializers import AnswerSerializer, ErrorSerializer, PaginationSerializer
 
 MEDIA = ("application/openjobspec+json", "application/json")
 SECURITY: dict[str, Any] = {
@@ -144,8 +144,8 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         wrong = {400, 409, 413, 422, 429, 503, *self.doc.errors} | (set() if self.public else {401, 403})
         wrong |= ({404} if "{" in self.path else set()) | ({415} if self.doc.body is not None else set())
         for status in sorted(wrong):
-            found.setdefault(str(status), self._response(status, documents.ErrorSerializer))
-        other = {"description": "Another error.", "content": self._content(documents.ErrorSerializer)}
+            found.setdefault(str(status), self._response(status, ErrorSerializer))
+        other = {"description": "Another error.", "content": self._content(ErrorSerializer)}
         return found | {"default": other}
 
     def _response(self, status: int, answer: Any) -> Schema:
@@ -162,14 +162,14 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
             return self._known(answer)
         component = self.resolve_serializer(answer, direction)
         schema: Schema = component.ref if component else _OBJECT
-        listed = self.doc.lists and direction == "response" and answer is not documents.ErrorSerializer
+        listed = self.doc.lists and direction == "response" and answer is not ErrorSerializer
         return self._page(schema) if listed else schema
 
     def _page(self, item: Schema) -> Schema:
         """The answer of a list: the same rows under each of the names, and where they stand."""
         members = {name: {"type": "array", "items": item} for name in self.doc.lists}
         beside = self._map_basic_serializer(self.doc.beside(), "response") if self.doc.beside else {}
-        pagination = self.resolve_serializer(documents.PaginationSerializer, "response").ref
+        pagination = self.resolve_serializer(PaginationSerializer, "response").ref
         counted = {"total": {"type": "integer"}, "total_is_minimum": {"type": "boolean"}}
         return {
             "type": "object", "required": [*self.doc.lists, "pagination", *beside.get("required", ())],
@@ -197,8 +197,7 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         schema: Schema = super()._map_basic_serializer(serializer, direction)
         if direction == "response" and (optional := getattr(serializer, "optional", ())):
             schema["required"] = [name for name in schema.get("required", ()) if name not in optional]
-        own = vars(type(serializer)).get("__doc__") if type(serializer).__module__ == documents.__name__ else ""
-        if not own:  # what a serializer's docstring says is for those who read the code
+        if not vars(type(serializer)).get("__doc__"):  # what it inherits is about a base class
             schema.pop("description", None)
         schema["properties"] = {name: _moved(part) for name, part in schema.get("properties", {}).items()}
         if getattr(serializer, "closed", False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -11,13 +12,26 @@ from django_ojs import errors
 from django_ojs.conf import ojs_settings
 from django_ojs.http import permissions, system
 from django_ojs.http.base import OJSView
-from django_ojs.http.documents import MetricsSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.models.fields import RawJSON
 from django_ojs.statistics.summary import summary
 from django_ojs.telemetry import collector
 
 _PROMETHEUS = collector.CONTENT_TYPE.partition(";")[0]
+
+
+class MetricsSerializer(serializers.Serializer[Any]):
+    """The whole installation in a few numbers."""
+
+    uptime_seconds = serializers.FloatField()
+    jobs_enqueued_total = serializers.FloatField()
+    jobs_completed_total = serializers.FloatField()
+    jobs_failed_total = serializers.FloatField()
+    jobs_active = serializers.FloatField()
+    queues_active = serializers.FloatField()
+    workers_active = serializers.FloatField()
+    avg_latency_ms = serializers.FloatField()
+    throughput_per_second = serializers.FloatField()
 
 
 class MetricsView(OJSView):

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import router
 from django.db.models import Q
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -24,7 +25,7 @@ from django_ojs.http.filtering import SamePagination
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, rendered_by_show
 from django_ojs.limits import ratelimits
 from django_ojs.models import RateLimit
 from django_ojs.models.fields import any_of
@@ -34,8 +35,11 @@ from django_ojs.rules.durations import parse_instant
 from django_ojs.rules.faults import shorten
 
 
+@rendered_by_show
 class RateLimitSerializer(AnswerSerializer):
     """A limit and how much of it is used (jobs 5.3)."""
+
+    key = serializers.CharField()
 
     def prepare(self, instances: list[RateLimit]) -> None:
         """Describe all of them: the number of queries does not depend on how many there are."""

@@ -100,6 +100,39 @@ class StateField(serializers.ChoiceField):
         super().__init__([state.value for state in State], **given)
 
 
+class PaginationSerializer(serializers.Serializer[Any]):
+    """Where the items of a list stand."""
+
+    total = serializers.IntegerField(required=False)
+    limit = serializers.IntegerField()
+    offset = serializers.IntegerField(required=False)
+    page = serializers.IntegerField(required=False)
+    per_page = serializers.IntegerField()
+    has_more = serializers.BooleanField()
+    next_cursor = serializers.CharField(required=False)
+    total_is_minimum = serializers.BooleanField(
+        required=False, help_text="There are more than `total`: they were counted no further."
+    )
+
+
+class ErrorDetailSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    type = serializers.CharField(required=False)
+    canonical_code = serializers.CharField(required=False)
+    message = serializers.CharField()
+    retryable = serializers.BooleanField()
+    details = serializers.DictField()
+    hint = serializers.CharField()
+    docs_url = serializers.CharField()
+    request_id = serializers.CharField()
+
+
+class ErrorSerializer(serializers.Serializer[Any]):
+    """The answer to a call that failed (binding 4)."""
+
+    error = ErrorDetailSerializer()
+
+
 class WarningSerializer(serializers.Serializer[Any]):
     """What was accepted and is probably a mistake: a member that means nothing here, with the name that was probably
     meant, or what a schema has against the arguments. `index` is the place in a batch."""

@@ -36,7 +36,7 @@ from django_ojs.http.permissions import (
     require_scope,
     type_limit,
 )
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField, NothingSerializer
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FilledField, InstantField, NothingSerializer
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
 from django_ojs.models.webhook import parse_public_id, shown_headers
 from django_ojs.rules import names
@@ -49,13 +49,6 @@ from django_ojs.webhooks.sealing import Unreadable
 
 #: What it takes a user to have a delivery sent again, and to read what the receiver answered.
 _RETRY = "change_webhookdelivery"
-
-
-class _TextField(serializers.CharField):
-    """A text that is left out where it is empty."""
-
-    def get_attribute(self, instance: Any) -> Any:
-        return super().get_attribute(instance) or None
 
 
 class _ListField(serializers.ListField):
@@ -96,8 +89,8 @@ class SubscriptionSerializer(AnswerSerializer):
     headers = serializers.SerializerMethodField()
     timeout_seconds = serializers.SerializerMethodField()
     signature_format = serializers.ChoiceField(choices=WebhookSubscription.SignatureFormat.values)
-    disabled_reason = _TextField()
-    created_by = _TextField()
+    disabled_reason = FilledField()
+    created_by = FilledField()
     last_delivery_at = InstantField()
     last_delivery_status = serializers.IntegerField()
     success_count = serializers.IntegerField()
@@ -168,6 +161,8 @@ class SubscriptionRequestSerializer(SubscriptionChangeSerializer):
 
 
 class NewSecretSerializer(BodySerializer):
+    needed = False
+
     secret = serializers.CharField(required=False)
 
     def to_internal_value(self, data: Any) -> Any:
@@ -191,7 +186,7 @@ class DeliverySerializer(AnswerSerializer):
     max_attempts = serializers.IntegerField()
     response_status = serializers.IntegerField()
     response_time_ms = serializers.IntegerField()
-    error = _TextField()
+    error = FilledField()
     next_attempt_at = InstantField()
     created_at = InstantField()
     delivered_at = InstantField()
@@ -289,7 +284,6 @@ class WebhookViewSet(_UsersNeedRights):
         subscriptions.delete(find(request, subscription_id).pk, by=principal(request))
         return Response(status=204)
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"])
     @audited("webhook.test", together=False)
     def test(self, request: Request, subscription_id: str) -> Response:
@@ -301,7 +295,6 @@ class WebhookViewSet(_UsersNeedRights):
         row = find(request, subscription_id)
         return Response(_tested(*deliveries.send_test(row.pk, entry=self.act)))
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"], url_path="rotate-secret")
     @audited("webhook.rotate")
     def rotate_secret(self, request: Request, subscription_id: str) -> Response:
@@ -356,7 +349,7 @@ class DeliveryViewSet(_UsersNeedRights):
         """A delivery with its attempts."""
         return Response(self.represent(self._find(delivery_id)))
 
-    @documented(202, needed=False)
+    @documented(202)
     @action(detail=True, methods=["post"])
     @audited("webhook.replay")
     def retry(self, request: Request, delivery_id: str) -> Response:

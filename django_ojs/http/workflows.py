@@ -24,7 +24,14 @@ from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, check_type, principal
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, NothingSerializer
+from django_ojs.http.serializers import (
+    AnswerSerializer,
+    BodySerializer,
+    InstantField,
+    NothingSerializer,
+    WarningSerializer,
+    rendered_by_show,
+)
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.rules import problems, workflowgraph, workflows
@@ -37,22 +44,39 @@ class WorkflowFilter(FilterSet):  # type: ignore[misc]
     state = WordFilter({"active": Workflow.State.RUNNING, **{state.value: state for state in Workflow.State}})
 
 
+@rendered_by_show
 class WorkflowLineSerializer(AnswerSerializer):
     """A workflow in a list."""
+
+    id = serializers.CharField()
+    type = serializers.CharField()
+    state = serializers.CharField()
+    steps_total = serializers.IntegerField(required=False)
+    steps_completed = serializers.IntegerField(required=False)
 
     def show(self, instance: Workflow) -> dict[str, Any]:
         return compat.workflow(workflowgraph.summary(instance), self.context["request"]._request)
 
 
-class WorkflowSerializer(AnswerSerializer):
+@rendered_by_show
+class WorkflowSerializer(WorkflowLineSerializer):
     """A workflow with its steps, without what the site hides."""
 
-    def show(self, instance: View) -> dict[str, Any]:
+    warnings = WarningSerializer(many=True, required=False)
+
+    def show(self, instance: Any) -> dict[str, Any]:
         return compat.workflow(shown.workflow(instance), self.context["request"]._request)
 
 
+@rendered_by_show
 class WorkflowProgressSerializer(AnswerSerializer):
     """How far a workflow and its steps are."""
+
+    workflow_id = serializers.CharField()
+    type = serializers.CharField()
+    progress = serializers.FloatField()
+    updated_at = InstantField()
+    steps = serializers.ListField(child=serializers.DictField())
 
     def show(self, instance: View) -> dict[str, Any]:
         return workflowgraph.progress(*instance)
@@ -66,6 +90,8 @@ class WorkflowRequestSerializer(BodySerializer):
 
 
 class CancellationSerializer(BodySerializer):
+    needed = False
+
     reason = serializers.CharField(required=False)
 
     def to_internal_value(self, data: Any) -> Any:
@@ -132,14 +158,13 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         """
         return self._cancel(workflow_id)
 
-    @documented(query="cancel_active", needed=False)
+    @documented(query="cancel_active")
     @action(detail=True, methods=["post"])
     @audited("workflow.cancel")
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel a workflow, with a reason."""
         return self._cancel(workflow_id, self.validated(self.payload(required=False))["reason"])
 
-    @documented(needed=False)
     @action(detail=True, methods=["post"])
     @audited("workflow.retry")
     def retry(self, request: Request, workflow_id: str) -> Response:
