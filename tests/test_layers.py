@@ -74,7 +74,7 @@ LATE: dict[str, set[str]] = {
 EXCEPTIONS: dict[str, set[str]] = {
     "http.testhooks": {"testing.database"},
     "http.manifest": {"conformance.claim"},  # what a recorded run has shown
-    "admin.tail": {"http.sockets"},
+    "admin.event": {"http.sockets"},
     "admin.live": {"http.sockets"},  # where the page finds the binding's WebSocket, and whether it lets its user in
     "client.sync": {"models"},  # the schedules in the code become rows
     "scheduler.scheduler": {"client.sync"},

@@ -1,33 +1,16 @@
 """The engine in Django's admin: look at everything, and act through the operations of the spec only."""
 
-from django_ojs.admin import (
+from django_ojs.admin import (  # noqa: F401 - each registers its models
     apikey,
-    audit,
     bulkaction,
     cron,
+    deadletters,
     event,
     job,
     outbox,
     queue,
-    replay,
-    schema,
+    records,
     webhook,
     worker,
     workflow,
 )
-
-__all__ = [
-    "apikey",
-    "audit",
-    "bulkaction",
-    "cron",
-    "event",
-    "job",
-    "outbox",
-    "queue",
-    "replay",
-    "schema",
-    "webhook",
-    "worker",
-    "workflow",
-]

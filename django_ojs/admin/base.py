@@ -1,9 +1,13 @@
-"""What our admin pages share: they show and do not edit, and no list ever counts its table."""
+"""The base of all our admin pages: they show rows without editing them, and no list counts its table.
+
+Also here: the filters that a user types into, and the links at the top of each page (`links`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -15,18 +19,16 @@ from django.db.models import Case, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThan
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin.display import shorten
-from django_ojs.models import Job
 from django_ojs.models.fields import JSONTextField, named
 
-#: An offset reads all rows before it: who needs to go further has filters.
+#: The last page of a list. An offset reads all rows before it: filters lead further.
 MAX_PAGE = 10_000
-
-
 #: How Django's own filters compare.
 _COMPARISONS = frozenset({"", "exact", "isnull", "in", "gte", "lt"})
 
@@ -71,8 +73,13 @@ class EndlessChangeList(ChangeList):
 
 
 class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that may be looked at. Who may act on them needs the model's change or delete permission."""
+    """Rows that a user with the model's permissions may look at, and may change in the ways that `editing` names.
 
+    Django shows every field as text to a user without the right to change, so no list of read-only fields is needed.
+    """
+
+    #: Which of Django's own pages there are: "add", "change", "delete". Each takes the model's permission of that name.
+    editing: ClassVar[Sequence[str]] = ()
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
@@ -98,14 +105,30 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         columns = {"pk", *(field.name for field in fields), *(getattr(field, "attname", "") for field in fields)}
         return not comparison and column not in columns
 
-    def job_url(self, job_id: object) -> str:
-        """The page of a job, '' where this site has none."""
-        if not self.admin_site.is_registered(Job):
-            return ""
-        return reverse("admin:django_ojs_job_change", args=[job_id], current_app=self.admin_site.name)
+    def route(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+        """A page of this admin, for `get_urls`: only for users of the admin site, and named as Django names its own."""
+        found: URLPattern = path(route, self.admin_site.admin_view(view), name=f"{self.opts.app_label}_{name}")
+        return found
+
+    def url(self, name: str, *args: Any) -> str:
+        """The address of a page of ours in this admin site, such as `url("job_change", pk)`."""
+        return reverse(f"admin:{self.opts.app_label}_{name}", args=args, current_app=self.admin_site.name)
+
+    def own_url(self, page: str, *args: Any) -> str:
+        """The address of a page of this model: its "changelist", a row's "change", …"""
+        return self.url(f"{self.opts.model_name}_{page}", *args)
+
+    def url_of(self, model: type[Model], pk: Any) -> str:
+        """The address of a row's page, '' where this admin site has no pages for its model."""
+        return self.url(f"{model._meta.model_name}_change", pk) if self.admin_site.is_registered(model) else ""
+
+    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+        """A page of ours that is no list and no form of a row."""
+        shared = {**self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media}
+        return TemplateResponse(request, f"django_ojs/admin/{template}.html", {**shared, **context})
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """The row in a path, None where there is none. No row has NUL in its key, and not every database hears it."""
+        """The row in a path, None where there is none. No row has NUL in its key, and not every database takes it."""
         return None if "\0" in object_id else super().get_object(request, object_id, from_field)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -124,18 +147,22 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return False
         return "\0" not in text
 
+    def has_right(self, request: HttpRequest, right: str) -> bool:
+        """Whether the user has the model's permission "add", "change" or "delete", which verbs take too."""
+        return request.user.has_perm(f"{self.opts.app_label}.{right}_{self.opts.model_name}")
+
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
+        return "add" in self.editing and self.has_right(request, "add")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+        return "change" in self.editing and self.has_right(request, "change")
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+        return "delete" in self.editing and self.has_right(request, "delete")
 
 
 class IdSearchAdmin(ViewAdmin):
-    """A `ViewAdmin` whose search is for one job's id: nothing else could be found without reading all rows."""
+    """A `ViewAdmin` whose search finds a job or a workflow by its id: anything else would read all rows."""
 
     search_fields = ("id",)
     search_help_text = _("The id of a job.")
@@ -156,7 +183,7 @@ class IdSearchAdmin(ViewAdmin):
 
 
 class TextFilter(admin.SimpleListFilter):
-    """A filter to type into. `mail.*` finds what begins with `mail.`; anything else is meant exactly."""
+    """A filter that the user types into: `mail.*` finds what begins with `mail.`, any other text what equals it."""
 
     template = "django_ojs/admin/text_filter.html"
     field = ""
@@ -185,7 +212,84 @@ class TextFilter(admin.SimpleListFilter):
         }
 
 
+class JobTypeFilter(TextFilter):
+    title, parameter_name, field, placeholder = _("job type"), "job_type", "job_type", _("mail.send or mail.*")
+
+
 def unless_large(column: str, *conditions: Q, limit: int = 65_536) -> Case:
     """A JSON column for a list: None in rows where it is longer than `limit`, or that fail a condition."""
     wanted = Q(LessThan(Length(column), limit), *conditions)
     return Case(When(wanted, then=column), default=Value(""), output_field=JSONTextField())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """A link at the top of each page: to the list of `model`, or to its page `view`. `here` is what that page calls
+    itself."""
+
+    model: str
+    text: Any
+    here: str
+    view: str = ""
+
+
+#: The pages that operators open daily.
+DAILY = (
+    Page("Job", _("Overview"), "overview", "overview"),
+    Page("Job", _("Jobs"), "job"),
+    Page("Job", _("Dead letters"), "dead_letters", "dead_letters"),
+    Page("Queue", _("Queues"), "queue"),
+    Page("Worker", _("Workers"), "worker"),
+    Page("Workflow", _("Workflows"), "workflow"),
+    Page("CronSchedule", _("Schedules"), "cronschedule"),
+)
+#: The rest, by what it is about.
+MORE = (
+    (_("What happened"), (
+        Page("Event", _("Events"), "event"),
+        Page("Event", _("Live events"), "event_tail", "event_tail"),
+        Page("BulkAction", _("Bulk actions"), "bulkaction"),
+        Page("AuditEntry", _("Audit log"), "auditentry"),
+    )),
+    (_("In and out"), (
+        Page("ReplayRule", _("Replay rules"), "replayrule"),
+        Page("JobSchema", _("Schemas"), "jobschema"),
+        Page("WebhookSubscription", _("Webhooks"), "webhooksubscription"),
+        Page("WebhookDelivery", _("Deliveries"), "webhookdelivery"),
+        Page("OutboxEntry", _("Outbox"), "outboxentry"),
+        Page("APIKey", _("API keys"), "apikey"),
+    )),
+)  # fmt: skip
+
+
+def links(request: HttpRequest, apps: Iterable[Mapping[str, Any]], here: str) -> dict[str, Any]:
+    """The links of a page that calls itself `here`, to what this admin site has and the user may see.
+
+    Args:
+        apps: the context's `available_apps`, which Django has made for this user.
+    """
+    lists = {
+        model["object_name"]: model["admin_url"]
+        for app in apps
+        if app["app_label"] == "django_ojs"
+        for model in app["models"]
+        if model["admin_url"] and (model["perms"]["view"] or model["perms"]["change"])
+    }
+    site = request.resolver_match.namespace if request.resolver_match else ""
+
+    def link(page: Page) -> dict[str, Any] | None:
+        address = lists.get(page.model, "")
+        if address and page.view:
+            try:
+                address = reverse(f"admin:django_ojs_{page.view}", current_app=site)
+            except NoReverseMatch:  # the site's own class for these rows
+                return None
+        return {"text": page.text, "address": address, "here": page.here == here} if address else None
+
+    more = [(title, [found for page in pages if (found := link(page))]) for title, pages in MORE]
+    more = [(title, found) for title, found in more if found]
+    return {
+        "daily": [found for page in DAILY if (found := link(page))],
+        "more": more,
+        "inside": next((one["text"] for _title, found in more for one in found if one["here"]), ""),
+    }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db import router
@@ -14,9 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_ojs import clock
-from django_ojs.admin import columns, display, live
-from django_ojs.admin.livepage import LivePage
-from django_ojs.admin.operate import Verb, as_action, one_by_one
+from django_ojs.admin import display, live
+from django_ojs.admin.live import LivePage
+from django_ojs.admin.operate import Verb, one_by_one
 from django_ojs.jobs import bulkactions
 from django_ojs.models import BulkAction, Lease
 
@@ -45,21 +44,19 @@ class BulkActionAdmin(LivePage):
 
     list_display = ("name", "state_label", "shown_progress", "succeeded", "refused", "actor", "created_ago")
     ordering = ("-pk",)
-    verbs: ClassVar[Sequence[Verb]] = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     change_form_template = "django_ojs/admin/bulk_action.html"
     live_types = live.DEAD_LETTERS
     fields = (
         "name", "state_label", "shown_progress", "succeeded", "refused", "shown_filter", "shown_changes",
         "shown_errors", "problem", "actor", "created", "finished",
     )  # fmt: skip
-    readonly_fields = fields
 
-    created = columns.time("created_at", "asked for")
-    created_ago = columns.ago("created_at", "asked for")
-    finished = columns.time("finished_at", "ended")
-    shown_filter = columns.json("filter", "jobs that fit")
-    shown_errors = columns.json("errors", "first refusals")
+    created = display.column(display.when, "created_at", "asked for")
+    created_ago = display.column(display.ago, "created_at", "asked for")
+    finished = display.column(display.when, "finished_at", "ended")
+    shown_filter = display.column(display.json, "filter", "jobs that fit")
+    shown_errors = display.column(display.json, "errors", "first refusals")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("django_ojs.view_job")
@@ -67,7 +64,7 @@ class BulkActionAdmin(LivePage):
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
 
-    def _has_right(self, request: HttpRequest, right: str) -> bool:
+    def has_right(self, request: HttpRequest, right: str) -> bool:
         return any(request.user.has_perm(f"django_ojs.{name}_job") for name in ("change", "delete"))
 
     def live_age(self, obj: BulkAction) -> float:

@@ -1,7 +1,7 @@
 """Charts as SVG, drawn on the server: pure functions from numbers to markup.
 
 Colours are classes of the style sheet, so that a chart follows the admin's theme and needs no inline style.
-Each column has a tooltip (`<title>`), each chart a title and a description for those who do not see it.
+Each column has a tooltip (`<title>`), each chart a title and a description for screen readers.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _frame(chart: Chart, drawn: SafeString, top: float, ticks: Sequence[float]) 
 
 def describe(chart: Chart) -> str:
     """The highest and the latest value of each series, in words."""
-    told = []
+    sentences = []
     for series in chart.series:
         known = [(value, at) for value, at in zip(series.values, chart.at, strict=True) if value is not None]
         if known:
@@ -117,8 +117,8 @@ def describe(chart: Chart) -> str:
                 "latest": chart.unit(known[-1][0]),
             }
             text = _("%(series)s: at most %(highest)s (%(at)s), %(latest)s at %(end)s")
-            told.append(text % (facts | {"end": known[-1][1]}))
-    return "; ".join(told)
+            sentences.append(text % (facts | {"end": known[-1][1]}))
+    return "; ".join(sentences)
 
 
 def _rules(chart: Chart, top: float, ticks: Sequence[float]) -> SafeString:
@@ -151,9 +151,11 @@ def _tips(chart: Chart) -> SafeString:
     step = _INNER / max(len(chart.at), 1)
     rows = []
     for index, column in enumerate(_columns(chart)):
-        told = [f"{s.label}: {chart.unit(v)}" for s, v in zip(chart.series, column, strict=True) if v is not None]
+        lines = [f"{s.label}: {chart.unit(v)}" for s, v in zip(chart.series, column, strict=True) if v is not None]
         if any(column):
-            rows.append((_n(LEFT + index * step), TOP, _n(step), _BASE - TOP, f"{chart.at[index]}\n" + "\n".join(told)))
+            rows.append(
+                (_n(LEFT + index * step), TOP, _n(step), _BASE - TOP, f"{chart.at[index]}\n" + "\n".join(lines))
+            )
     text = '<rect class="ojs-tip" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
     return format_html_join("", text, rows) or mark_safe("")
 

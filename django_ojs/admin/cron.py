@@ -1,17 +1,21 @@
-"""Schedules: when they run, what they make, and what an operator does with them."""
+"""Schedules: when they run, the jobs that they make, and the verbs and the form with which operators change them.
+
+`rules.cron` reads what the form makes, as it reads what comes over HTTP.
+"""
 
 from __future__ import annotations
 
 import calendar
 import datetime as dt
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import DELETION
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils import dateformat, timezone
 from django.utils.html import format_html
@@ -19,21 +23,123 @@ from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext, to_locale
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock
-from django_ojs.admin import auditing, columns, display
-from django_ojs.admin.cronform import CronForm
-from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
+from django_ojs import clock, jsontext
+from django_ojs.admin import display
+from django_ojs.admin.forms import LINES, OperationForm, WireField, blame, text_field
+from django_ojs.admin.operate import OperatingAdmin, Verb, one_by_one
 from django_ojs.cron import runs, schedules
+from django_ojs.errors import OJSError
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.rules import cron as cron_policy
 from django_ojs.rules import redaction
-from django_ojs.rules.cron import SHORTCUTS
+from django_ojs.rules.attributes import DEFAULT_QUEUE
+from django_ojs.rules.cron import SHORTCUTS, OverlapPolicy
 
 #: Runs that a schedule's page shows.
 SHOWN_RUNS = 20
 
 #: Days and months, which Django has in every language.
 _NAMES = re.compile(rf"\b({'|'.join([*calendar.day_name, *calendar.month_name[1:]])})\b")
+
+#: What each policy does with an occurrence while a run before it has not ended.
+POLICIES = (
+    (OverlapPolicy.SKIP.value, _("skip: no job this time")),
+    (OverlapPolicy.ALLOW.value, _("allow: one more job beside it")),
+    (OverlapPolicy.ENQUEUE.value, _("enqueue: one more job, which waits for it")),
+    (OverlapPolicy.CANCEL_PREVIOUS.value, _("cancel_previous: it is cancelled")),
+)
+#: Members of the envelope with fields of their own.
+_APART = ("type", "args", "queue")
+_BY_PATH = {
+    **dict.fromkeys(("cron", "expression", "schedule"), "expression"),
+    **{f"job_template.{name}": name for name in _APART},
+}
+
+
+class CronForm(OperationForm):
+    """A schedule and the envelope of its jobs. A value that the site hides is masked, and kept unless it is changed.
+
+    Enabling is no field of a schedule that exists: it is a verb.
+    """
+
+    name = text_field(_("Name"), _("Lowercase letters, digits, hyphens and dots."), cron_policy.MAX_NAME)
+    expression = text_field(
+        _("Schedule"), _("Minute, hour, day, month, day of week, such as 0 9 * * 1-5; or @daily, @every 90m.")
+    )
+    timezone = text_field(_("Time zone"), _("UTC, or such as Europe/Paris."), 64, initial="UTC")
+    overlap_policy = forms.ChoiceField(
+        choices=POLICIES, initial=OverlapPolicy.SKIP.value, label=_("When a run is not over")
+    )
+    enabled = forms.BooleanField(required=False, initial=True, label=_("Enabled"))
+    description = forms.CharField(
+        required=False,
+        max_length=cron_policy.MAX_DESCRIPTION,
+        widget=forms.Textarea(attrs=LINES),
+        label=_("Description"),
+    )
+    type = text_field(_("Job type"), _("Such as report.make."))
+    queue = text_field(_("Queue"), length=128, initial=DEFAULT_QUEUE, required=False)
+    args = WireField(kind=list, example='["daily"]', label=_("Arguments"), help_text=_("A JSON array; empty: none."))
+    others = WireField(
+        label=_("Other attributes"), rows=4, example='{"priority": 5}',
+        help_text=_('Of the jobs, as JSON, such as {"options": {"priority": 5, "retry": {"max_attempts": 3}}}.'),
+    )  # fmt: skip
+
+    class Meta:
+        model = CronSchedule
+        fields = ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "type", "queue")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spec: cron_policy.CronSpec
+        if not self.instance._state.adding:
+            document = self.instance.document
+            shown = redaction.job({"type": self.instance.type, "meta": {}, **document})
+            self.initial["args"] = shown.get("args") or None
+            self.initial["others"] = {
+                name: value for name, value in shown.items() if name in document and name not in _APART
+            } or None
+
+    def clean(self) -> dict[str, Any]:
+        super().clean()
+        for name in ("args", "others"):
+            given = self.cleaned_data.get(name)
+            if name in self.changed_data and given and redaction.active() and redaction.MASK in jsontext.dumps(given):
+                text = _("%(mask)s stands for what is hidden here: write all of the new value.")
+                self.add_error(name, ValidationError(text, params={"mask": redaction.MASK}))
+        if named := {*_APART, "name"} & (self.cleaned_data.get("others") or {}).keys():
+            text = _("%(members)s: there is a field for this.")
+            self.add_error("others", ValidationError(text, params={"members": ", ".join(sorted(named))}))
+        if not self.errors:
+            try:
+                self.spec = cron_policy.parse(self._body(), now=clock.now())
+            except OJSError as error:
+                blame(self, error, _BY_PATH, "others")
+        return self.cleaned_data
+
+    def _body(self) -> dict[str, Any]:
+        """The registration that the form asks for."""
+        known, given = {} if self.instance._state.adding else self.instance.document, self.cleaned_data
+        job: dict[str, Any] = dict(given["others"] or {})
+        if "others" not in self.changed_data:
+            job = {name: value for name, value in known.items() if name not in _APART}
+        job["args"] = (given["args"] or []) if "args" in self.changed_data else known.get("args") or []
+        found = job.get("options")
+        options: dict[str, Any] = found if isinstance(found, dict) else {}
+        if "queue" in self.changed_data or "queue" not in options:
+            job["queue"] = given["queue"] or DEFAULT_QUEUE
+            if "queue" in options:
+                job["options"] = {name: value for name, value in options.items() if name != "queue"}
+        return {
+            "name": given["name"] if self.instance._state.adding else self.instance.pk,
+            "cron": given["expression"].strip(),
+            "timezone": given["timezone"],
+            "overlap_policy": given["overlap_policy"],
+            "enabled": given["enabled"] if "enabled" in self.fields else True,
+            "description": given["description"].replace("\r\n", "\n"),
+            "job_template": {"type": given["type"], **job},
+        }
+
 
 VERBS = (
     Verb(
@@ -59,9 +165,8 @@ VERBS = (
 
 
 @admin.register(CronSchedule)
-class CronScheduleAdmin(EditingAdmin):
-    """What a form asks for goes through the operations, like everything that comes over HTTP."""
-
+class CronScheduleAdmin(OperatingAdmin):
+    editing = ("add", "change")
     form = CronForm
     list_display = (
         "name",
@@ -77,8 +182,7 @@ class CronScheduleAdmin(EditingAdmin):
     list_filter = ("enabled", "overlap_policy", "source")
     search_fields = ("name", "type")
     ordering = ("name",)
-    verbs: ClassVar[Sequence[Verb]] = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     change_form_template = "django_ojs/admin/schedule.html"
     state = (
         (None, {"fields": ("name", "status_label", "in_words")}),
@@ -115,12 +219,12 @@ class CronScheduleAdmin(EditingAdmin):
 
     def save_model(self, request: HttpRequest, obj: CronSchedule, form: Any, change: bool) -> None:
         def create() -> None:
-            obj.pk = schedules.create(form.fits).pk
+            obj.pk = schedules.create(form.spec).pk
 
         if change:
-            auditing.saved(request, form, obj, "cron.update", lambda: schedules.redefine(form.fits))
+            self.save_audited(request, form, obj, "cron.update", lambda: schedules.redefine(form.spec))
         else:
-            auditing.saved(request, form, obj, "cron.register", create)
+            self.save_audited(request, form, obj, "cron.register", create)
 
     def page_context(self, obj: CronSchedule) -> dict[str, Any]:
         zone = str(timezone.get_current_timezone_name())
@@ -147,14 +251,13 @@ class CronScheduleAdmin(EditingAdmin):
         took = None
         if job["started_at"] and job["finished_at"]:
             took = round((job["finished_at"] - job["started_at"]) / dt.timedelta(milliseconds=1))
-        url = self.job_url(run.job_id)
-        state = display.label(job["state"])
+        url, state = self.url_of(Job, run.job_id), display.label(job["state"])
         return line | {"id": str(run.job_id), "url": url, "state": state, "took": display.duration(took)}
 
-    shown_expression = columns.code("expression", "schedule")
-    created = columns.time("created_at", "registered")
-    updated = columns.time("updated_at", "changed")
-    last = columns.ago("last_run_at", "last run")
+    shown_expression = display.column(display.code, "expression", "schedule")
+    created = display.column(display.when, "created_at", "registered")
+    updated = display.column(display.when, "updated_at", "changed")
+    last = display.column(display.ago, "last_run_at", "last run")
 
     @admin.display(description=_("template"))
     def shown_template(self, schedule: CronSchedule) -> SafeString | str:
@@ -202,10 +305,10 @@ def in_words(expression: str) -> str:
         return ""
     options = Options(locale_code=_locale(get_language() or "en"), use_24hour_time_format=True)
     try:
-        told = str(get_description(SHORTCUTS.get(expression.lower(), expression), options))
+        text = str(get_description(SHORTCUTS.get(expression.lower(), expression), options))
     except FormatError:  # forms that only we accept
         return ""
-    return _NAMES.sub(lambda name: gettext(name[0]), told)  # it takes these from the locale of the process
+    return _NAMES.sub(lambda name: gettext(name[0]), text)  # it takes these from the locale of the process
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The dead letter queue by what went wrong."""
+"""Dead letters: the page that groups them by what went wrong, and the rules that retry them without an operator."""
 
 from __future__ import annotations
 
@@ -9,25 +9,46 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.models import DELETION
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import display
+from django_ojs import clock
+from django_ojs.admin import display, live
 from django_ojs.admin.base import unless_large
+from django_ojs.admin.bulkaction import label
+from django_ojs.admin.forms import OperationForm, blame, text_field
 from django_ojs.admin.jobfilters import clean
+from django_ojs.admin.live import LivePages
+from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, one_by_one
 from django_ojs.admin.overview import last_errors
-from django_ojs.jobs import bulkactions
+from django_ojs.errors import OJSError
+from django_ojs.jobs import bulkactions, replay
 from django_ojs.jobs.selection import JobFilter, dead_letters
-from django_ojs.rules import redaction
-from django_ojs.rules.durations import format_instant, parse_instant
-from django_ojs.statistics import counters
+from django_ojs.jobs.verbs import retry
+from django_ojs.models import BulkAction, ReplayRule
+from django_ojs.rules import names, redaction, replayrules
+from django_ojs.rules.durations import format_instant, format_iso, parse_instant
+from django_ojs.statistics import counters, shared
 from django_ojs.statistics.shared import Shared
 
 #: Dead letters that are grouped: the newest; the size up to which their errors are read; groups shown.
 SAMPLE, MAX_ERRORS, GROUPS = 1000, 16_384, 50
 #: Single dead letters that the page lists.
 NEWEST = 20
-#: How old what all viewers share may be, in seconds; a text in errors is looked for in all of them.
-FRESH, SEARCHED = 2.0, 15.0
+#: How old, in seconds, a search in errors may be, which reads those of all dead letters.
+SEARCHED = 15.0
+#: What may be done with all dead letters that fit a filter: names of the jobs' verbs.
+BULK = {"retry_dead_letters": "retry", "delete_dead_letters": "delete"}
+#: So many are done at once, more in the background; so many are counted for the question.
+AT_ONCE, COUNTED = 1000, 100_000
 
 #: The parameters of the page that are members of the filter by the same name.
 _TEXTS = ("type", "queue", "error")
@@ -35,8 +56,106 @@ _TEXTS = ("type", "queue", "error")
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}\b|\d+")
 
 
-def letter_filter(given: Mapping[str, str]) -> JobFilter:
-    """The dead letters that the parameters of a request mean: by type, queue and error, not newer than `until`. An
+class DeadLetters(LivePages):
+    """Adds the page to the admin of jobs, so that every admin site with the jobs has it, under its own name."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("dead-letters/", self.dead_letters_page, "dead_letters"),
+            self.route("dead-letters/live/", self.dead_letters_live, "dead_letters_live"),
+            self.route("dead-letters/all/<slug:name>/", self.dead_letters_all, "dead_letters_all"),
+            *super().get_urls(),
+        ]
+
+    def dead_letters_page(self, request: HttpRequest) -> HttpResponse:
+        context = self._dead_letters(request)
+        url = self.url("dead_letters_live") + (f"?{context['query']}" if context["query"] else "")
+        age = SEARCHED if "error" in context["filter"] else live.FRESH
+        context["follow"] = live.follow(request, url, live.DEAD_LETTERS, age=age)
+        return self.live_page(request, "dead_letters", gettext("Dead letters"), context)
+
+    def dead_letters_live(self, request: HttpRequest) -> HttpResponse:
+        return self.live_part(request, "dead_letters", self._dead_letters(request))
+
+    def _dead_letters(self, request: HttpRequest) -> dict[str, Any]:
+        wanted = dead_letter_filter(request.GET)
+        given = parameters(wanted)
+        found = groups(wanted).get()
+        return {
+            "total": total.get(),
+            "groups": [_shown(group, wanted) for group in found],
+            "sampled": sum(group.count for group in found),
+            "newest": [{**job, "ended": display.ago(job["finished_at"])} for job in newest(wanted).get()],
+            "filter": given,
+            "query": request.GET.urlencode(),
+            "filtered": bool(given),
+            "may_retry": self.has_right(request, "change"),
+            "may_delete": self.has_right(request, "delete"),
+            "bulk_actions": [_progress(action) for action in actions.get()],
+        }
+
+    def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:
+        """GET: the number of dead letters that fit. POST: act on them, but on none that came after the question."""
+        verb = next((verb for verb in self.verbs if verb.name == name and name in BULK), None)
+        if verb is None:
+            raise Http404
+        if not self.has_right(request, verb.right) or not self.has_view_permission(request):
+            raise PermissionDenied
+        wanted = dead_letter_filter(request.POST)
+        if request.method == "POST" and "until" in wanted.values:  # else the user has confirmed nothing yet
+            return self._do_all(request, verb, wanted)
+        given = {**request.GET.dict(), "until": format_instant(clock.now())}
+        return self._ask_for_all(request, verb, dead_letter_filter(given))
+
+    def _do_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
+        """Few at once, many in the background, where they have a page of their own."""
+        back = self.url("dead_letters")
+        queue = request.POST.get("to_queue", "").strip() if BULK[verb.name] == "retry" else ""
+        override = {"queue": queue} if queue else None
+        try:
+            names.check_queue(queue or "default")
+        except ValueError as error:
+            text = gettext("The queue %(problem)s.") % {"problem": display.local(error)}
+            self.message_user(request, text, messages.ERROR)
+            return HttpResponseRedirect(back)
+        if wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
+            if override:
+                verb = dataclasses.replace(verb, run=lambda pks, by: retry(pks, override=override))
+            self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
+            return HttpResponseRedirect(back)
+        entry = self.audit_entry(request, f"job.bulk_{BULK[verb.name]}")
+        action = bulkactions.start(BULK[verb.name], wanted, entry, override=override)
+        shared.forget()
+        number = f"{action.expected:,}"
+        text = gettext("%(number)s dead letters are being worked on in the background.") % {"number": number}
+        self.message_user(request, text, messages.SUCCESS)
+        return HttpResponseRedirect(self.url_of(BulkAction, action.pk) or back)
+
+    def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
+        jobs, given = wanted.jobs(), parameters(wanted)
+        number = jobs.order_by()[: COUNTED + 1].count()
+        sample = jobs.defer(*self.large_columns).order_by("finished_at")[:SPELLED_OUT]
+        return self.page(
+            request, "confirm_all", gettext("%(verb)s: are you sure?") % {"verb": verb.label}, here="dead_letters",
+            verb=verb, number=min(number, COUNTED), too_many=number > COUNTED, background=number > AT_ONCE,
+            may_move=BULK[verb.name] == "retry", filter=given, fields=given.items(),
+            sample=[display.printable(job) for job in sample], more=number > SPELLED_OUT,
+        )  # fmt: skip
+
+
+def _progress(action: BulkAction) -> dict[str, Any]:
+    """A bulk action that runs, as the template shows it."""
+    return {"pk": action.pk, "name": label(action), "done": action.matched, "of": max(action.expected, action.matched)}
+
+
+def _shown(group: Group, wanted: JobFilter) -> dict[str, Any]:
+    """A group of what fits `wanted`, as the template shows it."""
+    found = dataclasses.asdict(group)
+    return found | {"query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last)}
+
+
+def dead_letter_filter(given: Mapping[str, str]) -> JobFilter:
+    """The dead letters that the parameters of a request ask for: by type, queue and error, not newer than `until`. An
     unreadable time counts as none."""
     texts = {name: clean(given.get(name, "")) for name in _TEXTS}
     try:
@@ -47,13 +166,13 @@ def letter_filter(given: Mapping[str, str]) -> JobFilter:
 
 
 def parameters(wanted: JobFilter) -> dict[str, str]:
-    """What `letter_filter` reads this filter from."""
+    """What `dead_letter_filter` reads this filter from."""
     found = {name: wanted.values[name] for name in _TEXTS if name in wanted.values}
     until = wanted.values.get("until")
     return found | ({"until": format_instant(until - _NEXT)} if until else {})
 
 
-#: A filter means what ended before its `until`, and the page what ended then or before.
+#: A filter takes what ended before its `until`, and the page what ended then or before.
 _NEXT = dt.timedelta(microseconds=1)
 
 
@@ -86,13 +205,13 @@ def newest(wanted: JobFilter) -> Shared[list[dict[str, Any]]]:
         errors = last_errors([row["pk"] for row in rows], using)
         return [{**row, "error": display.brief(errors.get(row["pk"]))} for row in rows]
 
-    return Shared(read, SEARCHED if "error" in wanted.values else FRESH)
+    return Shared(read, SEARCHED if "error" in wanted.values else live.FRESH)
 
 
 @lru_cache(maxsize=64)
 def groups(wanted: JobFilter) -> Shared[list[Group]]:
     """The newest dead letters that fit, by type and error, for all who look at this filter."""
-    return Shared(lambda using: compute(wanted, using), SEARCHED if "error" in wanted.values else FRESH)
+    return Shared(lambda using: compute(wanted, using), SEARCHED if "error" in wanted.values else live.FRESH)
 
 
 def compute(wanted: JobFilter, using: str) -> list[Group]:
@@ -118,10 +237,150 @@ def count(using: str) -> int:
     return sum(one.dead for one in counters.count_all(using=using).values())
 
 
-total = Shared(count, FRESH)
-actions = Shared(bulkactions.running, FRESH)
+total = Shared(count, live.FRESH)
+actions = Shared(bulkactions.running, live.FRESH)
 
 
 def shape(message: str) -> str:
     """A message without what differs from job to job: numbers, addresses, ids."""
     return _VARIABLE.sub("#", message)
+
+
+# Replay rules
+
+#: The form's fields by the members that a refusal names.
+_BY_PATH = {"filter": "queue", **{f"filter.{name}": name for name in replayrules.FILTERS}}
+
+
+def _switch(enabled: bool) -> Any:
+    def act(pk: Any, by: str) -> Any:
+        row = ReplayRule.objects.get(pk=pk)
+        return replay.put(dataclasses.replace(replay.of_row(row), enabled=enabled))
+
+    return one_by_one(act)
+
+
+VERBS = (
+    Verb("enable_rules", "Enable", "enabled", _switch(True), lambda rule: not rule.enabled),
+    Verb("disable_rules", "Disable", "disabled", _switch(False), lambda rule: rule.enabled),
+    Verb(
+        "delete_rules", "Delete", "deleted",
+        one_by_one(lambda pk, by: replay.delete(ReplayRule.objects.get(pk=pk).name)),
+        question="What it has retried stays as it is.", right="delete", flag=DELETION,
+    ),
+)  # fmt: skip
+
+
+class ReplayRuleForm(OperationForm):
+    """A rule as `rules.replayrules` reads it. Switching it is an act of its own once it is there."""
+
+    name = text_field(_("Name"), _("Lowercase letters, digits, hyphens and dots."))
+    queue = text_field(_("Queue"), _("Only dead letters of this queue."), required=False)
+    type = text_field(_("Job type"), _("Only this type, or such as mail.* for all that begin so."), required=False)
+    error_type = text_field(_("Error type"), _("Only jobs with an error of this type."), required=False)
+    since = text_field(
+        _("Made since"), _("Only jobs made then or later, such as 2026-01-31T12:00:00Z."), required=False
+    )
+    until = text_field(_("Made before"), _("Only jobs made before then."), required=False)
+    delay = text_field(_("Delay"), _("How long after its end a job is retried, such as PT1H or 30m."), initial="PT1H")
+    max_replays = forms.IntegerField(
+        label=_("Retries of one job"), min_value=1, max_value=replayrules.MAX_REPLAYS, initial=3
+    )
+    per_minute = forms.IntegerField(
+        label=_("Jobs in a minute"), min_value=1, max_value=replayrules.MAX_PER_MINUTE, initial=60
+    )
+    enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True)
+
+    class Meta:
+        model = ReplayRule
+        fields = ("name", "max_replays", "per_minute", "enabled")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rule: replayrules.Rule
+        if not self.instance._state.adding:
+            self.initial.update(self.instance.filter, delay=format_iso(self.instance.delay_ms))
+
+    def clean(self) -> dict[str, Any]:
+        """Read the fields as the document that a request would hold."""
+        found = super().clean() or {}
+        if self.errors:
+            return found
+        adding = self.instance._state.adding
+        given = {name: found[name] for name in ("delay", "max_replays", "per_minute")}
+        given["name"] = found["name"] if adding else self.instance.name
+        given["enabled"] = found["enabled"] if adding else self.instance.enabled
+        given["filter"] = {name: found[name] for name in replayrules.FILTERS if found[name]}
+        try:
+            self.rule = replayrules.parse(given)
+        except OJSError as error:
+            blame(self, error, _BY_PATH, "queue")
+        return found
+
+
+@admin.register(ReplayRule)
+class ReplayRuleAdmin(OperatingAdmin):
+    """The rules that retry dead letters: made, changed, switched and deleted here, through `jobs.replay`."""
+
+    editing = ("add", "change")
+    form = ReplayRuleForm
+    list_display = ("name", "status", "means", "delay", "max_replays", "per_minute")
+    list_filter = ("enabled",)
+    search_fields = ("name",)
+    ordering = ("id",)
+    verbs = actions = VERBS
+    definition = (
+        (_("Which dead letters"), {"fields": ("queue", "type", "error_type", ("since", "until"))}),
+        (_("When and how often"), {"fields": ("delay", "max_replays", "per_minute")}),
+    )
+    shown = ("name", "status", "means", "delay", "max_replays", "per_minute", "matching", "created", "updated")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj is None:
+            return ((None, {"fields": ("name", "enabled")}), *self.definition)
+        if not self.has_change_permission(request, obj):
+            return ((None, {"fields": self.shown}),)
+        return ((None, {"fields": ("name", "status", "matching")}), *self.definition,
+                (_("Row"), {"fields": (("created", "updated"),)}))  # fmt: skip
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("name", "status", "matching", "created", "updated") if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: ReplayRule, form: Any, change: bool) -> None:
+        def save() -> None:
+            replay.put(form.rule)
+            obj.pk = ReplayRule.objects.get(name=form.rule.name).pk
+
+        self.save_audited(request, form, obj, "replayrule.set", save)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list, and the names of the rules that it cannot show because the site's settings hold them."""
+        fixed = [rule.name for rule in replay.rules() if rule.source == "settings"]
+        text = ngettext(
+            "Asked before these: %(names)s, which is in the site's settings.",
+            "Asked before these: %(names)s, which are in the site's settings.",
+            len(fixed),
+        ) % {"names": ", ".join(fixed)}
+        return super().changelist_view(request, {"subtitle": text if fixed else None, **(extra_context or {})})
+
+    created = display.column(display.when, "created_at", "made")
+    updated = display.column(display.when, "updated_at", "changed")
+
+    @admin.display(description=_("status"))
+    def status(self, rule: ReplayRule) -> SafeString:
+        return display.label("active" if rule.enabled else "paused", "good" if rule.enabled else "")
+
+    @admin.display(description=_("for"))
+    def means(self, rule: ReplayRule) -> str:
+        return display.printable(", ".join(f"{name} {value}" for name, value in rule.filter.items()))
+
+    @admin.display(description=_("delay"))
+    def delay(self, rule: ReplayRule) -> SafeString | str:
+        return display.duration(rule.delay_ms)
+
+    @admin.display(description=_("dead letters"))
+    def matching(self, rule: ReplayRule) -> str:
+        found = replay.preview(replay.of_row(rule))
+        return gettext("%(matched)s fit, %(due)s are due, %(exhausted)s have no retry left.") % {
+            "matched": found.matched, "due": found.due, "exhausted": found.exhausted,
+        }  # fmt: skip

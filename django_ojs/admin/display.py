@@ -1,18 +1,24 @@
-"""Values as HTML. Whatever comes from a job is text here: escaped, printable, and of bounded length."""
+"""Values as our pages show them: as HTML, in columns, and refusals in the viewer's language.
+
+Everything that comes from a job is text here: escaped, printable, and of bounded length.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from django.contrib import admin
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_ojs import clock, jsontext
+from django_ojs.messages import Phrase, reason
+from django_ojs.rules import redaction
 from django_ojs.states import State
 
 NOTHING = "–"
@@ -46,7 +52,7 @@ def ago(instant: dt.datetime | None) -> SafeString | str:
         return NOTHING
     seconds = int((clock.now() - instant).total_seconds())
     passed = " ".join(duration(seconds * 1000).split()[:2])
-    text = _("%(time)s ago") % {"time": passed} if seconds > 0 else _("just now")
+    text = gettext("%(time)s ago") % {"time": passed} if seconds > 0 else gettext("just now")
     exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     return format_html('<time datetime="{0}" title="{0}">{1}</time>', exact, text)
 
@@ -99,7 +105,7 @@ def json(value: Any) -> SafeString | str:
         return NOTHING
     text = pretty(value)
     hidden = len(text) - MAX_CHARACTERS
-    note = "\n" + _("… and %(number)s more characters") % {"number": f"{hidden:,}"} if hidden > 0 else ""
+    note = "\n" + gettext("… and %(number)s more characters") % {"number": f"{hidden:,}"} if hidden > 0 else ""
     return format_html('<pre class="ojs-json" tabindex="0">{}{}</pre>', text[:MAX_CHARACTERS], note)
 
 
@@ -140,6 +146,28 @@ def error_line(error: object) -> str:
     return shorten(f"{error.get('type', 'error')}: {error.get('message', '')}", 160)
 
 
+Column = Callable[[Any, Any], SafeString | str]
+
+
+def column(render: Callable[[Any], SafeString | str], attribute: str, description: str) -> Column:
+    """A column of lists and pages that shows an attribute: `created = column(when, "created_at", "created")`.
+
+    The description is translated when it is shown.
+    """
+    return admin.display(description=gettext_lazy(description))(
+        lambda model_admin, obj: render(getattr(obj, attribute))
+    )
+
+
+def job_part(name: str, description: str) -> Column:
+    """A column with a part of a job as JSON, without what the site hides."""
+
+    def shown(model_admin: Any, job: Any) -> SafeString | str:
+        return json(redaction.part(name, getattr(job, name), job.type, job.meta))
+
+    return admin.display(description=gettext_lazy(description))(shown)
+
+
 def _error(entry: dict[str, Any]) -> dict[str, Any]:
     backtrace = entry.get("backtrace") or ""
     lines = backtrace if isinstance(backtrace, list) else [backtrace]
@@ -151,3 +179,24 @@ def _error(entry: dict[str, Any]) -> dict[str, Any]:
         "backtrace": printable("\n".join(map(str, lines)))[:MAX_CHARACTERS],
         "details": pretty(entry["details"])[:MAX_CHARACTERS] if entry.get("details") else "",
     }
+
+
+#: What `NotFound` calls things.
+KINDS = (
+    gettext_noop("Job"), gettext_noop("Dead letter job"), gettext_noop("Queue"), gettext_noop("Worker"),
+    gettext_noop("Workflow"), gettext_noop("Cron"), gettext_noop("Api key"), gettext_noop("Webhook subscription"),
+    gettext_noop("Webhook delivery"), gettext_noop("Bulk action"),
+)  # fmt: skip
+
+
+def local(error: Exception) -> str:
+    """What an operation refused, in the viewer's language. HTTP, Python and logs have the English text (`phrase`), and
+    what a site's own middleware says stays as it is."""
+    return translated(reason(error))
+
+
+def translated(text: object) -> str:
+    """A `Phrase` from the catalogue, with its values, which may be some themselves; anything else as it is."""
+    if not isinstance(text, Phrase):
+        return str(text)
+    return gettext(text.template) % {name: translated(value) for name, value in text.values.items()}

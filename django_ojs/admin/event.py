@@ -1,30 +1,38 @@
-"""The event log, newest first, as far back as it is kept. `tail` is the page that follows it."""
+"""The event log, newest first, as far back as it is kept, and the page that follows it live."""
 
 from __future__ import annotations
 
+import dataclasses
+import uuid
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.urls import URLPattern
+from django.utils.cache import add_never_cache_headers
+from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import columns, display
-from django_ojs.admin.base import EndlessChangeList, TextFilter, unless_large
-from django_ojs.admin.tail import TailAdmin
-from django_ojs.admin.timeline import note
-from django_ojs.models import Event
-from django_ojs.rules import redaction
+from django_ojs import jsontext
+from django_ojs.admin import display
+from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, JobTypeFilter, TextFilter, unless_large
+from django_ojs.admin.history import WORTH, note
+from django_ojs.errors import BackendUnavailable, InvalidRequest
+from django_ojs.events import log, newest, order, places
+from django_ojs.events.filters import Filter
+from django_ojs.http import sockets
+from django_ojs.models import Event, Job
+from django_ojs.rules import names, redaction
 
 
 class EventTypeFilter(TextFilter):
     title, parameter_name, field, placeholder = _("event type"), "type", "type", _("job.failed or worker.*")
-
-
-class JobTypeFilter(TextFilter):
-    title, parameter_name, field, placeholder = _("job type"), "job_type", "job_type", _("mail.send or mail.*")
 
 
 class QueueNameFilter(TextFilter):
@@ -39,8 +47,71 @@ class EventChangeList(EndlessChangeList):
         return events.defer("data").annotate(short_data=unless_large("data"))
 
 
+#: Events that the page begins with, that one answer has at most, and characters of one's data.
+FIRST, MOST, CHARACTERS = 50, 200, 4000
+#: How many rows the page may keep.
+ROWS = (100, 200, 500)
+_VALUES = 20
+_NOWHERE = uuid.UUID(int=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """The events that a user follows and how the page shows them, read from the query string.
+
+    `problem` says what is wrong with that, '' mostly.
+    """
+
+    types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
+    job_id: str = ""
+    detail: str = "short"
+    order: str = "top"
+    rows: int = ROWS[1]
+    problem: str = ""
+
+    @classmethod
+    def of(cls, query: QueryDict) -> Wanted:
+        job_id = _clean(query.get("job_id", "")).lower()
+        problem = ""
+        if job_id and not names.is_job_id(job_id):
+            problem = gettext("“%(text)s” is not the id of a job.") % {"text": display.shorten(job_id, 40)}
+        rows = query.get("rows", "")
+        return cls(
+            types=_several(query.get("types", "")),
+            queues=_several(query.get("queues", "")),
+            job_types=_several(query.get("job_types", "")),
+            job_id=job_id,
+            detail="full" if query.get("detail") == "full" else "short",
+            order="bottom" if query.get("order") == "bottom" else "top",
+            rows=int(rows) if rows in map(str, ROWS) else ROWS[1],
+            problem=problem,
+        )
+
+    @property
+    def filter(self) -> Filter:
+        ids = (uuid.UUID(self.job_id),) if self.job_id else ()
+        return Filter(types=self.types, queues=self.queues, job_types=self.job_types, job_ids=ids)
+
+    @property
+    def on_the_wire(self) -> dict[str, list[str]]:
+        """The same as the WebSocket takes it."""
+        found = {"types": self.types, "queues": self.queues, "job_types": self.job_types}
+        found["job_ids"] = (self.job_id,) if self.job_id else ()
+        return {name: list(values) for name, values in found.items() if values}
+
+    @property
+    def query(self) -> str:
+        """The same as the query string takes it."""
+        given = {name: " ".join(getattr(self, name)) for name in ("types", "queues", "job_types")}
+        return urlencode({name: text for name, text in {**given, "job_id": self.job_id}.items() if text})
+
+
 @admin.register(Event)
-class EventAdmin(TailAdmin):
+class EventAdmin(IdSearchAdmin):
+    """The list, and the live tail: a page that follows the log over the WebSocket, or asks every two seconds."""
+
     list_display = ("shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "who", "glance")
     list_display_links = ("shown_type",)
     list_filter = (EventTypeFilter, JobTypeFilter, QueueNameFilter)
@@ -51,19 +122,18 @@ class EventAdmin(TailAdmin):
         "shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "worker_id", "component",
         "trace_id", "workflow_id", "shown_data",
     )  # fmt: skip
-    readonly_fields = fields
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[EndlessChangeList]:
         return EventChangeList
 
-    at = columns.time("time", "time")
-    shown_type = columns.code("type", "event")
+    at = display.column(display.when, "time", "time")
+    shown_type = display.column(display.code, "type", "event")
 
     @admin.display(description=_("about"))
     def about(self, event: Event) -> SafeString | str:
         if event.job_id is None:
             return display.code(event.subject)
-        if not (url := self.job_url(event.job_id)):
+        if not (url := self.url_of(Job, event.job_id)):
             return display.code(event.job_id)
         text = str(event.job_id)
         return format_html('<a class="ojs-id" title="{}" href="{}">{}…{}</a>', text, url, text[:8], text[-6:])
@@ -83,3 +153,93 @@ class EventAdmin(TailAdmin):
     @admin.display(description=_("data"))
     def shown_data(self, event: Event) -> SafeString | str:
         return display.json(redaction.event(event.job_type, event.data) if event.data else event.data)
+
+    # The live tail
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("tail/", self.tail_page, "event_tail"),
+            self.route("tail/more/", self.tail_more, "event_tail_more"),
+            *super().get_urls(),
+        ]
+
+    def tail_page(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        wanted = Wanted.of(request.GET)
+        end = _end()
+        found = [] if wanted.problem else newest.page(wanted.filter, limit=FIRST).events
+        if wanted.order == "bottom":
+            found.reverse()
+        context = {
+            "here": "event_tail",
+            "wanted": wanted,
+            "shown": {name: " ".join(getattr(wanted, name)) for name in ("types", "queues", "job_types")},
+            "rows_choices": ROWS,
+            "events": [_line(event) for event in found],
+            "cursor": end or "",
+            "more": f"{self.url('event_tail_more')}?{wanted.query}",
+            "socket": sockets.address(request),
+            "filter": jsontext.dumps(wanted.on_the_wire),
+            "worth": jsontext.dumps({name: str(word) for name, word in WORTH.items()}),
+            "job_url": self._job_url(request),
+        }
+        return self.page(request, "tail", gettext("Live events"), **context)
+
+    def tail_more(self, request: HttpRequest) -> HttpResponse:
+        """The events behind the cursor `after`, oldest first, and where to go on."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        wanted, after = Wanted.of(request.GET), _clean(request.GET.get("after", "")) or None
+        end = _end()  # taken first: what comes while we read is behind it or among what is read
+        try:
+            if wanted.problem:
+                raise InvalidRequest(wanted.problem)
+            page = log.read(wanted=wanted.filter, after=after, limit=MOST)
+        except (InvalidRequest, BackendUnavailable) as error:
+            return HttpResponse(jsontext.dumps({"error": error.message}), "application/json", status=error.status)
+        cursor = page.cursor if page.has_more or page.events else end or after
+        body = {"events": page.events, "cursor": cursor, "has_more": page.has_more, "gap": page.gap}
+        response = HttpResponse(jsontext.dumps(body).encode("utf-8", "backslashreplace"), "application/json")
+        add_never_cache_headers(response)
+        return response
+
+    def _job_url(self, request: HttpRequest) -> str:
+        """A job's page with an id of zeros for the script to replace; '' for a user who may not see it."""
+        may = request.user.has_perm(f"{self.opts.app_label}.view_job")
+        return self.url_of(Job, _NOWHERE) if may else ""
+
+
+def _end() -> str | None:
+    """The cursor of the log's last event, what was committed just now included."""
+    using = log.database()
+    order.catch_up(using, strict=False)
+    return log.cursor(places.end(using), using)
+
+
+def _clean(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable()).strip()[:255]
+
+
+def _several(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_clean(text.replace(",", " ")).split()))[:_VALUES]
+
+
+def _line(event: dict[str, Any]) -> dict[str, Any]:
+    """One event as the page shows it; the script makes the same of what comes later."""
+    data, time = event["data"], parse_datetime(event["time"])
+    text = display.printable(display.pretty(data))
+    return {
+        "id": event["id"],
+        "type": event["type"],
+        "exact": event["time"],
+        "time": display.when(time),
+        "job": str(data.get("job_id") or ""),
+        "subject": display.shorten(event["subject"], 60),
+        "job_type": display.shorten(data.get("job_type") or "", 60),
+        "queue": display.shorten(data.get("queue") or "", 60),
+        "state": display.label(data["state"]) if data.get("state") else "",
+        "attempt": data.get("attempt") or "",
+        "note": note(data, str(data.get("job_type") or "")),
+        "data": text[:CHARACTERS] + ("…" if len(text) > CHARACTERS else ""),
+    }

@@ -1,8 +1,12 @@
-"""Fields that several of our forms have, and putting what an operation refuses beside the field it is about."""
+"""What our forms share: fields that read what the API reads, and refusals shown beside the field that they are about.
+
+Such a form saves no row. It makes what a client would send, has it read by the code that reads it over HTTP, and hands
+the result to the operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -10,22 +14,38 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
-from django_ojs.admin.display import pretty, printable
-from django_ojs.admin.refusals import local
+from django_ojs.admin.display import local, pretty, printable, shorten
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
 
 LINES = {"rows": 3, "class": "vLargeTextField"}
 
 
-def as_lines(text: str) -> list[str]:
-    return distinct(text.replace(",", "\n").splitlines())
+class OperationForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form whose values an operation checks and writes. The row is not touched here, but a new name must be free."""
+
+    def _post_clean(self) -> None:
+        if self.instance._state.adding and "name" in self.cleaned_data:
+            self.instance.name = self.cleaned_data["name"]
+            self.validate_unique()
 
 
-def not_json(error: jsontext.JSONTextError) -> ValidationError:
-    """What a form says of a text that is not JSON; `error` may begin with saying so itself."""
-    fault = str(error).removeprefix("Not valid JSON: ")
-    return ValidationError(_("This cannot be read as JSON: %(fault)s"), params={"fault": fault})
+def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], otherwise: str | None = None) -> None:
+    """Show a refusal beside the field for it, else beside `otherwise` (None: above the form).
+
+    Args:
+        fields: names of fields by their paths on the wire, where the two differ.
+    """
+    parts = str(error.details.get("field", "")).replace("[", ".").split(".")
+    paths = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    name = next((name for path in paths if (name := fields.get(path, path)) in form.fields), otherwise)
+    form.add_error(name, ValidationError(shorten(local(error), 500)))
+
+
+def text_field(label: Any, help_text: Any = "", length: int = 255, **more: Any) -> forms.CharField:
+    """A name or an expression on one line, which no browser corrects."""
+    widget = forms.TextInput(attrs={"autocapitalize": "none", "spellcheck": "false", "class": "vTextField"})
+    return forms.CharField(label=label, help_text=help_text, widget=widget, max_length=length, **more)
 
 
 class LinesField(forms.CharField):
@@ -34,21 +54,30 @@ class LinesField(forms.CharField):
     widget = forms.Textarea(attrs=LINES)
 
     def clean(self, value: Any) -> list[str]:
-        return as_lines(super().clean(value))
+        return _lines(super().clean(value))
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return (initial or []) != as_lines(data or "")
+        return (initial or []) != _lines(data or "")
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, list) else value
 
 
+def _lines(text: str) -> list[str]:
+    return distinct(text.replace(",", "\n").splitlines())
+
+
 class WireField(forms.CharField):
-    """JSON to type in, read as the HTTP binding reads it: numbers stay as they are. Empty: None."""
+    """JSON to type in, read as the HTTP binding reads it: numbers keep their digits. Empty: None.
+
+    Args:
+        kind: `dict`, `list`, or `object` for any value.
+        example: what the refusal of another kind shows.
+    """
 
     widget = forms.Textarea(attrs={**LINES, "spellcheck": "false", "autocapitalize": "none"})
     default_error_messages = {
-        "kind": _("This must be a JSON object, such as %(example)s."),
+        "dict": _("This must be a JSON object, such as %(example)s."),
         "list": _("This must be a JSON array, such as %(example)s."),
     }
 
@@ -57,18 +86,16 @@ class WireField(forms.CharField):
         super().__init__(required=False, strip=False, **kwargs)
         self.widget.attrs["rows"] = rows
 
-    def to_python(self, value: Any) -> Any:
-        if isinstance(value, self.kind):
-            return value
-        if not str(value or "").strip():
+    def to_python(self, value: str | None) -> Any:
+        if value is None or not value.strip():
             return None
         try:
             found = jsontext.loads(value)
         except jsontext.JSONTextError as error:
-            raise not_json(error) from error
+            fault = str(error).removeprefix("Not valid JSON: ")
+            raise ValidationError(_("This cannot be read as JSON: %(fault)s"), params={"fault": fault}) from error
         if not isinstance(found, self.kind):
-            word = "kind" if self.kind is dict else "list"
-            raise ValidationError(self.error_messages[word], params={"example": self.example})
+            raise ValidationError(self.error_messages[self.kind.__name__], params={"example": self.example})
         return found
 
     def validate(self, value: Any) -> None:
@@ -87,15 +114,3 @@ class WireField(forms.CharField):
         if value is None or isinstance(value, str):
             return value or ""
         return printable(pretty(value))
-
-
-def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], otherwise: str) -> None:
-    """Show what an operation refuses beside the field for it: `fields` names it by the path on the wire."""
-    path = str(error.details.get("field", ""))
-    parts: Sequence[str] = path.replace("[", ".").split(".")
-    for length in range(len(parts), 0, -1):
-        name = fields.get(".".join(parts[:length]))
-        if name in form.fields:
-            form.add_error(name, ValidationError(local(error)))
-            return
-    form.add_error(otherwise, ValidationError(local(error)))

@@ -1,4 +1,7 @@
-"""Jobs: the list, a job's page with all it went through, and what an operator can do with it."""
+"""Jobs: the list, a job's page with its attempts and events, and what an operator can do with it.
+
+The overview, the dead letters and the maintenance page are pages of this admin too (`JobAdmin`'s bases).
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,53 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
-from django.contrib.admin.models import DELETION
-from django.contrib.admin.utils import flatten_fieldsets
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import jsontext
-from django_ojs.admin import columns, display, live
-from django_ojs.admin.base import EndlessChangeList, ViewAdmin
-from django_ojs.admin.board import Board
+from django_ojs import audit, jsontext
+from django_ojs.admin import display, live
+from django_ojs.admin.base import EndlessChangeList
+from django_ojs.admin.deadletters import DeadLetters
+from django_ojs.admin.forms import WireField, blame
+from django_ojs.admin.history import timeline
 from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList, job_filter
-from django_ojs.admin.jobforms import Prioritising, Retrying, in_dead_letters
-from django_ojs.admin.livepage import LivePage
-from django_ojs.admin.maintenance import Switching
-from django_ojs.admin.operate import Verb, as_action, one_by_one
-from django_ojs.admin.timeline import timeline
-from django_ojs.errors import Conflict
+from django_ojs.admin.live import LivePage
+from django_ojs.admin.maintenance import MaintenanceMode
+from django_ojs.admin.operate import Verb, one_by_one
+from django_ojs.admin.overview import Overview
+from django_ojs.errors import Conflict, OJSError
 from django_ojs.jobs import progress
 from django_ojs.jobs.selection import tags
 from django_ojs.jobs.verbs import (
     ACTIVATABLE,
     CANCELLABLE,
+    PRIORITISABLE,
     RUNNABLE,
     activate,
     cancel,
     delete,
     duplicate,
+    is_dead_letter,
+    prioritise,
     retry,
+    retry_one,
     run_now,
 )
 from django_ojs.messages import phrase
 from django_ojs.models import Job, Workflow
 from django_ojs.rules import redaction
 from django_ojs.states import State
+from django_ojs.statistics import shared
 
 
 def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
@@ -54,6 +65,52 @@ def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
         else outcome
         for pk, outcome in zip(pks, cancel(pks, cancelled_by=by), strict=True)
     ]
+
+
+#: The parts of a job that its form edits as JSON.
+_PARTS = ("args", "meta")
+_AREA = forms.Textarea(attrs={"cols": 80, "class": "ojs-edit", "spellcheck": "false"})
+
+
+def in_dead_letters(job: Job) -> bool:
+    return is_dead_letter({"state": job.state, "dead_letter": job.dead_letter})
+
+
+def number(text: str) -> int | str:
+    """The number in a text, or else the text: it may be the name of a priority, which the operation knows."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+class RetryForm(forms.Form):
+    """What may be changed. A part that the site hides is not shown: an empty field leaves it as it is."""
+
+    queue = forms.CharField(label=_("queue"), max_length=128, required=False)
+    priority = forms.CharField(label=_("priority"), max_length=32, required=False)
+    args = WireField(kind=object, rows=8, label=_("arguments"), widget=_AREA)
+    meta = WireField(kind=object, rows=8, label=_("meta"), widget=_AREA)
+
+    def __init__(self, data: Any, job: Job) -> None:
+        initial: dict[str, Any] = {"queue": job.queue, "priority": str(job.priority)}
+        self.job, self.hidden = job, []
+        for name in _PARTS:
+            value = getattr(job, name)
+            if redaction.part(name, value, job.type, job.meta) == value:
+                initial[name] = value
+            else:
+                self.hidden.append(name)
+        super().__init__(data, initial=initial)
+        for name in self.hidden:
+            self.fields[name].help_text = gettext("Parts of it are hidden. Leave the field empty to keep it as it is.")
+
+    def override(self) -> dict[str, Any]:
+        """What differs from the job."""
+        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
+        if "priority" in given:
+            given["priority"] = number(given["priority"])
+        return {name: value for name, value in given.items() if value != getattr(self.job, name)}
 
 
 VERBS = (
@@ -83,7 +140,7 @@ VERBS = (
 
 
 @admin.register(Job)
-class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
+class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
     list_display = (
         "short_id", "type", "queue", "state_label", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
     )  # fmt: skip
@@ -91,8 +148,7 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
     search_fields = ("id",)
     search_help_text = _("The id of a job, or a text in the arguments or meta of new ones.")
     ordering = ("-id",)
-    verbs = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     large_columns = LARGE
     change_form_template = "django_ojs/admin/job.html"
     live_types, live_filter = live.JOB, "job_ids"
@@ -113,11 +169,18 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
         )}),
     )  # fmt: skip
 
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("<uuid:job_id>/priority/", self.priority_view, "job_priority"),
+            self.route("<uuid:job_id>/edit/", self.edit_view, "job_edit"),
+            *super().get_urls(),
+        ]
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[EndlessChangeList]:
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Ended jobs are listed by their end; of those that wait for their time it is told."""
+        """The list of ended jobs shows their end, that of jobs which wait for their time when it comes."""
         wanted, _faults = job_filter(request.GET)
         if wanted.wanted_states in ([State.SCHEDULED], [State.RETRYABLE]):
             return tuple("due" if name == "enqueued_ago" else name for name in self.list_display)
@@ -132,40 +195,37 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
         """No heading for errors where there are none."""
         return [one for one in self.fieldsets if one[1]["fields"] != ("shown_errors",) or (obj and obj.errors)]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return flatten_fieldsets(self.fieldsets)
-
     def page_context(self, obj: Job) -> dict[str, Any]:
         return {"timeline": timeline(obj.pk), "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj)}
 
-    state_label = columns.label("state", "state")
-    holder = columns.code("worker_id", "worker")
-    trace = columns.code("trace_id", "trace id")
-    shown_args = columns.part("args")("args", "arguments")
-    shown_meta = columns.part("meta")("meta", "meta")
-    shown_extra = columns.part("extra")("extra", "other attributes")
-    shown_result = columns.part("result")("result", "result")
-    created = columns.time("created_at", "created")
-    created_ago = columns.ago("created_at", "created")
-    enqueued_ago = columns.ago("enqueued_at", "enqueued")
-    finished_ago = columns.ago("finished_at", "ended")
-    due = columns.time("due_at", "due")
-    activated = columns.time("activated_at", "activated")
-    enqueued = columns.time("enqueued_at", "enqueued")
-    started = columns.time("started_at", "started")
-    visible = columns.time("visible_until", "reserved until")
-    timeout_end = columns.time("timeout_at", "times out")
-    expires = columns.time("expires_at", "expires")
-    start_by = columns.time("start_by", "to start by")
-    deadline = columns.time("deadline_at", "to end by")
-    finished = columns.time("finished_at", "finished")
-    wake = columns.time("wake_at", "next look by the scheduler")
-    retry_delay = columns.duration("retry_delay_ms", "latest backoff")
-    timeout = columns.duration("timeout_ms", "execution timeout")
-    visibility = columns.duration("visibility_ms", "own reservation length")
-    heartbeat = columns.duration("heartbeat_ms", "heartbeat timeout")
-    grace = columns.duration("grace_ms", "grace period")
-    lease = columns.duration("lease_ms", "reservation granted")
+    state_label = display.column(display.label, "state", "state")
+    holder = display.column(display.code, "worker_id", "worker")
+    trace = display.column(display.code, "trace_id", "trace id")
+    shown_args = display.job_part("args", "arguments")
+    shown_meta = display.job_part("meta", "meta")
+    shown_extra = display.job_part("extra", "other attributes")
+    shown_result = display.job_part("result", "result")
+    created = display.column(display.when, "created_at", "created")
+    created_ago = display.column(display.ago, "created_at", "created")
+    enqueued_ago = display.column(display.ago, "enqueued_at", "enqueued")
+    finished_ago = display.column(display.ago, "finished_at", "ended")
+    due = display.column(display.when, "due_at", "due")
+    activated = display.column(display.when, "activated_at", "activated")
+    enqueued = display.column(display.when, "enqueued_at", "enqueued")
+    started = display.column(display.when, "started_at", "started")
+    visible = display.column(display.when, "visible_until", "reserved until")
+    timeout_end = display.column(display.when, "timeout_at", "times out")
+    expires = display.column(display.when, "expires_at", "expires")
+    start_by = display.column(display.when, "start_by", "to start by")
+    deadline = display.column(display.when, "deadline_at", "to end by")
+    finished = display.column(display.when, "finished_at", "finished")
+    wake = display.column(display.when, "wake_at", "next look by the scheduler")
+    retry_delay = display.column(display.duration, "retry_delay_ms", "latest backoff")
+    timeout = display.column(display.duration, "timeout_ms", "execution timeout")
+    visibility = display.column(display.duration, "visibility_ms", "own reservation length")
+    heartbeat = display.column(display.duration, "heartbeat_ms", "heartbeat timeout")
+    grace = display.column(display.duration, "grace_ms", "grace period")
+    lease = display.column(display.duration, "lease_ms", "reservation granted")
 
     @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
@@ -173,17 +233,16 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
 
     @admin.display(description=_("workflow"))
     def flow(self, job: Job) -> SafeString | str:
-        """The way to the workflow, where this site has its page."""
-        if job.workflow_id is None or not self.admin_site.is_registered(Workflow):
+        """A link to the workflow, where this admin site has its page."""
+        address = self.url_of(Workflow, job.workflow_id) if job.workflow_id else ""
+        if not address:
             return display.code(job.workflow_id)
-        name = f"admin:{self.opts.app_label}_workflow_change"
-        address = reverse(name, args=[job.workflow_id], current_app=self.admin_site.name)
         return format_html('<a class="ojs-id" href="{}">{}</a>', address, str(job.workflow_id))
 
     @admin.display(description=_("tags"))
     def tags(self, job: Job) -> SafeString | str:
         """Each leads to the list of the jobs that have it."""
-        links = ((self._url("changelist"), urlencode({"tag": tag}), display.shorten(tag)) for tag in tags(job.extra))
+        links = ((self.own_url("changelist"), urlencode({"tag": tag}), display.shorten(tag)) for tag in tags(job.extra))
         return format_html_join(" ", '<a href="{}?{}">{}</a>', links) or display.NOTHING
 
     @admin.display(description=_("attempt"))
@@ -228,3 +287,64 @@ class JobAdmin(Prioritising, Retrying, Switching, Board, LivePage, ViewAdmin):
     @admin.display(description=_("retry policy"))
     def shown_retry(self, job: Job) -> SafeString | str:
         return display.json(jsontext.loads(job.retry)) if job.retry else str(_("the default"))
+
+    # Changing the priority of a job that waits
+
+    def prioritise_url(self, job: Job) -> str:
+        """The address that the form posts to; '' for a job whose priority decides nothing any more."""
+        return self.own_url("priority", job.pk) if job.state in PRIORITISABLE else ""
+
+    def priority_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        job = self._to_change(request, job_id)
+        given = request.POST.get("priority", "").strip()
+        if given:
+            change = one_by_one(lambda pk, by: prioritise(pk, number(given), by=by))
+            done = gettext("given the priority %(priority)s") % {"priority": given}
+            verb = Verb("prioritise", "Change priority", done, change)
+            self.report(request, verb, self.perform(request, verb, [job]))
+        else:
+            self.message_user(request, gettext("Say which priority, a number such as 5."), messages.ERROR)
+        return HttpResponseRedirect(self.own_url("change", job.pk))
+
+    # Retrying a dead letter with other arguments, meta, queue or priority
+
+    def edit_url(self, job: Job) -> str:
+        """The address of the form; '' for a job that is no dead letter."""
+        return self.own_url("edit", job.pk) if in_dead_letters(job) else ""
+
+    def edit_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        job = self._to_change(request, job_id)
+        back = self.own_url("change", job.pk)
+        form = RetryForm(request.POST if request.method == "POST" else None, job)
+        if form.is_valid() and self._retry(request, form):
+            return HttpResponseRedirect(back)
+        title = gettext("Change and retry")
+        return self.page(request, "retry_form", title, form=form, job=display.printable(job), back=back)
+
+    def _retry(self, request: HttpRequest, form: RetryForm) -> bool:
+        """Retry it as the form says; False, with the reason in the form, where that is refused."""
+        job, override = form.job, form.override()
+        entry = self.audit_entry(request, "job.retry", job.pk, override=sorted(override))
+        try:
+            audit.perform(lambda: retry_one(job.pk, override=override or None), entry)
+        except OJSError as error:
+            blame(form, error, {})
+            return False
+        shared.forget()
+        text = gettext("Made available again.")
+        if override:
+            text = gettext("Made available again with other %(parts)s.") % {"parts": ", ".join(sorted(override))}
+        LogEntry.objects.log_actions(request.user.pk, [job], CHANGE, text)  # type: ignore[arg-type]
+        self.message_user(request, gettext("1 job made available again."), messages.SUCCESS)
+        return True
+
+    def _to_change(self, request: HttpRequest, job_id: UUID) -> Job:
+        """The job of a form, for a user who may see and change it."""
+        job = Job.objects.filter(pk=job_id).first()
+        if job is None:
+            raise Http404
+        if not self.has_right(request, "change") or not self.has_view_permission(request, job):
+            raise PermissionDenied
+        return job

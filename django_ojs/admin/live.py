@@ -1,24 +1,35 @@
-"""How a page stays as it is on the server: what `live.js` is told in attributes of the part that changes.
+"""Pages that stay as they are on the server: `LivePage` is one object's, `LivePages` are about no single object.
 
-The server renders that part. The script asks for it when an event says that something happened, and now and then for
-what changes without one; where there is no WebSocket, or this user may read no events, it asks more often instead.
+The server renders the part that changes. The script `live.js` asks for it when an event says that something happened,
+and now and then for what changes without one; where there is no WebSocket, or this user may read no events, it asks
+more often instead. `follow` makes the attributes that the script reads.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
 from django.forms.utils import flatatt
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern
+from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
 
+from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.http import sockets
 
 #: Seconds between two questions without the WebSocket, and with it, for ages and heartbeats.
 POLLING, FOLLOWING = 2.0, 15.0
-#: Milliseconds after an event in which no other is sent: one is as good as a thousand to who asks for the page.
+#: The first for the page of one object, whose answer no two viewers share.
+PAGE_POLLING = 5.0
+#: How old, in seconds, the numbers may be that all viewers share.
+FRESH = 2.0
+#: Milliseconds after an event in which no other is sent: one is enough to ask for the page again.
 INTERVAL = 500
 
 #: What changes the numbers of the overview. No heartbeats: they come all the time.
@@ -48,20 +59,76 @@ def follow(
 
     Args:
         age: seconds for which the server may show what it has shown before.
-        every: seconds between two questions where events are not to be had.
+        every: seconds between two questions where there are no events.
     """
-    told = {"data-ojs-live": url, "data-ojs-age": _ms(age), "data-ojs-every": _ms(every)}
+    attributes = {"data-ojs-live": url, "data-ojs-age": _ms(age), "data-ojs-every": _ms(every)}
     if socket := sockets.address(request):
         asked = {"event_types": list(types), **{name: [str(value)] for name, value in only.items()}}
         subscription = {
             "action": "subscribe", "channel": "events", "filter": asked, "min_interval_ms": INTERVAL
         }  # fmt: skip
-        told |= {
+        attributes |= {
             "data-ojs-socket": socket, "data-ojs-subscribe": json.dumps(subscription),
             "data-ojs-interval": str(INTERVAL), "data-ojs-following": _ms(FOLLOWING),
         }  # fmt: skip
-    return flatatt(told)
+    return flatatt(attributes)
 
 
 def _ms(seconds: float) -> str:
     return str(round(seconds * 1000))
+
+
+class LivePage(OperatingAdmin):
+    """An admin whose page of an object is live: the script takes from it the parts with `data-ojs-part`."""
+
+    #: Events that change the page, and the member of the subscription's filter that its primary key is; '': none.
+    live_types: ClassVar[Sequence[str]] = ()
+    live_filter: ClassVar[str] = ""
+
+    def get_urls(self) -> list[URLPattern]:
+        page = self.route("<path:object_id>/live/", self.live_view, f"{self.opts.model_name}_live")
+        return [page, *super().get_urls()]
+
+    def live_age(self, obj: Any) -> float:
+        """Seconds between two looks at least, for a page that costs more than others."""
+        return 0.0
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response = super().change_view(request, object_id, form_url, extra_context)
+        if isinstance(response, TemplateResponse) and response.context_data is not None:
+            obj = response.context_data["original"]
+            only = {self.live_filter: obj.pk} if self.live_filter else {}
+            url, age = self.own_url("live", quote(obj.pk)), self.live_age(obj)
+            response.context_data["follow"] = follow(
+                request, url, self.live_types, age=age, every=age or PAGE_POLLING, **only
+            )
+        return response
+
+    def live_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The page again, without the messages: those belong to the page that follows an act."""
+        if self.get_object(request, unquote(object_id)) is None:
+            raise Http404
+        response = self.change_view(request, object_id, extra_context={"messages": ()})
+        add_never_cache_headers(response)
+        return response
+
+
+class LivePages(OperatingAdmin):
+    """An admin with live pages that are about no single object. The part that changes has an address of its own."""
+
+    def live_page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
+        """The page `name`; its template shows the part, and its context has `follow`."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return self.page(request, name, title, here=name, **context)
+
+    def live_part(self, request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
+        """The part of the page `name` that changes; never from a cache."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {**context, "part": f"django_ojs/admin/{name}_live.html"}
+        response = TemplateResponse(request, "django_ojs/admin/live.html", context)
+        add_never_cache_headers(response)
+        return response

@@ -1,4 +1,4 @@
-"""Maintenance mode in the admin: the banner on every page of ours, and the page with the switch."""
+"""Maintenance mode in the admin: the banner on every page of ours, and the page that switches it on and off."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import NoReverseMatch, URLPattern, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_ojs import audit, clock
-from django_ojs.admin import auditing, display, overview
+from django_ojs.admin import display, live
 from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.errors import OJSError
-from django_ojs.models import Maintenance
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.statistics import shared
 from django_ojs.statistics.shared import Shared
 
-PAGE = "maintenance"
 #: The field of the form that a refusal's field is.
 _FIELDS = {"estimated_duration": "lasting", "auto_end": "auto_end", "reason": "reason"}
 
-
-_current = Shared(lambda using: maintenance.current(using=using), overview.FRESH)
+_current = Shared(lambda using: maintenance.current(using=using), live.FRESH)
 
 
 def may_switch(request: HttpRequest) -> bool:
@@ -37,22 +33,20 @@ def may_switch(request: HttpRequest) -> bool:
 
 
 def address(request: HttpRequest) -> str:
-    """Where the switch is; '' where this user may not use it, or this admin site has no page for it."""
+    """The page that switches it; '' where this user may not, or where this admin site has no such page."""
     if not may_switch(request):
         return ""
     try:
-        return reverse(f"admin:django_ojs_{PAGE}", current_app=getattr(request, "current_app", None))
+        return reverse("admin:django_ojs_maintenance", current_app=getattr(request, "current_app", None))
     except NoReverseMatch:
         return ""
 
 
 def banner(request: HttpRequest, *, live: bool = False) -> dict[str, Any] | None:
-    """What the banner says; None while the mode is off. Questions of `live` pages share one look every two seconds."""
+    """What the banner says; None while the mode is off. All `live` pages share one look every two seconds."""
     mode = _current.get() if live else maintenance.current()
-    return None if mode is None else _shown(mode) | {"address": address(request)}
-
-
-def _shown(mode: Maintenance) -> dict[str, Any]:
+    if mode is None:
+        return None
     return {
         "reason": mode.reason,
         "since": display.when(mode.enabled_at),
@@ -60,11 +54,12 @@ def _shown(mode: Maintenance) -> dict[str, Any]:
         "end": display.when(mode.estimated_end) if mode.estimated_end else "",
         "late": mode.estimated_end is not None and mode.estimated_end <= clock.now(),
         "by_itself": mode.auto_end,
+        "address": address(request),
     }
 
 
 class Duration(forms.CharField):
-    """So long from now on, as the other doors read it. Empty: unknown, or as it was."""
+    """A time from now on, as the API and the commands read it. Empty: unknown, or as it was."""
 
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value)
@@ -75,7 +70,7 @@ class Duration(forms.CharField):
 
 
 class SwitchForm(forms.Form):
-    """Why, and for how long."""
+    """The reason, and for how long."""
 
     reason = forms.CharField(
         label=gettext_lazy("reason"), max_length=maintenance.MAX_REASON, required=False,
@@ -93,19 +88,18 @@ class SwitchForm(forms.Form):
     )  # fmt: skip
 
 
-class Switching(OperatingAdmin):
+class MaintenanceMode(OperatingAdmin):
     """Adds the page to the admin of jobs."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.maintenance_page)
-        return [path("maintenance/", view, name=f"{self.opts.app_label}_{PAGE}"), *super().get_urls()]
+        return [self.route("maintenance/", self.maintenance_page, "maintenance"), *super().get_urls()]
 
     def maintenance_page(self, request: HttpRequest) -> HttpResponse:
-        """GET: the form. POST: switch it on, change what is said of it, or end it."""
+        """GET: the form. POST: switch the mode on, change what the banner says of it, or end it."""
         if not may_switch(request):
             raise PermissionDenied
         mode = maintenance.current()
-        here = reverse(f"admin:{self.opts.app_label}_{PAGE}", current_app=self.admin_site.name)
+        here = self.url("maintenance")
         if request.method == "POST" and "end" in request.POST:
             self._end(request)
             return HttpResponseRedirect(here)
@@ -113,15 +107,12 @@ class Switching(OperatingAdmin):
         form = SwitchForm(request.POST if request.method == "POST" else None, initial=initial)
         if form.is_valid() and self._start(request, form, is_new=mode is None):
             return HttpResponseRedirect(here)
-        context = {
-            **self.admin_site.each_context(request), "title": _("Maintenance mode"), "opts": self.opts,
-            "media": self.media, "form": form, "is_on": mode is not None, "here": "maintenance",
-        }  # fmt: skip
-        return TemplateResponse(request, "django_ojs/admin/maintenance.html", context)
+        title = _("Maintenance mode")
+        return self.page(request, "maintenance", title, form=form, is_on=mode is not None, here="maintenance")
 
     def _start(self, request: HttpRequest, form: SwitchForm, *, is_new: bool) -> bool:
         """Switch it on as the form says; False, with the reason in the form, where that is refused."""
-        entry = auditing.entry(request, maintenance.STARTED)
+        entry = self.audit_entry(request, maintenance.STARTED)
 
         def act() -> None:
             entry.detail = maintenance.audit_detail(maintenance.start(**form.cleaned_data, by=entry.actor))
@@ -138,7 +129,7 @@ class Switching(OperatingAdmin):
         return True
 
     def _end(self, request: HttpRequest) -> None:
-        entry = auditing.entry(request, maintenance.STOPPED)
+        entry = self.audit_entry(request, maintenance.STOPPED)
 
         def act() -> None:
             ended = maintenance.stop()

@@ -1,7 +1,8 @@
-"""Acting on what the admin shows: each verb is a button on the object's page and an action of the list.
+"""What operators do in the admin: each verb is a button on an object's page and an action of its list.
 
-A verb runs an operation of `django_ojs.jobs`, never touches a row itself, says what was refused and
-why, and leaves an entry in Django's admin log for each object it changed.
+A verb runs an operation and never changes a row itself. It says what was refused and why, and leaves one entry in the
+audit log, and one in Django's admin log for each object that it changed. Forms save through operations too
+(`OperatingAdmin.save_audited`).
 """
 
 from __future__ import annotations
@@ -10,25 +11,21 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
-from django.utils.functional import lazy
+from django.urls import URLPattern
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_ojs import audit
-from django_ojs.admin import auditing
 from django_ojs.admin.base import ViewAdmin
-from django_ojs.admin.display import printable, shorten
-from django_ojs.admin.refusals import local
+from django_ojs.admin.display import local, printable, shorten
 from django_ojs.errors import OJSError
 from django_ojs.statistics import shared
 
@@ -40,10 +37,17 @@ SPELLED_OUT = 5
 #: Characters of a reason.
 MAX_REASON = 500
 
+#: What the audit log calls models, and acts, that the admin calls otherwise.
+_KINDS = {"cronschedule": "cron", "webhooksubscription": "webhook", "webhookdelivery": "webhook",
+          "outboxentry": "outbox"}  # fmt: skip
+_ACTIONS = {"cron.run": "cron.trigger", "replayrule.enable": "replayrule.set", "replayrule.disable": "replayrule.set"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """One thing an operator can do. Its texts are given in English and translated when they are shown.
+    """One thing that an operator can do. `verbs = actions = VERBS` makes it a button and an action of the list.
+
+    Its texts are given in English and translated when they are shown.
 
     Attributes:
         name: the word in the URL and the name of the action.
@@ -54,7 +58,7 @@ class Verb:
         question: what is asked first, for what cannot be undone; empty: nothing.
         right: the permission on the model that it takes, `add`, `change` or `delete`.
         flag: what Django's admin log files it under.
-        alone: it talks to others, so no transaction waits for it; its entry is written when it is done.
+        alone: it calls other servers, so it runs outside of a transaction; its entry is written when it is done.
         reason: the question has a field for a reason, which `run` takes as its third argument.
     """
 
@@ -76,6 +80,25 @@ class Verb:
         if self.question:
             object.__setattr__(self, "question", gettext_lazy(self.question))
 
+    # What Django asks of an action of a list
+
+    do_not_call_in_templates: ClassVar[bool] = True
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @property
+    def short_description(self) -> str:
+        return _("%(verb)s: the selected %%(verbose_name_plural)s") % {"verb": self.label}
+
+    @property
+    def allowed_permissions(self) -> list[str]:
+        return [f"verb_{self.right}"]
+
+    def __call__(self, model_admin: OperatingAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse | None:
+        return model_admin.act_on_list(request, self, rows)
+
 
 def one_by_one(operation: Callable[..., Any]) -> Callable[..., list[Any]]:
     """An operation on a single object as a verb's `run`."""
@@ -89,55 +112,44 @@ def one_by_one(operation: Callable[..., Any]) -> Callable[..., list[Any]]:
     return lambda pks, *how: [attempt(pk, *how) for pk in pks]
 
 
-def _action_label(verb: Verb) -> str:
-    return _("%(verb)s: the selected %%(verbose_name_plural)s") % {"verb": verb.label}
-
-
-_selected = lazy(_action_label, str)
-
-
-def as_action(verb: Verb) -> Callable[..., HttpResponse | None]:
-    """`verb` as an action of the list."""
-
-    @admin.action(description=_selected(verb), permissions=[f"verb_{verb.right}"])
-    def action(model_admin: OperatingAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        return model_admin.act_on_list(request, verb, queryset)
-
-    action.__name__ = verb.name
-    return action
+def actor(request: HttpRequest) -> str:
+    """The user of a request, as audit entries and events name users."""
+    return f"user:{request.user.get_username()}"
 
 
 class OperatingAdmin(ViewAdmin):
-    """A `ViewAdmin` with verbs. A subclass lists them, and `actions = [as_action(verb) for verb in verbs]`."""
+    """A `ViewAdmin` with verbs: `verbs` are the buttons on an object's page, `actions` those that lists have."""
 
     verbs: ClassVar[Sequence[Verb]] = ()
     change_form_template = "django_ojs/admin/change_form.html"
     #: What a list of objects need not load.
     large_columns: ClassVar[Sequence[str]] = ()
-
-    def has_verb_change_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "change")
+    #: The answer to adding an object shows what no other page shows, so the form has one button to save.
+    shown_once: ClassVar[bool] = False
 
     def has_verb_add_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "add")
+        return self.has_right(request, "add")
+
+    def has_verb_change_permission(self, request: HttpRequest) -> bool:
+        return self.has_right(request, "change")
 
     def has_verb_delete_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "delete")
-
-    def _has_right(self, request: HttpRequest, right: str) -> bool:
-        return request.user.has_perm(f"{self.opts.app_label}.{right}_{self.opts.model_name}")
+        return self.has_right(request, "delete")
 
     def get_urls(self) -> list[URLPattern]:
-        name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
-        view = self.admin_site.admin_view(self.verb_view)
-        return [path("<path:object_id>/do/<slug:name>/", view, name=name), *super().get_urls()]
+        page = self.route("<path:object_id>/do/<slug:name>/", self.verb_view, f"{self.opts.model_name}_verb")
+        return [page, *super().get_urls()]
+
+    # Pages
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The object's page, with a button for each verb that fits it and that the user may use."""
         if (obj := self.get_object(request, unquote(object_id))) is not None:
-            extra_context = {**(extra_context or {}), "buttons": self._buttons(request, obj), **self.page_context(obj)}
+            verbs = [verb for verb in self.verbs if verb.fits(obj) and self.has_right(request, verb.right)]
+            buttons = [{"verb": verb, "url": self.own_url("verb", quote(obj.pk), verb.name)} for verb in verbs]
+            extra_context = {**(extra_context or {}), "buttons": buttons, **self.page_context(obj)}
         return super().change_view(request, object_id, form_url, extra_context)
 
     def page_context(self, obj: Any) -> dict[str, Any]:
@@ -151,20 +163,16 @@ class OperatingAdmin(ViewAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """What an operation refuses although the form was good (somebody else was first, say) is told, not raised."""
+        """Django's form. If the operation refuses what the form let pass (a name that another user has just taken,
+        say), a message says so."""
+        if self.shown_once and object_id is None:
+            only_save = {"show_save_and_add_another": False, "show_save_and_continue": False}
+            extra_context = {**(extra_context or {}), **only_save}
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except OJSError as error:
             self.message_user(request, shorten(local(error), 300), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
-
-    def _buttons(self, request: HttpRequest, obj: Any) -> list[dict[str, Any]]:
-        verbs = [verb for verb in self.verbs if verb.fits(obj) and self._has_right(request, verb.right)]
-        return [{"verb": verb, "url": self._url("verb", quote(obj.pk), verb.name)} for verb in verbs]
-
-    def _url(self, page: str, *args: Any) -> str:
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return reverse(name, args=args, current_app=self.admin_site.name)
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
         """POST: do it. GET: ask first."""
@@ -172,19 +180,36 @@ class OperatingAdmin(ViewAdmin):
         obj = self.get_object(request, unquote(object_id))
         if verb is None or obj is None:
             raise Http404
-        if not self._has_right(request, verb.right) or not self.has_view_permission(request, obj):
+        if not self.has_right(request, verb.right) or not self.has_view_permission(request, obj):
             raise PermissionDenied
-        back = self._url("change", quote(obj.pk))
         if request.method != "POST":
-            return self._ask(request, verb, [obj], {}, back)
-        self._report(request, verb, self._perform(request, verb, [obj]))
-        gone = not self.model._default_manager.filter(pk=obj.pk).exists()
-        return HttpResponseRedirect(self._asked_back(request) or (self._url("changelist") if gone else back))
+            return self._ask(request, verb, [obj], {}, self.own_url("change", quote(obj.pk)))
+        return self.respond(request, verb, obj, self.perform(request, verb, [obj])[0])
 
-    def _asked_back(self, request: HttpRequest) -> str:
-        """The page of ours that the button was on, if it said so (`next`)."""
-        back = request.POST.get("next", "")
-        return back if url_has_allowed_host_and_scheme(back, None) else ""
+    def respond(self, request: HttpRequest, verb: Verb, obj: Any, outcome: Any) -> HttpResponse:
+        """What follows a verb: a message, on the page of ours whose button it was (`next`), or on the object's."""
+        self.report(request, verb, [outcome])
+        asked = request.POST.get("next", "")
+        if url_has_allowed_host_and_scheme(asked, None):
+            return HttpResponseRedirect(asked)
+        is_gone = not self.model._default_manager.filter(pk=obj.pk).exists()
+        return HttpResponseRedirect(self.own_url("changelist") if is_gone else self.own_url("change", quote(obj.pk)))
+
+    def _ask(
+        self, request: HttpRequest, verb: Verb, sample: list[Any], fields: dict[str, list[str]], url: str
+    ) -> HttpResponse:
+        """The page that asks whether the operator is sure; its form posts the same request with `sure`."""
+        across = "1" in fields.get("select_across", ())
+        number = max(len(fields.get(ACTION_CHECKBOX_NAME, ())), len(sample))
+        everything = _("all %(objects)s in the list") % {"objects": self.opts.verbose_name_plural}
+        return self.page(
+            request, "confirm", _("%(verb)s: are you sure?") % {"verb": verb.label},
+            verb=verb, subject=everything if across else self._counted(number), max_reason=MAX_REASON,
+            sample=[printable(obj) for obj in sample[:SPELLED_OUT]], more=across or number > SPELLED_OUT,
+            fields=[(name, value) for name, values in fields.items() for value in values], back=url,
+        )  # fmt: skip
+
+    # Acting
 
     def act_on_list(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Run `verb` on the selected rows; first ask, if it is one that asks."""
@@ -203,44 +228,45 @@ class OperatingAdmin(ViewAdmin):
         outcomes: list[Any] = []
         for start in range(0, len(pks), CHUNK):
             chunk = self.model._default_manager.filter(pk__in=pks[start : start + CHUNK]).defer(*self.large_columns)
-            outcomes += self._perform(request, verb, list(chunk))
-        self._report(request, verb, outcomes)
+            outcomes += self.perform(request, verb, list(chunk))
+        self.report(request, verb, outcomes)
         if more:
             text = _("These were the first %(number)s: repeat it for the rest.") % {"number": f"{MAX_ROWS:,}"}
             self.message_user(request, text, messages.WARNING)
 
-    def _perform(self, request: HttpRequest, verb: Verb, objects: list[Any]) -> Sequence[Any]:
-        """The operation on these objects, and what it changed in the audit log and in the admin's own."""
-        entry = auditing.entry(request, auditing.action(self.model, verb.name))
+    def perform(self, request: HttpRequest, verb: Verb, objects: list[Any]) -> Sequence[Any]:
+        """The operation on these objects, with entries in the audit log and in the admin's own; its outcomes."""
+        entry = self.audit_entry(request, _action(self.model, verb))
         pks = [obj.pk for obj in objects]
         reason = request.POST.get("reason", "").replace("\0", "").strip()[:MAX_REASON] if verb.reason else ""
         how = (entry.actor, reason) if verb.reason else (entry.actor,)
+        changed: list[Any] = []
 
         def act() -> Sequence[Any]:
             outcomes = verb.run(pks, *how)
-            done = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
-            audit.name_targets(entry, [auditing.name(obj) for obj in done], len(pks))
+            changed[:] = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
+            audit.name_targets(entry, [_target(obj) for obj in changed], len(pks))
             if reason:
                 entry.detail["reason"] = reason
             return outcomes
 
         if verb.alone:
             outcomes = act()
-            entry.target = entry.target or ", ".join(map(auditing.name, objects))
+            entry.target = entry.target or ", ".join(map(_target, objects))
             audit.perform(lambda: None, entry)
         else:
             outcomes = audit.perform(act, entry)
         shared.forget()
-        changed = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
         user, message = request.user.pk, f"{str(verb.done).capitalize()}."
         LogEntry.objects.log_actions(user, changed, verb.flag, message)  # type: ignore[arg-type]
         return outcomes
 
-    def _report(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Any]) -> None:
+    def report(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Any]) -> None:
+        """A message with the number of objects changed, and one with the first refusals."""
         refusals = [shorten(local(outcome), 300) for outcome in outcomes if isinstance(outcome, OJSError)]
         if done := len(outcomes) - len(refusals):
-            told = _("%(objects)s %(done)s.") % {"objects": self._counted(done), "done": verb.done}
-            self.message_user(request, told, messages.SUCCESS)
+            text = _("%(objects)s %(done)s.") % {"objects": self._counted(done), "done": verb.done}
+            self.message_user(request, text, messages.SUCCESS)
         if refusals:
             left = len(refusals) - SPELLED_OUT
             more = [_("And %(number)s more.") % {"number": left}] if left > 0 else []
@@ -251,34 +277,32 @@ class OperatingAdmin(ViewAdmin):
     def _counted(self, number: int) -> str:
         return f"{number:,} {self.opts.verbose_name if number == 1 else self.opts.verbose_name_plural}"
 
-    def _ask(
-        self, request: HttpRequest, verb: Verb, sample: list[Any], fields: dict[str, list[str]], url: str
-    ) -> HttpResponse:
-        """The page that asks whether the operator is sure; its form posts the same request with `sure`."""
-        across = "1" in fields.get("select_across", ())
-        number = max(len(fields.get(ACTION_CHECKBOX_NAME, ())), len(sample))
-        everything = _("all %(objects)s in the list") % {"objects": self.opts.verbose_name_plural}
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("%(verb)s: are you sure?") % {"verb": verb.label},
-            "opts": self.opts,
-            "media": self.media,
-            "verb": verb,
-            "subject": everything if across else self._counted(number),
-            "max_reason": MAX_REASON,
-            "sample": [printable(obj) for obj in sample[:SPELLED_OUT]],
-            "more": across or number > SPELLED_OUT,
-            "fields": [(name, value) for name, values in fields.items() for value in values],
-            "back": url,
-        }
-        return TemplateResponse(request, "django_ojs/admin/confirm.html", context)
+    # The audit log
+
+    def audit_entry(self, request: HttpRequest, action: str, target: object = "", **detail: Any) -> audit.Act:
+        """The entry of an act in the admin, for `audit.perform`."""
+        return audit.Act(actor(request), action, str(target), detail, "admin", request.META.get("REMOTE_ADDR", ""))
+
+    def save_audited(
+        self, request: HttpRequest, form: Any, obj: Any, action: str, save: Callable[[], object]
+    ) -> None:  # fmt: skip
+        """Save what a form changed, with an entry that names the fields, but not their values."""
+        entry = self.audit_entry(request, action)
+
+        def act() -> None:
+            save()
+            entry.target, entry.detail = _target(obj), {"fields": sorted(form.changed_data)}
+
+        audit.perform(act, entry)
 
 
-class EditingAdmin(OperatingAdmin):
-    """An `OperatingAdmin` whose objects an operator with the model's permissions may add and change in forms."""
+def _action(model: type[Model], verb: Verb) -> str:
+    """`cancel_jobs` of jobs is `job.cancel`, as the API and the commands call it."""
+    kind, word = str(model._meta.model_name), verb.name.partition("_")[0]
+    found = f"{_KINDS.get(kind, kind)}.{word}"
+    return _ACTIONS.get(found, found)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "add")
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self._has_right(request, "change")
+def _target(obj: Any) -> str:
+    """What the API and the commands call an object."""
+    return str(getattr(obj, "public_id", obj.pk))

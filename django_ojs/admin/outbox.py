@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.models import DELETION
-from django.contrib.admin.utils import flatten_fieldsets
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import columns, display
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
+from django_ojs.admin import display
+from django_ojs.admin.operate import OperatingAdmin, Verb, one_by_one
 from django_ojs.conf import ojs_settings
 from django_ojs.jobs import outbox
 from django_ojs.models import OutboxEntry
@@ -39,16 +37,15 @@ class OutboxAdmin(OperatingAdmin):
     list_display = ("target_id", "type", "aside", "attempts", "shown_error", "created", "again")
     list_filter = ("aside", "kind")
     ordering = ("id",)
-    verbs: ClassVar[Sequence[Verb]] = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     fieldsets = (
         (None, {"fields": ("target_id", "kind", "type", ("aside", "attempts"), "shown_error")}),
         (_("Envelope"), {"fields": ("envelope",)}),
         (_("Times"), {"fields": (("created", "again"),)}),
     )
 
-    created = columns.time("created_at", "enqueued")
-    again = columns.time("retry_at", "tried again")
+    created = display.column(display.when, "created_at", "enqueued")
+    again = display.column(display.when, "retry_at", "tried again")
 
     @admin.display(description=_("error"))
     def shown_error(self, entry: OutboxEntry) -> str:
@@ -57,9 +54,6 @@ class OutboxAdmin(OperatingAdmin):
     @admin.display(description=_("document"))
     def envelope(self, entry: OutboxEntry) -> SafeString | str:
         return display.json(redaction.job({"type": entry.type, "meta": {}, **entry.document}))
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return flatten_fieldsets(self.fieldsets)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return ojs_settings.OUTBOX is not None and super().has_module_permission(request)

@@ -1,4 +1,4 @@
-"""The overview: its figures, computed once for all viewers, and what one of them sees of these.
+"""The overview: its page, its figures, computed once for all viewers, and what one of them sees of these.
 
 The figures are read from counters, fronts of indexes and a bounded number of rows; never by a scan.
 """
@@ -11,14 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_ojs import clock
-from django_ojs.admin import charts, display
+from django_ojs.admin import charts, display, live, maintenance
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.charts import Chart, Series
+from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import MAX_REASON
 from django_ojs.models import CronSchedule, Job, Queue, Worker
 from django_ojs.models.queue import TEMPLATE
@@ -34,13 +37,42 @@ from django_ojs.workers import directory
 
 #: Rows that the page has of each kind.
 QUEUES, WORKERS, TYPES, SCHEDULES = 30, 50, 8, 6
-#: How old the figures may be, in seconds; the day changes slowly and is most of the rows.
-FRESH, DAY_FRESH = 2.0, 60.0
+#: How old, in seconds, the figures of the day may be: they change slowly and are most of the rows.
+DAY_FRESH = 60.0
 #: Minutes in a bar of the day's chart.
 DAY_STEP = 20
 PERCENTILES = (50, 95, 99)
 
 Points = Sequence[tuple[dt.datetime, Work]]
+
+
+class Overview(LivePages):
+    """Adds the page to the admin of jobs, so that every admin site with the jobs has it, under its own name."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.route("overview/", self.overview_page, "overview"),
+            self.route("overview/live/", self.overview_live, "overview_live"),
+            *super().get_urls(),
+        ]
+
+    def overview_page(self, request: HttpRequest) -> HttpResponse:
+        shown = context(current.get(), self._may(request))
+        shown["follow"] = live.follow(request, self.url("overview_live"), live.OVERVIEW, age=live.FRESH)
+        shown["maintenance"] = maintenance.address(request)
+        return self.live_page(request, "overview", _("Overview"), shown)
+
+    def overview_live(self, request: HttpRequest) -> HttpResponse:
+        return self.live_part(request, "overview", context(current.get(), self._may(request)))
+
+    def _may(self, request: HttpRequest) -> dict[str, bool]:
+        """What of the page this user sees, and whether there are buttons; nothing that this site does not have."""
+        rights = [("view", Queue), ("change", Queue), ("view", Worker), ("view", CronSchedule)]
+        return {
+            (right := f"{verb}_{model._meta.model_name}"): self.admin_site.is_registered(model)
+            and request.user.has_perm(f"{self.opts.app_label}.{right}")
+            for verb, model in rights
+        }
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,7 +145,7 @@ def compute(using: str) -> Figures:
     )
 
 
-current = Shared(compute, FRESH)
+current = Shared(compute, live.FRESH)
 
 
 def _queues(counted: Mapping[str, Counts], using: str) -> tuple[list[str], dict[str, str]]:

@@ -1,16 +1,19 @@
-"""Queues: what is in them, what they are configured to, pause and resume."""
+"""Queues: their numbers, their configuration, and the verbs that pause and resume them.
+
+The form has a field for each member of the configuration, and `rules.queueconfig` checks what it makes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.db.models import QuerySet
+from django.core.exceptions import ValidationError
+from django.db.models import BLANK_CHOICE_DASH, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -18,34 +21,181 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
-from django_ojs.admin import auditing, columns, display
-from django_ojs.admin.operate import EditingAdmin, Verb, as_action, one_by_one
-from django_ojs.admin.queueform import QueueForm
+from django_ojs.admin import display
+from django_ojs.admin.display import local
+from django_ojs.admin.forms import LinesField, OperationForm, WireField, blame
+from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.database import database
+from django_ojs.errors import OJSError
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE
-from django_ojs.queues import configuration as configure
+from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume, why_paused
+from django_ojs.rules import names, queueconfig
 from django_ojs.states import TERMINAL, WAITING, State
 from django_ojs.statistics import counters
 from django_ojs.statistics.throughput import stats
 
+#: Where on the wire the value of a field stands.
+PATHS: dict[str, tuple[str, ...]] = {
+    "concurrency": ("concurrency",),
+    "rate_limit": ("rate_limit",),
+    "max_depth": ("backpressure", "max_depth"),
+    "strategy": ("backpressure", "strategy"),
+    "warning_threshold": ("backpressure", "warning_threshold"),
+    "allowed_job_types": ("allowed_job_types",),
+    "draining": ("draining",),
+    "visibility_timeout": ("visibility_timeout",),
+    "default_timeout": ("default_timeout",),
+    "default_retry": ("default_retry",),
+    "keep_completed": ("retention", "completed"),
+    "keep_cancelled": ("retention", "cancelled"),
+    "keep_discarded": ("retention", "discarded"),
+    "keep_dead": ("dead_letter", "retention", "max_age"),
+    "most_dead": ("dead_letter", "retention", "max_count"),
+}
+_BY_PATH = {".".join(path): field for field, path in PATHS.items()}
+_WORDS = [("reject", _("refuse the new job")), ("drop_oldest", _("discard the oldest job")),
+          ("block", _("tell the sender to wait"))]  # fmt: skip
+_AGE = _("Such as P7D or PT12H, or seconds.")
+
+
+class AgeField(forms.CharField):
+    """A duration as the wire writes it, or seconds."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(required=False, max_length=40, help_text=_AGE, **kwargs)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text:
+            return None
+        return int(text) if text.isascii() and text.isdigit() else text
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return super().has_changed("" if initial is None else str(initial), data)
+
+
+def _number(label: Any, minimum: int = 0, help_text: Any = "") -> forms.IntegerField:
+    return forms.IntegerField(required=False, label=label, min_value=minimum, help_text=help_text)
+
+
+class QueueForm(OperationForm):
+    """The configuration of a queue. Pausing is no field: it is an operation with an event.
+
+    An empty field takes a value back: then the template `_default` decides, or else the site.
+    """
+
+    concurrency = _number(_("Jobs at a time"), help_text=_("Of the whole queue, in all workers. 0: none."))
+    rate_limit = WireField(
+        label=_("Rate limit"), example='{"limit": 100, "period": "PT1M"}',
+        help_text=_('Such as {"limit": 100, "period": "PT1M"} or {"max_per_second": 2}.'),
+    )  # fmt: skip
+    max_depth = _number(_("Most waiting jobs"), help_text=_("0: as many as come."))
+    strategy = forms.ChoiceField(choices=[*BLANK_CHOICE_DASH, *_WORDS], required=False, label=_("When it is full"))
+    warning_threshold = forms.FloatField(
+        required=False, min_value=0, max_value=1, label=_("Warn at"), help_text=_("A share of it, such as 0.8.")
+    )
+    allowed_job_types = LinesField(
+        required=False, label=_("Allowed job types"), help_text=_("One a line, such as email.*. Empty: all types.")
+    )
+    draining = forms.BooleanField(
+        required=False, label=_("Draining"), help_text=_("Delivers what it has, and takes no new jobs.")
+    )
+    visibility_timeout = _number(_("Reservation length"), 1, _("Seconds. Empty: the site's."))
+    default_timeout = _number(_("Execution timeout"), 1, _("Seconds. Empty: the site's."))
+    default_retry = WireField(
+        label=_("Retry policy"), rows=4, example='{"max_attempts": 5}',
+        help_text=_('As jobs write it, such as {"max_attempts": 5, "initial_interval": "PT2S"}. Empty: the site\'s.'),
+    )  # fmt: skip
+    keep_completed = AgeField(label=_("Keep completed jobs"))
+    keep_cancelled = AgeField(label=_("Keep cancelled jobs"))
+    keep_discarded = AgeField(label=_("Keep discarded jobs"))
+    keep_dead = AgeField(label=_("Keep dead letters"))
+    most_dead = _number(_("Most dead letters"))
+    others = WireField(label=_("Other members"), help_text=_("Of its configuration, as JSON."))
+
+    class Meta:
+        model = Queue
+        fields = ("name",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.known = configuration.document(self.instance)
+        rest = self.known
+        for name, path in PATHS.items():
+            found, rest = _taken(rest, path)
+            self.initial.setdefault(name, found)
+        self.initial.setdefault("others", rest)
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        try:
+            return names.check_queue(name)
+        except ValueError as error:
+            raise ValidationError(_("The name %(fault)s."), params={"fault": local(error)}) from error
+
+    def clean(self) -> dict[str, Any]:
+        super().clean()
+        if not self.errors:
+            try:
+                queueconfig.check(self.document())
+            except OJSError as error:
+                blame(self, error, _BY_PATH, "others")
+        return self.cleaned_data
+
+    def document(self) -> dict[str, Any]:
+        """The whole configuration that the form asks for; a member with a field of its own beats `others`."""
+        found = queueconfig.merge({}, self.cleaned_data.get("others") or {})
+        for name, path in PATHS.items():
+            value: Any = self.cleaned_data.get(name)
+            if name not in self.changed_data:
+                value = self.initial.get(name)  # as it was: an empty list may mean something
+            elif value in ("", [], {}):
+                value = None
+            if value is None or value is False:
+                continue
+            for member in reversed(path):
+                value = {member: value}
+            found = queueconfig.merge(found, value)
+        return found
+
+    def change(self) -> dict[str, Any]:
+        """The partial configuration that leads there."""
+        return queueconfig.difference(self.known, self.document())
+
+
+def _taken(document: dict[str, Any], path: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """The value at `path`, and the document without it and without objects that this leaves empty."""
+    name, below = path[0], path[1:]
+    if name not in document:
+        return None, document
+    rest = {key: value for key, value in document.items() if key != name}
+    if not below:
+        return document[name], rest
+    if not isinstance(document[name], dict):
+        return None, document
+    found, inner = _taken(document[name], below)
+    return found, rest | ({name: inner} if inner else {})
+
+
 VERBS = (
     Verb(
         "pause_queues", "Pause", "paused",
-        one_by_one(lambda pk, by, reason: pause(configure.names_only(pk), by=by, reason=reason)),
+        one_by_one(lambda pk, by, reason: pause(configuration.names_only(pk), by=by, reason=reason)),
         lambda queue: not queue.paused and queue.name != TEMPLATE, reason=True,
         question="Workers get no jobs from a paused queue; jobs are still accepted. Running jobs go on.",
     ),
     Verb(
         "resume_queues", "Resume", "resumed",
-        one_by_one(lambda pk, by: resume(configure.names_only(pk), by=by)), lambda queue: queue.paused,
+        one_by_one(lambda pk, by: resume(configuration.names_only(pk), by=by)), lambda queue: queue.paused,
     ),
 )  # fmt: skip
 
 
 @admin.register(Queue)
-class QueueAdmin(EditingAdmin):
+class QueueAdmin(OperatingAdmin):
+    editing = ("add", "change")
     form = QueueForm
     list_display = (
         "name",
@@ -62,13 +212,12 @@ class QueueAdmin(EditingAdmin):
     list_filter = ("paused",)
     search_fields = ("name",)
     ordering = ("name",)
-    verbs: ClassVar[Sequence[Verb]] = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     fieldsets = (
         (None, {"fields": ("name", "status_label", ("paused_since", "paused_by", "pause_reason"), "its_jobs")}),
         (_("Jobs"), {"fields": ("state_counts", "last_hour")}),
     )
-    configuration = (
+    form_fieldsets = (
         (_("Limits"), {"fields": (("concurrency", "rate_limit"), ("max_depth", "strategy", "warning_threshold"))}),
         (_("What it takes"), {"fields": ("allowed_job_types", "draining")}),
         (_("Defaults of its jobs"), {"fields": (("visibility_timeout", "default_timeout"), "default_retry")}),
@@ -78,8 +227,8 @@ class QueueAdmin(EditingAdmin):
         ),
         (_("More"), {"fields": ("others",)}),
     )
-    shown_configuration = ((_("Configuration"), {"fields": ("own",)}),)
-    what_holds = (
+    shown_fieldsets = ((_("Configuration"), {"fields": ("own",)}),)
+    effective_fieldsets = (
         (_("What holds"), {"fields": ("effective",)}),
         (_("Row"), {"fields": (("created", "updated", "resumed"),)}),
     )
@@ -99,7 +248,7 @@ class QueueAdmin(EditingAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Queue]:
-        """The template below all queues has a page but is none of them."""
+        """All but the template, which is no queue: its values hold for all of them. It has a page of its own."""
         found: QuerySet[Queue] = super().get_queryset(request)
         return found.exclude(pk=TEMPLATE)
 
@@ -111,28 +260,28 @@ class QueueAdmin(EditingAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
-            return ((None, {"fields": ("name",)}), *self.configuration)
+            return ((None, {"fields": ("name",)}), *self.form_fieldsets)
         if not self.has_change_permission(request, obj):
-            return (*self.fieldsets, *self.shown_configuration, *self.what_holds)
+            return (*self.fieldsets, *self.shown_fieldsets, *self.effective_fieldsets)
         if obj.name == TEMPLATE:
-            return ((None, {"fields": ("name",)}), *self.configuration)
-        return (*self.fieldsets, *self.configuration, *self.what_holds)
+            return ((None, {"fields": ("name",)}), *self.form_fieldsets)
+        return (*self.fieldsets, *self.form_fieldsets, *self.effective_fieldsets)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("name", *self.computed) if obj else ()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        template = self._url("change", TEMPLATE) if self.has_change_permission(request) else ""
+        template = self.own_url("change", TEMPLATE) if self.has_change_permission(request) else ""
         response: HttpResponse = super().changelist_view(request, {**(extra_context or {}), "template": template})
         return response
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        by = f"user:{request.user.get_username()}"
+        by = actor(request)
         if change:
-            save = partial(configure.configure, obj.name, form.change(), by=by)
+            save, action = partial(configuration.configure, obj.name, form.change(), by=by), "queue.configure"
         else:
-            save = partial(configure.create, obj.name, form.document(), by=by)
-        auditing.saved(request, form, obj, "queue.configure" if change else "queue.create", save)
+            save, action = partial(configuration.create, obj.name, form.document(), by=by), "queue.create"
+        self.save_audited(request, form, obj, action, save)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """The counts of all queues on the page, read at once."""
@@ -165,18 +314,18 @@ class QueueAdmin(EditingAdmin):
     def last_hour(self, queue: Queue) -> str:
         done = stats(queue.pk).throughput
         numbers = {"completed": done.completed_last_hour, "failed": done.failed_last_hour}
-        told = [gettext("%(completed)s completed, %(failed)s failed for good") % numbers]
+        facts = [gettext("%(completed)s completed, %(failed)s failed for good") % numbers]
         if done.completed_last_hour:
-            told.append(gettext("a job took %(seconds)s s") % {"seconds": f"{done.avg_duration_ms / 1000:.2f}"})
+            facts.append(gettext("a job took %(seconds)s s") % {"seconds": f"{done.avg_duration_ms / 1000:.2f}"})
         if done.avg_wait_ms:
-            told.append(gettext("a start waited %(seconds)s s") % {"seconds": f"{done.avg_wait_ms / 1000:.2f}"})
-        return "; ".join(told)
+            facts.append(gettext("a start waited %(seconds)s s") % {"seconds": f"{done.avg_wait_ms / 1000:.2f}"})
+        return "; ".join(facts)
 
-    visibility = columns.duration("visibility_ms", "reservation")
-    timeout = columns.duration("timeout_ms", "execution timeout")
-    created = columns.time("created_at", "created")
-    updated = columns.time("updated_at", "changed")
-    resumed = columns.time("resumed_at", "resumed")
+    visibility = display.column(display.duration, "visibility_ms", "reservation")
+    timeout = display.column(display.duration, "timeout_ms", "execution timeout")
+    created = display.column(display.when, "created_at", "created")
+    updated = display.column(display.when, "updated_at", "changed")
+    resumed = display.column(display.when, "resumed_at", "resumed")
 
     @admin.display(description=_("status"))
     def status_label(self, queue: Queue) -> SafeString:
@@ -196,17 +345,17 @@ class QueueAdmin(EditingAdmin):
 
     @admin.display(description=_("its own"))
     def own(self, queue: Queue) -> SafeString | str:
-        return display.json(configure.document(queue) or None)
+        return display.json(configuration.document(queue) or None)
 
     @admin.display(description=_("with what all queues have"))
     def effective(self, queue: Queue) -> SafeString | str:
-        return display.json(configure.effective(queue, _template()) or None)
+        return display.json(configuration.effective(queue, _template()) or None)
 
     @admin.display(description=_("jobs"))
     def its_jobs(self, queue: Queue) -> SafeString | str:
         if not self.admin_site.is_registered(Job):
             return display.NOTHING
-        url = reverse("admin:django_ojs_job_changelist", current_app=self.admin_site.name)
+        url = self.url("job_changelist")
         waiting = urlencode({"queue": queue.name, "state": "available"})
         return format_html(
             '<span class="ojs-line"><a href="{0}?{1}">{3}</a> · <a href="{0}?{2}">{4}</a></span>',

@@ -1,31 +1,30 @@
-"""Webhooks: subscriptions are made and changed here, tried out, and given new secrets, which are shown once."""
+"""Webhooks: operators make, change and test subscriptions here, and get new secrets, which are shown once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import DELETION
-from django.core.exceptions import PermissionDenied
-from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import auditing, columns, display
-from django_ojs.admin.operate import OperatingAdmin, Verb, as_action, one_by_one
-from django_ojs.admin.webhookform import WebhookForm
+from django_ojs.admin import display
+from django_ojs.admin.forms import LinesField, OperationForm, blame
+from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.webhooks import deliveries, subscriptions
+from django_ojs.webhooks import definition, deliveries, subscriptions
 from django_ojs.webhooks.outcome import Verdict
 
 #: Deliveries that a subscription's page shows.
@@ -33,7 +32,7 @@ SHOWN_DELIVERIES = 20
 
 
 def _try_out(pk: Any, by: str) -> Any:
-    """A test whose failure is told like a refusal, with what the receiver said."""
+    """Send a test event. Its failure is an outcome like a refusal, with what the receiver answered."""
     _, reply = deliveries.send_test(pk)
     if reply.verdict is Verdict.SUCCESS:
         return reply
@@ -68,15 +67,43 @@ REPLAY = Verb(
 )  # fmt: skip
 
 
+class WebhookForm(OperationForm):
+    """A subscription as `webhooks.definition` reads it over HTTP."""
+
+    url = forms.CharField(max_length=2048, widget=forms.TextInput(attrs={"class": "vLargeTextField"}))
+    events = LinesField(label=_("Events"), help_text=_("One a line: job.completed, job.* or *."))
+    queues = LinesField(required=False, label=_("Queues"), help_text=_("One a line. Empty: all queues."))
+    job_types = LinesField(
+        required=False, label=_("Job types"), help_text=_("One a line, such as mail.send or mail.*. Empty: all types.")
+    )
+
+    class Meta:
+        model = WebhookSubscription
+        fields = ("url", "events", "queues", "job_types", "timeout_seconds", "signature_format")
+
+    def clean(self) -> dict[str, Any]:
+        super().clean()
+        given = dict(self.cleaned_data)
+        if self.errors:
+            return given
+        filters = {name: given.pop(name) or None for name in ("queues", "job_types")}
+        try:
+            self.definition = definition.parse({**given, "filter": filters}, partial=bool(self.instance.created_at))
+        except OJSError as error:
+            blame(self, error, {"filter.queues": "queues", "filter.job_types": "job_types"})
+        return self.cleaned_data
+
+
 @admin.register(WebhookSubscription)
 class WebhookSubscriptionAdmin(OperatingAdmin):
+    editing = ("add", "change")
     form = WebhookForm
     list_display = ("short_id", "host", "status", "its_events", "delivered", "failures", "last", "created_by")
     list_filter = ("active",)
     search_fields = ("url",)
     ordering = ("-created_at",)
-    verbs: ClassVar[Sequence[Verb]] = (*VERBS[:3], ROTATE, VERBS[3])
-    actions = [as_action(verb) for verb in VERBS]
+    verbs, actions = (*VERBS[:3], ROTATE, VERBS[3]), VERBS
+    shown_once = True
     change_form_template = "django_ojs/admin/webhook.html"
     shown = (
         "identity",
@@ -104,53 +131,33 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         found = [pk for pk, url in urls if all(word in _host(url).casefold() for word in words)]
         return queryset.filter(pk__in=found), False
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self._has_right(request, "add")
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self._has_right(request, "change")
-
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         fields: Sequence[str] = WebhookForm.Meta.fields
         if obj is not None and not self.has_change_permission(request, obj):
             fields = ["host", *(name for name in fields if name != "url")]
         return [(None, {"fields": fields}), *([(_("State"), {"fields": self.shown})] if obj else [])]
 
-    def add_view(
-        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        only_save = {"show_save_and_add_another": False, "show_save_and_continue": False}
-        return super().add_view(request, form_url, {**(extra_context or {}), **only_save})
-
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        by = f"user:{request.user.get_username()}"
-        if change:
-            update = partial(subscriptions.update, obj.pk, form.definition, by=by)
-            auditing.saved(request, form, obj, "webhook.update", update)
-            return
+        by = actor(request)
 
         def create() -> None:
             made, obj.shown_secret = subscriptions.create(form.definition, by=by)
             obj.pk = made.pk
 
-        auditing.saved(request, form, obj, "webhook.create", create)
+        if change:
+            update = partial(subscriptions.update, obj.pk, form.definition, by=by)
+            self.save_audited(request, form, obj, "webhook.update", update)
+        else:
+            self.save_audited(request, form, obj, "webhook.create", create)
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         return self._show_secret(request, subscriptions.get(obj.pk), obj.shown_secret, gettext("Webhook made"))
 
-    def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
-        """The new secret is the answer itself, not a page to be redirected to: nothing else ever holds it."""
-        if name != ROTATE.name or request.method != "POST":
-            return super().verb_view(request, object_id, name)
-        if (subscription := self.get_object(request, object_id)) is None:
-            raise Http404
-        if not self._has_right(request, ROTATE.right) or not self.has_view_permission(request, subscription):
-            raise PermissionDenied
-        outcomes = self._perform(request, ROTATE, [subscription])
-        if isinstance(outcomes[0], OJSError):
-            self._report(request, ROTATE, outcomes)
-            return HttpResponseRedirect(self._url("change", subscription.pk))
-        rotated, secret = outcomes[0]
+    def respond(self, request: HttpRequest, verb: Verb, obj: Any, outcome: Any) -> HttpResponse:
+        """The page with a new secret is the answer itself, and no redirect leads to it: nothing else ever holds it."""
+        if verb is not ROTATE or isinstance(outcome, OJSError):
+            return super().respond(request, verb, obj, outcome)
+        rotated, secret = outcome
         return self._show_secret(request, rotated, secret, gettext("New secret"))
 
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -168,9 +175,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         return {
             "deliveries": [
                 {
-                    "url": reverse(
-                        "admin:django_ojs_webhookdelivery_change", args=[row.pk], current_app=self.admin_site.name
-                    ),
+                    "url": self.url_of(WebhookDelivery, row.pk),
                     "type": row.event_type,
                     "status": _label(row),
                     "attempts": row.attempt_count,
@@ -184,20 +189,18 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     def _show_secret(
         self, request: HttpRequest, subscription: WebhookSubscription, secret: str, title: str
     ) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request), "title": title, "opts": self.opts, "media": self.media,
-            "subscription": subscription, "secret": secret, "back": self._url("change", subscription.pk),
-        }  # fmt: skip
-        response = TemplateResponse(request, "django_ojs/admin/webhook_secret.html", context)
+        back = self.own_url("change", subscription.pk)
+        shown = {"subscription": subscription, "secret": secret, "back": back}
+        response = self.page(request, "webhook_secret", title, **shown)
         add_never_cache_headers(response)
         return response
 
-    short_id = columns.ends("public_id", "id")
-    identity = columns.code("public_id", "id")
-    its_events = columns.codes("events", "events")
-    created = columns.time("created_at", "created")
-    updated = columns.time("updated_at", "changed")
-    last = columns.ago("last_delivery_at", "last attempt")
+    short_id = display.column(display.ends, "public_id", "id")
+    identity = display.column(display.code, "public_id", "id")
+    its_events = display.column(display.codes, "events", "events")
+    created = display.column(display.when, "created_at", "created")
+    updated = display.column(display.when, "updated_at", "changed")
+    last = display.column(display.ago, "last_delivery_at", "last attempt")
 
     @admin.display(description=_("host"))
     def host(self, subscription: WebhookSubscription) -> SafeString | str:
@@ -226,8 +229,7 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     )  # fmt: skip
     list_filter = ("status",)
     ordering = ("-id",)
-    verbs: ClassVar[Sequence[Verb]] = (REPLAY,)
-    actions = [as_action(REPLAY)]
+    verbs = actions = (REPLAY,)
     large_columns = ("body", "response_body", "attempts")
     fieldsets = (
         (None, {"fields": ("identity", "shown_type", "status_label", "subscribed", "event_id", "subject")}),
@@ -239,16 +241,16 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).defer(*self.large_columns)
 
-    short_id = columns.ends("public_id", "id")
-    identity = columns.code("public_id", "id")
-    shown_type = columns.code("event_type", "event")
-    shown_attempts = columns.json("attempts", "attempts")
-    shown_body = columns.code("body", "as it is sent")
-    made = columns.time("created_at", "created")
-    made_ago = columns.ago("created_at", "created")
-    arrived = columns.time("delivered_at", "delivered")
-    next = columns.time("next_attempt_at", "next attempt")
-    took = columns.duration("response_time_ms", "took")
+    short_id = display.column(display.ends, "public_id", "id")
+    identity = display.column(display.code, "public_id", "id")
+    shown_type = display.column(display.code, "event_type", "event")
+    shown_attempts = display.column(display.json, "attempts", "attempts")
+    shown_body = display.column(display.code, "body", "as it is sent")
+    made = display.column(display.when, "created_at", "created")
+    made_ago = display.column(display.ago, "created_at", "created")
+    arrived = display.column(display.when, "delivered_at", "delivered")
+    next = display.column(display.when, "next_attempt_at", "next attempt")
+    took = display.column(display.duration, "response_time_ms", "took")
 
     @admin.display(description=_("status"), ordering="status")
     def status_label(self, delivery: WebhookDelivery) -> SafeString:
@@ -261,10 +263,8 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     @admin.display(description=_("subscription"))
     def subscribed(self, delivery: WebhookDelivery) -> SafeString:
         name = display.ends(f"sub_{delivery.subscription_id}")
-        if not self.admin_site.is_registered(WebhookSubscription):
-            return name
-        page, pk = "admin:django_ojs_webhooksubscription_change", delivery.subscription_id
-        return format_html('<a href="{}">{}</a>', reverse(page, args=[pk], current_app=self.admin_site.name), name)
+        address = self.url_of(WebhookSubscription, delivery.subscription_id)
+        return format_html('<a href="{}">{}</a>', address, name) if address else name
 
     @admin.display(description=_("error"))
     def its_error(self, delivery: WebhookDelivery) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
@@ -14,9 +12,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
-from django_ojs.admin import columns, display, live
-from django_ojs.admin.livepage import LivePage
-from django_ojs.admin.operate import Verb, as_action, one_by_one
+from django_ojs.admin import display, live
+from django_ojs.admin.live import LivePage
+from django_ojs.admin.operate import Verb, one_by_one
 from django_ojs.models import Job, Worker
 from django_ojs.states import State
 from django_ojs.workers.directory import is_stale, with_held
@@ -56,8 +54,7 @@ class WorkerAdmin(LivePage):
     list_filter = ("state", "directive")
     search_fields = ("id", "hostname")
     ordering = ("id",)
-    verbs: ClassVar[Sequence[Verb]] = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     change_form_template = "django_ojs/admin/worker.html"
     live_types = live.WORKER
     fieldsets = (
@@ -73,9 +70,6 @@ class WorkerAdmin(LivePage):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         return with_held(super().get_queryset(request))
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return flatten_fieldsets(self.fieldsets)
-
     def live_age(self, obj: Worker) -> float:
         """Its events are those of all workers and jobs."""
         return live.POLLING
@@ -89,12 +83,12 @@ class WorkerAdmin(LivePage):
         ]
         return {"held": rows[:HELD], "held_more": len(rows) > HELD}
 
-    its_queues = columns.codes("queues", "queues")
-    its_labels = columns.json("labels", "labels")
-    started = columns.time("started_at", "started")
-    heartbeat = columns.time("heard_at", "last heartbeat")
-    seen = columns.time("last_seen_at", "last call")
-    last_seen = columns.ago("last_seen_at", "last call")
+    its_queues = display.column(display.codes, "queues", "queues")
+    its_labels = display.column(display.json, "labels", "labels")
+    started = display.column(display.when, "started_at", "started")
+    heartbeat = display.column(display.when, "heard_at", "last heartbeat")
+    seen = display.column(display.when, "last_seen_at", "last call")
+    last_seen = display.column(display.ago, "last_seen_at", "last call")
 
     @admin.display(description=_("state"))
     def state_label(self, worker: Worker) -> SafeString:

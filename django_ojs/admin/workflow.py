@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import columns, display, live
+from django_ojs.admin import display, live
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.flowgraph import draw
-from django_ojs.admin.livepage import LivePage
-from django_ojs.admin.operate import Verb, as_action, one_by_one
-from django_ojs.models import Workflow
+from django_ojs.admin.live import LivePage
+from django_ojs.admin.operate import Verb, one_by_one
+from django_ojs.models import Job, Workflow
 from django_ojs.rules import redaction, workflowgraph
 from django_ojs.workflows import workflow as operations
 
@@ -47,8 +46,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
     list_filter = ("state", "type")
     ordering = ("-created_at", "-id")
     search_help_text = _("The id of a workflow.")
-    verbs: ClassVar[Sequence[Verb]] = VERBS
-    actions = [as_action(verb) for verb in VERBS]
+    verbs = actions = VERBS
     large_columns = ("facts",)
     change_form_template = "django_ojs/admin/workflow.html"
     live_types, live_filter = live.WORKFLOW, "workflow_ids"
@@ -67,20 +65,21 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         """No heading for an error where there is none."""
         return [one for one in self.fieldsets if one[1]["fields"] != ("shown_error",) or (obj and obj.error)]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return flatten_fieldsets(self.fieldsets)
-
     def page_context(self, obj: Workflow) -> dict[str, Any]:
-        return {"graph": draw(obj, self.job_url), "state": self.state_label(obj), "progress": self.members_done(obj)}
+        return {
+            "graph": draw(obj, partial(self.url_of, Job)),
+            "state": self.state_label(obj),
+            "progress": self.members_done(obj),
+        }
 
     def live_age(self, obj: Workflow) -> float:
         """A thousand members take a while to draw and to list."""
         return LARGE_AGE if workflowgraph.summary(obj)["steps_total"] > LARGE else 0.0
 
-    created = columns.time("created_at", "created")
-    created_ago = columns.ago("created_at", "created")
-    started = columns.time("started_at", "started")
-    finished = columns.time("finished_at", "finished")
+    created = display.column(display.when, "created_at", "created")
+    created_ago = display.column(display.ago, "created_at", "created")
+    started = display.column(display.when, "started_at", "started")
+    finished = display.column(display.when, "finished_at", "finished")
 
     @admin.display(description=_("error"))
     def shown_error(self, flow: Workflow) -> SafeString | str:
@@ -119,6 +118,6 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         job = jobs.get(step.job_id)
         if job is None:
             return (display.shorten(step.step_id), step.type, display.NOTHING, _("not enqueued"))
-        url = self.job_url(step.job_id)
+        url = self.url_of(Job, step.job_id)
         link = format_html('<a class="ojs-id" href="{}">{}…{}</a>', url, str(step.job_id)[:8], str(step.job_id)[-6:])
         return (display.shorten(step.step_id), step.type, display.label(job["state"]), link)

@@ -16,10 +16,10 @@ register = template.Library()
 @register.simple_tag(takes_context=True)
 def ojs_pages(context: template.Context, here: str = "") -> dict[str, Any]:
     """`nav.links` of this page: what its user may see, from what the admin site has found out already."""
-    from django_ojs.admin import nav
+    from django_ojs.admin import base
 
     request = context.get("request")
-    return nav.links(request, context.get("available_apps") or (), here) if request is not None else {}
+    return base.links(request, context.get("available_apps") or (), here) if request is not None else {}
 
 
 @register.simple_tag(takes_context=True)

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from django_ojs import clock
-from django_ojs.admin.timeline import timeline
+from django_ojs.admin.history import timeline
 from django_ojs.jobs import timers
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_ojs import clock
-from django_ojs.admin import board
+from django_ojs.admin import deadletters
 from django_ojs.jobs import bulkactions
 from django_ojs.models import AuditEntry, BulkAction, Job, Lease
 from django_ojs.statistics import shared
@@ -30,7 +30,7 @@ RETRY_ALL, DELETE_ALL = f"{LETTERS}all/retry_dead_letters/", f"{LETTERS}all/dele
 @pytest.fixture
 def soon_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three dead letters are too many for a request."""
-    monkeypatch.setattr(board, "AT_ONCE", 2)
+    monkeypatch.setattr(deadletters, "AT_ONCE", 2)
 
 
 def confirmed(client: Client, page: str, **more: str) -> Any:

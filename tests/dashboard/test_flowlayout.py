@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs.admin.flowlayout import MAX_COLUMN, MAX_ROW, Box, Picture, layout
+from django_ojs.admin.flowgraph import MAX_COLUMN, MAX_ROW, Box, Picture, layout
 from django_ojs.rules import workflows
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

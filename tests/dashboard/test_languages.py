@@ -18,8 +18,8 @@ from django.utils import translation
 
 from django_ojs import jsontext
 from django_ojs.admin.charts import Chart, Series, describe
-from django_ojs.admin.refusals import local
-from django_ojs.admin.timeline import note
+from django_ojs.admin.display import local
+from django_ojs.admin.history import note
 from django_ojs.errors import Conflict, InvalidStateTransition
 from django_ojs.jobs.verbs import retry
 from django_ojs.messages import phrase, reason

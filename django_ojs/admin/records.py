@@ -1,4 +1,7 @@
-"""The audit log: read only, newest first."""
+"""Records that the admin only shows: the audit log, newest first, and the registered schemas of arguments.
+
+Schemas are registered over HTTP and by commands.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import columns, display
-from django_ojs.admin.base import TextFilter, ViewAdmin
-from django_ojs.models import AuditEntry
+from django_ojs.admin import display
+from django_ojs.admin.base import JobTypeFilter, TextFilter, ViewAdmin
+from django_ojs.models import AuditEntry, JobSchema
 
 
 class ActorFilter(TextFilter):
@@ -28,7 +31,7 @@ class TargetFilter(TextFilter):
 
 
 class DoorFilter(admin.SimpleListFilter):
-    """The doors there are: asking the rows which they came through would read them all."""
+    """All doors. To list only those that some entry has, Django would read every row."""
 
     title, parameter_name = _("door"), "door"
 
@@ -51,14 +54,30 @@ class AuditEntryAdmin(ViewAdmin):
         "at", "shown_action", "shown_target", "shown_actor", "outcome_label", "door", "source_ip", "request_id",
         "shown_detail",
     )  # fmt: skip
-    readonly_fields = fields
 
-    at = columns.time("time", "time")
-    shown_action = columns.code("action", "action")
-    shown_actor = columns.code("actor", "actor")
-    shown_target = columns.code("target", "target")
-    shown_detail = columns.json("detail", "detail")
+    at = display.column(display.when, "time", "time")
+    shown_action = display.column(display.code, "action", "action")
+    shown_actor = display.column(display.code, "actor", "actor")
+    shown_target = display.column(display.code, "target", "target")
+    shown_detail = display.column(display.json, "detail", "detail")
 
     @admin.display(description=_("outcome"))
     def outcome_label(self, entry: AuditEntry) -> SafeString:
         return display.label(entry.outcome, "good" if entry.outcome == AuditEntry.Outcome.SUCCESS else "discarded")
+
+
+@admin.register(JobSchema)
+class JobSchemaAdmin(ViewAdmin):
+    list_display = ("job_type", "version", "shown_uri", "created")
+    list_filter = (JobTypeFilter,)
+    ordering = ("job_type", "-id")
+    fields = ("job_type", "version", "shown_uri", "created", "document")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JobSchema]:
+        """Without the documents, which may be large; a page reads its own."""
+        found: QuerySet[JobSchema] = super().get_queryset(request)
+        return found.defer("schema")
+
+    shown_uri = display.column(display.code, "uri", "URI")
+    created = display.column(display.when, "created_at", "created")
+    document = display.column(display.json, "schema", "schema")

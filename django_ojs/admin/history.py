@@ -1,19 +1,76 @@
-"""What became of each attempt of a job, from its events. Pure: events in, rows out."""
+"""The history of one job: its attempts and its latest events, read from the event log."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import uuid
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
+from django_ojs import clock
 from django_ojs.admin import display
+from django_ojs.admin.base import unless_large
+from django_ojs.models import Event
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import parse_instant
 from django_ojs.states import State
+
+#: Events that a page shows: the latest.
+LENGTH = 200
+
+
+def timeline(job_id: uuid.UUID) -> dict[str, Any]:
+    """The job's attempts and its latest events, oldest first, without what the site hides; `cut`: there are more."""
+    latest = Event.objects.filter(job_id=job_id).order_by("-id").defer("data")
+    found = list(latest.annotate(short_data=unless_large("data"))[: LENGTH + 1])
+    events = found[:LENGTH][::-1]
+    for event in events:
+        if isinstance(event.short_data, dict):
+            event.short_data = redaction.event(event.job_type, event.short_data)
+    passed = [None, *(after.time - before.time for before, after in pairwise(events))]
+    lines = [_line(event, since) for event, since in zip(events, passed, strict=False)]
+    tried = rows(attempts(events), clock.now())
+    return {"events": lines, "attempts": tried, "cut": len(found) > LENGTH, "length": LENGTH}
+
+
+def _line(event: Any, passed: dt.timedelta | None) -> dict[str, Any]:
+    return {
+        "id": event.pk,
+        "type": event.type,
+        "time": display.when(event.time),
+        "passed": "" if passed is None else f"+{display.duration(max(0, round(passed.total_seconds() * 1000)))}",
+        "state": display.label(event.state) if event.state else "",
+        "attempt": event.attempt or "",
+        "who": display.shorten(event.worker_id or event.component, 60),
+        "note": note(event.short_data, event.job_type),
+    }
+
+
+def note(data: Any, job_type: str) -> str:
+    """The part of an event's data worth a glance: the error, else the reason or who did it."""
+    if not isinstance(data, dict):
+        return ""
+    data = redaction.event(job_type, data)
+    if line := display.error_line(data.get("error")):
+        return line
+    facts = (f"{word}: {data[name]}" for name, word in WORTH.items() if data.get(name) is not None)
+    return display.shorten(", ".join(facts), 160)
+
+
+#: Members of an event's data that are worth a glance, with their labels. `events.js` gets them from the page.
+WORTH: dict[str, Any] = {
+    "reason": _("reason"), "cancelled_by": _("cancelled by"), "paused_by": _("paused by"),
+    "resumed_by": _("resumed by"), "duration_ms": _("duration, ms"), "scheduled_at": _("scheduled for"),
+    "delay_ms": _("delay, ms"), "progress_percent": _("progress, percent"), "progress_message": _("progress message"),
+    "hostname": _("host name"),
+}  # fmt: skip
+
 
 _BAR, _THICK = 160, 10
 
@@ -38,7 +95,7 @@ class Attempt:
 
 
 def attempts(events: Iterable[Any]) -> list[Attempt]:
-    """The attempts that these events, oldest first, tell of."""
+    """The attempts in these events, which come oldest first and are redacted."""
     found: list[Attempt] = []
     waits: dt.datetime | None = None
     for event in events:
@@ -48,7 +105,7 @@ def attempts(events: Iterable[Any]) -> list[Attempt]:
             found.append(Attempt(event.attempt, event.time, event.worker_id, waits))
         elif current and event.state and event.state != State.ACTIVE:
             current.ended, current.outcome = event.time, event.type.partition(".")[2]
-            current.error = display.error_line(redaction.event(event.job_type, data).get("error"))
+            current.error = display.error_line(data.get("error"))
         if event.type in ("job.enqueued", "job.retrying", "job.scheduled"):
             waits = _instant(data.get("next_attempt_at") or data.get("scheduled_at")) or event.time
         elif event.type != "job.started" and event.state == State.AVAILABLE:
