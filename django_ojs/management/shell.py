@@ -1,4 +1,4 @@
-"""What all commands for operators share: how they end, how they ask, how they show a long run and a table.
+"""What the commands for operators share: how they end, ask and print, and how they choose jobs and act on them.
 
 Exit codes: 0 done, 1 nothing was done (a mistake, no database, or the answer was no), 2 wrong arguments, 3 done in
 part, 130 ended by Ctrl-C.
@@ -8,29 +8,58 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import dataclasses
 import datetime as dt
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError, InterfaceError, OperationalError
+from django.utils.text import Truncator
 
-from django_ojs import jsontext
+from django_ojs import audit, clock, jsontext
 from django_ojs.database import database, unmigrated
-from django_ojs.errors import BackendUnavailable
-from django_ojs.models import Job
-from django_ojs.rules.durations import parse_duration_ms
+from django_ojs.errors import BackendUnavailable, OJSError
+from django_ojs.jobs import bulk, bulkactions
+from django_ojs.jobs.bulk import BulkVerb, How
+from django_ojs.jobs.search import Look, moment
+from django_ojs.jobs.selection import LONGEST, JobFilter
+from django_ojs.messages import jobs
+from django_ojs.models import Job, Lease
+from django_ojs.models.job import JobRow
+from django_ojs.rules import envelope, redaction
+from django_ojs.rules.durations import format_instant, parse_duration_ms
+from django_ojs.states import State, ordered
+
+T = TypeVar("T")
 
 IN_PART, INTERRUPTED = 3, 130
 #: What a database says that cannot be used, or that has no tables.
 ERRORS = (DatabaseError, InterfaceError, BackendUnavailable)
+MOST = 1_000_000  #: jobs that one command takes
+SPELLED_OUT = 20  #: refusals that are written one by one
+
+#: The columns that lists of jobs show.
+_CELLS = ("id", "type", "queue", "state", "attempt", "max_attempts", "uncounted", "enqueued_at", "created_at",
+          "finished_at", "errors")  # fmt: skip
+#: The members of a `JobFilter` by the arguments that narrow down, but for the states.
+_MEMBERS = {
+    "type": "type", "queue": "queue", "tag": "tag", "search": "text", "error": "error", "worker": "worker",
+    "since": "since", "until": "until", "before": "enqueued_before", "after": "enqueued_after",
+    "workflow": "workflow",
+}  # fmt: skip
+#: The arguments that narrow down.
+FILTERS = ("state", *_MEMBERS)
+#: A job, and why it is left as it is.
+Refusal = tuple[uuid.UUID, OJSError]
 
 
 class ShellCommand(BaseCommand):
-    """A command that ends as a shell expects it.
+    """A command that ends as a shell expects it, with a method `do_NAME` for each of its actions (`ojs_cron sync`).
 
     A reader who leaves (`| head`) ends it without a word, and Ctrl-C with 130. A database that is away or has no tables
     is one line, not a traceback; `--traceback` has it. What a terminal cannot show is escaped as JSON does
@@ -56,13 +85,44 @@ class ShellCommand(BaseCommand):
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except ERRORS as error:
-            if "--traceback" in argv or not (told := _outage(error)):
+            if "--traceback" in argv or not (sentence := _outage(error)):
                 raise
-            self.stderr.write(told)
+            self.stderr.write(sentence)
             sys.exit(1)
 
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Run the command. A refusal (`OJSError`) becomes a CommandError with its sentence."""
+        try:
+            return super().execute(*args, **options)
+        except BackendUnavailable:
+            raise
+        except OJSError as error:
+            raise CommandError(error.message) from error
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        getattr(self, f"do_{options['action'].replace('-', '_')}")(options)
+
+    def write_json(self, value: Any) -> None:
+        self.stdout.write(jsontext.dumps(value))
+
+    def write_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+        """The rows under their headings, or the sentence `empty` where there are none."""
+        if not rows:
+            self.stdout.write(empty)
+            return
+        heading, *lines = table([headings, *rows])
+        self.stdout.write("\n".join([self.style.MIGRATE_HEADING(heading), *lines]))
+
+    def warn_without_scheduler(self, what: str) -> bool:
+        """Say where no scheduler runs that would do what was left to it; whether that was said."""
+        using = database(None)
+        if Lease.objects.using(using).filter(name="scheduler", expires_at__gt=clock.now(using)).exists():
+            return False
+        self.stderr.write(f"No scheduler is running: it {what} when one does.", str)
+        return True
+
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask, unless `yes` was said. Raises CommandError where the answer is no or nobody answers."""
+        """Ask, unless `yes` was said. Raises CommandError where the answer is no or no terminal is there to ask."""
         if yes:
             return
         try:
@@ -85,11 +145,11 @@ class Progress:
         self._live = live and stream.isatty()
 
     def show(self, done: int) -> None:
-        told = f" {done:,} of {self._total:,}"
-        room = shutil.get_terminal_size().columns - len(told) - 3  # the brackets, and a column that stays free
+        numbers = f" {done:,} of {self._total:,}"
+        room = shutil.get_terminal_size().columns - len(numbers) - 3  # the brackets, and a column that stays free
         width = max(0, min(self.WIDTH, room))
         bar = "#" * (width * min(done, self._total) // max(self._total, 1))
-        self._write(f"\r[{bar:.<{width}}]{told}" if width else f"\r{told[1:]}")
+        self._write(f"\r[{bar:.<{width}}]{numbers}" if width else f"\r{numbers[1:]}")
 
     def clear(self) -> None:
         self._write("\r\x1b[K")
@@ -166,3 +226,260 @@ def _outage(error: Exception) -> str:
     if not isinstance(error, (OperationalError, InterfaceError, BackendUnavailable)):
         return ""
     return f"The database does not answer: {' '.join(str(error).split())}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobAction:
+    """What is done to jobs.
+
+    Attributes:
+        verb: one of `jobs.bulk`.
+        asks, done: `Retry`, `retried`.
+        action: in the audit log.
+        override: what a retry changes.
+    """
+
+    verb: BulkVerb
+    asks: str
+    done: str
+    action: str
+    override: dict[str, Any] | None = None
+
+
+class Operator(ShellCommand):
+    """A command that lists jobs and does something to those that are chosen."""
+
+    #: Whether its jobs are dead letters.
+    dead_letters = False
+
+    def add_list(self, parser: CommandParser, *, states: bool = True) -> None:
+        """The arguments of a list."""
+        add_choice(parser, states=states, act=False)
+        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
+        parser.add_argument("--json", action="store_true", help="as JSON, an array of envelopes")
+
+    def add_verb(self, parser: CommandParser, *, states: bool = True) -> None:
+        """The arguments of what changes jobs."""
+        add_choice(parser, states=states)
+        add_act(parser)
+        parser.add_argument(
+            "--background", action="store_true", help="let the scheduler do it; `ojs_bulk` shows how far it is"
+        )
+
+    def write_jobs(
+        self, options: dict[str, Any], default: Sequence[State], columns: dict[str, Callable[[JobRow], str]], empty: str
+    ) -> None:
+        """The chosen jobs as a table with these columns, or as JSON."""
+        if options["json"]:
+            self.write_json([redaction.job(envelope.render(row)) for row in self._rows(options, default)])
+            return
+        rows = self._rows(options, default, _CELLS)
+        self.write_table(list(columns), [[cell(row) for cell in columns.values()] for row in rows], empty)
+
+    def _rows(self, options: dict[str, Any], default: Sequence[State], columns: Sequence[str] | None = None) -> Any:
+        """The newest of the chosen jobs as rows, at most `limit`."""
+        wanted, limit, using = self._wanted(options, default), options["limit"], database(None)
+        found = wanted.jobs(using)
+        if options["ids"]:
+            found = found.filter(pk__in=options["ids"])
+        elif wanted.searches:
+            ids, look = wanted.searched(using, limit + 1)
+            found = Job.objects.using(using).filter(pk__in=sorted(ids, reverse=True)[: limit + 1])
+            if len(ids) <= limit and (reach := reach_of(look)):
+                self.stderr.write(reach, str)
+        rows: list[JobRow] = found.order_by("-pk")[: limit + 1].rows(columns)
+        if len(rows) > limit and not options["json"]:
+            self.stderr.write(f"The newest {limit}; --limit shows more.", str)
+        return rows[:limit]
+
+    def act(self, options: dict[str, Any], default: Sequence[State], verb: JobAction) -> None:
+        """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
+        entry in the audit log."""
+        self._check(options, verb)
+        if options["background"]:
+            self._later(options, default, verb)
+            return
+        ids = self._ids(options, default)
+        if options["dry_run"]:
+            refused = bulk.refusals(verb.verb, ids) if options["ids"] else []
+            self.stdout.write(f"{jobs(len(ids) - len(refused))} would be {verb.done}.")
+            if self._tell(refused):
+                sys.exit(IN_PART)
+            return
+        if ids:
+            self.confirm(f"{verb.asks} {jobs(len(ids))}?", yes=options["yes"])
+        # A job that changes while the operator is asked may not fit the filter any more.
+        refused, seen = self._run(ids, verb, None if options["ids"] else self._wanted(options, default))
+        self.stdout.write(f"{jobs(seen - len(refused))} {verb.done}.")
+        if self._tell(refused):
+            left = "1 job was left as it is." if len(refused) == 1 else f"{len(refused)} jobs were left as they are."
+            self.stderr.write(left)
+        if seen < len(ids):
+            self.stderr.write(f"Interrupted before the last {len(ids) - seen}.")
+        if refused or seen < len(ids):
+            sys.exit(IN_PART)
+
+    def _tell(self, refused: Sequence[Refusal]) -> bool:
+        """Say which jobs refused, and why; whether any did."""
+        for job_id, error in refused[:SPELLED_OUT]:
+            reason = str(error)
+            self.stderr.write(reason if str(job_id) in reason else f"{job_id}: {reason}")
+        return bool(refused)
+
+    def _check(self, options: dict[str, Any], verb: JobAction) -> None:
+        filters = [options.get(name) for name in FILTERS]
+        if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
+            raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
+        if options["ids"] and options["background"]:
+            raise CommandError("--background takes a filter or --all: jobs that are named are done at once.")
+        takes = verb.verb.takes
+        if wrong := [state for state in options.get("state") or () if state not in takes]:
+            raise CommandError(f"--state {','.join(wrong)}: only jobs that are {', '.join(takes)} can be {verb.done}.")
+
+    def _wanted(self, options: dict[str, Any], default: Sequence[State]) -> JobFilter:
+        return chosen(options, default, dead_letters=self.dead_letters)
+
+    def _ids(self, options: dict[str, Any], default: Sequence[State]) -> list[uuid.UUID]:
+        if options["ids"]:
+            return list(dict.fromkeys(options["ids"]))
+        wanted, using = self._wanted(options, default), database(None)
+        if not wanted.searches:
+            return list(wanted.jobs(using).order_by("pk").values_list("pk", flat=True)[:MOST])
+        ids, look = wanted.searched(using, MOST)
+        if reach := reach_of(look):
+            self.stderr.write(f"{reach} Only what was looked at is meant.", str)
+        return sorted(ids)[:MOST]
+
+    def _later(self, options: dict[str, Any], default: Sequence[State], verb: JobAction) -> None:
+        """Hand it to the scheduler."""
+        wanted, using = self._wanted(options, default), database(None)
+        if wanted.searches:
+            ids, look = wanted.searched(using, bulkactions.MANY)
+            number, wanted = len(ids), wanted.bounded(look)
+            if reach := reach_of(look):
+                self.stderr.write(f"{reach} Only what was looked at is meant.", str)
+        else:
+            number = wanted.jobs(using).count()
+        if options["dry_run"]:
+            self.stdout.write(f"{jobs(number)} would be {verb.done} in the background.")
+            return
+        if not number:
+            self.stdout.write(f"0 jobs {verb.done}.")
+            return
+        self.confirm(f"{verb.asks} {jobs(number)} in the background?", yes=options["yes"])
+        act = entry(f"job.bulk_{verb.verb.name}")
+        action = bulkactions.start(verb.verb.name, wanted, act, override=verb.override)
+        self.stdout.write(f"{action.pk}")
+        follow = (
+            f"Bulk action {action.pk}: {jobs(action.expected)} to be {verb.done}. `ojs_bulk show {action.pk} --watch`"
+        )
+        self.stderr.write(f"{follow} follows it.", str)
+        self.warn_without_scheduler("begins")
+
+    def _run(self, ids: Sequence[uuid.UUID], verb: JobAction, wanted: JobFilter | None) -> tuple[list[Refusal], int]:
+        """What was refused, and how many jobs had their turn before the end or Ctrl-C."""
+        refused: list[Refusal] = []
+        seen, progress = 0, Progress(self.stderr, len(ids), live=len(ids) > bulk.BATCH)
+        using, how = database(None), How(audit.by_command(), override=verb.override)
+
+        def note(act: audit.Act, done: Sequence[uuid.UUID], matched: int) -> None:
+            audit.name_targets(act, done, matched)
+            act.detail |= {"override": sorted(verb.override)} if verb.override else {}
+
+        try:
+            for part in bulk.split(ids):
+                meant = wanted.jobs(using) if wanted else None
+                outcomes = bulk.run_batch(verb.verb, part, how, entry(verb.action), using, meant=meant, note=note)
+                refused += [(pk, out) for pk, out in zip(part, outcomes, strict=True) if isinstance(out, OJSError)]
+                seen += len(part)
+                progress.show(seen)
+        except KeyboardInterrupt:  # the batch it falls into is undone
+            pass
+        finally:
+            progress.clear()
+        return refused, seen
+
+
+def entry(action: str, target: str = "", detail: dict[str, Any] | None = None) -> audit.Act:
+    """What the audit log will say of what a command does."""
+    return audit.Act(audit.by_command(), action, target, detail or {}, "command")
+
+
+def last_error(row: JobRow) -> str:
+    """The latest error of a row in one short line."""
+    errors = jsontext.loads(row["errors"]) if row["errors"] else []
+    if not errors or row["state"] == State.COMPLETED:
+        return ""
+    error = redaction.error(row["type"], errors[-1])
+    return Truncator(" ".join(f"{error['type']}: {error['message']}".split())).chars(80)
+
+
+def add_choice(parser: CommandParser, *, states: bool = True, act: bool = True) -> None:
+    """The arguments that say which jobs are meant: the filters of the admin's list, and those of enqueueing."""
+    parser.add_argument("ids", nargs="*", type=job_id, metavar="ID", help="these jobs")
+    if act:
+        parser.add_argument("--all", action="store_true", dest="everything", help="all jobs that may be meant")
+    if states:
+        parser.add_argument("--state", type=_states, metavar="STATE[,STATE]", help="only jobs in these states")
+
+    def text(name: str, metavar: str, about: str) -> None:
+        parser.add_argument(name, type=_text, metavar=metavar, help=about)
+
+    text("--type", "TYPE", "only this job type; `email.*` for all that begin so")
+    text("--queue", "NAME", "only this queue")
+    text("--tag", "TAG", "only jobs with this tag, among the newest")
+    text("--search", "TEXT", "only jobs with this text in their arguments or meta, among the newest")
+    when = "an instant such as 2026-01-31T12:00:00Z or 2026-01-31, or so long ago: 90m, 2h, 7d"
+    for name, about in (
+        ("--since", f"only jobs made since then, or ended since then if only ended ones are meant: {when}"),
+        ("--until", "only jobs made, or ended, before then"), ("--before", "only jobs enqueued before then"),
+        ("--after", "only jobs enqueued after then"),
+    ):  # fmt: skip
+        parser.add_argument(name, type=_time, metavar="WHEN", help=about)
+    text("--error", "TEXT", "only jobs in whose errors this text is")
+    text("--worker", "NAME", "only jobs that this worker has, or had last")
+    parser.add_argument("--workflow", type=job_id, metavar="ID", help="only members of this workflow")
+
+
+def chosen(options: dict[str, Any], default: Sequence[State], *, dead_letters: bool = False) -> JobFilter:
+    """What the arguments of `add_choice` mean, but for ids."""
+    given = {member: options[name] for name, member in _MEMBERS.items()}
+    return JobFilter({"states": options.get("state") or ordered(default), "dead_letters": dead_letters, **given})
+
+
+def reach_of(look: Look) -> str:
+    """How far a search looked; '' where it looked at all."""
+    if look.looked is None or look.back_to is None:
+        return ""
+    reach = f"Looked at the newest {look.looked:,} jobs, back to {format_instant(look.back_to)}"
+    return f"{reach}; --until {look.further} looks at those before."
+
+
+def job_id(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no id such as 01a201d1-1122-710b-befd-b4272ad0d41e") from None
+
+
+def _text(text: str) -> str:
+    if not text.strip() or "\0" in text or len(text) > LONGEST:
+        raise argparse.ArgumentTypeError(f"a text of 1 to {LONGEST} characters is needed")
+    return text
+
+
+def _states(text: str) -> list[State]:
+    found = [word.strip() for word in text.split(",")]
+    if not set(found) <= set(State):
+        raise argparse.ArgumentTypeError(f"{text!r} is not made of {', '.join(State)}")
+    return [State(word) for word in dict.fromkeys(found)]
+
+
+def _time(text: str) -> dt.datetime:
+    try:
+        found = moment(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither so long ago (2h) nor an instant (2026-01-31T12:00:00Z)")
+    return found

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import json
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -105,14 +106,22 @@ def test_revoking_an_unknown_key_points_to_the_list() -> None:
 
 
 def test_a_database_without_tables_points_to_migrate(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django.db import OperationalError
+    from django.core.management import load_command_class
+    from django.db import OperationalError, connections
 
     def fail(*args: Any) -> None:
         raise OperationalError("no such table: django_ojs_apikey")
 
     monkeypatch.setattr(APIKey.objects, "order_by", fail)
-    with pytest.raises(CommandError, match=r"lacks tables of this site: run manage\.py migrate\.$"):
-        run("list")
+    monkeypatch.setattr(type(connections), "close_all", lambda self: None)
+    with monkeypatch.context() as patched:
+        beside = io.TextIOWrapper(io.BytesIO())
+        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+        patched.setattr(sys, "stderr", beside)
+        with pytest.raises(SystemExit):
+            load_command_class("django_ojs", "ojs_apikey").run_from_argv(["manage.py", "ojs_apikey", "list"])
+    beside.seek(0)
+    assert beside.read().endswith("lacks tables of this site: run manage.py migrate.\n")
 
 
 def test_revoke_asks_and_a_no_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import delete, retry, retry_one
 from django_ojs.limits import ratelimits
-from django_ojs.management.operating import Operator
+from django_ojs.management.shell import Operator
 from django_ojs.models import Job, RateLimit, WebhookDelivery, WebhookSubscription, Workflow, WorkflowStep
 from django_ojs.store.base import Ack
 from django_ojs.webhooks import deliveries

@@ -11,13 +11,11 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from django_ojs import audit, clock, keys
-from django_ojs.database import unmigrated
-from django_ojs.management.shell import ShellCommand
+from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.models import APIKey
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -58,54 +56,39 @@ class Command(ShellCommand):
         revoke.add_argument("name")
         revoke.add_argument("--yes", action="store_true", help="Do not ask.")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        actions: dict[str, Callable[..., None]] = {"create": self._create, "list": self._list, "revoke": self._revoke}
-        try:
-            actions[options["action"]](**options)
-        except DatabaseError as error:
-            raise CommandError(unmigrated(error) or f"The database cannot be used: {error}") from error
-
-    def _create(self, **options: Any) -> None:
+    def do_create(self, options: dict[str, Any]) -> None:
         scopes = [scope for text in options["scopes"] for scope in text.split(",")]
         limits = {"queues": options["queues"], "job_types": options["types"], "expires_at": options["expires"]}
         try:
-            entry = audit.Act(audit.by_command(), "apikey.create", options["name"], {"scopes": scopes}, "command")
-            key, text = audit.perform(lambda: keys.create(options["name"], scopes, **limits), entry)
+            act = entry("apikey.create", options["name"], {"scopes": scopes})
+            key, text = audit.perform(lambda: keys.create(options["name"], scopes, **limits), act)
         except ValidationError as error:
             raise CommandError("\n".join(_advice(error))) from error
         if options["json"]:
-            self.stdout.write(json.dumps({**_facts(key), "key": text}))
+            self.write_json({**_facts(key), "key": text})
             return
         self.stdout.write(f"API key '{key.name}' made: {_summary(key)}.")
         self.stdout.write(self.style.WARNING("This is the only time it is shown. Use it as a bearer token:\n"))
         self.stdout.write(f"    export OJS_API_KEY={text}")
         self.stdout.write(f'    curl -H "Authorization: Bearer $OJS_API_KEY" {_example(key)}')
 
-    def _list(self, **options: Any) -> None:
+    def do_list(self, options: dict[str, Any]) -> None:
         found = list(APIKey.objects.order_by("name"))
         if options["json"]:
-            self.stdout.write(json.dumps([_facts(key) for key in found]))
-        elif found:
-            self._table([list(_COLUMNS), *([cell(key) for cell in _COLUMNS.values()] for key in found)])
-        else:
-            self.stdout.write("There are no API keys. Make one: manage.py ojs_apikey create NAME --scope push")
+            self.write_json([_facts(key) for key in found])
+            return
+        empty = "There are no API keys. Make one: manage.py ojs_apikey create NAME --scope push"
+        self.write_table(list(_COLUMNS), [[cell(key) for cell in _COLUMNS.values()] for key in found], empty)
 
-    def _table(self, rows: list[list[str]]) -> None:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for number, row in enumerate(rows):
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            self.stdout.write(self.style.MIGRATE_HEADING(line) if number == 0 else line)
-
-    def _revoke(self, name: str, yes: bool, **options: Any) -> None:
+    def do_revoke(self, options: dict[str, Any]) -> None:
+        name = options["name"]
         key = APIKey.objects.filter(name=name).first()
         if key is None:
             raise CommandError(f"There is no API key named '{name}'. See them all: manage.py ojs_apikey list")
         if key.revoked_at is None:
             used = f"last used at {_time(key.last_used_at)}" if key.last_used_at else "never used"
-            self.confirm(f"Revoke the API key '{name}' ({used}) for ever?", yes=yes)
-        if key.revoked_at is not None or not audit.perform(
-            lambda: keys.revoke(key), audit.Act(audit.by_command(), "apikey.revoke", name, door="command")
-        ):
+            self.confirm(f"Revoke the API key '{name}' ({used}) for ever?", yes=options["yes"])
+        if key.revoked_at is not None or not audit.perform(lambda: keys.revoke(key), entry("apikey.revoke", name)):
             raise CommandError(f"The API key '{name}' was revoked already, at {_time(key.revoked_at)}.")
         self.stdout.write(self.style.SUCCESS(f"API key '{name}' is revoked: calls with it are refused from now on."))
 

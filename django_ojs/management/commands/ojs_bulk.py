@@ -8,13 +8,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import audit, clock, jsontext
+from django_ojs import audit
 from django_ojs.database import database
-from django_ojs.errors import OJSError
 from django_ojs.jobs import bulkactions
-from django_ojs.management.shell import IN_PART, Progress, ShellCommand, positive, table
+from django_ojs.management.shell import IN_PART, Progress, ShellCommand, entry, positive
 from django_ojs.messages import jobs
-from django_ojs.models import BulkAction, Lease
+from django_ojs.models import BulkAction
 from django_ojs.rules.durations import format_instant
 
 _HEADINGS = ("ID", "ACT", "STATE", "DONE", "OF", "REFUSED", "WHO", "ASKED FOR")
@@ -41,32 +40,24 @@ class Command(ShellCommand):
         for action in (listing, showing):
             action.add_argument("--json", action="store_true", help="as JSON")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
-        if action == "list":
-            self._list(options["limit"], options["json"])
-        elif action == "show":
-            self._show(options["id"], options["watch"], options["json"])
-        else:
-            self._cancel(options["id"])
-
-    def _list(self, limit: int, as_json: bool) -> None:
-        found = list(BulkAction.objects.using(database(None)).order_by("-pk")[:limit])
-        if as_json:
-            self.stdout.write(jsontext.dumps([bulkactions.facts(one) for one in found]))
+    def do_list(self, options: dict[str, Any]) -> None:
+        found = list(BulkAction.objects.using(database(None)).order_by("-pk")[: options["limit"]])
+        if options["json"]:
+            self.write_json([bulkactions.facts(one) for one in found])
             return
         rows = [
             (str(one.pk), _act(one), one.state, f"{one.matched:,}", f"{max(one.expected, one.matched):,}",
              f"{one.failed:,}", one.actor, format_instant(one.created_at))
             for one in found
         ]  # fmt: skip
-        self.stdout.write("\n".join(table([_HEADINGS, *rows])) if rows else "There are no bulk actions.")
+        self.write_table(_HEADINGS, rows, "There are no bulk actions.")
 
-    def _show(self, pk: int, watch: bool, as_json: bool) -> None:
-        action = _get(pk)
+    def do_show(self, options: dict[str, Any]) -> None:
+        action, watch = _get(options["id"]), options["watch"]
         if watch:
             action = self._wait(action)
-        if as_json:
-            self.stdout.write(jsontext.dumps(bulkactions.facts(action)))
+        if options["json"]:
+            self.write_json(bulkactions.facts(action))
         else:
             of = max(action.expected, action.matched)
             self.stdout.write(
@@ -76,8 +67,8 @@ class Command(ShellCommand):
                 self.stderr.write(f"{refusal['job_id']}: {refusal['error']}")
             if action.problem:
                 self.stderr.write(f"Its latest batch broke off: {action.problem}")
-        if action.state == _RUNNING and not _led():
-            self.stderr.write("No scheduler is running: it goes on when one does.", str)
+        if action.state == _RUNNING:
+            self.warn_without_scheduler("goes on")
         if action.state == _RUNNING and watch:
             sys.exit(IN_PART)
         if action.failed or action.state in (BulkAction.State.CANCELLED, BulkAction.State.FAILED):
@@ -86,12 +77,10 @@ class Command(ShellCommand):
     def _wait(self, action: BulkAction) -> BulkAction:
         """Until it has ended. Ctrl-C ends the waiting and nothing else."""
         progress = Progress(self.stderr, max(action.expected, 1))
-        told = False
+        warned = False
         try:
             while action.state == _RUNNING:
-                if not told and not _led():
-                    self.stderr.write("No scheduler is running: it goes on when one does.", str)
-                    told = True
+                warned = warned or self.warn_without_scheduler("goes on")
                 progress.show(action.matched)
                 time.sleep(_EVERY)
                 action = _get(action.pk)
@@ -99,12 +88,9 @@ class Command(ShellCommand):
             progress.clear()
         return action
 
-    def _cancel(self, pk: int) -> None:
-        entry = audit.Act(audit.by_command(), "bulkaction.cancel", str(pk), door="command")
-        try:
-            action = audit.perform(lambda: bulkactions.cancel(pk), entry)
-        except OJSError as error:
-            raise CommandError(error.message) from error
+    def do_cancel(self, options: dict[str, Any]) -> None:
+        pk = options["id"]
+        action = audit.perform(lambda: bulkactions.cancel(pk), entry("bulkaction.cancel", str(pk)))
         self.stdout.write(f"Bulk action {pk} is cancelled after {jobs(action.matched)}.")
 
 
@@ -117,8 +103,3 @@ def _get(pk: int) -> BulkAction:
 
 def _act(action: BulkAction) -> str:
     return f"{action.verb} {'dead letters' if action.filter.get('dead_letters') else 'jobs'}"
-
-
-def _led() -> bool:
-    using = database(None)
-    return Lease.objects.using(using).filter(name="scheduler", expires_at__gt=clock.now(using)).exists()

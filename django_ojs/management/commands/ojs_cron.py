@@ -13,8 +13,7 @@ from django_ojs import audit
 from django_ojs.client.sync import NotSynchronised, SyncResult, sync
 from django_ojs.cron import runs, schedules
 from django_ojs.database import database
-from django_ojs.errors import OJSError
-from django_ojs.management.shell import ShellCommand, table
+from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.models import CronSchedule
 
 
@@ -38,20 +37,11 @@ class Command(ShellCommand):
         ):
             actions.add_parser(action, help=text).add_argument("name")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        actions: dict[str, Callable[..., None]] = {
-            "sync": self._sync, "list": self._list, "trigger": self._trigger, "enable": self._switch,
-            "disable": self._switch,
-        }  # fmt: skip
-        try:
-            actions[options["action"]](**options)
-        except OJSError as error:
-            raise CommandError(error.message) from error
-
-    def _sync(self, *, dry_run: bool, yes: bool, **options: Any) -> None:
+    def do_sync(self, options: dict[str, Any]) -> None:
+        dry_run = options["dry_run"]
         try:
             if not dry_run and (gone := sync(dry_run=True).removed):
-                self.confirm(f"Remove {', '.join(gone)}, no longer in the code?", yes=yes)
+                self.confirm(f"Remove {', '.join(gone)}, no longer in the code?", yes=options["yes"])
             result = sync(dry_run=True) if dry_run else _audited_sync()
         except NotSynchronised as error:
             raise CommandError(str(error)) from error
@@ -62,38 +52,38 @@ class Command(ShellCommand):
         if not (result.created or result.updated or result.removed):
             self.stdout.write(f"Nothing to do: {len(result.unchanged)} schedules are as the code says.")
 
-    def _list(self, **options: Any) -> None:
-        found = list(CronSchedule.objects.using(database(None)))
-        if not found:
-            self.stdout.write("There are no schedules. Write @job(..., cron=...) and run manage.py ojs_cron sync.")
-            return
-        rows = [list(_COLUMNS), *([cell(schedule) for cell in _COLUMNS.values()] for schedule in found)]
-        for number, line in enumerate(table(rows)):
-            self.stdout.write(self.style.MIGRATE_HEADING(line) if number == 0 else line)
+    def do_list(self, options: dict[str, Any]) -> None:
+        found = CronSchedule.objects.using(database(None))
+        rows = [[cell(schedule) for cell in _COLUMNS.values()] for schedule in found]
+        empty = "There are no schedules. Write @job(..., cron=...) and run manage.py ojs_cron sync."
+        self.write_table(list(_COLUMNS), rows, empty)
 
-    def _trigger(self, *, name: str, **options: Any) -> None:
-        _, row = audit.perform(lambda: runs.trigger(name), _entry("trigger", name))
+    def do_trigger(self, options: dict[str, Any]) -> None:
+        name = options["name"]
+        _, row = audit.perform(lambda: runs.trigger(name), entry("cron.trigger", name))
         self.stdout.write(f"{name} made the job {row['id']}.")
 
-    def _switch(self, *, name: str, action: str, **options: Any) -> None:
-        schedule = audit.perform(lambda: schedules.set_enabled(name, action == "enable"), _entry(action, name))
+    def do_enable(self, options: dict[str, Any]) -> None:
+        self._switch(options["name"], True, entry("cron.enable", options["name"]))
+
+    def do_disable(self, options: dict[str, Any]) -> None:
+        self._switch(options["name"], False, entry("cron.disable", options["name"]))
+
+    def _switch(self, name: str, enabled: bool, act: audit.Act) -> None:
+        schedule = audit.perform(lambda: schedules.set_enabled(name, enabled), act)
         state = f"runs next at {_time(schedule.next_run_at)}" if schedule.enabled else "does not run until enabled"
         self.stdout.write(f"{name} {state}.")
 
 
 def _audited_sync() -> SyncResult:
-    entry = _entry("sync")
+    act = entry("cron.sync")
 
     def run() -> SyncResult:
         result = sync()
-        entry.detail = {word: getattr(result, word) for word in ("created", "updated", "removed")}
+        act.detail = {word: getattr(result, word) for word in ("created", "updated", "removed")}
         return result
 
-    return audit.perform(run, entry)
-
-
-def _entry(verb: str, name: str = "") -> audit.Act:
-    return audit.Act(audit.by_command(), f"cron.{verb}", name, door="command")
+    return audit.perform(run, act)
 
 
 def _time(instant: dt.datetime | None) -> str:

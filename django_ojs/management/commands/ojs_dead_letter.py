@@ -1,26 +1,23 @@
-"""`manage.py ojs_dead_letter`: the jobs that failed for good and wait for somebody to look at them."""
+"""`manage.py ojs_dead_letter`: the jobs that failed for good and wait for an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from django_ojs import audit, jsontext
-from django_ojs.errors import InvalidRequest, OJSError
+from django_ojs import audit
 from django_ojs.jobs import replay
 from django_ojs.jobs.bulk import DEAD_LETTERS
 from django_ojs.jobs.verbs import check_override
-from django_ojs.management.commands.ojs_jobs import last_error
-from django_ojs.management.operating import Deed, Operator
-from django_ojs.management.shell import member, positive, table
+from django_ojs.management.shell import JobAction, Operator, entry, last_error, member, positive
 from django_ojs.messages import jobs
-from django_ojs.rules import envelope, redaction, replayrules
+from django_ojs.models.job import JobRow
+from django_ojs.rules import replayrules
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 
-_COLUMNS = ("id", "type", "queue", "state", "attempt", "finished_at", "errors")
 _DEAD = [State.DISCARDED]
 #: What a rule is made of, as arguments.
 _RULE = {
@@ -66,44 +63,21 @@ class Command(Operator):
         ):
             actions.add_parser(called, help=about).add_argument("name")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
-        if action == "list":
-            self._list(options)
-        elif action == "retry":
-            self._retry(options)
-        elif action in _RULE_ACTIONS:
-            try:
-                _RULE_ACTIONS[action](self, options)
-            except OJSError as error:
-                raise CommandError(error.message) from error
-        else:
-            self.act(options, _DEAD, Deed(DEAD_LETTERS["delete"], "Delete", "deleted", "job.delete"))
+    def do_list(self, options: dict[str, Any]) -> None:
+        self.write_jobs(options, _DEAD, _COLUMNS, "There are no such dead letters.")
 
-    def _retry(self, options: dict[str, Any]) -> None:
+    def do_retry(self, options: dict[str, Any]) -> None:
         changes = dict(options["changes"])
-        try:
-            check_override(changes)
-        except InvalidRequest as error:
-            raise CommandError(error.message) from None
-        self.act(options, _DEAD, Deed(DEAD_LETTERS["retry"], "Retry", "retried", "job.retry", changes or None))
+        check_override(changes)
+        self.act(options, _DEAD, JobAction(DEAD_LETTERS["retry"], "Retry", "retried", "job.retry", changes or None))
 
-    def _list(self, options: dict[str, Any]) -> None:
-        if options["json"]:
-            rows = self.rows(options, _DEAD)
-            self.stdout.write(jsontext.dumps([redaction.job(envelope.render(row)) for row in rows]))
-            return
-        rows = [
-            (str(row["id"]), row["type"], row["queue"], str(row["attempt"]), format_instant(row["finished_at"]),
-             last_error(row))
-            for row in self.rows(options, _DEAD, _COLUMNS)
-        ]  # fmt: skip
-        headings = ("ID", "TYPE", "QUEUE", "ATTEMPTS", "DISCARDED", "ERROR")
-        self.stdout.write("\n".join(table([headings, *rows])) if rows else "There are no such dead letters.")
+    def do_delete(self, options: dict[str, Any]) -> None:
+        self.act(options, _DEAD, JobAction(DEAD_LETTERS["delete"], "Delete", "deleted", "job.delete"))
 
-    def _rules(self, options: dict[str, Any]) -> None:
+    def do_rules(self, options: dict[str, Any]) -> None:
         found = replay.rules()
         if options["json"]:
-            self.stdout.write(jsontext.dumps([rule.facts() | {"source": rule.source} for rule in found]))
+            self.write_json([rule.facts() | {"source": rule.source} for rule in found])
             return
         rows = [
             (rule.name, ", ".join(f"{name} {value}" for name, value in rule.filter.items()), rule.facts()["delay"],
@@ -111,25 +85,24 @@ class Command(Operator):
             for rule in found
         ]  # fmt: skip
         headings = ("NAME", "FOR", "DELAY", "MOST", "A MINUTE", "ENABLED", "FROM")
-        self.stdout.write("\n".join(table([headings, *rows])) if rows else "There are no rules.")
+        self.write_table(headings, rows, "There are no rules.")
 
-    def _set_rule(self, options: dict[str, Any]) -> None:
+    def do_set_rule(self, options: dict[str, Any]) -> None:
         given: dict[str, Any] = {name: options[name.replace("-", "_")] for name in _RULE}
         given = {name.replace("-", "_"): value for name, value in given.items() if value is not None}
         narrowed = {name: given.pop(name) for name in replayrules.FILTERS if name in given}
         rule = replayrules.parse(
             {"name": options["name"], "filter": narrowed, "enabled": not options["disabled"], **given}
         )
-        entry = audit.Act(audit.by_command(), "replayrule.set", rule.name, {"rule": rule.facts()}, "command")
-        new = audit.perform(lambda: replay.put(rule), entry)
+        new = audit.perform(lambda: replay.put(rule), entry("replayrule.set", rule.name, {"rule": rule.facts()}))
         self.stdout.write(f"{rule.name} {'made' if new else 'changed'}: {_fit(replay.preview(rule))}")
 
-    def _preview_rule(self, options: dict[str, Any]) -> None:
+    def do_preview_rule(self, options: dict[str, Any]) -> None:
         self.stdout.write(_fit(replay.preview(replay.find(options["name"]))))
 
-    def _delete_rule(self, options: dict[str, Any]) -> None:
-        entry = audit.Act(audit.by_command(), "replayrule.delete", options["name"], door="command")
-        rule = audit.perform(lambda: replay.delete(options["name"]), entry)
+    def do_delete_rule(self, options: dict[str, Any]) -> None:
+        name = options["name"]
+        rule = audit.perform(lambda: replay.delete(name), entry("replayrule.delete", name))
         self.stdout.write(f"{rule.name} deleted.")
 
 
@@ -137,7 +110,11 @@ def _fit(found: replay.Preview) -> str:
     return f"{jobs(found.matched)} fit, {found.due} of them due now, {found.exhausted} without a retry left."
 
 
-_RULE_ACTIONS: dict[str, Callable[[Command, dict[str, Any]], None]] = {
-    "rules": Command._rules, "set-rule": Command._set_rule, "preview-rule": Command._preview_rule,
-    "delete-rule": Command._delete_rule,
-}  # fmt: skip
+_COLUMNS: dict[str, Callable[[JobRow], str]] = {
+    "ID": lambda row: str(row["id"]),
+    "TYPE": lambda row: row["type"],
+    "QUEUE": lambda row: row["queue"],
+    "ATTEMPTS": lambda row: str(row["attempt"]),
+    "DISCARDED": lambda row: format_instant(row["finished_at"]),
+    "ERROR": last_error,
+}

@@ -65,7 +65,7 @@ class Command(BaseCommand):
                 self.stdout.flush()
         except KeyboardInterrupt:
             return
-        except BrokenPipeError:  # whoever read has seen enough; nothing is left to be written at exit either
+        except BrokenPipeError:  # the reader has seen enough; nothing is left to be written at exit either
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -102,8 +102,8 @@ class Command(BaseCommand):
                 time.sleep(PAUSE)
 
     def _patiently(self, look: Callable[[], T], using: str, follow: bool) -> T:
-        """`look()`; who follows the log waits for a database that is away, and is told so once."""
-        told = False
+        """`look()`. With --follow a database that is away is waited for, and one line says so."""
+        is_away = False
         while True:
             try:
                 found = look()
@@ -112,15 +112,15 @@ class Command(BaseCommand):
             except ERRORS as error:
                 if not follow:
                     raise CommandError(f"The database cannot be used: {str(error).strip()}") from error
-                if not told:
+                if not is_away:
                     self.stderr.write(
                         self.style.WARNING(f"The database is away ({str(error).strip()}). Waiting for it.")
                     )
-                told = True
+                is_away = True
                 connections[using].close()
                 time.sleep(AFTER_FAULT)
             else:
-                if told:
+                if is_away:
                     self.stderr.write(self.style.WARNING("The database is back."))
                 return found
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import audit, jsontext
-from django_ojs.database import database
+from django_ojs import audit
 from django_ojs.errors import InvalidRequest
 from django_ojs.http.server import rendered
-from django_ojs.management.shell import ShellCommand
+from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.messages import jobs
 from django_ojs.models import Maintenance
 from django_ojs.queues import maintenance
@@ -36,7 +35,7 @@ class Command(ShellCommand):
                         help="how long it will take from now, about: 30m, 2h, PT1H30M")  # fmt: skip
         ends = on.add_mutually_exclusive_group()
         ends.add_argument("--auto-end", action="store_true", default=None, help="end it by itself then")
-        ends.add_argument("--no-auto-end", action="store_false", dest="auto_end", help="leave the end to somebody")
+        ends.add_argument("--no-auto-end", action="store_false", dest="auto_end", help="leave the end to an operator")
         off = actions.add_parser("off", help="let everything go on")
         status = actions.add_parser("status", help="say whether it is on, since when and until when about")
         for parser_ in (on, off):
@@ -44,61 +43,61 @@ class Command(ShellCommand):
         for parser_ in (on, off, status):
             parser_.add_argument("--json", action="store_true", help="as JSON, one object")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
-        using = database(None)
-        mode = maintenance.current(using=using)
-        if action == "on":
-            mode = self._start(options, is_new=mode is None, using=using)
-        elif action == "off":
-            if mode is not None:
-                self.confirm("End maintenance mode and deliver again?", yes=options["yes"])
-            self._stop(using)
-            mode = None
-        self.stdout.write(jsontext.dumps(rendered(mode)) if options["json"] else _sentence(mode, using))
-
-    def _start(self, options: dict[str, Any], *, is_new: bool, using: str) -> Maintenance:
-        if is_new:
+    def do_on(self, options: dict[str, Any]) -> None:
+        if maintenance.current() is None:
             self.confirm("Stop delivery from all queues?", yes=options["yes"])
-        entry = audit.Act(audit.by_command(), maintenance.STARTED, door="command")
+        act = entry(maintenance.STARTED)
 
-        def act() -> Maintenance:
+        def start() -> Maintenance:
             mode = maintenance.start(
-                reason=options["reason"], lasting=options["lasting"], auto_end=options["auto_end"], by=entry.actor,
-                using=using,
-            )  # fmt: skip
-            entry.detail = maintenance.audit_detail(mode)
+                reason=options["reason"], lasting=options["lasting"], auto_end=options["auto_end"], by=act.actor
+            )
+            act.detail = maintenance.audit_detail(mode)
             return mode
 
         try:
-            return audit.perform(act, entry, using=using)
+            mode = audit.perform(start, act)
         except InvalidRequest as error:
-            raise CommandError(_in_our_words(error)) from error
+            raise CommandError(_with_option_names(error)) from error
+        self._write(mode, options)
 
-    def _stop(self, using: str) -> None:
-        entry = audit.Act(audit.by_command(), maintenance.STOPPED, door="command")
+    def do_off(self, options: dict[str, Any]) -> None:
+        if maintenance.current() is not None:
+            self.confirm("End maintenance mode and deliver again?", yes=options["yes"])
+        act = entry(maintenance.STOPPED)
 
-        def act() -> None:
-            ended = maintenance.stop(using=using)
-            entry.detail = maintenance.audit_detail(ended) if ended else {}
+        def stop() -> None:
+            ended = maintenance.stop()
+            act.detail = maintenance.audit_detail(ended) if ended else {}
 
-        audit.perform(act, entry, using=using)
+        audit.perform(stop, act)
+        self._write(None, options)
+
+    def do_status(self, options: dict[str, Any]) -> None:
+        self._write(maintenance.current(), options)
+
+    def _write(self, mode: Maintenance | None, options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.write_json(rendered(mode))
+        else:
+            self.stdout.write(_sentence(mode))
 
 
-def _sentence(mode: Maintenance | None, using: str) -> str:
+def _sentence(mode: Maintenance | None) -> str:
     if mode is None:
         return "Maintenance mode is off."
-    told = [f"Maintenance mode is on since {format_instant(mode.enabled_at)}"]
-    told += [f"by {mode.enabled_by}"] if mode.enabled_by else []
-    lines = [" ".join(told) + (f": {mode.reason}" if mode.reason else ".")]
+    by = f" by {mode.enabled_by}" if mode.enabled_by else ""
+    reason = f": {mode.reason}" if mode.reason else "."
+    lines = [f"Maintenance mode is on since {format_instant(mode.enabled_at)}{by}{reason}"]
     if mode.estimated_end:
         how = "It ends by itself at" if mode.auto_end else "It will take until about"
         lines.append(f"{how} {format_instant(mode.estimated_end)}.")
-    running = sum(counts.states[State.ACTIVE] for counts in count_all(using=using).values())
+    running = sum(counts.states[State.ACTIVE] for counts in count_all().values())
     lines.append(f"{jobs(running)} still {'runs' if running == 1 else 'run'}." if running else "No job runs.")
     return "\n".join(lines)
 
 
-def _in_our_words(error: InvalidRequest) -> str:
+def _with_option_names(error: InvalidRequest) -> str:
     """The refusal with the names of the options in place of those of the request."""
     return str(error).replace("estimated_duration", "--for").replace("auto_end", "--auto-end")
 

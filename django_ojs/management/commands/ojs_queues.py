@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_ojs import audit, jsontext
+from django_ojs import audit
 from django_ojs.database import database
-from django_ojs.errors import OJSError
-from django_ojs.management.shell import ShellCommand, member, table
+from django_ojs.management.shell import ShellCommand, entry, member
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import configuration
@@ -39,48 +39,44 @@ class Command(ShellCommand):
                             help='for instance concurrency=5 or rate_limit=\'{"limit": 10, "period": "1s"}\'; '
                             "null takes it back. More than once if need be")  # fmt: skip
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
-        try:
-            if action == "list":
-                self._list(options["json"])
-            elif action == "config":
-                self._config(options["name"], dict(options["changes"]))
-            else:
-                self._switch(action, options["names"], options["reason"][:MAX_REASON])
-        except OJSError as error:
-            raise CommandError(error.message) from error
-
-    def _list(self, as_json: bool) -> None:
+    def do_list(self, options: dict[str, Any]) -> None:
         counted = count_all()
         found = Queue.objects.using(database(None)).exclude(pk=TEMPLATE)
-        rows = [(queue, counted.get(queue.name)) for queue in found]
-        if as_json:
-            self.stdout.write(jsontext.dumps([queue_facts(queue, counts) for queue, counts in rows]))
+        facts = [queue_facts(queue, counted.get(queue.name)) for queue in found]
+        if options["json"]:
+            self.write_json(facts)
             return
-        facts = [queue_facts(queue, counts) for queue, counts in rows]
         names = ("name", "status", *_SHOWN, "dead")
-        lines = table([[name.upper() for name in names], *([str(fact[name]) for name in names] for fact in facts)])
-        self.stdout.write("\n".join(lines) if facts else "There are no queues: they appear with their first job.")
+        rows = [[str(fact[name]) for name in names] for fact in facts]
+        empty = "There are no queues: they appear with their first job."
+        self.write_table([name.upper() for name in names], rows, empty)
 
-    def _switch(self, action: str, names: list[str], reason: str) -> None:
+    def do_pause(self, options: dict[str, Any]) -> None:
+        self._switch(pause, options)
+
+    def do_resume(self, options: dict[str, Any]) -> None:
+        self._switch(resume, options)
+
+    def _switch(self, switch: Callable[..., Queue], options: dict[str, Any]) -> None:
+        action, names, reason = options["action"], options["names"], options["reason"][:MAX_REASON]
         for name in names:
             _known(name)
-        switch, actor = pause if action == "pause" else resume, audit.by_command()
         for name in names:
-            entry = audit.Act(actor, f"queue.{action}", name, {"reason": reason} if reason else {}, "command")
-            queue = audit.perform(partial(switch, name, by=actor, reason=reason), entry)
+            act = entry(f"queue.{action}", name, {"reason": reason} if reason else {})
+            queue = audit.perform(partial(switch, name, by=act.actor, reason=reason), act)
             self.stdout.write(f"{name}: {queue.status}")
 
-    def _config(self, name: str, changes: dict[str, Any]) -> None:
+    def do_config(self, options: dict[str, Any]) -> None:
+        name, changes = options["name"], dict(options["changes"])
         queue = None if name == TEMPLATE and not changes else _known(name)
         for key, value in changes.items():
             if value is not None and key not in queueconfig.KEYS:
                 raise CommandError(f"A queue has no setting {key!r}. There are {', '.join(queueconfig.KEYS)}.")
         if changes:
-            entry = audit.Act(audit.by_command(), "queue.configure", name, changes, "command")
-            queue = audit.perform(partial(configuration.configure, name, changes, by=entry.actor), entry)
+            act = entry("queue.configure", name, changes)
+            queue = audit.perform(partial(configuration.configure, name, changes, by=act.actor), act)
         template = Queue.objects.using(database(None)).filter(pk=TEMPLATE).first()
-        self.stdout.write(jsontext.dumps(configuration.effective(queue, template)))
+        self.write_json(configuration.effective(queue, template))
 
 
 def queue_facts(queue: Queue, counts: Counts | None) -> dict[str, Any]:

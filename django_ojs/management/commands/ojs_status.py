@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.core.management.base import CommandParser
 from django.db import connections
 
-from django_ojs import clock, jsontext
+from django_ojs import clock
 from django_ojs.database import database
 from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
@@ -40,8 +40,7 @@ NO_LIMITS = Limits()
 
 class Command(ShellCommand):
     help = (
-        "Shows queues, workers and counts, and what needs somebody's attention. With --check it exits with 3 when "
-        "something does."
+        "Shows queues, workers and counts, and what needs attention. With --check it exits with 3 when something does."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -78,7 +77,7 @@ class Command(ShellCommand):
             return
 
     def _json(self, facts: dict[str, Any]) -> None:
-        self.stdout.write(jsontext.dumps(facts))
+        self.write_json(facts)
         self.stdout.flush()
 
     def _page(self, facts: dict[str, Any]) -> None:
@@ -126,7 +125,7 @@ def _beyond(limits: Limits, queues: list[dict[str, Any]], now: dt.datetime, usin
 
 
 def _attention(facts: dict[str, Any], using: str) -> list[str]:
-    """What somebody should look at."""
+    """What an operator should look at."""
     found = _closed(facts["maintenance"], facts["time"])
     waiting = facts["jobs"][State.AVAILABLE]
     if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
@@ -147,10 +146,10 @@ def _closed(mode: dict[str, Any], now: str) -> list[str]:
     """Maintenance mode, and whether it takes longer than it should. All instants are written alike, and compare so."""
     if not mode["enabled"]:
         return []
-    told = f"Maintenance mode is on since {mode['started_at']}" + (f" ({mode['reason']})" if mode["reason"] else "")
+    since = f"Maintenance mode is on since {mode['started_at']}" + (f" ({mode['reason']})" if mode["reason"] else "")
     if mode["ends_at"] and mode["ends_at"] <= now:
-        return [f"{told}; it should have ended at {mode['ends_at']}."]
-    return [f"{told}: no worker gets a job{' until about ' + mode['ends_at'] if mode['ends_at'] else ''}."]
+        return [f"{since}; it should have ended at {mode['ends_at']}."]
+    return [f"{since}: no worker gets a job{' until about ' + mode['ends_at'] if mode['ends_at'] else ''}."]
 
 
 def _page(facts: dict[str, Any]) -> str:
