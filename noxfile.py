@@ -81,7 +81,7 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """The slow tests that use no database, and those marked sqlite_too."""
     install(session, "test")
-    pytest(session, "-n", "5", "-m", SLOW)  # they wait for processes more than they work
+    pytest(session, "-n", "4", "-m", SLOW)  # they wait for processes more than they work
 
 
 @nox.session(python=OLDEST)
