@@ -57,7 +57,7 @@ TOP = {"management", "testing", "conformance"}
 #: The folders of the ideas, which make one place: each verb of one may need another.
 IDEAS = {"jobs", "queues", "limits", "cron", "workflows", "workers", "webhooks"}
 #: Those modules of `webhooks` that need no database are a place of their own, below.
-WITHOUT_DATABASE = {"addresses", "definition", "outcome", "sealing", "signing", "transport", "urls"}
+WITHOUT_DATABASE = {"addresses", "transport"}
 #: Imports inside a function or for types only, against the direction of the table: each is a knot to know of.
 LATE: dict[str, set[str]] = {
     "__init__": {"client"},  # the public names, on first use

@@ -24,8 +24,8 @@ from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.webhooks import definition, deliveries, subscriptions
-from django_ojs.webhooks.outcome import Verdict
+from django_ojs.webhooks import deliveries, subscriptions
+from django_ojs.webhooks.transport import Verdict
 
 #: Deliveries that a subscription's page shows.
 SHOWN_DELIVERIES = 20
@@ -68,7 +68,7 @@ REPLAY = Verb(
 
 
 class WebhookForm(OperationForm):
-    """A subscription as `webhooks.definition` reads it over HTTP."""
+    """A subscription as `webhooks.subscriptions` reads it over HTTP."""
 
     url = forms.CharField(max_length=2048, widget=forms.TextInput(attrs={"class": "vLargeTextField"}))
     events = LinesField(label=_("Events"), help_text=_("One a line: job.completed, job.* or *."))
@@ -88,7 +88,9 @@ class WebhookForm(OperationForm):
             return given
         filters = {name: given.pop(name) or None for name in ("queues", "job_types")}
         try:
-            self.definition = definition.parse({**given, "filter": filters}, partial=bool(self.instance.created_at))
+            self.definition = subscriptions.read_definition(
+                {**given, "filter": filters}, partial=bool(self.instance.created_at)
+            )
         except OJSError as error:
             blame(self, error, {"filter.queues": "queues", "filter.job_types": "job_types"})
         return self.cleaned_data

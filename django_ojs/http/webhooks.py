@@ -42,10 +42,9 @@ from django_ojs.models.webhook import parse_public_id, shown_headers
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
-from django_ojs.webhooks import definition, deliveries, subscriptions
-from django_ojs.webhooks.definition import Definition
-from django_ojs.webhooks.outcome import Reply, Verdict
-from django_ojs.webhooks.sealing import Unreadable
+from django_ojs.webhooks import deliveries, subscriptions
+from django_ojs.webhooks.subscriptions import Definition, Unreadable
+from django_ojs.webhooks.transport import Reply, Verdict
 
 #: What it takes a user to have a delivery sent again, and to read what the receiver answered.
 _RETRY = "change_webhookdelivery"
@@ -149,7 +148,7 @@ class SubscriptionChangeSerializer(BodySerializer):
     signature_format = serializers.ChoiceField(choices=WebhookSubscription.SignatureFormat.values, required=False)
 
     def to_internal_value(self, data: Any) -> Any:
-        return definition.parse(data, partial=True)
+        return subscriptions.read_definition(data, partial=True)
 
 
 class SubscriptionRequestSerializer(SubscriptionChangeSerializer):
@@ -157,7 +156,7 @@ class SubscriptionRequestSerializer(SubscriptionChangeSerializer):
     events = serializers.ListField(child=serializers.CharField(), min_length=1)
 
     def to_internal_value(self, data: Any) -> Any:
-        return definition.parse(data)
+        return subscriptions.read_definition(data)
 
 
 class NewSecretSerializer(BodySerializer):
@@ -167,7 +166,7 @@ class NewSecretSerializer(BodySerializer):
 
     def to_internal_value(self, data: Any) -> Any:
         given = data.get("secret")
-        return {"secret": "" if given is None else definition.check_secret(given)}
+        return {"secret": "" if given is None else subscriptions.check_secret(given)}
 
 
 class DeliverySerializer(AnswerSerializer):

@@ -15,8 +15,8 @@ from django_ojs.rules.names import new_id
 class WebhookSubscription(models.Model):
     """A receiver and the events it wants (events 6.1). Only `webhooks.subscriptions` and its neighbours write it.
 
-    `secret`, `previous_secret` and `headers` are sealed (`webhooks.sealing`). Events from before `active_since`
-    are not for it. `failing_since` is the first of the attempts that have failed since the last good one.
+    `secret`, `previous_secret` and `headers` are sealed (`webhooks.subscriptions.seal`). Events from before
+    `active_since` are not for it. `failing_since` is the first attempt that failed since the last good one.
     """
 
     class SignatureFormat(models.TextChoices):

@@ -24,11 +24,11 @@ from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
 from django_ojs.models import WebhookSubscription
 from django_ojs.scheduler.service import ERRORS, FOLLOWER_LOOK, DutyThread
+from django_ojs.webhooks import deliveries as webhooksending
 from django_ojs.webhooks import relay
-from django_ojs.webhooks import sending as webhooksending
-from django_ojs.webhooks.outcome import Reply, Verdict
-from django_ojs.webhooks.sending import Sending
+from django_ojs.webhooks.deliveries import Sending
 from django_ojs.webhooks.subscriptions import mail_to_owner
+from django_ojs.webhooks.transport import Reply, Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -1,32 +1,247 @@
-"""Finds deliveries, sends them again, tries a receiver, and prunes what is old (events 6.2)."""
+"""Send deliveries: claim those that are due, and store what came of each attempt (events 6.4).
+
+Claiming moves `next_attempt_at` to when the attempt counts as lost, and names the attempt; what came of it is
+written only where that name still stands. So a process that is killed costs a delay, and two leaders at once send
+a delivery twice at worst, under the same id.
+
+An operator may send an ended delivery again, and try a receiver (events 6.2). Old deliveries are pruned.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import threading
 import uuid
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from django.db.models import Q
+from django.db.models import Exists, Min, OuterRef, Q
 
 from django_ojs import audit, clock, jsontext
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
+from django_ojs.contention import retried
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound, RateLimited
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import Record
 from django_ojs.events.log import source_of
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.names import new_id
+from django_ojs.statistics import webhookcounts
 from django_ojs.store import store_of
-from django_ojs.webhooks import subscriptions
-from django_ojs.webhooks.outcome import Reply
-from django_ojs.webhooks.sending import Sending, attempt, record_attempt
+from django_ojs.webhooks import subscriptions, transport
+from django_ojs.webhooks.transport import Reply, Verdict
 
+logger = logging.getLogger(__name__)
+
+#: How much longer than its timeout an attempt may take before it counts as lost; looking up names has no timeout.
+GRACE = dt.timedelta(seconds=60)
+#: How many of its latest attempts a delivery keeps.
+KEPT_ATTEMPTS = 20
 #: Tests of receivers that one process makes at a time, and seconds that each may take: they hold up a request.
 MAX_TESTS, TEST_TIMEOUT = 4, 10
 _tests = threading.BoundedSemaphore(MAX_TESTS)
+
+
+class Sending(NamedTuple):
+    """One claimed attempt with everything that it takes, so that sending needs no database."""
+
+    delivery: WebhookDelivery
+    subscription: WebhookSubscription
+
+
+@retried
+def claim(slots: int, in_flight: Mapping[uuid.UUID, int], *, using: str | None = None) -> list[Sending]:
+    """At most `slots` due deliveries, shared fairly among the subscriptions; `in_flight` counts what each has already.
+
+    The one with the fewest comes first and none gets more than a quarter of what is free, so that a few slow receivers
+    leave room for the others. One that is failing gets a single attempt at a time.
+    """
+    using = database(using)
+    now = clock.now(using)
+    due = WebhookDelivery.objects.using(using).filter(next_attempt_at__lte=now)
+    if slots <= 0 or not due.exists():
+        return []
+    waiting = Exists(due.filter(subscription_id=OuterRef("pk")))
+    receivers = list(WebhookSubscription.objects.using(using).filter(waiting, active=True))
+    receivers.sort(key=lambda one: (in_flight.get(one.pk, 0), one.last_delivery_at or one.created_at))
+    found: list[Sending] = []
+    with atomic(using=using):
+        for subscription in receivers:
+            share = max(1, (slots - len(found)) // 4)
+            room = min(_cap(subscription) - in_flight.get(subscription.pk, 0), share, slots - len(found))
+            if room > 0:
+                found += _take(subscription, room, now, using)
+    return found
+
+
+def attempt(sending: Sending) -> Reply:
+    """Send one delivery now, in this thread, and say what came of it. Touches no database."""
+    delivery, subscription = sending
+    now = clock.now()
+    try:
+        keys = subscriptions.signing_keys(subscription, now)
+        extra = subscriptions.headers_of(subscription)
+    except subscriptions.Unreadable as error:
+        return Reply(Verdict.RETRY, error=str(error))
+    body = delivery.body.encode()
+    headers = transport.signed_headers(
+        body, keys, "timestamp.body" if subscription.signature_format == "timestamp.body" else "body",
+        event_type=delivery.event_type, delivery_id=delivery.public_id, subscription_id=subscription.public_id,
+        timestamp=int(now.timestamp()), extra=extra,
+    )  # fmt: skip
+    request = transport.Request(subscription.url, body, headers, timeout_of(subscription), frozenset(extra))
+    return transport.send(request)
+
+
+def timeout_of(subscription: WebhookSubscription) -> float:
+    return subscription.timeout_seconds or ojs_settings.WEBHOOK_TIMEOUT
+
+
+@retried
+def settle(done: Iterable[tuple[Sending, Reply]], *, using: str | None = None) -> list[WebhookSubscription]:
+    """Write down what came of attempts; returns the subscriptions that were switched off because of it."""
+    using = database(using)
+    by_subscription: dict[uuid.UUID, list[tuple[Sending, Reply]]] = defaultdict(list)
+    for sending, reply in done:
+        by_subscription[sending.subscription.pk].append((sending, reply))
+    disabled = []
+    for pk in sorted(by_subscription):
+        with atomic(using=using):
+            subscription = WebhookSubscription.objects.using(using).select_for_update().filter(pk=pk).first()
+            if subscription is not None and _settle(subscription, by_subscription[pk], using):
+                disabled.append(subscription)
+    return disabled
+
+
+def record_attempt(delivery: WebhookDelivery, reply: Reply, now: dt.datetime) -> None:
+    """Note an attempt in the row, and decide when the next one is, if any."""
+    delivery.attempt_count += 1
+    delivery.status, delivery.next_attempt_at, delivery.claim = reply.verdict.value, None, None
+    if reply.verdict is Verdict.RETRY:
+        left = delivery.attempt_count < delivery.max_attempts
+        delays = ojs_settings.WEBHOOK_RETRY_DELAYS
+        delay = transport.next_delay(delivery.attempt_count, delays, reply.retry_after) if left else None
+        if delay is None:
+            delivery.status = WebhookDelivery.Status.DEAD
+        else:
+            delivery.next_attempt_at = now + dt.timedelta(seconds=delay)
+    elif reply.verdict is Verdict.SUCCESS:
+        delivery.delivered_at = now
+    delivery.response_status, delivery.response_time_ms = reply.status, reply.duration_ms
+    delivery.response_body, delivery.error = reply.body, str(reply.error)
+    entry: dict[str, Any] = {"at": format_instant(now), "status": reply.status, "response_time_ms": reply.duration_ms}
+    if reply.error:
+        entry["error"] = str(reply.error)
+    delivery.attempts = [*(delivery.attempts or []), entry][-KEPT_ATTEMPTS:]
+
+
+#: What `record_attempt` changes.
+ATTEMPT_COLUMNS = (
+    "attempt_count", "status", "next_attempt_at", "claim", "delivered_at", "response_status", "response_time_ms",
+    "response_body", "error", "attempts",
+)  # fmt: skip
+
+
+def _cap(subscription: WebhookSubscription) -> int:
+    return 1 if subscription.failing_since else ojs_settings.WEBHOOK_CONCURRENCY_PER_SUBSCRIPTION
+
+
+def _take(subscription: WebhookSubscription, room: int, now: dt.datetime, using: str) -> list[Sending]:
+    due = WebhookDelivery.objects.using(using).filter(subscription_id=subscription.pk, next_attempt_at__lte=now)
+    locked = due.select_for_update(skip_locked=store_of(using).skip_locked)
+    rows = list(locked.order_by("next_attempt_at", "id")[:room])
+    if rows:
+        name, until = uuid.uuid4(), now + dt.timedelta(seconds=timeout_of(subscription)) + GRACE
+        ids = [row.pk for row in rows]
+        WebhookDelivery.objects.using(using).filter(pk__in=ids).update(claim=name, next_attempt_at=until)
+        for row in rows:
+            row.claim = name
+    return [Sending(row, subscription) for row in rows]
+
+
+def _settle(subscription: WebhookSubscription, done: Sequence[tuple[Sending, Reply]], using: str) -> bool:
+    """Write down the attempts of one locked subscription; whether it was switched off."""
+    now = clock.now(using)
+    ours = {sending.delivery.pk: (sending.delivery.claim, reply) for sending, reply in done}
+    rows = WebhookDelivery.objects.using(using).select_for_update().filter(pk__in=list(ours)).defer("body")
+    records: list[Record] = []
+    tried: list[WebhookDelivery] = []
+    for delivery in rows.order_by("id"):
+        name, reply = ours[delivery.pk]
+        if delivery.claim != name:  # it counted as lost, and another scheduler has it
+            continue
+        record_attempt(delivery, reply, now)
+        delivery.save(using=using, update_fields=ATTEMPT_COLUMNS)
+        _count(subscription, reply, now)
+        records += _events(subscription, delivery, now)
+        tried.append(delivery)
+    release(subscription.pk, [delivery.subject for delivery in tried if not delivery.is_open], now, using)
+    disabled = _is_hopeless(subscription, now)
+    if disabled:
+        subscriptions.disable(subscription, _reason(subscription), now, using)
+    subscription.save(using=using, force_update=True)
+    webhookcounts.count(tried, using)
+    log.append(records, using)
+    return disabled
+
+
+def release(subscription: uuid.UUID, subjects: Iterable[str], now: dt.datetime, using: str) -> None:
+    """Let the next delivery of each subject go; the caller holds the subscription's lock."""
+    if not (wanted := set(subjects)):
+        return
+    rows = WebhookDelivery.objects.using(using)
+    waiting = rows.filter(
+        subscription_id=subscription, status=WebhookDelivery.Status.PENDING, subject__in=wanted, held=True
+    )
+    if firsts := list(waiting.values("subject").annotate(first=Min("id")).values_list("first", flat=True)):
+        rows.filter(pk__in=firsts).update(held=False, next_attempt_at=now)
+
+
+def _count(subscription: WebhookSubscription, reply: Reply, now: dt.datetime) -> None:
+    subscription.last_delivery_at, subscription.last_delivery_status = now, reply.status
+    if reply.verdict is Verdict.SUCCESS:
+        subscription.success_count += 1
+        subscription.failing_since = None
+    else:
+        subscription.failure_count += 1
+        subscription.failing_since = subscription.failing_since or now
+
+
+def _is_hopeless(subscription: WebhookSubscription, now: dt.datetime) -> bool:
+    limit, since = ojs_settings.WEBHOOK_DISABLE_AFTER, subscription.failing_since
+    return (
+        subscription.active
+        and limit is not None
+        and since is not None
+        and now - since >= dt.timedelta(seconds=limit)
+    )  # fmt: skip
+
+
+def _reason(subscription: WebhookSubscription) -> str:
+    since = format_instant(subscription.failing_since) if subscription.failing_since else "the beginning"
+    last = subscription.last_delivery_status
+    return f"Every attempt since {since} failed, the last one {f'with status {last}' if last else 'without an answer'}."
+
+
+def _events(subscription: WebhookSubscription, delivery: WebhookDelivery, now: dt.datetime) -> list[Record]:
+    """`webhook.dead` always; `.delivered` and `.failed`, which come with every attempt, where the site wants them."""
+    words = {"success": "delivered", "failed": "failed", "dead": "dead"}
+    if delivery.status != WebhookDelivery.Status.DEAD and not ojs_settings.EXTENSION_EVENTS:
+        return []
+    return [
+        catalogue.of_webhook(
+            f"webhook.{words[delivery.status]}", subscription.public_id, now, "scheduler",
+            subscription_id=subscription.public_id, delivery_id=delivery.public_id, event_id=delivery.event_id,
+            event_type=delivery.event_type, attempts=delivery.attempt_count, response_status=delivery.response_status,
+            error=delivery.error,
+        )
+    ]  # fmt: skip
 
 
 def get(uid: uuid.UUID, *, using: str | None = None) -> WebhookDelivery:

@@ -2,29 +2,37 @@
 
 The connection goes to the address that was checked (no second look-up that may answer otherwise), under the
 name of the URL in Host and TLS. Proxies of the environment are ignored: they would resolve the name anew.
+
+`signed_headers` signs the exact bytes (events 6.3). A `Reply` says what the answer means and when to try again
+(events 6.4).
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import hashlib
+import hmac
 import http.client
+import re
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from django_ojs import clock
 from django_ojs.messages import phrase, reason
-from django_ojs.webhooks import addresses, outcome, urls
-from django_ojs.webhooks.addresses import Refused
-from django_ojs.webhooks.outcome import Reply, Verdict
-from django_ojs.webhooks.urls import Target
+from django_ojs.webhooks import addresses
+from django_ojs.webhooks.addresses import Refused, Target
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
+
 
 MAX_REDIRECTS = 3
 MAX_ADDRESSES = 3  #: of one name that are tried, one after the other
@@ -58,7 +66,7 @@ def send(request: Request) -> Reply:
     began = time.monotonic()
     try:
         reply = _follow(request, began + request.timeout)
-    except (Refused, urls.Malformed) as error:
+    except (Refused, addresses.Malformed) as error:
         reply = Reply(Verdict.DEAD, error=phrase("The URL %(problem)s.", problem=reason(error)))
     except TimeoutError:
         reply = Reply(Verdict.RETRY, error=_late(request))
@@ -77,22 +85,22 @@ def tls_context() -> ssl.SSLContext:
 
 
 def _follow(request: Request, deadline: float) -> Reply:
-    target = origin = urls.parse(request.url)
+    target = origin = addresses.parse_url(request.url)
     headers = dict(request.headers)
     for _ in range(MAX_REDIRECTS + 1):
         answer = _exchange(target, request.body, headers, deadline)
         if answer.status not in _REDIRECTS or not answer.location:
             return _reply(answer)
-        target = urls.redirected(target, answer.location)
+        target = addresses.redirected(target, answer.location)
         if target.origin != origin.origin:
             headers = {name: value for name, value in headers.items() if name not in request.private}
     return Reply(Verdict.DEAD, answer.status, phrase("More than %(most)s redirects.", most=MAX_REDIRECTS))
 
 
 def _reply(answer: _Answer) -> Reply:
-    verdict = outcome.verdict(answer.status)
+    verdict = verdict_of(answer.status)
     error = "" if verdict is Verdict.SUCCESS else phrase("The receiver answered %(status)s.", status=answer.status)
-    wait = outcome.retry_after(answer.retry_after, clock.now()) if verdict is Verdict.RETRY else None
+    wait = seconds_to_wait(answer.retry_after, clock.now()) if verdict is Verdict.RETRY else None
     return Reply(verdict, answer.status, error, answer.body, wait)
 
 
@@ -190,3 +198,95 @@ def _told(error: Exception) -> str:
         if isinstance(one, ConnectionRefusedError):
             return phrase("The connection was refused.")
     return phrase("The connection failed: %(error)s.", error=type(reasons[-1]).__name__)
+
+
+SignatureFormat = Literal["body", "timestamp.body"]
+FORMATS: tuple[SignatureFormat, ...] = ("body", "timestamp.body")
+USER_AGENT = "OJS-Webhook/1.0"
+SIGNATURE, OTHER_SIGNATURE = "X-OJS-Signature", "X-OJS-Signature-Timestamped"
+
+
+def signed_headers(
+    body: bytes,
+    keys: Sequence[str],
+    signed: SignatureFormat,
+    *,
+    event_type: str,
+    delivery_id: str,
+    subscription_id: str,
+    timestamp: int,
+    extra: Mapping[str, str],
+) -> dict[str, str]:
+    """All headers but Host and Content-Length. `keys`: the secret, and before its end the one before it, new first.
+
+    The seed's signature is over the body, the companion's over timestamp, dot and body; `signed` says which of
+    the two `X-OJS-Signature` holds, and the other is in `X-OJS-Signature-Timestamped`.
+    """
+    whole = b"%d." % timestamp + body
+    first, second = (body, whole) if signed == "body" else (whole, body)
+    return {
+        **extra,
+        "Content-Type": "application/json",
+        "User-Agent": USER_AGENT,
+        "X-OJS-Event-Type": event_type,
+        "X-OJS-Delivery-ID": delivery_id,
+        "X-OJS-Subscription-ID": subscription_id,
+        "X-OJS-Timestamp": str(timestamp),
+        SIGNATURE: signature(first, keys),
+        OTHER_SIGNATURE: signature(second, keys),
+    }
+
+
+def signature(content: bytes, keys: Sequence[str]) -> str:
+    """`sha256=` and 64 hexadecimal digits for each key, joined by commas."""
+    return ",".join(
+        "sha256=" + hmac.digest(key.encode("utf-8", "surrogatepass"), content, hashlib.sha256).hex() for key in keys
+    )
+
+
+#: The longest wait that a receiver's Retry-After is granted, seconds.
+LONGEST_WAIT = 86_400.0
+
+
+class Verdict(StrEnum):
+    SUCCESS = "success"
+    RETRY = "failed"
+    DEAD = "dead"
+
+
+class Reply(NamedTuple):
+    """One attempt: `status` None where no answer came, `error` '' where it went well."""
+
+    verdict: Verdict
+    status: int | None = None
+    error: str = ""
+    body: str = ""
+    retry_after: float | None = None  #: seconds
+    duration_ms: int = 0
+
+
+def verdict_of(status: int) -> Verdict:
+    """2xx is success, 429 and 5xx may pass, everything else never will."""
+    if 200 <= status < 300:
+        return Verdict.SUCCESS
+    return Verdict.RETRY if status == 429 or status >= 500 else Verdict.DEAD
+
+
+def seconds_to_wait(value: str | None, now: dt.datetime) -> float | None:
+    """The seconds that a Retry-After header asks for, as a number or a date; None where it says nothing sensible."""
+    text = (value or "").strip()
+    if re.fullmatch(r"[0-9]{1,10}", text):
+        return min(float(text), LONGEST_WAIT)
+    try:
+        instant = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    instant = instant if instant.tzinfo else instant.replace(tzinfo=dt.UTC)
+    return min(max((instant - now).total_seconds(), 0.0), LONGEST_WAIT)
+
+
+def next_delay(attempts: int, delays: Sequence[float], wanted: float | None) -> float | None:
+    """Seconds until the next attempt after `attempts` of them; None where there is none. Retry-After only lengthens."""
+    if attempts > len(delays):
+        return None
+    return max(delays[attempts - 1], wanted or 0.0)

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django_ojs.cron import schedules
 from django_ojs.models import APIKey, AuditEntry, Job, WebhookSubscription
 from django_ojs.statistics import shared
-from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks import subscriptions
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
@@ -38,7 +38,7 @@ def test_no_column_can_be_spelled_out(admin_client: Client, model: Any) -> None:
 def test_secrets_and_hidden_arguments_are_not_found(admin_client: Client) -> None:
     pushed(args=["4711"])
     subscriptions.create(
-        definition.parse({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"})
+        subscriptions.read_definition({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"})
     )
     for model, lookup in ((Job, "args__contains"), (Job, "args"), (WebhookSubscription, "secret__startswith"),
                           (WebhookSubscription, "secret")):  # fmt: skip

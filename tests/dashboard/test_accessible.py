@@ -17,7 +17,7 @@ from django_ojs.models import APIKey, BulkAction, Event, Job, OutboxEntry, Webho
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules import cron
-from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks import subscriptions
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
@@ -72,7 +72,9 @@ def full(settings: Any) -> None:
         created_at=now, aside=True, error="This queue is full.",
     )  # fmt: skip
     hook, _secret = subscriptions.create(
-        definition.parse({"url": "https://example.com/hook", "events": ["job.*"], "secret": "a-secret-for-tests"})
+        subscriptions.read_definition(
+            {"url": "https://example.com/hook", "events": ["job.*"], "secret": "a-secret-for-tests"}
+        )
     )
     told: dict[str, Any] = {
         "filter": {"type": "mail.*"}, "override": {"queue": "mail"}, "errors": [{"job_id": "x", "error": "No room."}],

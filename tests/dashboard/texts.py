@@ -121,11 +121,9 @@ _REFUSING = (
     "rules/ratelimit.py",
     "rules/retry.py",
     "rules/unique.py",
-    "webhooks/definition.py",
+    "webhooks/addresses.py",
     "webhooks/deliveries.py",
-    "webhooks/sealing.py",
     "webhooks/subscriptions.py",
-    "webhooks/urls.py",
     "workers/registration.py",
     "workflows/workflow.py",
 )

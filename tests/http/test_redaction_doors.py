@@ -23,7 +23,7 @@ from django_ojs.realtime import sse
 from django_ojs.realtime.sse import Beginning
 from django_ojs.statistics import shared
 from django_ojs.telemetry import logs
-from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.http.conftest import Api
 
@@ -40,7 +40,7 @@ def world(api: Api, settings: Any) -> Iterator[World]:
     """Each job is classified and of the hidden type; it holds the secret wherever it may hold anything."""
     settings.OJS = {**settings.OJS, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
     hook = {"url": "https://127.0.0.1/hook", "events": ["*"], "secret": "a-secret-for-tests"}
-    subscriptions.create(definition.parse(hook))
+    subscriptions.create(subscriptions.read_definition(hook))
     given = {"args": [SECRET], "meta": {"k": SECRET, "data_classification": "restricted"}}
     error = {"message": SECRET, "code": "x", "type": "Declined", "backtrace": [SECRET]}
     found: World = {"api": api, "active": api.push(TYPE, queue="a", **given)["id"]}

@@ -28,7 +28,7 @@ from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.telemetry import collector, gather
 from django_ojs.telemetry.collector import OJSCollector
 from django_ojs.telemetry.gather import Family, Sample
-from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks import subscriptions
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -479,7 +479,7 @@ def test_webhooks_are_counted_by_event_type_and_outcome(api: Any) -> None:
             tried("job.completed", "success", 30, 3), tried("job.failed", "dead", 90_000, 6)]  # fmt: skip
     webhookcounts.count(done, "default")
     subscriptions.create(
-        definition.parse({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"})
+        subscriptions.read_definition({"url": "https://example.com/", "events": ["*"], "secret": "a-secret-for-tests"})
     )
     text = api.get("/metrics", {"format": "prometheus"}).content.decode()
     found = {

@@ -13,7 +13,7 @@ from django_ojs.events import order
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.queues import configuration
 from django_ojs.scheduler.webhooks import SendWebhooks
-from django_ojs.webhooks import definition, subscriptions
+from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.webhooks.receiver import Receiver
 
@@ -42,7 +42,7 @@ def receiver() -> Iterator[Receiver]:
 def subscribe(url: str, events: Any = ("job.*",), **members: Any) -> WebhookSubscription:
     """A subscription, and the relay at its place in the log."""
     body = {"url": url, "events": list(events), "secret": SECRET, **members}
-    subscription, _ = subscriptions.create(definition.parse(body))
+    subscription, _ = subscriptions.create(subscriptions.read_definition(body))
     return subscription
 
 

@@ -14,7 +14,7 @@ from django.test import Client
 from django_ojs import enqueue
 from django_ojs.models import AuditEntry, WebhookDelivery, WebhookSubscription
 from django_ojs.webhooks import deliveries as webhookdeliveries
-from django_ojs.webhooks import sealing, subscriptions
+from django_ojs.webhooks import subscriptions
 from tests.admin.conftest import said, url
 from tests.http.conftest import Api
 from tests.webhooks.conftest import SECRET, Sender, deliver, deliveries, fresh, subscribe
@@ -49,7 +49,7 @@ def do(client: Client, model: str, pk: Any, verb: str) -> Any:
 def test_a_subscription_is_made_and_its_secret_shown_once(admin_client: Client) -> None:
     page = admin_client.post(url("webhooksubscription", "add"), FORM)
     row = WebhookSubscription.objects.get()
-    secret = sealing.unseal(row.secret)
+    secret = subscriptions.unseal(row.secret)
     assert secret in page.content.decode()
     assert "no-store" in page["Cache-Control"]
     assert (row.events, row.queues, row.job_types) == (["job.completed", "job.failed"], ["mail"], ["mail.*"])
@@ -137,10 +137,10 @@ def test_rotation_shows_the_new_secret_once_and_asks_first(admin_client: Client)
     place = url("webhooksubscription", "verb", row.pk, "rotate_secret")
     assert b"are you sure" in admin_client.get(place).content.lower()
     page = admin_client.post(place)
-    secret = sealing.unseal(fresh(row).secret)
+    secret = subscriptions.unseal(fresh(row).secret)
     assert secret != SECRET
     assert secret in page.content.decode()
-    assert sealing.unseal(fresh(row).previous_secret) == SECRET
+    assert subscriptions.unseal(fresh(row).previous_secret) == SECRET
 
 
 def test_deliveries_are_shown_as_text_and_sent_again(admin_client: Client, receiver: Receiver, sender: Sender) -> None:

@@ -18,7 +18,7 @@ from django_ojs.events import order
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Lease, WebhookDelivery
 from django_ojs.scheduler.service import outage, persist
-from django_ojs.webhooks import sending as webhooksending
+from django_ojs.webhooks import deliveries as webhooksending
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.operations.test_event_order import OpenTransaction

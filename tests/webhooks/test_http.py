@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue, webhooks
 from django_ojs.models import AuditEntry, WebhookDelivery, WebhookSubscription
-from django_ojs.webhooks import deliveries, sealing
+from django_ojs.webhooks import deliveries, subscriptions
 from tests.http.conftest import Api, error_of
 from tests.webhooks.conftest import SECRET, Sender, deliver, is_uuid7, relayed
 from tests.webhooks.receiver import Receiver
@@ -104,14 +104,20 @@ def test_a_secret_is_made_where_none_is_given_and_stored_encrypted(api: Api) -> 
     assert BODY["secret"] not in stored
 
 
+def test_secrets_that_an_older_release_stored_can_be_read(settings: Any) -> None:
+    settings.SECRET_KEY = "the key of a site"
+    stored = "gAAAAABrBCs2LW-HBXYxjklMQ2Io6I22zL2V5P4e8qwrJ1BqE6PjLocMaQbvr2irZU6aqZQhYbzXdOcDYlLwvTQqAl107S3Whw=="
+    assert subscriptions.unseal(stored) == "whsec_old"
+
+
 def test_a_new_secret_key_reads_old_secrets_through_its_fallbacks(api: Api, settings: Any) -> None:
     row = WebhookSubscription.objects.get(pk=created(api)["id"].removeprefix("sub_"))
     old = settings.SECRET_KEY
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [old]
-    assert sealing.unseal(row.secret) == BODY["secret"]
+    assert subscriptions.unseal(row.secret) == BODY["secret"]
     settings.SECRET_KEY_FALLBACKS = []
-    with pytest.raises(sealing.Unreadable):
-        sealing.unseal(row.secret)
+    with pytest.raises(subscriptions.Unreadable):
+        subscriptions.unseal(row.secret)
     assert api.get(f"{SUBSCRIPTIONS}/{row.public_id}").status_code == 200
     tested = api.post(f"{SUBSCRIPTIONS}/{row.public_id}/test").json()
     assert tested["success"] is False
@@ -126,7 +132,7 @@ def test_what_was_read_can_be_sent_back_with_a_change(api: Api) -> None:
     assert after["active"] is False
     for name in before.keys() - {"active", "updated_at", "subscription"}:
         assert after[name] == before[name], name
-    assert json.loads(sealing.unseal(WebhookSubscription.objects.get().headers)) == {"X-A": "b"}
+    assert json.loads(subscriptions.unseal(WebhookSubscription.objects.get().headers)) == {"X-A": "b"}
 
 
 def test_rotation_shows_the_new_secret_once(api: Api, frozen_clock: Any) -> None:
@@ -147,7 +153,7 @@ def test_custom_headers_are_hidden_and_come_back_unharmed(api: Api) -> None:
     path = f"{SUBSCRIPTIONS}/{subscription['id']}"
     call(api, "PUT", path, {"headers": {"Authorization": "***", "X-Team": "b"}})
     row = WebhookSubscription.objects.get()
-    assert json.loads(sealing.unseal(row.headers)) == {"Authorization": "Bearer hush", "X-Team": "b"}
+    assert json.loads(subscriptions.unseal(row.headers)) == {"Authorization": "Bearer hush", "X-Team": "b"}
     assert call(api, "PATCH", path, {"headers": None}).json()["headers"] == {}
 
 

@@ -18,9 +18,9 @@ from django_ojs.jobs.fetch import fetch
 from django_ojs.models import WebhookDelivery, WebhookRelay
 from django_ojs.scheduler.webhooks import Threads
 from django_ojs.statistics import webhookcounts
-from django_ojs.webhooks import definition, subscriptions
 from django_ojs.webhooks import deliveries as webhookdeliveries
-from django_ojs.webhooks.outcome import LONGEST_WAIT
+from django_ojs.webhooks import subscriptions
+from django_ojs.webhooks.transport import LONGEST_WAIT
 from tests.webhooks.conftest import SECRET, USING, Sender, deliver, deliveries, fresh, is_uuid7, relayed, subscribe
 from tests.webhooks.receiver import Handler, Receiver
 
@@ -275,7 +275,9 @@ def test_persistent_failure_switches_it_off_and_tells_the_owner(
     receiver: Receiver, sender: Sender, frozen_clock: Any, mailoutbox: Any, django_user_model: Any, caplog: Any
 ) -> None:
     django_user_model.objects.create_user("ann", email="ann@example.com")
-    subscription, _ = subscriptions.create(definition.parse({"url": receiver.url(), "events": ["*"]}), by="user:ann")
+    subscription, _ = subscriptions.create(
+        subscriptions.read_definition({"url": receiver.url(), "events": ["*"]}), by="user:ann"
+    )
     receiver.otherwise = (500, {}, b"")
     for _ in range(3):
         enqueue("a.b")
