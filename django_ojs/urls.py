@@ -12,18 +12,11 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
-from django_ojs.http import (
-    adminbulk,
-    adminletters,
-    adminurls,
-    bulk,
-    deadletter,
-    metrics,
-    schemas,
-    system,
-)
+from django_ojs.http import metrics, schemas, system, testhooks
 from django_ojs.http.base import NotFoundView, OJSView, OJSViewSet
+from django_ojs.http.bulk import AdminBulkViewSet, BulkActionViewSet, BulkViewSet
 from django_ojs.http.cron import CronViewSet
+from django_ojs.http.deadletter import DeadLetterViewSet, ReplayRuleViewSet
 from django_ojs.http.jobs import JobViewSet
 from django_ojs.http.queues import QueueViewSet
 from django_ojs.http.ratelimits import RateLimitViewSet
@@ -60,25 +53,23 @@ router.register("rate-limits", RateLimitViewSet, "rate-limit")
 router.register("webhooks/subscriptions", WebhookViewSet, "webhook")
 router.register("webhooks/deliveries", DeliveryViewSet, "webhook-delivery", plural="webhook-deliveries")
 router.register("admin/rate-limits", RateLimitViewSet, "admin-rate-limit", operator=True)
+router.register("jobs/bulk", BulkViewSet, "job-bulk", plural="job-bulk")
+router.register("admin/jobs/bulk", AdminBulkViewSet, "admin-bulk", operator=True)
+router.register("admin/bulk-actions", BulkActionViewSet, "admin-bulk-action", operator=True)
+router.register("admin/dead-letter/replay-rules", ReplayRuleViewSet, "admin-replay-rule", operator=True)
+router.register("dead-letter", DeadLetterViewSet, "dead-letter")
+router.register(
+    "admin/dead-letter", DeadLetterViewSet, "admin-dead-letter", operator=True, conflict_code="invalid_state_transition"
+)
 
 v1 = [
     *router.urls,
     path("workers/register", WorkerViewSet.as_view({"post": "create"})),
     path("openapi.json", system.OpenAPI.as_view(), name="openapi"),
+    path("admin/reset", testhooks.Reset.as_view()),
     path("health", system.Health.as_view(), name="health"),
     path("metrics", metrics.Metrics.as_view(), name="metrics"),
-    path("jobs/bulk", bulk.BulkEnqueue.as_view(), name="job-bulk"),
-    path("jobs/bulk/cancel", bulk.BulkCancel.as_view(), name="job-bulk-cancel"),
-    path("jobs/bulk/retry", bulk.BulkRetry.as_view(), name="job-bulk-retry"),
-    path("jobs/bulk/delete", bulk.BulkDelete.as_view(), name="job-bulk-delete"),
-    path("queues/<str:name>/purge", adminbulk.QueuePurge.as_view(http_method_names=["post", "options"])),
     path("middleware", system.MiddlewareChains.as_view(), name="middleware"),
-    path("dead-letter", deadletter.DeadLetters.as_view(), name="dead-letters"),
-    path("dead-letter/stats", adminletters.AdminDeadLetterStats.as_view()),
-    path("dead-letter/purge", adminbulk.DeadLetterPurge.as_view(http_method_names=["post", "options"])),
-    path("dead-letter/retry", adminbulk.DeadLetterBulkRetry.as_view()),
-    path("dead-letter/<str:job_id>", deadletter.DeadLetterDetail.as_view(), name="dead-letter"),
-    path("dead-letter/<str:job_id>/retry", deadletter.DeadLetterRetry.as_view(), name="dead-letter-retry"),
     path("events", streams.EventViewSet.as_view({"get": "list"}), name="events"),
     path("events/stream", streams.AllEvents.as_view(), name="event-stream"),
     path("events/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"})),
@@ -90,7 +81,6 @@ v1 = [
     path("admin/stats/stream", streams.Statistics.as_view(), name="stats-stream"),
     path("events/ticket", streams.EventViewSet.as_view({"post": "ticket"}), name="events-ticket"),
     *schemas.urls,
-    *adminurls.urls,
 ]
 # Paths without parameters come first: what stands in one of them is nobody's id.
 v1.sort(key=lambda one: "<" in str(one.pattern))

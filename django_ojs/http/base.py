@@ -174,12 +174,6 @@ class OJSView(APIView):
             response["Content-Length"] = str(len(response.content))
 
 
-class AdminView(OJSView):
-    """What the operators' views share: the name of a state conflict."""
-
-    conflict_code = "invalid_state_transition"
-
-
 class PublicView(OJSView):
     """A path for every caller, whatever credentials come with the request."""
 
@@ -218,7 +212,8 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
         serializer_class, operator_serializer_class: what one resource looks like behind each door.
         action_serializers, operator_action_serializers: by action, the serializer of its answer where that is another
             one; the second for the operator's door alone.
-        body_serializers: by action, the serializer that reads its body.
+        body_serializers, operator_body_serializers: by action, the serializer that reads its body; the second for the
+            operator's door, where that is another one.
         ordering: the order of the list, from which the cursors of its pages are made.
         list_names, operator_list_names: the members of a list's answer that hold its items.
     """
@@ -240,6 +235,7 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
     action_serializers: ClassVar[Mapping[str, Any]] = {}
     operator_action_serializers: ClassVar[Mapping[str, Any]] = {}
     body_serializers: ClassVar[Mapping[str, Any]] = {}
+    operator_body_serializers: ClassVar[Mapping[str, Any]] = {}
     lookup_value_converter = "str"
     filter_backends: Any = ()
     pagination_class: Any = OJSPagination
@@ -292,11 +288,16 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
                 return named[self.action]
         return self.operator_serializer_class if self.operator else self.serializer_class
 
+    def get_body_serializer_class(self) -> Any:
+        """The serializer that reads the body of the action; None for an action that has none."""
+        own = self.operator_body_serializers.get(self.action) if self.operator else None
+        return self.body_serializers.get(self.action) if own is None else own
+
     # What actions use
 
     def validated(self, body: dict[str, Any]) -> dict[str, Any]:
         """The members of a body as the action's serializer reads them."""
-        serializer = self.body_serializers[self.action](data=body, context=self.get_serializer_context())
+        serializer = self.get_body_serializer_class()(data=body, context=self.get_serializer_context())
         serializer.is_valid(raise_exception=True)
         found: dict[str, Any] = serializer.validated_data
         return found

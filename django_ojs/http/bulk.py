@@ -1,44 +1,183 @@
-"""Bulk operations: `/jobs/bulk` and `/jobs/bulk/cancel|retry|delete` (binding 6)."""
+"""Calls about many jobs: those of producers (binding 6) and those of operators (admin 1.2, 1.4, 1.7).
+
+The jobs are named by `job_ids`, or they fit a `filter`, never both. A producer's call is one transaction, and its
+answer has an outcome for each job. An operator's call counts the jobs (`dry_run`), or it is confirmed, acts in batches
+and answers with a report. Beyond the specification, an operator may leave what fits a filter to the scheduler and watch
+it at `/admin/bulk-actions`: proxies end a call that answers only when a million jobs are done.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from django.db.models import QuerySet
+from django.utils.encoding import iri_to_uri
+from django_filters import FilterSet
+from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import audit
+from django_ojs import audit, states
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound, OJSError
+from django_ojs.errors import InvalidRequest, NotFound, OJSError
 from django_ojs.http import fields, filters, media, permissions, shown
-from django_ojs.http.auditing import audited
-from django_ojs.http.bulkbody import meant
-from django_ojs.http.idempotency import PushView
+from django_ojs.http.auditing import MAX_REASON, audited
+from django_ojs.http.base import OJSViewSet, using
+from django_ojs.http.filtering import OJSFilterBackend, WordFilter
+from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.jobs import check_size, pressure
-from django_ojs.http.permissions import principal
-from django_ojs.jobs import bulk
-from django_ojs.jobs.bulk import JOBS, BulkVerb, How
+from django_ojs.http.openapi import documented
+from django_ojs.http.pagination import CappedPagination, Key
+from django_ojs.http.permissions import check_queue, principal
+from django_ojs.http.serializers import (
+    AnswerSerializer,
+    BodySerializer,
+    EnvelopeSerializer,
+    ErrorSerializer,
+    FlagField,
+    InstantField,
+    NothingSerializer,
+    ObjectField,
+    TextField,
+    WarningSerializer,
+    rendered_by_show,
+)
+from django_ojs.jobs import bulk, bulkactions
+from django_ojs.jobs.bulk import JOBS, BulkVerb, How, Report
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.jobs.push import Pushed
 from django_ojs.jobs.selection import JobFilter
-from django_ojs.jobs.verbs import Cancelled
+from django_ojs.jobs.verbs import OVERRIDABLE, Cancelled, check_override
+from django_ojs.models import BulkAction
 from django_ojs.rules import envelope, names
+from django_ojs.rules.faults import fault
+from django_ojs.states import State
+
+_ENDED = states.ordered(states.TERMINAL)
+#: From which likeness on a member is taken for a misspelt `override`.
+_ALIKE = 0.7
 
 
-class BulkView(PushView):
-    """What the four share: atomicity, the key in the body, the size headers, the status of many."""
+# Which jobs
 
+
+def selection(body: dict[str, Any], *, all_if_absent: bool = False) -> dict[str, Any]:
+    """`job_ids` as it was sent, and `filter` as an object; one of them is None. null in the body is as good as absent.
+
+    Every call about many jobs asks here first, so nothing else in a request decides between the two.
+
+    Args:
+        all_if_absent: a body with neither has an empty filter, which all jobs fit.
+
+    Raises `InvalidRequest` where both are there, or neither, or the filter is no object.
+    """
+    ids, wanted = body.get("job_ids"), body.get("filter")
+    if (ids is None) == (wanted is None) and not (all_if_absent and ids is None):
+        raise InvalidRequest("Name the jobs either by job_ids or by filter.", details={"field": "job_ids"})
+    return {"job_ids": ids, "filter": None if ids is not None else fields.member(body, "filter") or {}}
+
+
+def read_override(request: Request, body: dict[str, Any]) -> dict[str, Any] | None:
+    """What a retry is to change in dead letters (binding 2.6, jobs 7.3); None where nothing.
+
+    Raises `InvalidRequest` for members that may not be changed, and for members that belong into `override` or look
+    like it: ignored, they would let the job run unchanged. `PermissionDenied` for a queue beyond the caller's limits.
+    """
+    for name in sorted(body.keys() - {"override"}):
+        if name in OVERRIDABLE:
+            raise fault(name, "belongs into override")
+        if difflib.SequenceMatcher(None, name.lower()[:100], "override").ratio() >= _ALIKE:
+            raise fault(name[:100], "is unknown here: is override meant?")
+    override = fields.member(body, "override")
+    check_override(override)
+    if override and isinstance(override.get("queue"), str):
+        check_queue(request, override["queue"])
+    return override
+
+
+# Calls of producers
+
+
+class AtomicSerializer(BodySerializer):
+    """What the bodies of producers have in common."""
+
+    atomicity = serializers.ChoiceField(choices=("partial", "atomic"), required=False)
+    idempotency_key = TextField(max_length=256)
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        atomicity = data.get("atomicity", "partial")
+        if atomicity not in ("partial", "atomic"):
+            raise fault("atomicity", "must be partial or atomic", atomicity)
+        return {"partial": atomicity == "partial", "key": fields.text(data, "idempotency_key", maximum=256)}
+
+
+class BulkRequestSerializer(AtomicSerializer):
+    """Jobs to enqueue, any JSON: PUSH says what is wrong with each of them."""
+
+    jobs: Any = serializers.ListSerializer(child=EnvelopeSerializer(), min_length=1)
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        found = super().to_internal_value(data)
+        jobs = data.get("jobs")
+        if not isinstance(jobs, list) or not jobs:
+            raise fault("jobs", "must be an array of at least one job", jobs)
+        check_size(len(jobs))
+        return {**found, "jobs": jobs}
+
+
+class BulkChangeSerializer(AtomicSerializer):
+    """Which jobs to change. An id that no job can have stays a text in `job_ids`, and is not found."""
+
+    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
+    filter = ObjectField()
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        found = super().to_internal_value(data)
+        for name in ("dry_run", "background"):
+            if data.get(name) not in (None, False):
+                raise fault(name, "works below /ojs/v1/admin/jobs/bulk only, and here it would be done at once")
+        found |= selection(data)
+        if (ids := found["job_ids"]) is not None:
+            if not isinstance(ids, list) or not ids or not all(isinstance(item, str) and item for item in ids):
+                raise fault("job_ids", "must be an array of at least one job id", ids)
+            check_size(len(ids), "job_ids")
+            lower = [item.lower() for item in ids]
+            found["job_ids"] = [uuid.UUID(item) if names.is_job_id(item) else item[:64] for item in lower]
+        return found
+
+
+class BulkItemSerializer(serializers.Serializer[Any]):
+    index = serializers.IntegerField()
+    status = serializers.CharField()
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class BulkAnswerSerializer(serializers.Serializer[Any]):
+    """What became of each job."""
+
+    items = BulkItemSerializer(many=True)
+
+
+_OUTCOMES = {207: BulkAnswerSerializer, 422: (BulkAnswerSerializer, ErrorSerializer)}
+
+
+class BulkViewSet(Idempotent, OJSViewSet):
+    """`/jobs/bulk`: enqueue, cancel, retry and delete many jobs, with an outcome for each."""
+
+    action_scopes = {"create": "push"}
+    action_rights = {"cancel": "change_job", "retry": "change_job", "remove": "delete_job"}
+    serializer_class = BulkAnswerSerializer
+    operations = {"create": "bulk_enqueue", "cancel": "bulk_cancel", "retry": "bulk_retry", "remove": "bulk_delete"}
+    body_serializers = {
+        "create": BulkRequestSerializer, **dict.fromkeys(("cancel", "retry", "remove"), BulkChangeSerializer),
+    }  # fmt: skip
+    #: The jobs of the request, for the headers of every answer.
     count = 0
-
-    def read(self) -> dict[str, Any]:
-        body = self.payload(limit=ojs_settings.MAX_BATCH_BYTES)
-        if body.get("atomicity", "partial") not in ("partial", "atomic"):
-            raise fields.fault("atomicity", "must be partial or atomic", body["atomicity"])
-        self.partial = body.get("atomicity", "partial") == "partial"
-        self.key = fields.text(body, "idempotency_key", maximum=256)
-        return body
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         response = super().finalize_response(request, response, *args, **kwargs)
@@ -46,143 +185,492 @@ class BulkView(PushView):
             response["X-OJS-Batch-Size"] = str(self.count)
         return response
 
-    def error(self, error: OJSError) -> dict[str, Any]:
-        if error.error_code == "invalid_state_transition":
-            error.error_code = self.conflict_code
-        return error.as_dict(self.request_id)
+    @documented(201, answers=_OUTCOMES)
+    def create(self, request: Request) -> Response:
+        """Enqueue jobs, with an outcome for each."""
+        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
+        self.count = len(body["jobs"])
+        permissions.check_documents(request, body["jobs"])
 
-    def status(self, succeeded: int, total: int, good: int) -> int:
-        if succeeded == total:
-            return good
-        return 207 if succeeded and self.partial else 422
+        def enqueue(using: str) -> Answer:
+            outcomes = bulk.enqueue(body["jobs"], partial=body["partial"], using=using)
+            items = [self._enqueued(index, outcome) for index, outcome in enumerate(outcomes)]
+            total, failed = len(items), sum(item["status"] == "failed" for item in items)
+            answer = {"total": total, "succeeded": total - failed, "failed": failed, "items": items}
+            status = _status(total - failed, total, 201, partial=body["partial"])
+            return Answer(status, media.to_text(answer), pressure(outcomes))
 
+        return self.answer(enqueue, body["key"])
 
-class BulkEnqueue(BulkView):
-    """`POST /jobs/bulk`"""
+    @documented(200, answers=_OUTCOMES)
+    @action(detail=False, methods=["post"])
+    @audited("job.bulk", together=False)
+    def cancel(self, request: Request) -> Response:
+        """Cancel the jobs that are named or fit a filter.
 
-    operation = "bulk_enqueue"
+        A filter leaves running jobs alone, an id does not.
+        """
+        return self._change(JOBS["cancel"], left="skipped")
 
-    def post(self, request: Request) -> Response:
-        documents = self.read().get("jobs")
-        if not isinstance(documents, list) or not documents:
-            raise fields.fault("jobs", "must be an array of at least one job", documents)
-        self.count = len(documents)
-        check_size(self.count)
-        permissions.check_documents(request, documents)
-        return self.answer(lambda using: self._enqueue(documents, using), self.key)
+    @documented(200, answers=_OUTCOMES)
+    @action(detail=False, methods=["post"])
+    @audited("job.bulk", together=False)
+    def retry(self, request: Request) -> Response:
+        """Retry the jobs that are named or fit a filter.
 
-    def _enqueue(self, documents: list[Any], using: str) -> Answer:
-        outcomes = bulk.enqueue(documents, partial=self.partial, using=using)
-        items = [self._item(index, outcome) for index, outcome in enumerate(outcomes)]
-        failed = sum(item["status"] == "failed" for item in items)
-        total = len(items)
-        body = {"total": total, "succeeded": total - failed, "failed": failed, "items": items}
-        return Answer(self.status(total - failed, total, 201), media.to_text(body), pressure(outcomes))
+        Discarded and retryable ones.
+        """
+        return self._change(JOBS["retry"])
 
-    def _item(self, index: int, outcome: Pushed | OJSError) -> dict[str, Any]:
+    @documented(200, answers=_OUTCOMES)
+    @action(detail=False, methods=["post"], url_path="delete", url_name="delete")
+    @audited("job.bulk", together=False)
+    def remove(self, request: Request) -> Response:
+        """Delete the jobs that are named or fit a filter.
+
+        Ended ones.
+        """
+        return self._change(JOBS["delete"])
+
+    def _enqueued(self, index: int, outcome: Pushed | OJSError) -> dict[str, Any]:
         if isinstance(outcome, OJSError):
-            return {"index": index, "status": "failed", "error": self.error(outcome)}
+            return {"index": index, "status": "failed", "error": self._error(outcome)}
         item: dict[str, Any] = {"index": index, "status": outcome.status}
         if outcome.row is not None:
             render = shown.job if outcome.status == "duplicate" else envelope.render
             item |= {"job_id": str(outcome.row["id"]), "job": render(outcome.row)}
         return item | ({"warnings": list(outcome.warnings)} if outcome.warnings else {})
 
-
-class BulkChange(BulkView):
-    """What cancel, retry and delete share: the jobs are named by `job_ids` or by `filter`."""
-
-    scopes = {"POST": "admin"}
-    rights = {"POST": "change_job"}
-    verb: BulkVerb
-    left = "failed"
-
-    @audited("job.bulk", together=False)
-    def post(self, request: Request) -> Response:
-        body = self.read()
+    def _change(self, verb: BulkVerb, left: str = "failed") -> Response:
+        """Change the jobs of the request; `left` is the status of those that stay as they are."""
+        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
         self.act.action = f"job.{self.operation}"
-        for name in ("dry_run", "background"):
-            if body.get(name) not in (None, False):
-                raise fields.fault(name, "works below /ojs/v1/admin/jobs/bulk only, and here it would be done at once")
-        jobs = meant(body)
-        self.by_filter = jobs.filter is not None
-        if self.by_filter:
-            wanted = filters.of_client(request, jobs.filter or {}, self.verb.default)
-            return self.answer(self._audited(lambda using: self._filtered(wanted, using)), self.key)
-        ids = _job_ids(jobs.ids)
-        self.count = len(ids)
-        check_size(self.count, "job_ids")
-        permissions.check_jobs(request, [job_id for job_id in ids if isinstance(job_id, uuid.UUID)])
-        return self.answer(self._audited(lambda using: self._answer(ids, False, using)), self.key)
+        if body["filter"] is not None:
+            wanted = filters.of_client(self.request, body["filter"], verb.default)
+        else:
+            self.count = len(body["job_ids"])
+            permissions.check_jobs(self.request, _known(body["job_ids"]))
 
-    def _audited(self, run: Callable[[str], Answer]) -> Callable[[str], Answer]:
-        """The same with an entry in the audit log: within the transaction of an Idempotency-Key, not around it."""
-        return lambda using: audit.perform(lambda: run(using), self.act, using=using)
+        def change(using: str) -> Answer:
+            if body["filter"] is None:
+                return self._changed(verb, left, body["job_ids"], using, partial=body["partial"])
+            limit = ojs_settings.MAX_BATCH_SIZE
+            found = bulk.matching(wanted, limit + 1, using=using)
+            self.count = min(len(found), limit)
+            more = {"has_more": True} if len(found) > limit else {}
+            return self._changed(
+                verb, left, found[:limit], using, partial=body["partial"], spare_active=True, more=more
+            )
 
-    def _filtered(self, wanted: JobFilter, using: str) -> Answer:
-        limit = ojs_settings.MAX_BATCH_SIZE
-        found = bulk.matching(wanted, limit + 1, using=using)
-        self.count = min(len(found), limit)
-        return self._answer(found[:limit], len(found) > limit, using)
+        # The entry in the audit log belongs into the transaction of an Idempotency-Key, not around it.
+        return self.answer(lambda using: audit.perform(lambda: change(using), self.act, using=using), body["key"])
 
-    def _answer(self, ids: Sequence[uuid.UUID | str], more: bool, using: str) -> Answer:
-        known = [job_id for job_id in ids if isinstance(job_id, uuid.UUID)]
+    def _changed(
+        self, verb: BulkVerb, left: str, ids: Sequence[uuid.UUID | str], using: str, *, partial: bool,
+        spare_active: bool = False, more: Mapping[str, Any] | None = None,
+    ) -> Answer:  # fmt: skip
+        """Change these jobs and say what became of each; nothing where one is unknown and not `partial`."""
+        known = _known(ids)
         unknown = len(known) < len(ids)
         outcomes: dict[Any, Any] = {}
-        if self.partial or not unknown:
+        if partial or not unknown:
             distinct = list(dict.fromkeys(known))
-            how = How(principal(self.request), spare_active=self.by_filter)
-            outcomes = dict(
-                zip(distinct, bulk.run(self.verb, distinct, how, partial=self.partial, using=using), strict=True)
-            )
-        aborted = bulk.undone() if unknown and not self.partial else None
-        items = [self._item(index, job_id, outcomes.get(job_id), aborted) for index, job_id in enumerate(ids)]
-        word = self.verb.done
-        done = sum(item["status"] == word for item in items)
+            how = How(principal(self.request), spare_active=spare_active)
+            done = bulk.run(verb, distinct, how, partial=partial, using=using)
+            outcomes = dict(zip(distinct, done, strict=True))
+        aborted = bulk.undone() if unknown and not partial else None
+
+        def item(index: int, job_id: uuid.UUID | str) -> dict[str, Any]:
+            outcome = outcomes.get(job_id, aborted)
+            if not isinstance(job_id, uuid.UUID):
+                outcome = NotFound.resource("job", job_id)
+            said: dict[str, Any] = {"index": index, "job_id": str(job_id), "status": verb.done}
+            if isinstance(outcome, OJSError):
+                reason = str(outcome.details.get("current_state") or outcome.error_code)
+                return said | {"status": left, "reason": reason, "error": self._error(outcome)}
+            if isinstance(outcome, Cancelled) and not outcome.changed:
+                return said | {"status": left, "reason": "already_cancelled"}
+            return said
+
+        items = [item(index, job_id) for index, job_id in enumerate(ids)]
+        total = len(items)
+        succeeded = sum(item["status"] == verb.done for item in items)
         fine = sum("error" not in item for item in items)
-        body = {"total_matched": len(items), word: done, "skipped": len(items) - done}
         changed = [str(job_id) for job_id, outcome in outcomes.items() if not isinstance(outcome, OJSError)]
-        self.act.detail = {"matched": len(items), "succeeded": done, "job_ids": changed}
-        body |= {"failed": len(items) - fine} | ({"has_more": True} if more else {})
-        headers = {"X-OJS-Batch-Size": str(len(items))}
-        return Answer(self.status(fine, len(items), 200), media.to_text(body | {"items": items}), headers)
+        self.act.detail = {"matched": total, "succeeded": succeeded, "job_ids": changed}
+        answer = {"total_matched": total, verb.done: succeeded, "skipped": total - succeeded, "failed": total - fine}
+        status = _status(fine, total, 200, partial=partial)
+        text = media.to_text({**answer, **(more or {}), "items": items})
+        return Answer(status, text, {"X-OJS-Batch-Size": str(total)})
 
-    def _item(self, index: int, job_id: uuid.UUID | str, outcome: Any, aborted: OJSError | None) -> dict[str, Any]:
-        item: dict[str, Any] = {"index": index, "job_id": str(job_id), "status": self.verb.done}
-        if not isinstance(job_id, uuid.UUID):
-            outcome = NotFound.resource("job", job_id)
-        elif outcome is None:
-            outcome = aborted
-        if isinstance(outcome, OJSError):
-            reason = outcome.details.get("current_state") or outcome.error_code
-            return item | {"status": self.left, "reason": str(reason), "error": self.error(outcome)}
-        if isinstance(outcome, Cancelled) and not outcome.changed:
-            return item | {"status": self.left, "reason": "already_cancelled"}
-        return item
+    def _error(self, error: OJSError) -> dict[str, Any]:
+        if error.error_code == "invalid_state_transition":
+            error.error_code = self.conflict_code
+        return error.as_dict(self.request_id)
 
 
-class BulkCancel(BulkChange):
-    """`POST /jobs/bulk/cancel`: a filter leaves running jobs alone, an id does not."""
-
-    operation, verb, left = "bulk_cancel", JOBS["cancel"], "skipped"
+def _known(ids: Sequence[uuid.UUID | str]) -> list[uuid.UUID]:
+    return [job_id for job_id in ids if isinstance(job_id, uuid.UUID)]
 
 
-class BulkRetry(BulkChange):
-    """`POST /jobs/bulk/retry`: discarded and retryable jobs."""
-
-    operation, verb = "bulk_retry", JOBS["retry"]
-
-
-class BulkDelete(BulkChange):
-    """`POST /jobs/bulk/delete`: ended jobs."""
-
-    operation, verb = "bulk_delete", JOBS["delete"]
-    rights = {"POST": "delete_job"}
+def _status(succeeded: int, total: int, good: int, *, partial: bool) -> int:
+    if succeeded == total:
+        return good
+    return 207 if succeeded and partial else 422
 
 
-def _job_ids(value: Any) -> list[uuid.UUID | str]:
-    """The ids in order; a text that no job can have as its id stays a text, and is not found."""
-    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-        raise fields.fault("job_ids", "must be an array of at least one job id", value)
-    lower = [item.lower() for item in value]
-    return [uuid.UUID(item) if names.is_job_id(item) else item[:64] for item in lower]
+# Calls of operators
+
+
+class JobFilterSerializer(serializers.Serializer[Any]):
+    """The `filter` of an operator's body; `filters.of_body` reads it."""
+
+    queue = serializers.CharField(required=False)
+    state = serializers.JSONField(required=False)
+    type = serializers.CharField(required=False)
+    since = serializers.DateTimeField(required=False)
+    until = serializers.DateTimeField(required=False)
+    worker_id = serializers.CharField(required=False)
+    error_type = serializers.CharField(required=False)
+    older_than = serializers.CharField(required=False)
+
+
+class ConfirmedSerializer(BodySerializer):
+    """The body of an act that cannot be undone. Other members are refused: a misplaced one would widen the act."""
+
+    confirm = FlagField()
+    dry_run = FlagField()
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        own = [name for name in self.fields.keys() if name not in ("confirm", "dry_run")]  # noqa: SIM118
+        fields.only(data, *own, "confirm", "dry_run")
+        return {"dry_run": fields.flag(data, "dry_run"), "confirm": data.get("confirm")}
+
+
+class AdminBulkSerializer(ConfirmedSerializer):
+    """Which jobs an operator acts on, whether in the `background`, and why."""
+
+    closed = True
+
+    filter = JobFilterSerializer(required=False)
+    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
+    reason = TextField(max_length=MAX_REASON)
+    background = FlagField()
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        found = super().to_internal_value(data) | selection(data)
+        later = fields.flag(data, "background")
+        if later and found["filter"] is None:
+            raise fault("background", "goes with a filter: jobs that are named are done at once", True)
+        if found["filter"] is not None and "background" not in data:
+            later = _prefers_async(self.context["request"])
+        found["background"] = later and not found["dry_run"]
+        return found | {"reason": fields.text(data, "reason", maximum=MAX_REASON)}
+
+
+class DestructiveSerializer(ConfirmedSerializer):
+    """The body of a DELETE, or what stands in the query in its stead, since proxies may drop that body."""
+
+    needed = False
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        given: dict[str, Any] = {str(name): value for name, value in self.context["request"].query_params.items()}
+        given |= {
+            name: given[name] == "true" for name in ("confirm", "dry_run") if given.get(name) in ("true", "false")
+        }
+        if narrowed := {name: given.pop(name) for name in filters.NAMES if name in given}:
+            given["filter"] = narrowed
+        given = {**given, **data}
+        noted = {name: given[name] for name in ("states", "older_than", "filter") if given.get(name)}
+        return {**super().to_internal_value(given), "noted": noted, **self.read(given)}
+
+    def read(self, data: dict[str, Any]) -> dict[str, Any]:
+        """What a subclass reads of the members that are its own."""
+        raise NotImplementedError
+
+
+class PurgeSerializer(DestructiveSerializer):
+    """Which ended jobs of a queue to delete; `older_than` is an age such as PT24H, or an instant."""
+
+    states = serializers.ListField(child=serializers.ChoiceField(choices=[state.value for state in _ENDED]))
+    older_than = serializers.CharField(required=False)
+
+    def read(self, data: dict[str, Any]) -> dict[str, Any]:
+        wanted = data.get("states")
+        found = filters.StatesField(required=False).clean(wanted) if isinstance(wanted, str | list) else []
+        if not found or not set(found) <= set(_ENDED):
+            raise fault("states", f"must be some of {', '.join(_ENDED)}", wanted)
+        return {"states": found, "older_than": filters.older_than(data.get("older_than"))}
+
+
+class JobErrorSerializer(serializers.Serializer[Any]):
+    """Why one job of many could not be acted on."""
+
+    job_id = serializers.CharField()
+    error = serializers.DictField()
+
+
+class AdminBulkAnswerSerializer(serializers.Serializer[Any]):
+    """The report of an act."""
+
+    action = serializers.CharField()
+    dry_run = serializers.BooleanField()
+    matched = serializers.IntegerField()
+    succeeded = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    errors: Any = JobErrorSerializer(many=True)
+
+
+class PurgedSerializer(serializers.Serializer[Any]):
+    """How many jobs were deleted."""
+
+    purged_count = serializers.IntegerField()
+    matched = serializers.IntegerField()
+    dry_run = serializers.BooleanField(required=False)
+
+
+class BulkActionErrorSerializer(serializers.Serializer[Any]):
+    job_id = serializers.CharField()
+    error = serializers.CharField()
+
+
+@rendered_by_show
+class BulkActionSerializer(AnswerSerializer):
+    """How far a bulk action is, and what it was refused."""
+
+    id = serializers.IntegerField()
+    action = serializers.ChoiceField(choices=list(JOBS))
+    state = serializers.ChoiceField(choices=BulkAction.State.values)
+    problem = serializers.CharField(allow_null=True)
+    expected = serializers.IntegerField()
+    matched = serializers.IntegerField()
+    succeeded = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    filter = serializers.DictField()
+    override = serializers.DictField(allow_null=True)
+    errors: Any = BulkActionErrorSerializer(many=True)
+    actor = serializers.CharField()
+    door = serializers.CharField(required=False)
+    created_at = InstantField()
+    finished_at = InstantField(allow_null=True)
+
+    def show(self, instance: BulkAction) -> dict[str, Any]:
+        return bulkactions.facts(instance)
+
+
+@dataclasses.dataclass(slots=True)
+class OperatorAct:
+    """What an operator does to many jobs, at once or in the background.
+
+    Attributes:
+        view: the call, whose `act` is the entry in the audit log.
+        verb: what is done.
+        default: the states of the jobs that fit a filter which names none; without any it has to name some.
+    """
+
+    view: Any
+    verb: BulkVerb
+    default: Sequence[State] = ()
+
+    def answer(self, body: dict[str, Any]) -> Response:
+        """Do what a body asks for that an `AdminBulkSerializer` has read."""
+        return self.later(body) if body["background"] else Response(self.now(body))
+
+    def now(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Do it to the jobs that are named or fit, or count them; return the report."""
+        if body["filter"] is None:
+            ids = self._named(body)
+            if body["dry_run"]:
+                return self._rehearsed(ids)
+            batches, wanted, noted = bulk.split(ids), None, {}
+        else:
+            wanted = self.wanted(body["filter"])
+            if body["dry_run"]:
+                return self._report(Report(wanted.jobs(using()).count()), dry=True)
+            batches, noted = bulk.batches(wanted.jobs(using()), using()), {"filter": body["filter"]}
+        override = self._confirmed(body)
+        self.view.act.detail |= noted | ({"override": sorted(override)} if override else {})
+        return self._report(self._in_batches(batches, wanted, override))
+
+    def later(self, body: dict[str, Any]) -> Response:
+        """Leave it to the scheduler: 202, and where to look for how far it is."""
+        wanted = self.wanted(body["filter"])
+        override = self._confirmed(body)
+        action = bulkactions.start(self.verb.name, wanted, self.view.act, override=override, using=using())
+        root = iri_to_uri(self.view.request.path).rpartition("/admin/")[0]
+        headers = {"Location": f"{root}/admin/bulk-actions/{action.pk}"}
+        return Response(bulkactions.facts(action), status=202, headers=headers)
+
+    def purge(self, body: dict[str, Any], wanted: JobFilter, target: str) -> dict[str, Any]:
+        """Delete all jobs that fit, or count them. `target` is what the audit log calls them."""
+        jobs = wanted.jobs(using())
+        if body["dry_run"]:
+            return {"purged_count": 0, "matched": jobs.count(), "dry_run": True}
+        _check_confirmed(body)
+        self.view.act.target, self.view.act.detail = target, body["noted"]
+        done = self._in_batches(bulk.batches(jobs, using()), wanted)
+        return {"purged_count": done.succeeded, "matched": done.matched, "dry_run": False}
+
+    def wanted(self, given: Mapping[str, Any]) -> JobFilter:
+        """The jobs that fit the `filter` of a body, in states that the verb takes."""
+        read = filters.of_body(self.view.request, given)
+        wanted, takes = read.wanted_states or self.default, self.verb.takes
+        wrong = [state.value for state in wanted if state not in takes]
+        if wrong or not wanted:
+            raise fault("filter.state", f"must be some of {', '.join(takes)}", ", ".join(wrong) if wrong else None)
+        return read.replace(states=list(wanted), dead_letters=self.verb.dead_letters)
+
+    def _named(self, body: dict[str, Any]) -> list[uuid.UUID]:
+        texts = fields.texts(body, "job_ids", maximum=ojs_settings.MAX_BATCH_SIZE) or []
+        check_size(len(texts), "job_ids")
+        ids = list(dict.fromkeys(map(fields.path_id, texts)))
+        permissions.check_jobs(self.view.request, ids)
+        return ids
+
+    def _rehearsed(self, ids: list[uuid.UUID]) -> dict[str, Any]:
+        """A dry run of jobs that are named: to how many it would be done, and why not to the others."""
+        refused = bulk.refusals(self.verb, ids, using=using())
+        found = self._report(Report(len(ids) - len(refused), 0, refused[: bulk.MAX_ERRORS]), dry=True)
+        return found | {"failed": len(refused)}
+
+    def _confirmed(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The `override` of an act that is confirmed. Its entry in the audit log says why it is done."""
+        _check_confirmed(body)
+        self.view.act.action = f"job.bulk_{self.verb.name}"
+        self.view.act.detail = {"reason": body["reason"]} if body.get("reason") else {}
+        return read_override(self.view.request, {"override": body.get("override")})
+
+    def _in_batches(
+        self, ids: Iterator[list[uuid.UUID]], wanted: JobFilter | None, override: dict[str, Any] | None = None
+    ) -> Report:
+        """A filter leaves running jobs alone unless it names their state."""
+        spare = wanted is not None and State.ACTIVE not in wanted.wanted_states
+        how = How(principal(self.view.request), spare, override)
+        jobs = wanted.jobs(using()) if wanted else None
+        return bulk.run_in_batches(self.verb, ids, how, self.view.act, using(), meant=jobs)
+
+    def _report(self, done: Report, *, dry: bool = False) -> dict[str, Any]:
+        errors = [
+            {"job_id": str(job_id), "error": error.as_dict(self.view.request_id)} for job_id, error in done.errors
+        ]
+        counted = {"matched": done.matched, "succeeded": done.succeeded, "failed": 0 if dry else done.failed}
+        return {"action": self.verb.name, "dry_run": dry, **counted, "errors": errors}
+
+
+def purge_queue(view: Any, name: str) -> Response:
+    """Delete ended jobs of a queue that the caller may use: the body, or the query, names their states."""
+    check_queue(view.request, fields.queue_name(name))
+    body = view.validated(view.payload(required=False))
+    wanted = filters.of_body(view.request, {"queue": name})
+    wanted = wanted.replace(states=body["states"], older_than=body["older_than"])
+    done = OperatorAct(view, JOBS["delete"]).purge(body, wanted, f"queue {name}")
+    return Response({**done, "queue": name, "states": [state.value for state in body["states"]]})
+
+
+def _check_confirmed(body: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest unless the body says `"confirm": true` (admin 1.1)."""
+    if body.get("confirm") is not True:
+        raise InvalidRequest(
+            "This cannot be undone: it needs confirm.",
+            details={"field": "confirm", "expected": "true"},
+            hint='Send "confirm": true, or "dry_run": true to count what it would concern.',
+        )
+
+
+def _prefers_async(request: Request) -> bool:
+    """Whether the caller wishes to be answered at once (`Prefer: respond-async`, RFC 7240)."""
+    wishes = request.headers.get("Prefer", "").split(",")
+    return "respond-async" in {wish.partition(";")[0].strip().lower() for wish in wishes}
+
+
+class AdminBulkViewSet(OJSViewSet):
+    """`/admin/jobs/bulk`: retry, cancel and delete many jobs."""
+
+    operator_scopes = {"remove": "admin.purge"}
+    action_rights = {"cancel": "change_job", "retry": "change_job", "remove": "delete_job"}
+    body_serializers = dict.fromkeys(("cancel", "retry", "remove"), AdminBulkSerializer)
+    action_serializers = dict.fromkeys(("cancel", "retry", "remove"), AdminBulkAnswerSerializer)
+
+    @documented(200, answers={202: BulkActionSerializer})
+    @action(detail=False, methods=["post"])
+    @audited("job.bulk", together=False)
+    def retry(self, request: Request) -> Response:
+        """Retry everything that is named or fits a filter."""
+        return self._act("retry", (State.DISCARDED,))
+
+    @documented(200, answers={202: BulkActionSerializer})
+    @action(detail=False, methods=["post"])
+    @audited("job.bulk", together=False)
+    def cancel(self, request: Request) -> Response:
+        """Cancel everything that is named or fits a filter.
+
+        A filter leaves running jobs alone unless it names their state.
+        """
+        return self._act("cancel", states.ordered(states.WAITING))
+
+    @documented(200, answers={202: BulkActionSerializer})
+    @action(detail=False, methods=["post"], url_path="delete", url_name="delete")
+    @audited("job.bulk", together=False)
+    def remove(self, request: Request) -> Response:
+        """Delete everything that is named or fits a filter.
+
+        Ended jobs only, and a filter has to say of which states.
+        """
+        return self._act("delete")
+
+    def _act(self, verb: str, default: Sequence[State] = ()) -> Response:
+        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
+        return OperatorAct(self, JOBS[verb], default).answer(body)
+
+
+# In the background
+
+
+class BulkActionFilter(FilterSet):  # type: ignore[misc]
+    state = WordFilter(BulkAction.State.values)
+
+
+class BulkActionViewSet(OJSViewSet):
+    """`/admin/bulk-actions`, the newest first."""
+
+    lookup_url_kwarg = "action_id"
+    model_name = "job"
+    operator_serializer_class = BulkActionSerializer
+    body_serializers = {"cancel": NothingSerializer}
+    action_rights = {"cancel": "change_job"}
+    filter_backends = (OJSFilterBackend,)
+    filterset_class = BulkActionFilter
+    pagination_class = CappedPagination
+    ordering = (Key("id", descending=True, parse=int),)
+
+    def get_queryset(self) -> QuerySet[BulkAction]:
+        """A key that is limited to queues or types sees what it began itself: others tell of what it may not see."""
+        found = BulkAction.objects.using(using())
+        return found.filter(actor=principal(self.request)) if permissions.is_limited(self.request) else found.all()
+
+    def get_object(self) -> BulkAction:
+        text = self.kwargs["action_id"]
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+        found: BulkAction | None = self.get_queryset().filter(pk=number).first()
+        if found is None:
+            raise NotFound.resource("bulk_action", text[:64])
+        self.check_object_permissions(self.request, found)
+        return found
+
+    def list(self, request: Request) -> Response:
+        """The acts on many jobs in the background."""
+        return self.listed(self.get_queryset())
+
+    def retrieve(self, request: Request, action_id: str) -> Response:
+        """An act on many jobs in the background: how far it is."""
+        return Response(self.represent(self.get_object()))
+
+    @action(detail=True, methods=["post"])
+    @audited("bulkaction.cancel")
+    def cancel(self, request: Request, action_id: str) -> Response:
+        """Stop an act on many jobs in the background.
+
+        What it has done stays done.
+        """
+        self.payload(required=False)
+        return Response(self.represent(bulkactions.cancel(self.get_object().pk)))

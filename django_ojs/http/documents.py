@@ -14,7 +14,13 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 
 from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer
-from django_ojs.http.serializers import ErrorSerializer, NothingSerializer, PaginationSerializer, WarningSerializer  # noqa: F401
+from django_ojs.http.serializers import (  # noqa: F401
+    EnvelopeSerializer,
+    ErrorSerializer,
+    NothingSerializer,
+    PaginationSerializer,
+    WarningSerializer,
+)
 from django_ojs.states import State
 
 STATES = [state.value for state in State]
@@ -126,19 +132,6 @@ class JobLineSerializer(Document):
     scheduled_at = instant(required=False)
 
 
-class JobErrorSerializer(Document):
-    """Why one job of many could not be acted on."""
-
-    job_id = text()
-    error = serializers.DictField()
-
-
-class EnvelopeSerializer(Document):
-    """A job as it is pushed: `schemas/envelope.json`."""
-
-    also = ("Envelope",)
-
-
 class JobBatchSerializer(Document):
     jobs: Any = serializers.ListSerializer(child=EnvelopeSerializer(), min_length=1)
 
@@ -147,28 +140,6 @@ class JobBatchAnswerSerializer(Document):
     jobs = JobSerializer(many=True)
     count = number()
     warnings = WarningSerializer(many=True, required=False)
-
-
-class BulkRequestSerializer(JobBatchSerializer):
-    atomicity = words("partial", "atomic", required=False)
-    idempotency_key = text(required=False)
-
-
-class BulkItemSerializer(Document):
-    index = number()
-    status = text()
-    warnings = WarningSerializer(many=True, required=False)
-
-
-class BulkAnswerSerializer(Document):
-    items = BulkItemSerializer(many=True)
-
-
-class BulkChangeSerializer(Document):
-    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
-    filter = serializers.DictField(required=False)
-    atomicity = words("partial", "atomic", required=False)
-    idempotency_key = text(required=False)
 
 
 class ProgressReportSerializer(Document):
@@ -230,19 +201,6 @@ class NackAnswerSerializer(Document):
 
 
 # Queues
-
-
-class PurgeSerializer(Document):
-    states = serializers.ListField(child=words("completed", "discarded", "cancelled"))
-    older_than = text(required=False)
-    confirm = flag(required=False)
-    dry_run = flag(required=False)
-
-
-class PurgedSerializer(Document):
-    purged_count = number()
-    matched = number()
-    dry_run = flag(required=False)
 
 
 # The system
@@ -371,70 +329,6 @@ class AuditEntrySerializer(Document):
 # Acts on many jobs, and dead letters
 
 
-class JobFilterSerializer(Document):
-    queue = text(required=False)
-    state = anything(required=False)
-    type = text(required=False)
-    since = instant(required=False)
-    until = instant(required=False)
-    worker_id = text(required=False)
-    error_type = text(required=False)
-    older_than = text(required=False)
-
-
-class AdminBulkSerializer(Document):
-    closed = True
-
-    filter = JobFilterSerializer(required=False)
-    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
-    confirm = flag(required=False)
-    dry_run = flag(required=False)
-    background = flag(required=False)
-    reason = text(required=False)
-
-
-class LetterRetrySerializer(AdminBulkSerializer):
-    override = serializers.DictField(required=False)
-
-
-class AdminBulkAnswerSerializer(Document):
-    action = text()
-    dry_run = flag()
-    matched = number()
-    succeeded = number()
-    failed = number()
-    errors = JobErrorSerializer(many=True)
-
-
-class LetterRetriedSerializer(AdminBulkAnswerSerializer):
-    retried = number(required=False)
-
-
-class BulkActionErrorSerializer(Document):
-    job_id = text()
-    error = text()
-
-
-class BulkActionSerializer(Document):
-    """An act on many jobs in the background."""
-
-    id = number()
-    action = words("retry", "cancel", "delete", "run")
-    state = words("running", "completed", "cancelled", "failed")
-    problem = text(allow_null=True)
-    expected = number()
-    matched = number()
-    succeeded = number()
-    failed = number()
-    filter = serializers.DictField()
-    override = serializers.DictField(allow_null=True)
-    errors = BulkActionErrorSerializer(many=True)
-    actor = text()
-    door = text(required=False)
-    created_at = instant()
-    finished_at = instant(allow_null=True)
-
-
 class DeadLetterSerializer(JobSerializer):
     errors = objects()
     error = serializers.DictField(required=False)
@@ -443,49 +337,8 @@ class DeadLetterSerializer(JobSerializer):
     discarded_at = instant(required=False)
 
 
-class LetterPurgeSerializer(Document):
-    filter = JobFilterSerializer(required=False)
-    job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
-    older_than = text(required=False)
-    confirm = flag(required=False)
-    dry_run = flag(required=False)
-
-
-class LetterStatsSerializer(Document):
-    total = number()
-    by_queue = serializers.DictField()
-    by_error_type = serializers.DictField()
-    by_type = serializers.DictField()
-    looked_at = number(required=False)
-    oldest_at = instant(allow_null=True)
-    newest_at = instant(allow_null=True)
-
-
-class ReplayFilterSerializer(Document):
-    queue = text(required=False)
-    type = text(required=False)
-    error_type = text(required=False)
-    since = instant(required=False)
-    until = instant(required=False)
-
-
-class ReplayRuleRequestSerializer(Document):
-    name = text(required=False)
-    filter = ReplayFilterSerializer()
-    delay = text(required=False)
-    max_replays = number(required=False)
-    per_minute = number(required=False)
-    enabled = flag(required=False)
-
-
-class ReplayRuleSerializer(Document):
-    name = text()
-    filter = ReplayFilterSerializer()
-    delay = text()
-    max_replays = number()
-    per_minute = number()
-    enabled = flag()
-    source = words("settings", "api")
+class DeadLetterAnswerSerializer(DeadLetterSerializer):
+    job = DeadLetterSerializer()
 
 
 # Workflows, schedules, limits and events

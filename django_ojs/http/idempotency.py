@@ -9,7 +9,6 @@ from django.db import router
 from rest_framework.response import Response
 
 from django_ojs.errors import QueueFull
-from django_ojs.http.base import OJSView
 from django_ojs.http.permissions import principal
 from django_ojs.jobs import idempotency
 from django_ojs.jobs.idempotency import Answer, Operation
@@ -44,9 +43,3 @@ class Idempotent:
                 raise
             headers = {**done.headers, "Idempotency-Replayed": "true"} if replayed else done.headers
         return Response(RawJSON(done.text), status=done.status, headers=headers)
-
-
-class PushView(Idempotent, OJSView):
-    """A path at which jobs are pushed."""
-
-    scopes = {"POST": "push"}

@@ -22,7 +22,7 @@ from rest_framework.serializers import ChoiceField
 
 from django_ojs.http import documents, openapi
 from django_ojs.http.filtering import FlagFilter
-from django_ojs.http.serializers import AnswerSerializer, ErrorSerializer, PaginationSerializer
+from django_ojs.http.serializers import AnswerSerializer, EnvelopeSerializer, ErrorSerializer, PaginationSerializer
 
 MEDIA = ("application/openjobspec+json", "application/json")
 SECURITY: dict[str, Any] = {
@@ -186,7 +186,7 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         kind: Any = serializer if isinstance(serializer, type) else type(serializer)
         if (document := _document_of(kind)) and not kind._declared_fields:
             serializer = document
-        if kind.__name__ == documents.EnvelopeSerializer.__name__:
+        if kind.__name__ == EnvelopeSerializer.__name__:
             component: Any = ResolvedComponent
             return self.registry[component(name="Envelope", type=component.SCHEMA, object="Envelope")]
         return super().resolve_serializer(serializer, direction, bypass_extensions)

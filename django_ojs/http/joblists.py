@@ -13,17 +13,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.http import filters, permissions, query
 from django_ojs.http.jobserializers import COLUMNS, ENDS
-from django_ojs.http.pagination import (
-    MAX_PAGE,
-    PAGE,
-    Key,
-    OJSPagination,
-    Page,
-    capped,
-    paginate,
-    parse_time,
-    parse_uuid,
-)
+from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import type_limit
 from django_ojs.http.searching import searched
 from django_ojs.jobs.search import FEW
@@ -44,8 +34,11 @@ Base = dict[str, tuple[QuerySet[Job], QuerySet[Job]]]
 class JobFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
     """The jobs that the caller may see and the query string asks for, by the view's `filterset_class`."""
 
+    #: Whether `since` and `until` are looked up by the ids too, which have an index.
+    by_id = True
+
     def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
-        return filters.of_query(request, queryset, by_id=True, kind=view.filterset_class)
+        return filters.of_query(request, queryset, by_id=self.by_id, kind=view.filterset_class)
 
 
 class JobPagination(OJSPagination):
@@ -57,17 +50,26 @@ class JobPagination(OJSPagination):
     """
 
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
-        sizes = self.sizes(view)
+        key, sizes = sorting(request, "created_at"), self.sizes(view)
         if not view.is_whole_list():
-            return listing(request, queryset, sizes=sizes)
-        return listing(request, queryset, _known_total(request), _base(request), sizes=sizes)
+            return listing(request, queryset, key, sizes=sizes)
+        return listing(request, queryset, key, _known_total(request), _base(request), sizes=sizes)
+
+
+def unchanged(view: Any, ours: Any) -> bool:
+    """Whether the list of a view is narrowed by nothing but the filters of `ours`, the ViewSet that it subclasses."""
+    return (
+        type(view).get_queryset is ours.get_queryset
+        and view.filterset_class is ours.filterset_class
+        and tuple(view.filter_backends) == ours.filter_backends
+    )
 
 
 def listing(
-    request: Request, jobs: QuerySet[Job], total: int | None = None, base: Base | None = None,
-    default: str = "created_at", columns: Sequence[str] | None = COLUMNS, sizes: tuple[int, int] = (MAX_PAGE, PAGE),
+    request: Request, jobs: QuerySet[Job], key: Key, total: int | None = None, base: Base | None = None, *,
+    sizes: tuple[int, int], columns: Sequence[str] | None = COLUMNS, bounded: bool = True,
 ) -> Page:  # fmt: skip
-    """A page of jobs in the order that the query asks for.
+    """A page of jobs in the order of `key`.
 
     Args:
         total: how many there are, where it is known without counting.
@@ -75,8 +77,8 @@ def listing(
             filter that they have to pass.
         columns: those that the rows are to have; None for all.
         sizes: the most rows of a page, and those of one that says nothing.
+        bounded: whether a page must not begin too far behind the first row (see `paginate`).
     """
-    key = _sort(request, default)
     if key.column in ("due_at", "finished_at"):
         jobs = jobs.filter(**{f"{key.column}__isnull": False})
     order = [key] if key.column == "id" else [key, key._replace(column="id", parse=parse_uuid)]
@@ -87,7 +89,7 @@ def listing(
     if base is not None and key.column in base and unindexed(request):
         return searched(request, *base[key.column], order, rows, maximum=sizes[0], default=sizes[1])
     count = capped if total is None else lambda _: (total, False)
-    return paginate(jobs, request, order, rows=rows, maximum=sizes[0], default=sizes[1], count=count)
+    return paginate(jobs, request, order, rows=rows, maximum=sizes[0], default=sizes[1], count=count, bounded=bounded)
 
 
 def unindexed(request: Request) -> bool:
@@ -130,7 +132,8 @@ def _known_total(request: Request) -> int | None:
     return _counted(limit, wanted)
 
 
-def _sort(request: Request, default: str) -> Key:
+def sorting(request: Request, default: str) -> Key:
+    """The order that the query asks for: its `sort`, or `default`, and the newest first unless its `order` is asc."""
     name, order = query.text(request, "sort") or default, query.text(request, "order") or "desc"
     if name not in _SORTS:
         raise query.fault("sort", f"must be one of {', '.join(_SORTS)}", name)

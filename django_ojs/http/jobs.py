@@ -25,7 +25,7 @@ from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filters import JobFilter
 from django_ojs.http.idempotency import Idempotent
-from django_ojs.http.joblists import JobFilterBackend, JobPagination
+from django_ojs.http.joblists import JobFilterBackend, JobPagination, unchanged
 from django_ojs.http.permissions import principal
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
@@ -102,11 +102,7 @@ class JobViewSet(Idempotent, OJSViewSet):
 
     def is_whole_list(self) -> bool:
         """Whether the list is narrowed by nothing but our own filters."""
-        return (
-            type(self).get_queryset is JobViewSet.get_queryset
-            and self.filterset_class is JobFilter
-            and tuple(self.filter_backends) == JobViewSet.filter_backends
-        )
+        return unchanged(self, JobViewSet)
 
     def list(self, request: Request) -> Response:
         return self.listed(self.get_queryset())

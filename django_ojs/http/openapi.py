@@ -116,7 +116,7 @@ def doc_of(view: Any, method: str) -> Doc | None:
     said: Any = getattr(getattr(view, name, None), "documented", getattr(view, "documented", ((), {})))
     statuses: tuple[int, ...] = said[0]
     facts: dict[str, Any] = said[1]
-    body = getattr(view, "body_serializers", {}).get(name)
+    body = view.get_body_serializer_class() if hasattr(view, "get_body_serializer_class") else None
     answers: dict[int, Any] = {}
     found: dict[str, Any] = {"body": body, "needed": getattr(body, "needed", True)}
     if hasattr(view, "get_serializer_class"):

@@ -87,6 +87,14 @@ class OJSPagination(BasePagination):
         return Response(self.page.listed(data, *self.names, **more))
 
 
+class CappedPagination(OJSPagination):
+    """Pages of a table that may be large: its rows are counted up to a bound only."""
+
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+        maximum, default = self.sizes(view)
+        return paginate(queryset, request, view.ordering, maximum=maximum, default=default, count=capped)
+
+
 def paginate(
     queryset: QuerySet[Any],
     request: Request,

@@ -18,6 +18,7 @@ from django_ojs.errors import NotFound
 from django_ojs.http import compat, fields
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
+from django_ojs.http.bulk import PurgedSerializer, PurgeSerializer, purge_queue
 from django_ojs.http.compat import whole
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_name
@@ -240,6 +241,7 @@ class QueueViewSet(OJSViewSet):
     action_serializers = {
         "create": QueueCreatedSerializer, "destroy": QueueDeletedSerializer, "stats": QueueStatsSerializer,
         "priority_stats": PriorityStatsSerializer, "pause": QueueSwitchedSerializer, "resume": QueueSwitchedSerializer,
+        "clear_jobs": PurgedSerializer, "purge": PurgedSerializer,
     }  # fmt: skip
     operator_action_serializers = {
         "list": AdminQueueSerializer, "pause": AdminQueueSwitchedSerializer, "resume": AdminQueueSwitchedSerializer,
@@ -248,17 +250,21 @@ class QueueViewSet(OJSViewSet):
         "create": QueueRequestSerializer, "destroy": QueueDeletionSerializer,
         "pause": QueueReasonSerializer, "resume": QueueReasonSerializer,
         "configure": QueueConfigurationSerializer, "limit_rate": QueueConfigurationSerializer,
+        "clear_jobs": PurgeSerializer, "purge": PurgeSerializer,
     }  # fmt: skip
     ordering = (Key("name", descending=False, parse=parse_name),)
     list_names = ("queues",)
     operator_list_names = ("items",)
-    action_scopes = dict.fromkeys(("list", "retrieve", "stats", "config", "priority_stats"), "read")
+    action_scopes = {
+        **dict.fromkeys(("list", "retrieve", "stats", "config", "priority_stats"), "read"), "purge": "admin.purge",
+    }  # fmt: skip
     action_rights = {
         "create": "add_queue", "destroy": "delete_queue",
         **dict.fromkeys(("configure", "pause", "resume", "limit_rate"), "change_queue"),
+        **dict.fromkeys(("clear_jobs", "purge"), "delete_job"),
     }  # fmt: skip
-    public_only = ("create", "destroy", "stats", "priority_stats")
-    operator_only = ("rate_limit", "limit_rate")
+    public_only = ("create", "destroy", "stats", "priority_stats", "purge")
+    operator_only = ("rate_limit", "limit_rate", "clear_jobs")
 
     def get_queryset(self) -> Any:
         """The queues that the caller may see. At the public door `default` is always there."""
@@ -410,6 +416,19 @@ class QueueViewSet(OJSViewSet):
         """Deliver again."""
         queue = resume(name, by=principal(request), reason=self._reason(name))
         return self._switched(queue, "resumed_at", queue.resumed_at or queue.updated_at)
+
+    @documented(query="states older_than confirm dry_run")
+    @action(detail=True, methods=["delete"], url_path="jobs", url_name="jobs")
+    @audited("job.purge", together=False)
+    def clear_jobs(self, request: Request, name: str) -> Response:
+        """Delete ended jobs of a queue."""
+        return purge_queue(self, name)
+
+    @action(detail=True, methods=["post"])
+    @audited("job.purge", together=False)
+    def purge(self, request: Request, name: str) -> Response:
+        """Delete ended jobs of a queue."""
+        return purge_queue(self, name)
 
     def _config(self, name: str) -> Response:
         check_queue(self.request, name if name == TEMPLATE else _path_name(name))

@@ -21,8 +21,8 @@ class OJSRouter(SimpleRouter):
 
     #: Actions come before the resource itself: the id of a worker may hold slashes.
     routes = [
-        Route(url="{prefix}", mapping={"get": "list", "post": "create"}, name="{basename}s", detail=False,
-              initkwargs={}),
+        Route(url="{prefix}", mapping={"get": "list", "post": "create", "delete": "clear"}, name="{basename}s",
+              detail=False, initkwargs={}),
         DynamicRoute(url="{prefix}/{url_path}", name="{basename}-{url_name}", detail=False, initkwargs={}),
         DynamicRoute(url="{prefix}/{lookup}/{url_path}", name="{basename}-{url_name}", detail=True, initkwargs={}),
         Route(url="{prefix}/{lookup}", mapping={"get": "retrieve", "put": "update", "patch": "partial_update",

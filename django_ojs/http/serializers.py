@@ -145,6 +145,10 @@ class WarningSerializer(serializers.Serializer[Any]):
     index = serializers.IntegerField(required=False)
 
 
+class EnvelopeSerializer(serializers.Serializer[Any]):
+    """A job as it is pushed: `schemas/envelope.json`."""
+
+
 class BodySerializer(serializers.Serializer[Any]):
     """Reads a body. Members that it does not declare are ignored; the first faulty one is refused by its name.
 

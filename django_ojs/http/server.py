@@ -22,7 +22,7 @@ from django_ojs.http import fields, permissions, query, system
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.compat import whole
-from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_name
+from django_ojs.http.pagination import CappedPagination, Key, paginate, parse_name
 from django_ojs.http.permissions import principal, queue_limit
 from django_ojs.http.queues import throughput
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FlagField, InstantField, TextField
@@ -216,21 +216,13 @@ class AuditFilterBackend(BaseFilterBackend):
         return queryset.filter(wanted)
 
 
-class AuditPagination(OJSPagination):
-    """Entries are counted up to a bound only: there may be many."""
-
-    def get_page(self, queryset: Any, request: Request, view: Any) -> Page:
-        maximum, default = self.sizes(view)
-        return paginate(queryset, request, view.ordering, maximum=maximum, default=default, count=capped)
-
-
 class AuditViewSet(OJSViewSet):
     """`/admin/audit`: what operators did, newest first."""
 
     model_name = "auditentry"
     operator_serializer_class = AuditEntrySerializer
     filter_backends = (AuditFilterBackend,)
-    pagination_class = AuditPagination
+    pagination_class = CappedPagination
     ordering = (Key("id", descending=True, parse=int),)
 
     def get_queryset(self) -> Any:

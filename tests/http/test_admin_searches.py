@@ -20,7 +20,7 @@ LISTS = ("/admin/jobs", "/admin/dead-letter", "/dead-letter")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Slices of two jobs, requests of four; no list is short enough to be read all."""
-    for module in ("joblists", "adminletters", "deadletter"):
+    for module in ("joblists", "deadletter"):
         monkeypatch.setattr(f"django_ojs.http.{module}.FEW", 0)
     monkeypatch.setattr("django_ojs.http.searching.DEEPER", 1)
     monkeypatch.setattr("django_ojs.jobs.search.FIRST", 2)

@@ -9,6 +9,8 @@ from django.urls import include, path
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from django_ojs.http.bulk import AdminBulkViewSet, BulkViewSet
+from django_ojs.http.deadletter import DeadLetterSerializer, DeadLetterViewSet
 from django_ojs.http.jobs import JobViewSet
 from django_ojs.http.jobserializers import JobDetailSerializer, JobLineSerializer
 from django_ojs.models import AuditEntry, Job
@@ -43,7 +45,38 @@ class SiteJobViewSet(JobViewSet):
         return super().get_queryset().exclude(queue="payroll")
 
 
-urlpatterns = [path("", include(served_by(SiteJobViewSet)))]
+class Letter(DeadLetterSerializer):
+    def show(self, instance: JobRow) -> dict[str, Any]:
+        return super().show(instance) | {"team": "blue"}
+
+
+class SiteDeadLetterViewSet(DeadLetterViewSet):
+    serializer_class = Letter
+    action_serializers = {**DeadLetterViewSet.action_serializers, "list": Letter}
+    permission_classes = (*DeadLetterViewSet.permission_classes, NotPayroll)
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().exclude(queue="payroll")
+
+
+class NoDeletes(BasePermission):
+    message = "Jobs are deleted by retention only."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return bool(view.action != "remove")
+
+
+class SiteBulkViewSet(BulkViewSet):
+    permission_classes = (*BulkViewSet.permission_classes, NoDeletes)
+
+
+class SiteAdminBulkViewSet(AdminBulkViewSet):
+    permission_classes = (*AdminBulkViewSet.permission_classes, NoDeletes)
+
+
+urlpatterns = [
+    path("", include(served_by(SiteJobViewSet, SiteDeadLetterViewSet, SiteBulkViewSet, SiteAdminBulkViewSet)))
+]
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 
 
@@ -79,6 +112,28 @@ def test_each_door_has_its_serializer(api: Api) -> None:
     job = api.push(queue="mail")["id"]
     assert api.get(f"/admin/jobs/{job}").json()["team"] == "blue"
     assert "team" not in api.get(f"/jobs/{job}").json()
+
+
+def test_a_sites_dead_letters_are_its_own_at_both_doors(with_key: Any) -> None:
+    api = with_key("admin")
+    payroll, other = (api.dead_letter(queue=queue)["id"] for queue in ("payroll", "mail"))
+    for door in ("/dead-letter", "/admin/dead-letter"):
+        listed = api.get(door).json()
+        assert ([(one["id"], one["team"]) for one in listed["items"]], listed["total"]) == ([(other, "blue")], 1)
+    assert api.get(f"/dead-letter/{other}").json()["team"] == "blue"
+    error_of(api.get(f"/dead-letter/{payroll}"), 404, "not_found")
+    assert error_of(api.get(f"/admin/dead-letter/{payroll}"), 403, "permission_denied")["message"] == NotPayroll.message
+    retried = api.post(f"/dead-letter/{other}/retry", {}).json()
+    assert (retried["state"], "team" in retried) == ("available", False)
+
+
+@pytest.mark.parametrize("door", ["/jobs/bulk", "/admin/jobs/bulk"])
+def test_a_site_decides_who_changes_many_jobs(with_key: Any, door: str) -> None:
+    api = with_key("admin")
+    body = {"job_ids": [api.push()["id"]], **({"confirm": True} if "admin" in door else {})}
+    assert error_of(api.post(f"{door}/delete", body), 403, "permission_denied")["message"] == NoDeletes.message
+    assert api.post(f"{door}/cancel", body).status_code == 200
+    assert Job.objects.get().state == "cancelled"
 
 
 def test_only_operators_are_noted_where_two_doors_have_the_same_action(api: Api) -> None:
