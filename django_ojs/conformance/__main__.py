@@ -6,46 +6,30 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
 
 from django_ojs.conformance.cases import load_path, select
 from django_ojs.conformance.report import Result
 from django_ojs.conformance.servers import command_worker
 from django_ojs.conformance.suite import Target, run_report, suite_version
 
-_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "--suites": {
-        "action": "append",
-        "required": True,
-        "type": Path,
-        "metavar": "PATH",
-        "help": "directory of JSON cases, a JSON case, or a Markdown document with example cases; repeatable",
-    },
-    "--target": {
-        "action": "append",
-        "required": True,
-        "metavar": "URL",
-        "help": "base URL of a server; repeat it to spread the cases over several",
-    },
-    "--jobs": {"type": int, "metavar": "K", "help": "use only the first K targets"},
-    "--level": {"type": int, "help": "run the levels up to this one, without cases tagged `ext`"},
-    "--test": {"metavar": "ID", "help": "run the cases with this test id, or of this file"},
-    "--reset": {"metavar": "PATH", "help": "POST here before each case, for example /ojs/v1/admin/reset"},
-    "--worker": {
-        "metavar": "COMMAND",
-        "help": "starts a worker with the standard handlers around each case that needs one; "
-        "{target} in it becomes the base URL",
-    },
-    "--report": {"type": Path, "metavar": "FILE", "help": "write the JSON report here"},
-    "--suite-version": {"help": "named in the report; by default from the suite's manifest.json"},
-}
-
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m django_ojs.conformance", description=__doc__)
-    for flag, options in _OPTIONS.items():
-        parser.add_argument(flag, **options)
+    add = parser.add_argument
+    add("--suites", action="append", required=True, type=Path, metavar="PATH",
+        help="directory of JSON cases, a JSON case, or a Markdown document with example cases; repeatable")  # fmt: skip
+    add("--target", action="append", required=True, metavar="URL",
+        help="base URL of a server; repeat it to spread the cases over several")  # fmt: skip
+    add("--jobs", type=int, metavar="K", help="use only the first K targets")
+    add("--level", type=int, help="run the levels up to this one, without cases tagged `ext`")
+    add("--test", metavar="ID", help="run the cases with this test id, or of this file")
+    add("--reset", metavar="PATH", help="POST here before each case, for example /ojs/v1/admin/reset")
+    add("--worker", metavar="COMMAND",
+        help="starts a worker with the standard handlers around each case that needs one; {target} in it becomes the "
+        "base URL")  # fmt: skip
+    add("--report", type=Path, metavar="FILE", help="write the JSON report here")
+    add("--suite-version", help="named in the report; by default from the suite's manifest.json")
     return parser
 
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
@@ -230,20 +230,26 @@ def _outage(error: Exception) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobAction:
-    """What is done to jobs.
+    """What a command does to jobs.
 
     Attributes:
         verb: one of `jobs.bulk`.
         asks, done: `Retry`, `retried`.
-        action: in the audit log.
+        audited: what the audit log calls it.
         override: what a retry changes.
+        default: the states of the jobs that it is for where no `--state` is given; None: all that the verb takes.
     """
 
     verb: BulkVerb
     asks: str
     done: str
-    action: str
+    audited: str
     override: dict[str, Any] | None = None
+    default: Sequence[State] | None = None
+
+    @property
+    def states(self) -> Sequence[State]:
+        return self.verb.takes if self.default is None else self.default
 
 
 class Operator(ShellCommand):
@@ -292,26 +298,30 @@ class Operator(ShellCommand):
             self.stderr.write(f"The newest {limit}; --limit shows more.", str)
         return rows[:limit]
 
-    def act(self, options: dict[str, Any], default: Sequence[State], verb: JobAction) -> None:
-        """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused. Each batch has an
-        entry in the audit log."""
-        self._check(options, verb)
+    def act(self, options: dict[str, Any], action: JobAction) -> None:
+        """Do it to the chosen jobs, in batches, after asking; exits with 3 where some were refused.
+
+        Each batch has an entry in the audit log.
+        """
+        self._check(options, action)
+        wanted = None if options["ids"] else self._wanted(options, action.states)
         if options["background"]:
-            self._later(options, default, verb)
+            assert wanted is not None
+            self._later(options, wanted, action)
             return
-        ids = self._ids(options, default)
+        ids = list(dict.fromkeys(options["ids"])) if wanted is None else self._found(wanted)
         if options["dry_run"]:
-            refused = bulk.refusals(verb.verb, ids) if options["ids"] else []
-            self.stdout.write(f"{jobs(len(ids) - len(refused))} would be {verb.done}.")
-            if self._tell(refused):
+            refused = bulk.refusals(action.verb, ids) if wanted is None else []
+            self.stdout.write(f"{jobs(len(ids) - len(refused))} would be {action.done}.")
+            if self._write_refusals(refused):
                 sys.exit(IN_PART)
             return
         if ids:
-            self.confirm(f"{verb.asks} {jobs(len(ids))}?", yes=options["yes"])
+            self.confirm(f"{action.asks} {jobs(len(ids))}?", yes=options["yes"])
         # A job that changes while the operator is asked may not fit the filter any more.
-        refused, seen = self._run(ids, verb, None if options["ids"] else self._wanted(options, default))
-        self.stdout.write(f"{jobs(seen - len(refused))} {verb.done}.")
-        if self._tell(refused):
+        refused, seen = self._run(ids, action, wanted)
+        self.stdout.write(f"{jobs(seen - len(refused))} {action.done}.")
+        if self._write_refusals(refused):
             left = "1 job was left as it is." if len(refused) == 1 else f"{len(refused)} jobs were left as they are."
             self.stderr.write(left)
         if seen < len(ids):
@@ -319,77 +329,79 @@ class Operator(ShellCommand):
         if refused or seen < len(ids):
             sys.exit(IN_PART)
 
-    def _tell(self, refused: Sequence[Refusal]) -> bool:
+    def _write_refusals(self, refused: Sequence[Refusal]) -> bool:
         """Say which jobs refused, and why; whether any did."""
         for job_id, error in refused[:SPELLED_OUT]:
             reason = str(error)
             self.stderr.write(reason if str(job_id) in reason else f"{job_id}: {reason}")
         return bool(refused)
 
-    def _check(self, options: dict[str, Any], verb: JobAction) -> None:
+    def _check(self, options: dict[str, Any], action: JobAction) -> None:
         filters = [options.get(name) for name in FILTERS]
         if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
             raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
         if options["ids"] and options["background"]:
             raise CommandError("--background takes a filter or --all: jobs that are named are done at once.")
-        takes = verb.verb.takes
+        takes = action.verb.takes
         if wrong := [state for state in options.get("state") or () if state not in takes]:
-            raise CommandError(f"--state {','.join(wrong)}: only jobs that are {', '.join(takes)} can be {verb.done}.")
+            raise CommandError(
+                f"--state {','.join(wrong)}: only jobs that are {', '.join(takes)} can be {action.done}."
+            )
 
     def _wanted(self, options: dict[str, Any], default: Sequence[State]) -> JobFilter:
-        return chosen(options, default, dead_letters=self.dead_letters)
+        """What the arguments of `add_choice` say, but for ids."""
+        given = {member: options[name] for name, member in _MEMBERS.items()}
+        states = options.get("state") or ordered(default)
+        return JobFilter({"states": states, "dead_letters": self.dead_letters, **given})
 
-    def _ids(self, options: dict[str, Any], default: Sequence[State]) -> list[uuid.UUID]:
-        if options["ids"]:
-            return list(dict.fromkeys(options["ids"]))
-        wanted, using = self._wanted(options, default), database(None)
+    def _found(self, wanted: JobFilter) -> list[uuid.UUID]:
+        """The ids of the jobs that fit, the oldest first."""
+        using = database(None)
         if not wanted.searches:
             return list(wanted.jobs(using).order_by("pk").values_list("pk", flat=True)[:MOST])
-        ids, look = wanted.searched(using, MOST)
+        return sorted(self._searched(wanted, MOST)[0])[:MOST]
+
+    def _searched(self, wanted: JobFilter, limit: int) -> tuple[Collection[uuid.UUID], Look]:
+        ids, look = wanted.searched(database(None), limit)
         if reach := reach_of(look):
             self.stderr.write(f"{reach} Only what was looked at is meant.", str)
-        return sorted(ids)[:MOST]
+        return ids, look
 
-    def _later(self, options: dict[str, Any], default: Sequence[State], verb: JobAction) -> None:
+    def _later(self, options: dict[str, Any], wanted: JobFilter, action: JobAction) -> None:
         """Hand it to the scheduler."""
-        wanted, using = self._wanted(options, default), database(None)
         if wanted.searches:
-            ids, look = wanted.searched(using, bulkactions.MANY)
+            ids, look = self._searched(wanted, bulkactions.MANY)
             number, wanted = len(ids), wanted.bounded(look)
-            if reach := reach_of(look):
-                self.stderr.write(f"{reach} Only what was looked at is meant.", str)
         else:
-            number = wanted.jobs(using).count()
+            number = wanted.jobs(database(None)).count()
         if options["dry_run"]:
-            self.stdout.write(f"{jobs(number)} would be {verb.done} in the background.")
+            self.stdout.write(f"{jobs(number)} would be {action.done} in the background.")
             return
         if not number:
-            self.stdout.write(f"0 jobs {verb.done}.")
+            self.stdout.write(f"0 jobs {action.done}.")
             return
-        self.confirm(f"{verb.asks} {jobs(number)} in the background?", yes=options["yes"])
-        act = entry(f"job.bulk_{verb.verb.name}")
-        action = bulkactions.start(verb.verb.name, wanted, act, override=verb.override)
-        self.stdout.write(f"{action.pk}")
-        follow = (
-            f"Bulk action {action.pk}: {jobs(action.expected)} to be {verb.done}. `ojs_bulk show {action.pk} --watch`"
-        )
-        self.stderr.write(f"{follow} follows it.", str)
+        self.confirm(f"{action.asks} {jobs(number)} in the background?", yes=options["yes"])
+        name = action.verb.name
+        row = bulkactions.start(name, wanted, entry(f"job.bulk_{name}"), override=action.override)
+        self.stdout.write(f"{row.pk}")
+        text = f"Bulk action {row.pk}: {jobs(row.expected)} to be {action.done}."
+        self.stderr.write(f"{text} `ojs_bulk show {row.pk} --watch` follows it.", str)
         self.warn_without_scheduler("begins")
 
-    def _run(self, ids: Sequence[uuid.UUID], verb: JobAction, wanted: JobFilter | None) -> tuple[list[Refusal], int]:
+    def _run(self, ids: Sequence[uuid.UUID], action: JobAction, wanted: JobFilter | None) -> tuple[list[Refusal], int]:
         """What was refused, and how many jobs had their turn before the end or Ctrl-C."""
         refused: list[Refusal] = []
         seen, progress = 0, Progress(self.stderr, len(ids), live=len(ids) > bulk.BATCH)
-        using, how = database(None), How(audit.by_command(), override=verb.override)
+        using, how = database(None), How(audit.by_command(), override=action.override)
 
         def note(act: audit.Act, done: Sequence[uuid.UUID], matched: int) -> None:
             audit.name_targets(act, done, matched)
-            act.detail |= {"override": sorted(verb.override)} if verb.override else {}
+            act.detail |= {"override": sorted(action.override)} if action.override else {}
 
         try:
             for part in bulk.split(ids):
                 meant = wanted.jobs(using) if wanted else None
-                outcomes = bulk.run_batch(verb.verb, part, how, entry(verb.action), using, meant=meant, note=note)
+                outcomes = bulk.run_batch(action.verb, part, how, entry(action.audited), using, meant=meant, note=note)
                 refused += [(pk, out) for pk, out in zip(part, outcomes, strict=True) if isinstance(out, OJSError)]
                 seen += len(part)
                 progress.show(seen)
@@ -439,12 +451,6 @@ def add_choice(parser: CommandParser, *, states: bool = True, act: bool = True) 
     text("--error", "TEXT", "only jobs in whose errors this text is")
     text("--worker", "NAME", "only jobs that this worker has, or had last")
     parser.add_argument("--workflow", type=job_id, metavar="ID", help="only members of this workflow")
-
-
-def chosen(options: dict[str, Any], default: Sequence[State], *, dead_letters: bool = False) -> JobFilter:
-    """What the arguments of `add_choice` mean, but for ids."""
-    given = {member: options[name] for name, member in _MEMBERS.items()}
-    return JobFilter({"states": options.get("state") or ordered(default), "dead_letters": dead_letters, **given})
 
 
 def reach_of(look: Look) -> str:

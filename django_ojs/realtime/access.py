@@ -59,7 +59,7 @@ class Caller:
         return slots.client(self.request, (self._scope.get("client") or ("",))[0])
 
     @property
-    def limits(self) -> tuple[object, object]:
+    def limits(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         """The queues and the job types that the caller's key is limited to."""
         return permissions.queue_limit(self.request), permissions.type_limit(self.request)
 
@@ -68,6 +68,28 @@ class Caller:
         before = self.limits
         await _renewals.renew(self)
         return self.limits != before
+
+    async def permit(self, asked: Subscribe) -> None:
+        """Narrow what is asked for to what the caller may see. Raises `NotFound` or `PermissionDenied`."""
+        for queue in asked.wanted.queues:
+            permissions.check_queue(self.request, queue)
+        for job_type in asked.wanted.job_types:
+            permissions.check_type(self.request, job_type)
+        if asked.job is not None:
+            await database_sync_to_async(self._check_job)(asked.job)
+        self.narrow(asked)
+
+    def narrow(self, asked: Subscribe) -> None:
+        """Put the limits of the caller's key into the filter."""
+        queues, types = self.limits
+        asked.wanted = dataclasses.replace(asked.wanted, only_queues=queues, only_types=types)
+
+    def _check_job(self, job: uuid.UUID) -> None:
+        """The job of a channel must exist and lie within the caller's limits. A queue may still be to come."""
+        row = Job.objects.using(router.db_for_write(Job)).filter(pk=job).values("queue", "type").first()
+        if row is None:
+            raise NotFound.resource("job", str(job))
+        permissions.check_row(self.request, row)
 
     @property
     def credentials(self) -> str:
@@ -195,29 +217,3 @@ def _is_ours(origin: str, here: str) -> bool:
     if parts.netloc and parts.netloc.lower() == here.lower():
         return True
     return bool(host) and validate_host(f"[{host}]" if ":" in host else host, hosts)
-
-
-async def permit(caller: Caller, asked: Subscribe) -> None:
-    """Raise `NotFound` or `PermissionDenied`, or narrow what is asked for to what the caller may see."""
-    for queue in asked.wanted.queues:
-        permissions.check_queue(caller.request, queue)
-    for job_type in asked.wanted.job_types:
-        permissions.check_type(caller.request, job_type)
-    if asked.job is not None:
-        await database_sync_to_async(_check_job)(caller, asked.job)
-    narrow(caller, asked)
-
-
-def narrow(caller: Caller, asked: Subscribe) -> None:
-    """Put the limits of the caller's key into the filter."""
-    request = caller.request
-    queues, types = permissions.queue_limit(request), permissions.type_limit(request)
-    asked.wanted = dataclasses.replace(asked.wanted, only_queues=queues, only_types=types)
-
-
-def _check_job(caller: Caller, job: uuid.UUID) -> None:
-    """The job of a channel must exist and lie within the caller's limits. A queue may still be to come."""
-    row = Job.objects.using(router.db_for_write(Job)).filter(pk=job).values("queue", "type").first()
-    if row is None:
-        raise NotFound.resource("job", str(job))
-    permissions.check_row(caller.request, row)

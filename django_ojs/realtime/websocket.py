@@ -29,7 +29,7 @@ from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, places
 from django_ojs.events.places import CHANGE, Place
 from django_ojs.http import exceptions
-from django_ojs.realtime import access, messages, shutdown, slots
+from django_ojs.realtime import messages, shutdown, slots
 from django_ojs.realtime.access import Caller
 from django_ojs.realtime.hub import Entry, Hub, Item, Stream
 from django_ojs.realtime.messages import Dialect, Ping, Resume, Subscribe, Unsubscribe
@@ -226,7 +226,7 @@ class Connection:
             limit = ojs_settings.REALTIME_MAX_SUBSCRIPTIONS
             raise errors.RateLimited(f"A connection has at most {limit} subscriptions.", code="too_many_subscriptions")
         for each in asked:
-            await access.permit(self._caller, each)
+            await self._caller.permit(each)
         try:
             async with asyncio.timeout(PATIENCE):
                 place, gap = await self._start(after)
@@ -381,9 +381,9 @@ class Connection:
         async with self._turn:
             for key, each in list(self._subscriptions.items()):
                 try:
-                    await access.permit(self._caller, each.asked)
+                    await self._caller.permit(each.asked)
                 except NotFound:  # pruned meanwhile
-                    access.narrow(self._caller, each.asked)
+                    self._caller.narrow(each.asked)
                 except errors.PermissionDenied as error:
                     del self._subscriptions[key]
                     shown = {"channel": each.asked.channel, "subscription_id": each.asked.id}

@@ -69,10 +69,10 @@ class Command(Operator):
     def do_retry(self, options: dict[str, Any]) -> None:
         changes = dict(options["changes"])
         check_override(changes)
-        self.act(options, _DEAD, JobAction(DEAD_LETTERS["retry"], "Retry", "retried", "job.retry", changes or None))
+        self.act(options, JobAction(DEAD_LETTERS["retry"], "Retry", "retried", "job.retry", changes or None))
 
     def do_delete(self, options: dict[str, Any]) -> None:
-        self.act(options, _DEAD, JobAction(DEAD_LETTERS["delete"], "Delete", "deleted", "job.delete"))
+        self.act(options, JobAction(DEAD_LETTERS["delete"], "Delete", "deleted", "job.delete"))
 
     def do_rules(self, options: dict[str, Any]) -> None:
         found = replay.rules()

@@ -46,17 +46,17 @@ class Command(Operator):
         self.stdout.write("{\n" + ",\n".join(members) + "\n}")
 
     def do_retry(self, options: dict[str, Any]) -> None:
-        self.act(options, JOBS["retry"].takes, JobAction(JOBS["retry"], "Retry", "retried", "job.retry"))
+        self.act(options, JobAction(JOBS["retry"], "Retry", "retried", "job.retry"))
 
     def do_run(self, options: dict[str, Any]) -> None:
-        self.act(options, JOBS["run"].takes, JobAction(JOBS["run"], "Run", "made available", "job.run"))
+        self.act(options, JobAction(JOBS["run"], "Run", "made available", "job.run"))
 
     def do_cancel(self, options: dict[str, Any]) -> None:
-        default = states.ordered(states.WAITING)
-        self.act(options, default, JobAction(JOBS["cancel"], "Cancel", "cancelled", "job.cancel"))
+        waiting = states.ordered(states.WAITING)
+        self.act(options, JobAction(JOBS["cancel"], "Cancel", "cancelled", "job.cancel", default=waiting))
 
     def do_purge(self, options: dict[str, Any]) -> None:
-        self.act(options, JOBS["delete"].takes, JobAction(JOBS["delete"], "Delete", "deleted", "job.purge"))
+        self.act(options, JobAction(JOBS["delete"], "Delete", "deleted", "job.purge"))
 
 
 _COLUMNS: dict[str, Callable[[JobRow], str]] = {
