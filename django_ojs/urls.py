@@ -12,7 +12,7 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
-from django_ojs.http import metrics, schemas, system, testhooks
+from django_ojs.http import probes, schemas, server, testhooks
 from django_ojs.http.base import NotFoundView, OJSView, OJSViewSet
 from django_ojs.http.bulk import AdminBulkViewSet, BulkActionViewSet, BulkViewSet
 from django_ojs.http.cron import CronViewSet
@@ -65,11 +65,11 @@ router.register(
 v1 = [
     *router.urls,
     path("workers/register", WorkerViewSet.as_view({"post": "create"})),
-    path("openapi.json", system.OpenAPI.as_view(), name="openapi"),
+    path("openapi.json", server.OpenAPI.as_view(), name="openapi"),
     path("admin/reset", testhooks.Reset.as_view()),
-    path("health", system.Health.as_view(), name="health"),
-    path("metrics", metrics.Metrics.as_view(), name="metrics"),
-    path("middleware", system.MiddlewareChains.as_view(), name="middleware"),
+    path("health", probes.Health.as_view(), name="health"),
+    path("metrics", probes.Metrics.as_view(), name="metrics"),
+    path("middleware", server.MiddlewareChains.as_view(), name="middleware"),
     path("events", streams.EventViewSet.as_view({"get": "list"}), name="events"),
     path("events/stream", streams.AllEvents.as_view(), name="event-stream"),
     path("events/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"})),
@@ -110,7 +110,7 @@ def _replaced(patterns: Iterable[Any], viewsets: Sequence[type[OJSViewSet]]) -> 
 
 
 urlpatterns = [
-    path("ojs/manifest", system.Manifest.as_view(), name="manifest"),
+    path("ojs/manifest", server.Manifest.as_view(), name="manifest"),
     path("ojs/v1/", include(v1)),
     re_path(r"^ojs(?:/[\s\S]*)?\Z", nothing),
 ]

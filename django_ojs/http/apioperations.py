@@ -66,8 +66,6 @@ _STATUS: Schema = obj("status", status=TEXT)
 
 
 DOCS: dict[str, Doc] = {
-    "Manifest.get": Doc({200: obj("specversion implementation conformance_level protocols backend")}),
-    "Health.get": Doc({200: ref("Health"), 503: obj("status", status=TEXT)}),
     "JobViewSet.create": Doc({200: ref("Pushed"), 201: ref("JobAnswer")}, body=ref("Envelope")),
     "JobViewSet.list": Doc({200: page("items", "jobs", item=ref("JobLine"))}, _JOBS),
     "JobViewSet.retries": Doc({200: obj(
@@ -87,17 +85,7 @@ DOCS: dict[str, Doc] = {
     "JobViewSet.ack": plain({200: ref("AckAnswer")}, body=ref("AckOfPath")),
     "JobViewSet.nack": Doc({200: ref("NackAnswer")}, body=ref("NackOfPath")),
     "DeadLetterViewSet.list": Doc({200: page("jobs", "items", item=ref("DeadLetter"))}, _LETTERS + PAGES),
-    "ServerViewSet.stats": Doc({200: ref("Stats")}, "queue"),
-    "ServerViewSet.history": Doc({200: ref("History")}, "period since until queue"),
-    "ServerViewSet.scheduling": Doc({200: ref("Scheduling")}, PAGES.strip()),
-    "ServerViewSet.config": Doc({200: obj("settings", settings=OBJECT)}),
-    "ServerViewSet.maintenance": Doc({200: ref("Maintenance")}),
-    "ServerViewSet.switch": Doc({200: ref("Maintenance")}, body=ref("MaintenanceSwitch")),
-    "AuditViewSet.list": Doc({200: page("items", item=ref("AuditEntry"))},
-                          "actor action target outcome since until" + PAGES),
     "UniqueJobViewSet.list": Doc({200: page("items", "unique_jobs", item=ref("UniqueKey"))}, PAGES),
-    "MiddlewareChains.get": Doc({200: obj("enqueue execution", enqueue=array(ref("Middleware")),
-                                          execution=array(ref("Middleware")))}),
     "JobViewSet.admin.list": Doc({200: page("items", "jobs", item=ref("JobLine"))}, _JOBS),
     "JobViewSet.admin.retrieve": Doc(_FLAT),
     "JobViewSet.admin.update": Doc(_FLAT, body=obj("priority", priority=ANY)),
@@ -108,9 +96,6 @@ DOCS: dict[str, Doc] = {
     "JobViewSet.duplicate": plain({201: ref("JobDetail")}),
     "DeadLetterViewSet.admin.list": Doc({200: page("jobs", "items", item=ref("DeadLetter"))},
                               f"{_LETTERS} state worker_id sort order" + PAGES),
-    "OpenAPI.get": Doc(_DONE, errors=(404,)),
     "JobViewSet.progress": Doc({200: ref("Progress")}),
     "JobViewSet.report_progress": Doc({200: ref("Progress")}, body=ref("ProgressReport")),
-    "Alive.get": Doc({200: _STATUS}),
-    "Ready.get": Doc({200: _STATUS, 503: _STATUS}),
 }  # fmt: skip

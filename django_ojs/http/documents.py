@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
-from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer
 from django_ojs.http.serializers import (  # noqa: F401
     EnvelopeSerializer,
     ErrorSerializer,
@@ -200,132 +199,6 @@ class NackAnswerSerializer(Document):
     job = JobSerializer()
 
 
-# Queues
-
-
-# The system
-
-
-class BackendSerializer(Document):
-    type = text()
-    status = text()
-    connection = text()
-    latency_ms = number()
-
-
-class HealthSerializer(Document):
-    status = text()
-    version = text()
-    uptime_seconds = number(required=False)
-    backend = BackendSerializer()
-
-
-class MiddlewareSerializer(Document):
-    name = text()
-    phase = text()
-    order = number()
-
-
-class MaintenanceSerializer(Document):
-    maintenance = flag()
-    enabled = flag()
-    reason = text(allow_null=True)
-    enabled_at = instant(allow_null=True)
-    started_at = instant(allow_null=True)
-    enabled_by = text(required=False, allow_null=True)
-    estimated_end = instant(allow_null=True)
-    ends_at = instant(allow_null=True)
-    auto_end = flag(required=False, allow_null=True)
-
-
-class MaintenanceSwitchSerializer(Document):
-    enabled = flag()
-    reason = text(required=False, allow_null=True)
-    estimated_duration = text(required=False, allow_null=True)
-    duration = text(required=False, allow_null=True)
-    auto_end = flag(required=False, allow_null=True)
-
-
-class RatesSerializer(ThroughputSerializer):
-    enqueued_per_min = serializers.FloatField(allow_null=True)
-    completed_per_min = serializers.FloatField()
-    failed_per_min = serializers.FloatField()
-    avg_latency_ms = serializers.FloatField()
-
-
-class StatsSerializer(Document):
-    queues = number()
-    workers = number()
-    jobs = StateCountsSerializer()
-    throughput = RatesSerializer()
-    uptime_seconds = number()
-
-
-class HistoryPointSerializer(Document):
-    timestamp = instant()
-    processed = number()
-    completed = number()
-    failed = number()
-    started = number()
-    enqueued = number(allow_null=True)
-    latency_p50_ms = serializers.FloatField(allow_null=True)
-    latency_p99_ms = serializers.FloatField(allow_null=True)
-    avg_latency_ms = serializers.FloatField()
-    avg_duration_ms = serializers.FloatField()
-
-
-class HistorySerializer(Document):
-    period = words("1m", "5m", "1h", "1d")
-    kept_since = instant()
-    data = HistoryPointSerializer(many=True)
-    data_points = HistoryPointSerializer(many=True)
-
-
-class QueueShareSerializer(Document):
-    name = text()
-    paused = flag()
-    dispatched = number()
-    dispatch_count_1m = number()
-    dispatch_ratio_1m = serializers.FloatField()
-    avg_wait_ms = serializers.FloatField(allow_null=True)
-    active_jobs = number()
-    available_jobs = number()
-    waiting_since = instant(allow_null=True)
-    starved = flag()
-
-
-class SharesSerializer(Document):
-    strategy = text()
-    dispatched = number()
-    active_jobs = number()
-    starved_queues = number()
-    queues = QueueShareSerializer(many=True)
-
-
-class SchedulingSerializer(Document):
-    strategy = words("strict")
-    window = text()
-    window_start = instant()
-    window_end = instant()
-    stats = SharesSerializer()
-    queues = QueueShareSerializer(many=True)
-    pagination = PaginationSerializer()
-
-
-class AuditEntrySerializer(Document):
-    id = number()
-    timestamp = instant()
-    actor = text()
-    action = text()
-    target_type = text(required=False)
-    target = text()
-    outcome = words("success", "denied")
-    door = text(required=False)
-    source_ip = text(required=False)
-    request_id = text(required=False)
-    detail = serializers.DictField(required=False)
-
-
 # Acts on many jobs, and dead letters
 
 
@@ -339,6 +212,3 @@ class DeadLetterSerializer(JobSerializer):
 
 class DeadLetterAnswerSerializer(DeadLetterSerializer):
     job = DeadLetterSerializer()
-
-
-# Workflows, schedules, limits and events

@@ -6,6 +6,7 @@ The app `django_filters` need not be in INSTALLED_APPS: that is for its HTML.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -110,6 +111,13 @@ def text(value: str) -> str:
     if message := query.text_fault(value):
         raise ValidationError(message)
     return value
+
+
+def instant(value: str) -> dt.datetime:
+    try:
+        return query.parse_instant(value)
+    except ValueError as error:
+        raise ValidationError(str(error)) from error
 
 
 def texts(value: str) -> list[str]:

@@ -1,19 +1,282 @@
-"""Optional URLs at the root of the site, for load balancers, monitoring and for clients that look there.
+"""Whether the server is well: the health check, the probes of load balancers, and metrics.
 
-`django_ojs.urls` has nothing outside `/ojs`, so that it collides with nothing of the site. Whoever wants
-`/health`, `/healthz`, `/ready`, `/readyz` and `/metrics` too adds `path("", include("django_ojs.http.probes"))`.
+`django_ojs.urls` has nothing outside `/ojs`, so that it collides with nothing of the site. A site that wants `/health`,
+`/healthz`, `/ready`, `/readyz` and `/metrics` at its root, for load balancers, monitoring and for clients that look
+there, adds `path("", include("django_ojs.http.probes"))`.
+
+A database behind a broken network answers nothing, not even an error, for minutes. So a thread of its own asks the job
+store for a sign of life, on a connection of its own, and a request waits for it a moment. While it hangs no other is
+started.
 """
 
 from __future__ import annotations
 
-from django.urls import path
+import threading
+import time
+from typing import Any
 
-from django_ojs.http import metrics, system
+from django.db import Error, OperationalError, connections, router
+from django.db.models import Count, Q
+from django.urls import path
+from rest_framework import serializers
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs import clock, errors
+from django_ojs.conf import ojs_settings
+from django_ojs.database import unmigrated
+from django_ojs.errors import OJSError
+from django_ojs.http import manifest, permissions
+from django_ojs.http.base import VERSION, OJSView, PublicView
+from django_ojs.http.exceptions import logger
+from django_ojs.http.openapi import documented
+from django_ojs.http.permissions import require_scope
+from django_ojs.http.serializers import InstantField
+from django_ojs.models import Job, Queue, Worker
+from django_ojs.models.fields import RawJSON
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.queues import maintenance
+from django_ojs.rules.durations import format_instant
+from django_ojs.statistics import counters, summary
+from django_ojs.telemetry import collector
+from django_ojs.workers.directory import unserved_queues
+
+#: Seconds after which a store that has not answered counts as away.
+PATIENCE = 2.0
+_STARTED = time.monotonic()
+_RETRY_AFTER = {"Retry-After": "5"}
+_PROMETHEUS = collector.CONTENT_TYPE.partition(";")[0]
+_lock = threading.Lock()
+_asking: dict[str, _Question] = {}
+
+
+class BackendSerializer(serializers.Serializer[Any]):
+    type = serializers.CharField()
+    status = serializers.CharField()
+    connection = serializers.CharField()
+    latency_ms = serializers.IntegerField()
+
+
+class StatusSerializer(serializers.Serializer[Any]):
+    status = serializers.CharField()
+
+
+class HealthSerializer(StatusSerializer):
+    version = serializers.CharField()
+    uptime_seconds = serializers.IntegerField()
+    timestamp = InstantField()
+    backend = BackendSerializer()
+
+
+class Health(PublicView):
+    """`GET /health`: whether the store answers and, for callers with the scope `read`, what waits in front of it.
+
+    It says whether maintenance mode is on; the server serves meanwhile, so the status is as ever.
+    """
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        return OJSView.get_authenticators(self)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Credentials are looked at once the store is known to answer, and bad ones are as good as none."""
+
+    @documented(answers={200: HealthSerializer, 503: StatusSerializer})
+    def get(self, request: Request) -> Response:
+        """Whether the job store answers."""
+        body: dict[str, Any] = {
+            "status": "ok",
+            "version": VERSION,
+            "uptime_seconds": uptime(),
+            "timestamp": format_instant(clock.now()),
+        }
+        try:
+            body["backend"] = _backend()
+            if _may_see_more(request):
+                body |= _counts()
+        except Error as error:
+            logger.error("The health check could not reach the job store: %s", error)
+            body |= {"status": "unhealthy", "backend": _unreachable(error)}
+            return Response(body, status=503, headers=_RETRY_AFTER)
+        return Response(body)
+
+
+class Alive(PublicView):
+    """`/healthz`: the process answers; the database is not asked."""
+
+    @documented(answers={200: StatusSerializer})
+    def get(self, request: Request) -> Response:
+        """Whether the process answers."""
+        return Response({"status": "ok"})
+
+
+class Ready(PublicView):
+    """`/ready`, `/readyz`: whether this process can serve, that is, reach its database."""
+
+    @documented(answers={200: StatusSerializer, 503: StatusSerializer})
+    def get(self, request: Request) -> Response:
+        """Whether the process and its database answer."""
+        try:
+            _backend()
+        except Error:
+            return Response({"status": "not_ready"}, status=503, headers=_RETRY_AFTER)
+        return Response({"status": "ready"})
+
+
+class MetricsSerializer(serializers.Serializer[Any]):
+    """The whole installation in a few numbers."""
+
+    uptime_seconds = serializers.FloatField()
+    jobs_enqueued_total = serializers.FloatField()
+    jobs_completed_total = serializers.FloatField()
+    jobs_failed_total = serializers.FloatField()
+    jobs_active = serializers.FloatField()
+    queues_active = serializers.FloatField()
+    workers_active = serializers.FloatField()
+    avg_latency_ms = serializers.FloatField()
+    throughput_per_second = serializers.FloatField()
+
+
+class MetricsView(OJSView):
+    """Open to every caller unless `METRICS_PUBLIC` is off; not there at all where `METRICS` is off."""
+
+    scopes = {"GET": "read"}
+    negotiates = False
+    _text_type = ""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if not ojs_settings.METRICS:
+            raise errors.NotFound("This site keeps no metrics.", hint="OJS['METRICS'] is off.")
+        if ojs_settings.METRICS_PUBLIC:
+            return
+        super().initial(request, *args, **kwargs)
+        if permissions.is_limited(request):
+            message = "Metrics are about all queues and job types, and this API key is limited to some."
+            raise errors.PermissionDenied(message, hint="Use a key without limits.")
+
+    def exposition(self) -> Response:
+        """The text of a scrape, under exactly the media type that a client asks for if it names only that."""
+        accept = self.request.META.get("HTTP_ACCEPT", "").strip()
+        response = Response(RawJSON(collector.text()))
+        self._text_type = accept if accept == "text/plain" else collector.CONTENT_TYPE
+        return response
+
+    def handle_exception(self, exc: Exception) -> Response:
+        self._text_type = ""
+        return super().handle_exception(exc)
+
+    def media_type(self) -> str:
+        return self._text_type or super().media_type()
+
+
+class Prometheus(MetricsView):
+    """`GET /metrics`"""
+
+    @documented(answers={200: None}, text=_PROMETHEUS, errors=(404,), optional=True)
+    def get(self, request: Request) -> Response:
+        """All metrics in the text format of Prometheus."""
+        return self.exposition()
+
+
+class Metrics(MetricsView):
+    """`GET /ojs/v1/metrics`: the installation in a few numbers as JSON; `?format=prometheus` for the text."""
+
+    @documented(answers={200: MetricsSerializer}, query="format", text=_PROMETHEUS, errors=(404,), optional=True)
+    def get(self, request: Request) -> Response:
+        """A few numbers as JSON, or all metrics as text."""
+        wanted = request._request.GET.get("format", "json")
+        if wanted == "prometheus":
+            return self.exposition()
+        if wanted != "json":
+            details = {"field": "format", "expected": "json or prometheus", "received": wanted[:100]}
+            raise errors.InvalidRequest("There are two formats: json and prometheus.", details=details)
+        return Response({"uptime_seconds": uptime(), **summary.summary()})
+
+
+def uptime() -> int:
+    """Seconds since this process began to serve."""
+    return int(time.monotonic() - _STARTED)
+
+
+def ask(using: str) -> float:
+    """The seconds that the store took to answer. Raises a `django.db.Error` if it cannot, or does not in time."""
+    with _lock:
+        question = _asking.get(using)
+        if question is None:
+            question = _asking[using] = _Question()
+            threading.Thread(target=_ask, args=(using, question), name="ojs-probe", daemon=True).start()
+    left = PATIENCE - (time.monotonic() - question.began)
+    if not question.answered.wait(max(left, 0.0)):
+        raise OperationalError(f"The database has not answered for {time.monotonic() - question.began:.1f} s.")
+    if question.error is not None:
+        raise question.error
+    return question.seconds
+
+
+class _Question:
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.answered = threading.Event()
+        self.seconds = 0.0
+        self.error: Exception | None = None
+
+
+def _ask(using: str, question: _Question) -> None:
+    try:
+        with connections[using].cursor() as cursor:
+            began = time.perf_counter()
+            cursor.execute("SELECT 1")
+            cursor.fetchone()
+            question.seconds = time.perf_counter() - began
+    except Exception as error:  # noqa: BLE001 - raised again by `ask`
+        question.error = error
+    finally:
+        with _lock:
+            del _asking[using]
+        question.answered.set()
+        connections[using].close()
+
+
+def _may_see_more(request: Request) -> bool:
+    try:
+        require_scope(request, "read")
+    except (OJSError, APIException):
+        return False
+    return not permissions.is_limited(request)
+
+
+def _backend() -> dict[str, Any]:
+    """Ask the store for a sign of life, and time it."""
+    latency = round(ask(router.db_for_write(Job)) * 1000)  # whole: clients decode an integer
+    return {"type": manifest.backend(), "status": "ok", "connection": "connected", "latency_ms": latency}
+
+
+def _unreachable(error: Error) -> dict[str, Any]:
+    message = unmigrated(error) or "The job store cannot be reached."
+    return {"type": manifest.backend(), "status": "unhealthy", "connection": "disconnected", "error": message}
+
+
+def _counts() -> dict[str, Any]:
+    using = router.db_for_write(Job)
+    named = Queue.objects.using(using).exclude(name=TEMPLATE)
+    queues = named.aggregate(total=Count("pk"), paused=Count("pk", filter=Q(paused=True)))
+    total, connected = Worker.objects.using(using).count(), summary.workers_active(using=using)
+    workers = {"total": total, "stale": max(0, total - connected)}  # one may come between the two statements
+    counted = counters.count_all(using=using)
+    unserved = unserved_queues(counted, using=using)
+    return {
+        "maintenance": maintenance.is_on(using=using),
+        "queues": {"active": queues["total"] - queues["paused"], **queues, "unserved": unserved},
+        "jobs": counters.totals(counted.values()),
+        "workers": {"connected": connected, "active": connected, **workers},
+    }
+
 
 urlpatterns = [
-    path("health", system.Health.as_view()),
-    path("metrics", metrics.Prometheus.as_view()),
-    path("healthz", system.Alive.as_view()),
-    path("ready", system.Ready.as_view()),
-    path("readyz", system.Ready.as_view()),
+    path("health", Health.as_view()),
+    path("metrics", Prometheus.as_view()),
+    path("healthz", Alive.as_view()),
+    path("ready", Ready.as_view()),
+    path("readyz", Ready.as_view()),
 ]

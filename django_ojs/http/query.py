@@ -89,9 +89,14 @@ def instant(request: Request, name: str) -> dt.datetime | None:
     if not given:
         return None
     try:
-        return durations.parse_moment(given.replace(" ", "+"), clock.now())  # an unescaped + of a zone offset
+        return parse_instant(given)
     except ValueError as error:
         raise fault(name, str(error), given) from error
+
+
+def parse_instant(given: str) -> dt.datetime:
+    """The time that a parameter names. Raises ValueError."""
+    return durations.parse_moment(given.replace(" ", "+"), clock.now())  # an unescaped + of a zone offset
 
 
 def uuid7(request: Request, name: str) -> uuid.UUID | None:

@@ -24,7 +24,7 @@ from django_ojs import keys
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, StreamingUnavailable, Unauthenticated
 from django_ojs.events import log, order, places
 from django_ojs.events.filters import Filter
-from django_ojs.http import events, fields, permissions, query, system
+from django_ojs.http import events, fields, permissions, query, server
 from django_ojs.http.base import OJSView
 from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
@@ -180,7 +180,7 @@ def stream(view: OJSView, request: Request, feed: Feed, begin: Beginning) -> Eve
 
 
 def _need_asgi(request: Request) -> None:
-    if not system.is_asgi(request):
+    if not server.is_asgi(request):
         raise StreamingUnavailable("Event streams need an ASGI server, and this site runs under WSGI.")
 
 

@@ -13,7 +13,7 @@ from django.http import Http404
 from rest_framework import exceptions as drf
 
 from django_ojs import dburl
-from django_ojs.http import jobs, system
+from django_ojs.http import jobs, probes
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
 
@@ -183,7 +183,7 @@ def test_odd_values_in_any_field_never_break(api: Api, value: Any) -> None:
 
 
 def test_an_unhealthy_store_shows_in_health_and_readiness(api: Api, monkeypatch: Any, settings: Any) -> None:
-    monkeypatch.setattr(system, "_backend", breaking(OperationalError("no route to 10.0.0.5")))
+    monkeypatch.setattr(probes, "_backend", breaking(OperationalError("no route to 10.0.0.5")))
     response = api.get("/health")
     assert response.status_code == 503
     assert response["Retry-After"]

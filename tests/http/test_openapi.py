@@ -15,7 +15,7 @@ from django.test import override_settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from django_ojs.http import inspector, openapi
-from django_ojs.http.metrics import Metrics
+from django_ojs.http.probes import Metrics
 from django_ojs.workers.registration import register
 from tests.http.conftest import Api, error_of
 from tests.realtime.conftest import database, do  # noqa: F401 - a fixture

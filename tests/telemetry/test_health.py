@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from django_ojs.http import probing
+from django_ojs.http import probes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_root")]
 
@@ -38,11 +38,11 @@ def hanging(monkeypatch: Any) -> Iterator[list[int]]:
             pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(probing, "connections", {"default": Silent()})
-        patch.setattr(probing, "PATIENCE", 0.05)
+        patch.setattr(probes, "connections", {"default": Silent()})
+        patch.setattr(probes, "PATIENCE", 0.05)
         yield asked
         let_go.set()
-        while probing._asking:
+        while probes._asking:
             time.sleep(0.001)
 
 
@@ -80,10 +80,10 @@ def test_a_database_that_is_back_is_asked_anew(api: Any, monkeypatch: Any) -> No
         raise OperationalError("connection refused")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(probing.connections["default"]), "cursor", refuse)
+        patch.setattr(type(probes.connections["default"]), "cursor", refuse)
         with pytest.raises(OperationalError):
-            probing.ask("default")
-    assert probing.ask("default") >= 0
+            probes.ask("default")
+    assert probes.ask("default") >= 0
     assert api.client.get("/ready").status_code == 200
 
 
