@@ -12,12 +12,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-#: Where the README's pictures are for those who read it on PyPI: the files of this checkout, on the forge.
+#: Where the README's pictures and pages are for those who read it on PyPI: the files of this checkout, on the forge.
 PICTURES = "https://raw.githubusercontent.com/django-ojs/django-ojs/main/"
+FILES = "https://github.com/django-ojs/django-ojs/blob/main/"
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)$")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 _PICTURE = re.compile(r"\bsrc(?:set)?=\"([^\"]+)\"")
+_REFERENCE = re.compile(r"^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^()\s>]+)>?(?: +\"[^\"]*\")?\)")
 
 
@@ -64,7 +66,7 @@ def spans(page: Path) -> list[str]:
 
 def links(page: Path) -> list[str]:
     text = re.sub(r"(`+)(?:(?!\1).)+\1", "", prose(page))
-    return _LINK.findall(text) + _PICTURE.findall(text)
+    return _LINK.findall(text) + _PICTURE.findall(text) + _REFERENCE.findall(text)
 
 
 def anchors(text: str) -> set[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from urllib.parse import unquote
 
 import ojsdocs
 import pytest
 
-from tests.docs.pages import DOCS, PAGES, PICTURES, ROOT, anchors, links, name
+from tests.docs.pages import DOCS, FILES, PAGES, PICTURES, ROOT, anchors, links, name
 
 #: One database is as good as another: the generated page of the metrics is made of a scrape.
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -19,6 +21,8 @@ def broken(page: Path, link: str) -> str:
     if link.startswith(PICTURES):
         path = link.removeprefix(PICTURES)
         return "" if (ROOT / path).is_file() else f"{path} is not there"
+    if link.startswith(FILES):
+        page, link = ROOT / "README.md", link.removeprefix(FILES)
     if link.startswith(("http://", "https://", "mailto:")):
         return ""
     path, _, anchor = unquote(link).partition("#")
@@ -40,12 +44,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [(link, problem) for link in links(page) if (problem := broken(page, link))] == []
 
 
-def test_pictures_of_the_readme_are_found_from_elsewhere() -> None:
+def test_links_of_the_readme_are_found_from_elsewhere() -> None:
     """PyPI shows the README without the files beside it."""
-    found = [link for link in links(ROOT / "README.md") if link.endswith(".png")]
-    assert len(found) >= 5
-    assert [link for link in found if not link.startswith(PICTURES)] == []
+    found = links(ROOT / "README.md")
+    pictures = [link for link in found if link.endswith(".png")]
+    assert len(pictures) >= 5
+    assert [link for link in pictures if not link.startswith(PICTURES)] == []
+    assert [link for link in found if not link.startswith("https://")] == []
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    defined = set(re.findall(r"^\[([^\]]+)\]: ", text, re.MULTILINE))
+    assert set(re.findall(r"\]\[([^\]]+)\]", text)) <= defined
     assert broken(ROOT / "README.md", f"{PICTURES}docs/screenshots/nothing-of-the-kind.png")
+    assert broken(ROOT / "README.md", f"{FILES}docs/nothing-of-the-kind.md")
+    assert broken(ROOT / "README.md", f"{FILES}docs/cron.md#nothing-of-the-kind")
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls["Documentation"].startswith(FILES)
 
 
 def test_what_is_broken_is_found() -> None:
