@@ -22,6 +22,11 @@ def environment(database: str) -> dict[str, str]:
     }
 
 
+def extended(url: str, query: str) -> str:
+    """A database URL with more of a query; what it said already under the same names no longer counts."""
+    return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
+
+
 @contextlib.contextmanager
 def running(command: Sequence[str], database: str, stdin: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """A process of the benchmark, ended with SIGTERM when the block ends."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from django_ojs import dburl
+from django_ojs.database import parse_url
 
 SECRET_KEY = "only for measuring"
 DEBUG = False
@@ -22,7 +22,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE: list[str] = []
 ROOT_URLCONF = "django_ojs.urls"
-DATABASES: dict[str, Any] = {"default": dburl.parse(os.environ["OJS_BENCH_DATABASE"], Path.cwd())}
+DATABASES: dict[str, Any] = {"default": parse_url(os.environ["OJS_BENCH_DATABASE"], Path.cwd())}
 SILENCED_SYSTEM_CHECKS = ["django_ojs.W002"]  # there is nothing here but us
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 OJS = {"ALLOW_ANONYMOUS": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None}

@@ -14,7 +14,6 @@ from django.db import connection
 
 from benchmarks import measures, processes, serving
 from benchmarks.listening import queue_of
-from django_ojs import dburl
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
@@ -46,7 +45,7 @@ class Heard:
 def run(database: str, port: int, *, sockets: int, queues: int, filtered: bool, rate: float, seconds: float) -> Heard:
     """So many sockets, each `filtered` to one of the queues or to none, while jobs run at a fixed rate."""
     command, keeping = next((command, keeping) for name, command, keeping in serving.servers(port) if name == "uvicorn")
-    with processes.running(command, dburl.extended(database, keeping)) as server:
+    with processes.running(command, processes.extended(database, keeping)) as server:
         serving.Server(port).wait()
         ask = ["-m", "benchmarks.listening", *map(str, (port, sockets, queues))]
         with processes.running([*ask, "filtered" if filtered else "all"], database, stdin=subprocess.PIPE) as listener:

@@ -11,7 +11,7 @@ class DjangoOJSConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_ojs import checks, outboxchecks, telemetry  # noqa: F401  (checks register themselves)
+        from django_ojs import checks, telemetry  # noqa: F401  (checks register themselves)
         from django_ojs.models import fields
         from django_ojs.registry import registry
         from django_ojs.tasks import checks as task_checks  # noqa: F401

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from django_ojs import clock
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.models import AuditEntry
 
 T = TypeVar("T")

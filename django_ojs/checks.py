@@ -9,6 +9,8 @@ E006 USE_TZ is off              W006 a connection per request        W106 databa
 E007 no users and permissions   W008 webhooks over plain http
                                 W009 webhooks cannot be sent
                                 W012 a pool that waits too long
+                                W010 enqueue is not transactional    W110 the outbox's table is missing
+E010 OUTBOX names no database   W011 the outbox is a needless detour
 I001 no packages for webhooks
 
 In `tasks/checks.py`, about the backend of Django's Tasks:
@@ -17,8 +19,7 @@ E201 queue name in TASKS        W201 unknown OPTIONS in TASKS
 E202 bad OPTIONS in TASKS       W202 waiting jobs without a handler
 E203 no Tasks framework         W203 django_tasks is not installed
 
-The outbox has its own, in `outboxchecks.py`. What asks the database runs with `check --database default` and with
-`migrate`, as Django has it.
+What asks the database runs with `check --database default` and with `migrate`, as Django has it.
 """
 
 from __future__ import annotations
@@ -33,13 +34,12 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
-from django.db import connections
+from django.db import connections, router
 
-from django_ojs import dburl
 from django_ojs.conf import FIELDS, Settings, ojs_settings
+from django_ojs.database import POOL_OPTIONS, SQLITE_OPTIONS, database
 
 _CheckResult = list[CheckMessage]
-_POOL = {"pool": dburl.POOL_OPTIONS}
 
 
 @register(Tags.compatibility)
@@ -134,7 +134,6 @@ def check_webhooks(**kwargs: Any) -> _CheckResult:
 def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W009: somebody waits for webhooks that this installation cannot send."""
     from django_ojs import webhooks
-    from django_ojs.database import database
 
     alias = database(None)
     if alias not in (databases or ()) or not (missing := webhooks.missing()):
@@ -174,8 +173,6 @@ def check_anonymous(**kwargs: Any) -> _CheckResult:
 @register(Tags.compatibility, deploy=True)
 def check_pool(**kwargs: Any) -> _CheckResult:
     """W006: under ASGI each request has a thread of its own, so nothing but a pool keeps a connection."""
-    from django_ojs.database import database
-
     alias = database(None)
     config = settings.DATABASES.get(alias, {})
     postgres = "postgresql" in config.get("ENGINE", "")
@@ -184,7 +181,7 @@ def check_pool(**kwargs: Any) -> _CheckResult:
     return [
         Caution(
             f"Under ASGI every request opens a connection of its own to the database {alias!r}: OJS over HTTP is slow.",
-            hint=_options_hint(alias, **_POOL)
+            hint=_options_hint(alias, pool=POOL_OPTIONS)
             + " It takes psycopg[pool] and CONN_MAX_AGE = 0. Silence django_ojs.W006 if only WSGI serves this site.",
             id="django_ojs.W006",
         )
@@ -194,8 +191,6 @@ def check_pool(**kwargs: Any) -> _CheckResult:
 @register(Tags.compatibility, deploy=True)
 def check_pool_patience(**kwargs: Any) -> _CheckResult:
     """W012: a pool that waits for long lets requests stall after the database has cut connections."""
-    from django_ojs.database import database
-
     alias = database(None)
     pool = settings.DATABASES.get(alias, {}).get("OPTIONS", {}).get("pool")
     if not pool:
@@ -209,7 +204,7 @@ def check_pool_patience(**kwargs: Any) -> _CheckResult:
         Caution(
             f"The pool of the database {alias!r} is too patient ({' and '.join(long)}): requests stall for that long "
             "after connections were cut.",
-            hint=_options_hint(alias, **_POOL),
+            hint=_options_hint(alias, pool=POOL_OPTIONS),
             id="django_ojs.W012",
         )
     ]
@@ -244,8 +239,6 @@ def _check_auth() -> _CheckResult:
 @register(Tags.database)
 def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W101 to W106: the database that holds the jobs is set up for many workers."""
-    from django_ojs.database import database
-
     alias = database(None)
     if alias not in (databases or ()):
         return []
@@ -351,15 +344,8 @@ def _options_hint(alias: str, **options: Any) -> str:
     return f'Set DATABASES["{alias}"]["OPTIONS"] = {{{inside}}}.'
 
 
-_SQLITE_OPTIONS = {
-    "transaction_mode": "IMMEDIATE",
-    "timeout": 20,
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
-}
-
-
 def _check_sqlite(alias: str, connection: Any) -> Iterator[CheckMessage]:
-    hint = _options_hint(alias, **_SQLITE_OPTIONS)
+    hint = _options_hint(alias, **SQLITE_OPTIONS)
     with connection.cursor() as cursor:
         journal = cursor.execute("PRAGMA journal_mode").fetchone()[0]
         patience = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
@@ -406,3 +392,62 @@ _VENDORS: dict[str, Callable[[str, Any], Iterator[CheckMessage]]] = {
     "postgresql": _check_postgresql,
     "mysql": _check_mysql,
 }
+
+
+# Jobs in another database than the site's data (docs/second-database.md).
+
+
+@register(Tags.compatibility)
+def check_second_database(**kwargs: Any) -> _CheckResult:
+    """E010, W010, W011: where the jobs are in another database than the site's data, an outbox joins them."""
+    outbox, jobs = (getattr(settings, "OJS", None) or {}).get("OUTBOX"), database(None)
+    if outbox is not None and outbox not in list(settings.DATABASES):
+        hint = f"DATABASES has {', '.join(sorted(settings.DATABASES))}."
+        return [Error(f"OJS['OUTBOX'] is {outbox!r}, which is no database.", hint=hint, id="django_ojs.E010")]
+    if outbox == jobs:
+        hint = "Set OJS['OUTBOX'] to None: enqueue() is in the caller's transaction as it is."
+        return [Caution(f"The outbox is in {jobs!r}, where the jobs are.", hint=hint, id="django_ojs.W011")]
+    callers = _callers()
+    if jobs in callers:
+        return []  # they share it with the site's data; other databases are beside it on purpose
+    return [
+        Caution(
+            f"enqueue() does not join the transactions of {', '.join(names[:3])}{' and others' * (len(names) > 3)}, "
+            f"whose data is in {alias!r} while the jobs are in {jobs!r}: a rollback leaves the job, and a worker may "
+            "run it before the data is committed.",
+            hint=f"Set OJS['OUTBOX'] = {alias!r} and migrate it (docs/second-database.md), or route both to one "
+            "database. Silence django_ojs.W010 where nobody enqueues inside these transactions.",
+            id="django_ojs.W010",
+        )
+        for alias, names in sorted(callers.items())
+        if alias != outbox
+    ]
+
+
+def _callers() -> dict[str, list[str]]:
+    """The databases that the site's own models are written to, and the apps that do, those of Django last."""
+    found: dict[str, list[str]] = {}
+    for config in sorted(apps.get_app_configs(), key=lambda config: config.name.startswith("django.")):
+        if config.name == "django_ojs":
+            continue
+        for model in config.get_models(include_auto_created=True):
+            names = found.setdefault(router.db_for_write(model), [])
+            if model._meta.managed and config.label not in names:
+                names.append(config.label)
+    return {alias: names for alias, names in found.items() if names}
+
+
+@register(Tags.database)
+def check_outbox(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
+    """W110: the table of the outbox is where the setting says. A warning, or `migrate` would refuse to make it."""
+    from django_ojs.models import OutboxEntry
+
+    alias = (getattr(settings, "OJS", None) or {}).get("OUTBOX")
+    if alias is None or alias not in (databases or ()) or alias not in list(settings.DATABASES):
+        return []
+    table = OutboxEntry._meta.db_table
+    if table in connections[alias].introspection.table_names():
+        return []
+    hint = f"Run manage.py migrate django_ojs --database {alias}; a router must let it (django_ojs.routers.JobsRouter)."
+    message = f"The database {alias!r} has no table {table}: every enqueue() fails."
+    return [Caution(message, hint=hint, id="django_ojs.W110")]

@@ -1,7 +1,7 @@
-"""API keys: made, found, revoked, and marked as used.
+"""API keys: made, found, revoked, and marked as used; and tickets, which stand for a key where a WebSocket is opened.
 
-A key is the text `ojs_` and 256 random bits in hexadecimal. Whoever makes it sees it once; the database
-has its SHA-256, by which it is found with one indexed read. Random bits need no slow hash.
+A key is the text `ojs_` and 256 random bits in hexadecimal. It is shown once, when it is made. The database has its
+SHA-256, by which it is found with one indexed read. Random bits need no slow hash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django.db.models import Q
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.models import APIKey
+from django_ojs.models import APIKey, Ticket
 from django_ojs.rules import names
 from django_ojs.rules.durations import LATEST
 
@@ -45,7 +45,7 @@ def create(
     job_types: Iterable[str] | None = None,
     expires_at: dt.datetime | None = None,
 ) -> tuple[APIKey, str]:
-    """Make a key; returns its row and its text, which nobody can read again.
+    """Make a key; returns its row and its text, which cannot be read again.
 
     No queues or no job types means no limit. Raises ValidationError, with a message per field.
     """
@@ -208,3 +208,32 @@ def distinct(items: Iterable[str]) -> list[str]:
 
 _BAD_NAME = "A name has 1 to 100 letters, digits, spaces and _ . - @ : / and begins and ends with a letter or digit."
 _PAST = "This is in the past: choose a later time, or none for a key that does not expire."
+
+
+# Tickets for WebSockets: made by an authenticated request, used once within seconds (events 3.5).
+#
+# A browser cannot send `Authorization` with a WebSocket, and a key does not belong into a URL, where logs keep it.
+
+
+TICKET_PREFIX = "tkt_"
+
+
+def issue_ticket(key: APIKey | None, user: Any) -> tuple[str, dt.datetime]:
+    """A ticket with the rights of this key, or else of this user (None: an anonymous caller); and when it expires."""
+    using = router.db_for_write(Ticket)
+    now = clock.now(using)
+    expires_at = now + dt.timedelta(seconds=ojs_settings.REALTIME_TICKET_TTL)
+    text = TICKET_PREFIX + secrets.token_urlsafe(32)
+    tickets = Ticket.objects.using(using)
+    tickets.filter(expires_at__lt=now).delete()
+    tickets.create(digest=digest(text), key=key, user="" if user is None else str(user.pk), expires_at=expires_at)
+    return text, expires_at
+
+
+def redeem_ticket(text: str) -> Ticket | None:
+    """Use the ticket up; None if there is none, or if it was used before or has expired."""
+    tickets = Ticket.objects.using(router.db_for_write(Ticket)).filter(pk=digest(text))
+    ticket = tickets.select_related("key").first()
+    if ticket is None or not tickets.delete()[0]:  # of several that try one deletes it
+        return None
+    return ticket if ticket.expires_at > clock.now(router.db_for_write(Ticket)) else None

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import django
 from django.core.exceptions import ImproperlyConfigured
 
-from django_ojs import dburl
+from django_ojs.database import POOL_OPTIONS, parse_url
 from example_project.paths import BASE_DIR, DATA_DIR
 
 
@@ -111,11 +111,11 @@ def _embedded_database() -> str:
     return f"sqlite:///{quote(str(DATA_DIR / 'db.sqlite3'))}"
 
 
-DATABASES = {"default": dburl.parse(os.environ.get("DATABASE_URL") or _embedded_database(), BASE_DIR)}
+DATABASES = {"default": parse_url(os.environ.get("DATABASE_URL") or _embedded_database(), BASE_DIR)}
 if DATABASES["default"]["ENGINE"].endswith("postgresql") and not DATABASES["default"]["CONN_MAX_AGE"]:
     # Under ASGI each request has a thread of its own, and without a pool a new connection, which costs more than
     # all the rest of a request. Workers leave the pool to the server.
-    DATABASES["default"]["OPTIONS"].setdefault("pool", dict(dburl.POOL_OPTIONS))
+    DATABASES["default"]["OPTIONS"].setdefault("pool", dict(POOL_OPTIONS))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CHANNEL_LAYERS: dict[str, Any] = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}

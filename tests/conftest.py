@@ -23,9 +23,10 @@ from django.db import connection
 from django.test import SimpleTestCase
 from hypothesis import HealthCheck
 
-from django_ojs import clock, dburl, jsontext, keys
+from django_ojs import clock, jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
+from django_ojs.database import url_of
 from django_ojs.events import described, ids
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas
@@ -256,7 +257,7 @@ def child_environment(transactional_db: None) -> dict[str, str]:
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "OJS_TEST_DATABASE_URL": dburl.unparse(connection.settings_dict),
+        "OJS_TEST_DATABASE_URL": url_of(connection.settings_dict),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.BASE_DIR), os.environ.get("PYTHONPATH", "")])),
     }
 

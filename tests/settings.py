@@ -16,7 +16,7 @@ from typing import Any
 
 import django
 
-from django_ojs import dburl
+from django_ojs.database import parse_url
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -73,7 +73,7 @@ TEMPLATES = [
 # A process that a test starts gets the URL of the test database itself (the fixture `child_environment`);
 # pytest-django makes one database per xdist worker by adding `_gw0`, ... to TEST["NAME"]. On SQLite that is
 # a file and not :memory:, because processes and threads share it, as they do at a site.
-DATABASES = {"default": dburl.parse(os.environ.get("OJS_TEST_DATABASE_URL", f"sqlite:///{SCRATCH}/ojs"), BASE_DIR)}
+DATABASES = {"default": parse_url(os.environ.get("OJS_TEST_DATABASE_URL", f"sqlite:///{SCRATCH}/ojs"), BASE_DIR)}
 _default = DATABASES["default"]
 if _default["ENGINE"].endswith("sqlite3"):
     # Nobody pulls the plug on a test: no waiting for the disk.

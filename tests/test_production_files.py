@@ -18,8 +18,8 @@ from django.core.management import get_commands, load_command_class
 from django.urls import URLPattern, URLResolver, get_resolver, resolve
 
 from benchmarks import serving
-from django_ojs import dburl
 from django_ojs.conf import Settings
+from django_ojs.database import parse_url, url_of
 from django_ojs.realtime.routing import websocket_urlpatterns
 from django_ojs.realtime.views import EventViewSet
 from example_project.management.commands import ojs_demo
@@ -172,14 +172,14 @@ def test_every_variable_is_one_that_the_example_site_reads() -> None:
     assert {name: sorted(names - VARIABLES) for name, names in given.items()} == {name: [] for name in given}
     needed = {"DJANGO_SECRET_KEY", "DJANGO_ALLOWED_HOSTS", "DATABASE_URL", "DJANGO_DEBUG"}
     assert all(needed <= names for names in given.values())
-    assert dburl.parse(env["DATABASE_URL"], ROOT)["NAME"] == "shop"
+    assert parse_url(env["DATABASE_URL"], ROOT)["NAME"] == "shop"
 
 
 def test_a_database_url_can_say_what_a_pooler_needs() -> None:
     assert "?disable_server_side_cursors=true" in (PAGES / "database.md").read_text(encoding="utf-8")
-    config = dburl.parse("postgres://a@b/c?disable_server_side_cursors=true", ROOT)
+    config = parse_url("postgres://a@b/c?disable_server_side_cursors=true", ROOT)
     assert config["DISABLE_SERVER_SIDE_CURSORS"] is True
-    assert dburl.parse(dburl.unparse(config), ROOT) == config
+    assert parse_url(url_of(config), ROOT) == config
 
 
 def test_probes_ask_for_paths_that_are_there_and_name_a_host() -> None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from django.db import IntegrityError, connections, transaction
 
-from django_ojs.contention import commits_later
+from django_ojs.database import commits_later
 from django_ojs.errors import InvalidRequest
 from django_ojs.models import EventLog
 

@@ -25,7 +25,7 @@ import time
 
 from django.db import OperationalError, connections, transaction
 
-from django_ojs.contention import commits_later, is_contention
+from django_ojs.database import commits_later, is_contention
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events.ids import log_row
 from django_ojs.models import Event, EventCommit, EventLog

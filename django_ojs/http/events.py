@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import jsontext, tickets
+from django_ojs import jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.events import log, newest
@@ -133,7 +133,7 @@ class EventViewSet(OJSViewSet):
         """
         key = api_key(request)
         user = request.user if key is None and getattr(request.user, "is_authenticated", False) else None
-        text, expires_at = tickets.issue(key, user)
+        text, expires_at = keys.issue_ticket(key, user)
         told = {"ticket": text, "expires_at": format_instant(expires_at)}
         return Response({**told, "expires_in": ojs_settings.REALTIME_TICKET_TTL}, status=201)
 

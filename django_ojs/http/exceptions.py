@@ -12,8 +12,8 @@ from rest_framework import exceptions as drf
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import dburl, errors
-from django_ojs.database import unmigrated
+from django_ojs import errors
+from django_ojs.database import renew_pool, unmigrated
 from django_ojs.errors import OJSError
 from django_ojs.http import auditing
 from django_ojs.models import Job
@@ -29,7 +29,7 @@ def handler(exc: Exception, context: dict[str, Any]) -> Response:
     view, request = context["view"], context["request"]
     error = to_error(exc)
     if isinstance(exc, OperationalError | InterfaceError):
-        dburl.renew_pool(connections[router.db_for_write(Job)])
+        renew_pool(connections[router.db_for_write(Job)])
     if action := auditing.name_of(view, request):
         auditing.refused(request, view.request_id, error, action, next(map(str, view.kwargs.values()), ""))
     log(exc, error, request, view.request_id)

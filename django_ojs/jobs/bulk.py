@@ -22,8 +22,7 @@ from django.db.models import Q, QuerySet
 from django_ojs import audit, clock, jsontext
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import BatchAborted, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record

@@ -17,8 +17,7 @@ from django.db.models import F, Q, QuerySet
 
 from django_ojs import audit, clock
 from django_ojs.audit import Act
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.events import log
 from django_ojs.jobs import bulk

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
 from django_ojs.cron import runs
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue
 from django_ojs.jobs import timers
 from django_ojs.limits import claim as limited

@@ -14,8 +14,7 @@ from typing import Any
 
 from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -38,7 +37,7 @@ from django_ojs.rules import retry as policies
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.store.base import Ack, holds
-from django_ojs.waking import slots_freed, wake_workers
+from django_ojs.workers.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
 
 __all__ = ["Ack", "Failure", "ack", "ack_one", "fail", "fail_one", "release", "settle_error"]

@@ -17,7 +17,7 @@ from django.db import transaction
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
+from django_ojs.database import retried
 from django_ojs.errors import Conflict, InvalidRequest
 from django_ojs.models import IdempotencyKey
 from django_ojs.store import store_of

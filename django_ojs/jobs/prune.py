@@ -12,9 +12,8 @@ from django.db.models import Q, QuerySet
 
 from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
 from django_ojs.cron import runs
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record
 from django_ojs.events.ids import log_row

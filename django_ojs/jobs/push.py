@@ -17,8 +17,7 @@ from django.db import IntegrityError, connections
 
 from django_ojs import clock, hooks
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.doubles import replaceable
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
 from django_ojs.events import catalogue, log
@@ -47,7 +46,7 @@ from django_ojs.rules.retry import RetryPolicy
 from django_ojs.rules.unique import Strategy
 from django_ojs.states import State
 from django_ojs.store import store_of
-from django_ojs.waking import wake_workers
+from django_ojs.workers.waking import wake_workers
 
 __all__ = ["Outcome", "Pressure", "Pushed", "insert", "push", "push_each"]
 

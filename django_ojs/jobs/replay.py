@@ -37,8 +37,7 @@ from django.db.models.lookups import LessThan
 
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
 from django_ojs.jobs.selection import dead_letters, with_error_type
 from django_ojs.jobs.verbs import Replay, retry

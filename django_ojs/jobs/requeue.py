@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 from django.db.models import Q
 
 from django_ojs import clock
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.jobs.finish import release
 from django_ojs.models.job import JobRow
 from django_ojs.states import State

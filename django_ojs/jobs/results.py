@@ -11,8 +11,7 @@ from typing import Any
 
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import database
+from django_ojs.database import database, retried
 from django_ojs.errors import ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record

@@ -17,8 +17,7 @@ from typing import Any
 from django.db.models import Min, Q
 
 from django_ojs import clock
-from django_ojs.contention import piece_by_piece, retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, piece_by_piece, retried
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
@@ -30,7 +29,7 @@ from django_ojs.rules import errorobjects
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.store.base import ended
-from django_ojs.waking import wake_workers
+from django_ojs.workers.waking import wake_workers
 from django_ojs.workflows import advance
 
 #: Workflows that are tried by themselves in one pass, where another transaction holds what one of them needs.

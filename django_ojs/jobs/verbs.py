@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, InvalidRequest, InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
@@ -39,7 +38,7 @@ from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.faults import job_fault
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.waking import slots_freed, wake_workers
+from django_ojs.workers.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
 
 #: The states that each verb takes.

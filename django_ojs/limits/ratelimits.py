@@ -11,8 +11,7 @@ from django.db import transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q, Sum
 
 from django_ojs import clock
-from django_ojs.contention import harmless, in_callers_transaction
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, harmless, in_callers_transaction
 from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record

@@ -16,8 +16,7 @@ from django.db import connections
 from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
 
 from django_ojs import clock
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import QueueFull
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record

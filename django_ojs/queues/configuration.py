@@ -19,8 +19,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from django_ojs import clock, states
-from django_ojs.contention import harmless, in_callers_transaction, retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, harmless, in_callers_transaction, retried
 from django_ojs.errors import Conflict, JobTypeNotAllowed, QueuePaused
 from django_ojs.events import catalogue, log
 from django_ojs.messages import phrase, reason
@@ -30,7 +29,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules import names, queueconfig, ratelimit
 from django_ojs.rules.faults import fault
 from django_ojs.rules.queueconfig import Bound, bound_of
-from django_ojs.waking import wake_workers
+from django_ojs.workers.waking import wake_workers
 
 #: Milliseconds in a column, seconds in the document.
 _SECONDS = {"visibility_timeout": "visibility_ms", "default_timeout": "timeout_ms"}

@@ -14,8 +14,7 @@ from django.db.models import Q
 
 from django_ojs import audit, clock, states
 from django_ojs.audit import Act
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
@@ -26,7 +25,7 @@ from django_ojs.queues import configuration
 from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.waking import wake_workers
+from django_ojs.workers.waking import wake_workers
 from django_ojs.workflows import advance
 
 STRATEGIES = ("reject", "discard", "move")

@@ -12,13 +12,12 @@ from typing import Any
 
 from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import InvalidRequest
 from django_ojs.models import Maintenance
 from django_ojs.rules.durations import format_instant
 from django_ojs.store import store_of
-from django_ojs.waking import wake_workers
+from django_ojs.workers.waking import wake_workers
 
 #: Longest reason that an operator may give, and longest time ahead that may be estimated.
 MAX_REASON = 500

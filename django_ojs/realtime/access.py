@@ -24,7 +24,7 @@ from django.http import HttpRequest
 from django.http.request import validate_host
 from rest_framework.request import Request
 
-from django_ojs import keys, tickets
+from django_ojs import keys
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied, Unauthenticated
 from django_ojs.http import base, permissions
@@ -110,7 +110,7 @@ class Caller:
     def _authenticated(self, request: Request, *, first: bool = False) -> Request:
         given = request.query_params.get("ticket")
         if first and given:
-            self._ticket = tickets.redeem(given)
+            self._ticket = keys.redeem_ticket(given)
             if self._ticket is None:
                 raise Unauthenticated("The ticket is unknown, used up or expired.", hint="Ask for a new one.")
         if self._ticket is not None:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from django.db import InterfaceError, OperationalError, connections
 
-from django_ojs.contention import is_contention
+from django_ojs.database import is_contention
 from django_ojs.errors import BackendUnavailable
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from django.db import transaction
 from django.db.models import F
 
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.models import MetricPlace, MetricSeries, Worker
 from django_ojs.statistics import eventlog, latency
 from django_ojs.statistics.eventlog import MEASURED, Group, Place

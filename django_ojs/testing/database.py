@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from django.db import connections, models, router, transaction
 
-from django_ojs.contention import retried
 from django_ojs.cron import runs
+from django_ojs.database import retried
 from django_ojs.jobs import prune, schemas
 from django_ojs.models import (
     APIKey,

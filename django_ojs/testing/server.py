@@ -19,7 +19,7 @@ from django.core.management.base import CommandError
 from django.db import connections
 from django.test.utils import override_settings
 
-from django_ojs import dburl
+from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import testhooks
 
 
@@ -41,7 +41,7 @@ def throwaway_database(url: str, *, durable: bool = False) -> Iterator[str]:
         connection = connections["default"]
         connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
         try:
-            yield dburl.unparse(_without_pool(connection.settings_dict))
+            yield url_of(_without_pool(connection.settings_dict))
         finally:
             connections.close_all()
             connections["default"].creation.destroy_test_db("", verbosity=0)
@@ -109,7 +109,7 @@ def _without_pool(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(url: str, folder: Path, durable: bool) -> dict[str, Any]:
-    config = dburl.parse(url or f"sqlite:///{folder}/ojs.sqlite3", folder)
+    config = parse_url(url or f"sqlite:///{folder}/ojs.sqlite3", folder)
     unique = uuid.uuid4().hex[:10]
     if config["ENGINE"].endswith("sqlite3"):
         config["TEST"] = {"NAME": str(folder / f"{unique}.sqlite3")}
@@ -119,5 +119,5 @@ def _config(url: str, folder: Path, durable: bool) -> dict[str, Any]:
         config["TEST"] = {"NAME": f"ojs_testserver_{unique}"}
     if config["ENGINE"].endswith("postgresql"):
         # A request has a thread of its own under ASGI: connections must outlive it, or each would cost one.
-        config["OPTIONS"].setdefault("pool", dict(dburl.POOL_OPTIONS))
+        config["OPTIONS"].setdefault("pool", dict(POOL_OPTIONS))
     return config

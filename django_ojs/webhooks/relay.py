@@ -18,8 +18,7 @@ from django.db.models.functions import Length
 
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.events import filters, ids, log, places, transitions
 from django_ojs.events.places import Place
 from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription

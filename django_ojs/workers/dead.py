@@ -13,8 +13,7 @@ from django.db.models import Q, QuerySet
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.contention import piece_by_piece, retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, piece_by_piece, retried
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs.finish import release
@@ -22,8 +21,8 @@ from django_ojs.jobs.transitions import LOST_COLUMNS, lose
 from django_ojs.models import Lease, Worker
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.waking import wake_workers
 from django_ojs.workers.registration import farewell
+from django_ojs.workers.waking import wake_workers
 from django_ojs.workflows import advance
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from django.db.models import Q
 
 from django_ojs import clock
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue, log
 from django_ojs.jobs.rows import wake_at
 from django_ojs.models import Job, Worker

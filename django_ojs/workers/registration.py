@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django_ojs import clock
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeVar
 from django.db import IntegrityError
 
 from django_ojs import clock, hooks, jsontext, states
-from django_ojs.contention import retried
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, retried
 from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.events import log

@@ -10,11 +10,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 import django_ojs.checks
-import django_ojs.outboxchecks
 import django_ojs.tasks.checks
 from ojsdocs.markdown import prose
 
-MODULES = (django_ojs.checks, django_ojs.tasks.checks, django_ojs.outboxchecks)
+MODULES = (django_ojs.checks, django_ojs.tasks.checks)
 LEVELS = {"E": "Errors", "W": "Warnings", "I": "Notes"}
 _KINDS = {"Error", "Caution", "Warning", "Info"}
 _TITLE = re.compile(r"\b([EWI]\d{3}) (.+?)(?=\s+[EWI]\d{3} |\s*$)", re.MULTILINE)
@@ -146,9 +145,8 @@ def _text(node: ast.expr, scope: Scope) -> str:
         case ast.Call(func=ast.Name(id="_options_hint"), keywords=words):
             options: dict[str, object] = {}
             for word in words:
-                if word.arg is None:  # **OPTIONS of the module
-                    options |= getattr(django_ojs.checks, ast.unparse(word.value))
-                else:
-                    options[word.arg] = ast.literal_eval(word.value)
+                named = isinstance(word.value, ast.Name)  # a constant that the module has
+                value = getattr(django_ojs.checks, ast.unparse(word.value)) if named else ast.literal_eval(word.value)
+                options |= value if word.arg is None else {word.arg: value}
             return f'Set DATABASES["…"]["OPTIONS"] = {options}.'
     return "…"

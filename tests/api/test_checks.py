@@ -8,7 +8,8 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connection
 
-from django_ojs import checks, dburl, job
+from django_ojs import checks, job
+from django_ojs.database import POOL_OPTIONS
 from django_ojs.registry import Registry, registry
 
 
@@ -152,7 +153,7 @@ def test_w006_a_connection_for_each_request(
         (True, ["django_ojs.W012"]),
         ({"max_size": 4, "timeout": 5}, ["django_ojs.W012"]),
         ({"timeout": 10, "reconnect_timeout": 10}, []),
-        (dburl.POOL_OPTIONS, []),
+        (POOL_OPTIONS, []),
         (None, []),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from django_ojs import dburl
+from django_ojs.database import url_of
 from tests.hostile.answers import Answer, Ledger, check
 from tests.hostile.calls import Attacker, Call, Known
 from tests.hostile.raw import Closed, Wire, bytes_of
@@ -34,7 +34,7 @@ class Server(NamedTuple):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`ojs_testserver` on a database of its own, on the server that the tests use."""
-    database = "" if connection.vendor == "sqlite" else dburl.unparse(connection.settings_dict)
+    database = "" if connection.vendor == "sqlite" else url_of(connection.settings_dict)
     errors = tmp_path_factory.mktemp("testserver") / "stderr"
     with errors.open("w") as file:  # a pipe that nobody reads would stop the server when it is full
         process = subprocess.Popen(

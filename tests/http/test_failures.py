@@ -12,7 +12,7 @@ from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions as drf
 
-from django_ojs import dburl
+from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import jobs, probes
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
@@ -239,7 +239,7 @@ print(*answers)
 @pytest.mark.postgres
 def test_a_pool_whose_connections_were_all_cut_fails_one_request_at_most(child_environment: dict[str, str]) -> None:
     """Psycopg's pool finds cut connections one by one, and waits twice as long after each."""
-    url = dburl.extended(child_environment["OJS_TEST_DATABASE_URL"], "pool=true&application_name=pooled")
+    url = child_environment["OJS_TEST_DATABASE_URL"] + "&pool=true&application_name=pooled"
     environment = {**child_environment, "OJS_TEST_DATABASE_URL": url}
     done = subprocess.run(
         [sys.executable, "-c", _CUT],
@@ -254,6 +254,6 @@ def test_a_pool_whose_connections_were_all_cut_fails_one_request_at_most(child_e
 
 
 def test_a_url_asks_for_a_pool_that_does_not_let_requests_stall() -> None:
-    config = dburl.parse("postgres://me@here/name?pool=true", settings.BASE_DIR)
-    assert config["OPTIONS"]["pool"] == dburl.POOL_OPTIONS
-    assert dburl.parse(dburl.unparse(config), settings.BASE_DIR) == config
+    config = parse_url("postgres://me@here/name?pool=true", settings.BASE_DIR)
+    assert config["OPTIONS"]["pool"] == POOL_OPTIONS
+    assert parse_url(url_of(config), settings.BASE_DIR) == config

@@ -103,12 +103,12 @@ class TestAStep:
 
     def test_lets_no_ticket_or_key_outlive_its_time(self, host: Host) -> None:
         """What expires is judged by the time of the database in which it is."""
-        from django_ojs import tickets
+        from django_ojs import keys
 
-        text, _ = tickets.issue(None, None)
+        text, _ = keys.issue_ticket(None, None)
         Ticket.objects.update(expires_at=clock.now("default") - dt.timedelta(seconds=1))
         host.step(-3600)
-        assert tickets.redeem(text) is None
+        assert keys.redeem_ticket(text) is None
 
 
 @on_a_server

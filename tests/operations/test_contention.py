@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, transaction
 
-from django_ojs import contention
-from django_ojs.contention import is_contention, retried
+from django_ojs import database
+from django_ojs.database import is_contention, retried
 
 
 class Deadlock(Exception):
@@ -23,7 +23,7 @@ def lost_race() -> OperationalError:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "FIRST_PAUSE", 0)
+    monkeypatch.setattr(database, "FIRST_PAUSE", 0)
 
 
 def failing(times: int, error: Any) -> Any:

@@ -8,11 +8,13 @@ import pytest
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import QuerySet
 
-from django_ojs import contention, waking
+from django_ojs import database
+from django_ojs.database import harmless
 from django_ojs.jobs.push import push
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit
 from django_ojs.queues import configuration
+from django_ojs.workers import waking
 
 LIMITED = {"type": "a.b", "args": [], "queue": "q", "rate_limit": {"key": "k", "concurrency": 1}}
 
@@ -28,7 +30,7 @@ def _without_queues(create: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "FIRST_PAUSE", 0)
+    monkeypatch.setattr(database, "FIRST_PAUSE", 0)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -74,7 +76,7 @@ class TestAfterACommit:
         def lost() -> None:
             raise InterfaceError("connection already closed")
 
-        contention.harmless(lost, connection.alias)()
+        harmless(lost, connection.alias)()
         assert "could not be done" in caplog.text
 
     def test_other_faults_are_raised(self) -> None:
@@ -82,13 +84,13 @@ class TestAfterACommit:
             raise ValueError("a fault of ours")
 
         with pytest.raises(ValueError, match="a fault of ours"):
-            contention.harmless(wrong, connection.alias)()
+            harmless(wrong, connection.alias)()
 
 
 @pytest.mark.django_db
 def test_inside_a_transaction_the_fault_is_the_callers() -> None:
     with transaction.atomic(), pytest.raises(OperationalError):
-        contention.harmless(broken, connection.alias)()
+        harmless(broken, connection.alias)()
 
 
 def _noting_sleepers() -> Any:

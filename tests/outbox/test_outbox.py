@@ -13,11 +13,11 @@ from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import chain, clock, enqueue, enqueue_many, get_job, get_workflow, job
+from django_ojs.checks import check_outbox, check_second_database
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, NotFound
 from django_ojs.jobs import outbox, push
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, OutboxEntry, Queue, Workflow
-from django_ojs.outboxchecks import check_outbox, check_second_database
 from django_ojs.registry import Registry, registry
 from django_ojs.routers import JobsRouter
 from django_ojs.scheduler.scheduler import Relay

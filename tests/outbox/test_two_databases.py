@@ -17,7 +17,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from django_ojs import dburl
+from django_ojs.database import url_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -56,7 +56,7 @@ def site(transactional_db: None, tmp_path: Path) -> Site:
         made = Site(tmp_path, f"sqlite:///{tmp_path}/data.sqlite3")
         made.manage("migrate", "-v0")
     else:
-        made = Site(tmp_path, dburl.unparse(connection.settings_dict))
+        made = Site(tmp_path, url_of(connection.settings_dict))
     made.manage("migrate", "-v0", "--database", "jobs")
     return made
 

@@ -21,10 +21,10 @@ from django_ojs.models import Job, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure
 from django_ojs.queues.deletion import remove
-from django_ojs.waking import CHANNEL, identity, wake_workers, woken_here
 from django_ojs.worker.claimer import Listener
 from django_ojs.workers.dead import hand_back, rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workers.waking import CHANNEL, identity, wake_workers, woken_here
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from django_ojs import keys, tickets
+from django_ojs import keys
 from django_ojs.models import APIKey, Ticket
 from django_ojs.realtime import access
 from tests.realtime.conftest import do, enqueue
@@ -280,7 +280,11 @@ class TestRightsThatEnd:
         def tickets_of_both() -> list[str]:
             made, _ = keys.create("ci", ["read"], queues=["q1"])
             user = get_user_model().objects.create_user("ann", password="pw", is_staff=True, pk=made.pk)
-            return [tickets.issue(made, None)[0], tickets.issue(None, user)[0], tickets.issue(None, None)[0]]
+            return [
+                keys.issue_ticket(made, None)[0],
+                keys.issue_ticket(None, user)[0],
+                keys.issue_ticket(None, None)[0],
+            ]
 
         def opened(ticket: str) -> dict[str, Any]:
             query = f"ticket={ticket}".encode()

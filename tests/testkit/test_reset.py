@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 from django.db import OperationalError, connection
 
-from django_ojs import keys, tickets
+from django_ojs import keys
 from django_ojs.audit import Act
 from django_ojs.events import order
 from django_ojs.events.ids import log_row
@@ -117,5 +117,5 @@ def _use() -> None:
     act = Act("user:ann", "job.bulk_cancel", door="admin")
     bulkactions.start("cancel", JobFilter({"states": [State.AVAILABLE]}), act)
     maintenance.start(reason="tests")
-    tickets.issue(None, None)
+    keys.issue_ticket(None, None)
     OutboxEntry.objects.create(target_id=row["id"], type="a.b", document={}, created_at=row["created_at"])

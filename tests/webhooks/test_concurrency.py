@@ -13,7 +13,7 @@ from django.db import OperationalError, connection, connections
 from django.utils import timezone
 
 from django_ojs import enqueue
-from django_ojs.contention import retried
+from django_ojs.database import retried
 from django_ojs.events import order
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import Lease, WebhookDelivery

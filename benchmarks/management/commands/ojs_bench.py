@@ -15,7 +15,7 @@ from django.db import connection, connections
 from benchmarks import crowds, measures, processes, reference, serving, subscribers, workloads
 from benchmarks.result import Result, table
 from benchmarks.soak.run import soak
-from django_ojs import dburl
+from django_ojs.database import url_of
 from django_ojs.testing.server import throwaway_database
 
 KINDS = ("async", "inline", "sync")
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        url = options["database"] or dburl.unparse(connections["default"].settings_dict)
+        url = options["database"] or url_of(connections["default"].settings_dict)
         if url.startswith("sqlite"):
             url = ""  # a new file, never the site's
         if options["soak"]:
@@ -178,7 +178,7 @@ class Command(BaseCommand):
         port = _free_port()
         plain = self._plainly(repeat, lambda: reference.insert(jobs, 1))
         for name, command, keeping in serving.servers(port):
-            with processes.running(command, dburl.extended(database, keeping)):
+            with processes.running(command, processes.extended(database, keeping)):
                 server = serving.Server(port)
                 server.wait()
                 facts = {"server": name}

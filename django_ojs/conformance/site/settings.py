@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from django_ojs import dburl
+from django_ojs.database import parse_url
 
 SECRET_KEY = "conformance: holds nothing"  # noqa: S105 - a throwaway site without users
 INSTALLED_APPS = [
@@ -16,7 +16,7 @@ INSTALLED_APPS = [
     "django_ojs",
     "django_ojs.conformance.site",
 ]
-DATABASES = {"default": dburl.parse(os.environ.get("OJS_SITE_DATABASE", "sqlite:///:memory:"), Path.cwd())}
+DATABASES = {"default": parse_url(os.environ.get("OJS_SITE_DATABASE", "sqlite:///:memory:"), Path.cwd())}
 DATABASES["default"]["OPTIONS"].pop("pool", None)
 if DATABASES["default"]["ENGINE"].endswith("mysql"):
     DATABASES["default"]["TEST"] = {"CHARSET": "utf8mb4"}

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from django.db import connections, transaction
 
-from django_ojs.contention import harmless
+from django_ojs.database import harmless
 from django_ojs.models import Worker
 from django_ojs.models.job import LIMITED, JobRow
 
