@@ -35,12 +35,18 @@ def handler(exc: Exception, context: dict[str, Any]) -> Response:
     log(exc, error, request, view.request_id)
     if isinstance(error, errors.InvalidStateTransition):
         error.error_code = view.conflict_code
+    headers = headers_of(error, view.get_authenticate_header(request) or "Bearer")
+    return Response({"error": error.as_dict(view.request_id)}, status=error.status, headers=headers)
+
+
+def headers_of(error: OJSError, challenge: str = "Bearer") -> dict[str, str]:
+    """The headers of the answer that an error becomes."""
     headers = dict(error.headers)
-    if isinstance(error, errors.Unauthenticated):
-        headers.setdefault("WWW-Authenticate", view.get_authenticate_header(request) or "Bearer")
+    if error.status == 401:
+        headers.setdefault("WWW-Authenticate", challenge)
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
-    return Response({"error": error.as_dict(view.request_id)}, status=error.status, headers=headers)
+    return headers
 
 
 def to_error(exc: Exception) -> OJSError:

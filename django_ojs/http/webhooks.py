@@ -38,7 +38,7 @@ from django_ojs.http.permissions import (
 )
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FilledField, InstantField, NothingSerializer
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
-from django_ojs.models.webhook import parse_public_id, shown_headers
+from django_ojs.models.webhook import parse_public_id
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
@@ -99,7 +99,7 @@ class SubscriptionSerializer(AnswerSerializer):
 
     def get_headers(self, row: WebhookSubscription) -> dict[str, str]:
         try:
-            return shown_headers(subscriptions.headers_of(row))
+            return subscriptions.shown_headers(row)
         except Unreadable:  # under a SECRET_KEY that is gone; sending says so
             return {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from django.db import models
 from django.db.models import Q
@@ -170,11 +169,3 @@ def parse_public_id(text: str, prefix: str) -> uuid.UUID | None:
     except ValueError:
         return None
     return value if text == f"{prefix}{value}" else None
-
-
-def shown_headers(headers: dict[str, Any]) -> dict[str, str]:
-    """Custom headers as they are shown: they may hold credentials, so only their names."""
-    return dict.fromkeys(headers, HIDDEN)
-
-
-HIDDEN = "***"

@@ -30,7 +30,8 @@ from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
 from django_ojs.jobs.info import info
 from django_ojs.models import APIKey, Queue
-from django_ojs.realtime import slots, sse
+from django_ojs.realtime import sse
+from django_ojs.realtime.access import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
 
@@ -173,7 +174,7 @@ def stream(view: OJSView, request: Request, feed: Feed, begin: Beginning) -> Eve
     """The answer that goes on. Raises StreamingUnavailable under WSGI, RateLimited for too many at once."""
     _need_asgi(request)
     opening = feed.opening(begin)
-    slot = slots.take("streams", slots.client(request, request.META.get("REMOTE_ADDR", "")))
+    slot = Slot("streams", client_of(request, request.META.get("REMOTE_ADDR", "")))
     may_go_on = _guard(view, request)
     sse.let_go()
     return EventStream(sse.pump(feed, begin, opening, may_go_on, slot), slot)

@@ -29,8 +29,8 @@ from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, places
 from django_ojs.events.places import CHANGE, Place
 from django_ojs.http import exceptions
-from django_ojs.realtime import messages, shutdown, slots
-from django_ojs.realtime.access import Caller
+from django_ojs.realtime import messages, shutdown
+from django_ojs.realtime.access import Caller, Slot
 from django_ojs.realtime.hub import Entry, Hub, Item, Stream
 from django_ojs.realtime.messages import Dialect, Ping, Resume, Subscribe, Unsubscribe
 from django_ojs.rules.names import new_id
@@ -52,7 +52,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
 
     channel_layer_alias = ""  # none is called so
 
-    _slot: slots.Slot | None = None
+    _slot: Slot | None = None
     _connection: Connection | None = None
     _running: asyncio.Task[None] | None = None
 
@@ -77,7 +77,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
             caller = await Caller.of(dict(self.scope))
             if Hub.current().closing:
                 raise errors.BackendUnavailable("The server is shutting down.", hint="Connect again.")
-            self._slot = slots.take("connections", caller.name)
+            self._slot = Slot("connections", caller.name)
         except Exception as error:  # noqa: BLE001 - whatever it was becomes an answer of the HTTP binding
             await self._refuse(error)
             return
@@ -116,19 +116,12 @@ class EventsConsumer(AsyncWebsocketConsumer):
             await self.close(_CLOSES.get(error.status, TOO_SLOW))
             return
         send: Any = self.base_send
-        await send({"type": "websocket.http.response.start", "status": error.status, "headers": _headers(error)})
+        headers = {"Content-Type": "application/json", "Cache-Control": "no-store", **exceptions.headers_of(error)}
+        sent = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
+        await send({"type": "websocket.http.response.start", "status": error.status, "headers": sent})
         body = jsontext.dumps_bytes({"error": error.as_dict(f"req_{new_id()}")})
         await send({"type": "websocket.http.response.body", "body": body})
         raise StopConsumer
-
-
-def _headers(error: OJSError) -> list[tuple[bytes, bytes]]:
-    headers = {"content-type": "application/json", "cache-control": "no-store", **error.headers}
-    if error.status == 401:
-        headers.setdefault("www-authenticate", "Bearer")
-    if error.retry_after is not None:
-        headers["retry-after"] = str(error.retry_after)
-    return [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
 
 
 class Closed(Exception):

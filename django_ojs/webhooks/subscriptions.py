@@ -28,7 +28,6 @@ from django_ojs.errors import Conflict, NotFound, OJSError, Unsupported
 from django_ojs.events import catalogue, log
 from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
-from django_ojs.models.webhook import HIDDEN
 from django_ojs.rules import names
 from django_ojs.rules.faults import fault
 from django_ojs.webhooks import addresses
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
 
 #: How long the secret before the current one still signs (events 6.3).
 OVERLAP = dt.timedelta(hours=24)
+#: What is shown in place of the value of a custom header.
+HIDDEN = "***"
 _PLAIN = (
     "url", "events", "queues", "job_types", "metadata", "timeout_seconds", "signature_format",
 )  # fmt: skip
@@ -148,6 +149,11 @@ def lock(pk: uuid.UUID, using: str) -> WebhookSubscription:
 def not_found(pk: uuid.UUID | str) -> NotFound:
     text = f"sub_{pk}" if isinstance(pk, uuid.UUID) else pk
     return NotFound.resource("webhook_subscription", text)
+
+
+def shown_headers(subscription: WebhookSubscription) -> dict[str, str]:
+    """The custom headers of a subscription as they are shown: they may hold credentials, so only their names."""
+    return dict.fromkeys(headers_of(subscription), HIDDEN)
 
 
 def headers_of(subscription: WebhookSubscription) -> dict[str, str]:
