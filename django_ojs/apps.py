@@ -14,7 +14,6 @@ class DjangoOJSConfig(AppConfig):
         from django_ojs import checks, telemetry  # noqa: F401  (checks register themselves)
         from django_ojs.models import fields
         from django_ojs.registry import registry
-        from django_ojs.tasks import checks as task_checks  # noqa: F401
         from django_ojs.tasks import discovery
 
         registry.add_source(discovery.discover)

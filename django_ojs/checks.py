@@ -13,7 +13,7 @@ E007 no users and permissions   W008 webhooks over plain http
 E010 OUTBOX names no database   W011 the outbox is a needless detour
 I001 no packages for webhooks
 
-In `tasks/checks.py`, about the backend of Django's Tasks:
+In `tasks/discovery.py`, about the backend of Django's Tasks:
 
 E201 queue name in TASKS        W201 unknown OPTIONS in TASKS
 E202 bad OPTIONS in TASKS       W202 waiting jobs without a handler

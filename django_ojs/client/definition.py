@@ -23,7 +23,6 @@ from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from django_ojs import clock
-from django_ojs.client import arguments
 from django_ojs.client.context import JobContext
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import (
@@ -32,7 +31,10 @@ from django_ojs.client.options import (
     Options,
     ScheduledOptions,
     attributes,
+    check_json,
     checked,
+    decode_arguments,
+    encode_arguments,
     merged,
     split_schedule,
 )
@@ -58,7 +60,7 @@ class PreparedJob:
     def document(self) -> dict[str, Any]:
         """The envelope to push. Raises TypeError for arguments that are not JSON."""
         for index, value in enumerate(self.args):
-            arguments.check(value, f"args[{index}]")
+            check_json(value, f"args[{index}]")
         return {"type": self.type, "args": list(self.args), **attributes(self.options)}
 
     def __repr__(self) -> str:
@@ -83,11 +85,11 @@ class Enqueuer(Generic[A]):
 
     def s(self, *args: A.args, **kwargs: A.kwargs) -> PreparedJob:
         """The job without enqueueing it, for `enqueue_many`. Raises TypeError as `enqueue` does."""
-        return self.of(arguments.encode(args, kwargs))
+        return self.of(encode_arguments(args, kwargs))
 
     def of(self, args: Sequence[Any]) -> PreparedJob:
-        """`s` for arguments as the job has them, keyword arguments in an object at the end (`arguments.encode`)."""
-        self._definition.check_arguments(*arguments.decode(args))
+        """`s` for arguments as the job has them, keyword arguments in an object at the end (`encode_arguments`)."""
+        self._definition.check_arguments(*decode_arguments(args))
         return PreparedJob(self.type, list(args), self._options)
 
     def enqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle:

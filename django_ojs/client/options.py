@@ -1,15 +1,27 @@
-"""Translate the options of a job from Python (a timedelta, an aware datetime) to the envelope (core section 5)."""
+"""Translate the options and arguments of a job from Python to the envelope (core section 5); refuse what is not JSON.
+
+Options are Python values, such as a timedelta or an aware datetime. The positional arguments of a call become the
+`args` of the job, an array. Keyword arguments follow them in one object `{"$kwargs": {...}}`, which is there only where
+a caller uses keywords, so most jobs look as a client in any language would write them (docs/handlers.md, "Arguments").
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import decimal
 import difflib
+import enum
 import math
+import pathlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, NoReturn, TypeAlias, TypedDict
 
-from django_ojs.client import arguments
+from django.db.models import Model, QuerySet
+from django.utils.functional import Promise
+
+from django_ojs.jsontext import MAX_DEPTH, ExactNumber
 from django_ojs.rules import durations, names, problems, ratelimit, retry
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
@@ -159,7 +171,7 @@ def _retry(name: str, value: Any) -> dict[str, Any]:
 
 def _policy(name: str, value: Mapping[str, Any]) -> None:
     """Refuse what is no JSON, and members that would mean nothing."""
-    arguments.check(dict(value), name)
+    check_json(dict(value), name)
     for unknown in problems.unknown_in_policy(name, value):
         known = ", ".join(sorted(problems.POLICY_MEMBERS[name]))
         advice = f"Did you mean {unknown.suggestion!r}?" if unknown.suggestion else f"There are {known}."
@@ -197,7 +209,7 @@ def _unique(name: str, value: Any) -> dict[str, Any]:
 def _meta(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"meta={value!r}: give a dict.")
-    arguments.check(dict(value), name)
+    check_json(dict(value), name)
     return {name: dict(value)}
 
 
@@ -248,3 +260,90 @@ def _unknown(name: str, known: frozenset[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
     meant = f" Did you mean {near[0]}=?" if near else f" There are {', '.join(sorted(known))}."
     return f"There is no option {name}=.{meant} Arguments of a job are positional: pass them in order, or in one dict."
+
+
+#: The only key of the object that holds keyword arguments.
+MARKER = "$kwargs"
+
+#: What is often passed by mistake, and what to pass instead; the first match counts.
+FIXES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (Model, "pass obj.pk and load the object in the handler"),
+    (QuerySet, "pass list(queryset.values_list('pk', flat=True)) and query again in the handler"),
+    ((dt.datetime, dt.date, dt.time), "pass .isoformat()"),
+    (dt.timedelta, "pass .total_seconds()"),
+    ((decimal.Decimal, uuid.UUID, pathlib.PurePath, Promise), "pass str(...)"),
+    ((set, frozenset), "pass sorted(...) or list(...)"),
+    ((bytes, bytearray, memoryview), "pass base64.b64encode(...).decode(), or store the data and pass a reference"),
+    (enum.Enum, "pass .value"),
+)
+
+
+def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The `args` of the job for the call `handler(*args, **kwargs)`."""
+    encoded = [*args]
+    if kwargs or (encoded and _holds_keywords(encoded[-1])):  # marks a last argument that only looks so
+        encoded.append({MARKER: dict(kwargs)})
+    return encoded
+
+
+def decode_arguments(args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the keyword arguments for a handler: the inverse of `encode`."""
+    if args and _holds_keywords(args[-1]):
+        return list(args[:-1]), dict(args[-1][MARKER])
+    return list(args), {}
+
+
+def _holds_keywords(value: object) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {MARKER} and isinstance(value[MARKER], Mapping)
+
+
+def check_json(value: Any, path: str) -> None:
+    """Raise TypeError, naming the place below `path`, unless `value` is made of JSON values.
+
+    A tuple counts as an array and arrives as a list; subclasses of str, int and float (a `TextChoices`
+    member, a `SafeString`) arrive as plain values.
+    """
+    _check(value, path, 1)
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    if value is None or isinstance(value, str | int | ExactNumber):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            _refuse(f"{path} is {value}, which JSON has no word for: pass None, or a string")
+    elif isinstance(value, list | tuple | dict):
+        if depth > MAX_DEPTH:
+            _refuse(f"{path} nests deeper than {MAX_DEPTH} levels, or contains itself")
+        _check_members(value, path, depth + 1)
+    else:
+        _refuse(f"{path} is a {_name(value)}, which is not JSON: {_fix(value)}")
+
+
+def _check_members(value: list[Any] | tuple[Any, ...] | dict[Any, Any], path: str, depth: int) -> None:
+    if not isinstance(value, dict):
+        for index, item in enumerate(value):
+            _check(item, f"{path}[{index}]", depth)
+        return
+    for key, item in value.items():
+        if not isinstance(key, str):
+            _refuse(f"{path} has the key {key!r:.40}, and JSON has only strings as keys: pass str(...)")
+        _check(item, f'{path}["{key}"]', depth)
+
+
+def _name(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _fix(value: Any) -> str:
+    for kind, fix in FIXES:
+        if isinstance(value, kind):
+            return fix
+    if dataclasses.is_dataclass(value):
+        return "pass dataclasses.asdict(...)"
+    return "pass strings, numbers, booleans, None, lists and dicts"
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TypeError(f"{message}.")

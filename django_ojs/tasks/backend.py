@@ -1,21 +1,49 @@
-"""Store tasks as OJS jobs: the backend that a site names in `TASKS`."""
+"""Store tasks as OJS jobs, and run them with Django's signals around: the backend that a site names in `TASKS`.
+
+A job reaches only tasks that are registered: no path from the wire is ever imported.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from django_ojs.client import arguments
-from django_ojs.client.definition import PreparedJob, push
+from asgiref.sync import sync_to_async
+
+from django_ojs.client.context import JobContext
+from django_ojs.client.definition import JobDefinition, PreparedJob, push
 from django_ojs.client.handle import JobHandle
+from django_ojs.client.options import encode_arguments
 from django_ojs.doubles import together
 from django_ojs.errors import NotFound
+from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import names
+from django_ojs.states import TERMINAL
 from django_ojs.tasks import results
-from django_ojs.tasks.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
-from django_ojs.tasks.definition import find, plain, register
-from django_ojs.tasks.task import OJSTask, policy, start, variant
+from django_ojs.tasks.task import (
+    AnyResult,
+    AnyTask,
+    BaseTaskBackend,
+    InvalidTask,
+    OJSTask,
+    TaskResultDoesNotExist,
+    normalize_json,
+    policy,
+    start,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+    type_of,
+    variant,
+)
+
+if TYPE_CHECKING:
+    from django_ojs.models import JobRow
 
 
 class OJSBackend(BaseTaskBackend):
@@ -59,7 +87,7 @@ class OJSBackend(BaseTaskBackend):
         options["retry"] = policy(task, self.options)
         if task.backend != definition.task.backend:
             options["meta"] = {results.ALIAS_IN_META: task.backend}
-        encoded = plain(arguments.encode(args, kwargs))
+        encoded = plain(encode_arguments(args, kwargs))
 
         def store() -> tuple[results.OJSTaskResult, JobHandle]:
             (handle,) = push([PreparedJob(definition.type, encoded, options)])
@@ -89,6 +117,144 @@ class OJSBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[Any]:
         """E201, E202, W201: what is wrong with this backend's settings."""
-        from django_ojs.tasks.checks import check_backend
+        from django_ojs.tasks.discovery import check_backend
 
         return list(check_backend(self))
+
+
+_EXCEPTION = "django_ojs.tasks.exception"  #: the key of `context.metadata` under which the function's exception is kept
+
+
+def finished(contexts: Sequence[JobContext]) -> None:
+    """Send `task_finished` for those of these runs that were the last of their jobs.
+
+    Called when their outcomes are stored: whether there will be another attempt is known only then, and a receiver
+    that reads the result finds what the signal says.
+    """
+    from django_ojs.database import database
+    from django_ojs.models import Job
+
+    ids = [context.id for context in contexts]
+    rows = Job.objects.using(database(None)).filter(pk__in=ids, state__in=list(TERMINAL)).rows()
+    ended = {(row["id"], row["attempt"]): row for row in rows}
+    for context in contexts:
+        if (row := ended.get((context.id, context.attempt))) and (definition := find(context.type)):
+            _send_finished(definition, context, row)
+
+
+class TaskDefinition(JobDefinition[..., ..., Any]):
+    """A task as the handler of its job type. `task` is the one that the decorator made."""
+
+    after = staticmethod(finished)
+
+    def __init__(self, type: str, task: AnyTask, options: Mapping[str, Any]) -> None:
+        self.task = task
+        super().__init__(type, self._handler(task.func), True, options, {})
+
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """For callers who enqueue the job by its type: Django itself checks no argument."""
+        first = [None] if self.task.takes_context else []
+        try:
+            inspect.signature(self.task.func).bind(*first, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"The task {self.task.module_path} cannot take these arguments: {error}.") from None
+
+    def _handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What the worker calls, under the name and place of the task's own function."""
+
+        def perform(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
+            return _perform(self, context, args, kwargs)
+
+        async def aperform(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
+            return await _aperform(self, context, args, kwargs)
+
+        handler: Callable[..., Any] = aperform if inspect.iscoroutinefunction(function) else perform
+        functools.update_wrapper(handler, function)
+        del handler.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the function
+        return handler
+
+
+def register(task: AnyTask, options: Mapping[str, Any]) -> TaskDefinition:
+    """The definition of a task; new if its function is new under this type. `options` are those of its backend.
+
+    Raises InvalidTask where something else has the type already.
+    """
+    name = type_of(task)
+    known = registry.known(name)
+    if isinstance(known, TaskDefinition) and known.task.func is task.func:
+        return known
+    defaults = {"queue": task.queue_name, "priority": int(task.priority), "retry": policy(task, options)}
+    definition = TaskDefinition(name, task, defaults)
+    try:
+        registry.register(definition)
+    except InvalidHandler as error:
+        raise InvalidTask(f"{error} A task's type is its path, or what @task(job_type=...) says.") from None
+    return definition
+
+
+def find(type: str) -> TaskDefinition | None:
+    """The task of a job type; None where the type belongs to another handler, or has none here."""
+    definition = registry.get(type)
+    return definition if isinstance(definition, TaskDefinition) else None
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON would bring it back: tuples are lists, bytes are text, keys are strings.
+
+    Raises TypeError or ValueError for what Django's own backends refuse.
+    """
+    return json.loads(json.dumps(normalize_json(value)))
+
+
+def _perform(definition: TaskDefinition, context: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call the task's function for one attempt; its result as JSON has it. Raises what the function raises."""
+    result = results.from_row(definition.task, context.whole_row)
+    task_started.send_robust(sender=_sender(result), task_result=result)
+    given = _arguments(definition, context, args, result)
+    try:
+        return plain(definition.task.func(*given, **kwargs))
+    except BaseException as error:
+        context.metadata[_EXCEPTION] = error
+        raise
+
+
+async def _aperform(
+    definition: TaskDefinition, context: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """`_perform` for a coroutine function. Receivers that are synchronous run in a thread."""
+    if context.attempt == 1:  # only a later attempt has to ask the database
+        result = results.from_row(definition.task, context.whole_row)
+    else:
+        result = await sync_to_async(results.from_row)(definition.task, context.whole_row)
+    await task_started.asend_robust(sender=_sender(result), task_result=result)
+    given = _arguments(definition, context, args, result)
+    try:
+        return plain(await definition.task.func(*given, **kwargs))
+    except BaseException as error:
+        context.metadata[_EXCEPTION] = error
+        raise
+
+
+def _sender(result: AnyResult) -> type:
+    """The class of the backend, which is what receivers filter by."""
+    return type(task_backends[result.backend])
+
+
+def _send_finished(definition: TaskDefinition, context: JobContext, row: JobRow) -> None:
+    result = results.from_row(definition.task, row)
+    error = context.metadata.pop(_EXCEPTION, None)
+    if error is None or result.state == "completed":
+        task_finished.send_robust(sender=_sender(result), task_result=result)
+        return
+    try:
+        raise error
+    except BaseException:  # noqa: BLE001 - error trackers ask sys.exc_info() in their receivers
+        task_finished.send_robust(sender=_sender(result), task_result=result)
+
+
+def _arguments(
+    definition: TaskDefinition, context: JobContext, args: Sequence[Any], result: results.OJSTaskResult
+) -> list[Any]:
+    if definition.task.takes_context:
+        return [results.OJSTaskContext(task_result=result, job=context), *args]
+    return list(args)

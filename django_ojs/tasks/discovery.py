@@ -1,19 +1,35 @@
-"""Import the modules that define tasks: those that a web process imports, and never what a job names."""
+"""Import the modules that define tasks, and check the setting `TASKS`; the numbers are listed in `django_ojs.checks`.
+
+Imported is what a web process imports, and never what a job names.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import logging
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import Warning as Caution
+from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
-from django_ojs.registry import InvalidHandler
+from django_ojs.errors import OJSError
+from django_ojs.messages import jobs_wait
+from django_ojs.registry import InvalidHandler, registry
+from django_ojs.rules import names
+
+if TYPE_CHECKING:
+    from django_ojs.tasks.backend import OJSBackend
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +51,7 @@ def aliases() -> list[str]:
 
 def _is_ours(alias: str) -> bool:
     from django_ojs.tasks.backend import OJSBackend
-    from django_ojs.tasks.compat import InvalidTaskBackend, task_backends
+    from django_ojs.tasks.task import InvalidTaskBackend, task_backends
 
     try:
         return isinstance(task_backends[alias], OJSBackend)
@@ -49,7 +65,7 @@ def discover() -> None:
     ours = aliases()
     if not ours:
         return
-    from django_ojs.tasks.compat import task_backends
+    from django_ojs.tasks.task import task_backends
 
     autodiscover_modules(ojs_settings.TASKS_MODULE)
     for alias in ours:
@@ -73,7 +89,7 @@ def _import(alias: str, modules: object) -> None:
 def _adopt(alias: str) -> None:
     """Register the tasks of other backends too, where their apps define them: `.using(backend=...)` may send
     them here at any time, and this worker has to know them then."""
-    from django_ojs.tasks.compat import AnyTask, InvalidTask, task_backends
+    from django_ojs.tasks.task import AnyTask, InvalidTask, task_backends
 
     backend, ours = task_backends[alias], aliases()
     for config in apps.get_app_configs():
@@ -87,3 +103,78 @@ def _adopt(alias: str) -> None:
                 dataclasses.replace(task, backend=alias, queue_name=queue)
             except InvalidTask as error:
                 logger.debug("%s cannot be sent to the backend %s: %s", task.module_path, alias, error)
+
+
+KNOWN = ("max_attempts", "backoff", "modules")
+
+
+def check_backend(backend: OJSBackend) -> Iterator[CheckMessage]:
+    """E201, E202, W201: queue names and options of one backend."""
+    where = f"TASKS[{backend.alias!r}]"
+    for queue in sorted(backend.queues, key=str):
+        try:
+            names.check_queue(queue)
+        except ValueError as error:
+            hint = "Rename it here and in @task(queue_name=...): OJS allows hyphens where you may have underscores."
+            yield Error(f"{where}: the queue {queue!r} {error}.", hint=hint, id="django_ojs.E201")
+    for name in backend.options:
+        if name not in KNOWN:
+            near = difflib.get_close_matches(str(name), KNOWN, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(KNOWN)}."
+            yield Caution(
+                f"{where}: OJSBackend has no option {name!r}, and ignores it.", hint=hint, id="django_ojs.W201"
+            )
+    yield from _check_options(where, backend.options)
+
+
+@register(Tags.compatibility)
+def check_home(**kwargs: Any) -> Iterator[CheckMessage]:
+    """E203, W203: the Tasks API that the setting needs is missing."""
+    given = getattr(settings, "TASKS", None)
+    backends = given.values() if isinstance(given, dict) else ()
+    if not any(str(params.get("BACKEND", "")).startswith("django_ojs.") for params in backends):
+        return
+    if not available():
+        hint = "Use Django 6.0 or newer, or pip install 'django-ojs[tasks52]'."
+        yield Error("TASKS names OJSBackend, but this Django has no Tasks framework.", hint=hint, id="django_ojs.E203")
+        return
+    from django_ojs.tasks.task import NEEDS_BACKPORT
+
+    if NEEDS_BACKPORT and not apps.is_installed("django_tasks"):
+        hint = "Add 'django_tasks' to INSTALLED_APPS."
+        message = "Without the app django_tasks its system checks and log lines are missing."
+        yield Caution(message, hint=hint, id="django_ojs.W203")
+
+
+@register(Tags.database)
+def check_waiting(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W202: jobs wait for a handler that neither this code nor a live worker has."""
+    from django_ojs.database import database
+    from django_ojs.models import Job
+    from django_ojs.workers.directory import unserved_types
+
+    alias = database(None)
+    if alias not in (databases or ()) or Job._meta.db_table not in connections[alias].introspection.table_names():
+        return []
+    hint = (
+        "Was the task or handler renamed or moved? Is its module imported by workers: tasks.py or jobs.py of an app, "
+        "or named in OPTIONS['modules'] of the backend in TASKS?"
+    )
+    here = set(registry.types())
+    return [
+        Caution(
+            f"{jobs_wait(count, f' of the type {name!r}')}, and no worker runs them.", hint=hint, id="django_ojs.W202"
+        )
+        for name, count in unserved_types(alias).items()
+        if name not in here
+    ]
+
+
+def _check_options(where: str, options: dict[str, Any]) -> Iterator[CheckMessage]:
+    from django_ojs.tasks.task import retries
+
+    try:
+        retries(options.get("max_attempts", 1), options.get("backoff"))
+    except (TypeError, ValueError, OJSError) as error:
+        hint = 'For instance OPTIONS = {"max_attempts": 5, "backoff": "2s"}.'
+        yield Error(f"{where}: {error}", hint=hint, id="django_ojs.E202")

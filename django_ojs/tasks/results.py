@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
-from django_ojs.client import arguments
+from django_ojs.client.options import decode_arguments
 from django_ojs.rules import errorobjects
 from django_ojs.states import State
-from django_ojs.tasks.compat import TASK_REFRESH_ATTRS, AnyContext, AnyResult, AnyTask, TaskError, TaskResultStatus
-from django_ojs.tasks.task import variant
+from django_ojs.tasks.task import (
+    TASK_REFRESH_ATTRS,
+    AnyContext,
+    AnyResult,
+    AnyTask,
+    TaskError,
+    TaskResultStatus,
+    variant,
+)
 
 if TYPE_CHECKING:
     from django_ojs.client.context import JobContext
@@ -89,7 +96,7 @@ def from_row(task: AnyTask, row: JobRow, backend: str = "") -> OJSTaskResult:
     """
     starts = _starts(row)
     alias = backend or alias_of(task, jsontext.loads(row["meta"]) if row["meta"] else {})
-    args, kwargs = arguments.decode(json.loads(row["args"]))  # Django takes no numbers but int and float
+    args, kwargs = decode_arguments(json.loads(row["args"]))  # Django takes no numbers but int and float
     due = row["due_at"] if row["state"] == State.SCHEDULED else None
     stored = variant(task, priority=row["priority"], queue_name=row["queue"], run_after=due, backend=alias)
     result = OJSTaskResult(

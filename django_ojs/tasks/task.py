@@ -1,4 +1,9 @@
-"""Make a function a task with retries and a job type: `@task` under this backend makes an `OJSTask`."""
+"""Make a function a task with retries and a job type: `@task` under this backend makes an `OJSTask`.
+
+The Tasks API comes from Django (6.0 and newer) or from the package `django-tasks`, and only this module knows from
+which. Where both are installed, Django's own is taken, so signals come from one place. Tasks that a library defines
+with the other package work as well, because either decorator asks the backend for its class of task.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,73 @@ import dataclasses
 import datetime as dt
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+import django
 from django.utils import timezone
 
-from django_ojs.client.options import attributes, milliseconds
+from django_ojs.client.options import Duration, attributes, milliseconds
 from django_ojs.errors import OJSError
 from django_ojs.rules import durations, names
-from django_ojs.tasks.compat import AnyTask, InvalidTask
+
+#: Whether this Django is older than its Tasks framework.
+NEEDS_BACKPORT = django.VERSION < (6, 0)
+
+if TYPE_CHECKING or not NEEDS_BACKPORT:
+    from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import TASK_REFRESH_ATTRS, TaskError
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+elif find_spec("django_tasks") is None:
+    raise ImportError(
+        "django_ojs.tasks needs Django 6.0 or newer, or on Django 5.2 the package django-tasks: "
+        "pip install 'django-ojs[tasks52]'."
+    )
+else:
+    from django_tasks import TaskContext, TaskResult, TaskResultStatus, exceptions, task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import TASK_REFRESH_ATTRS, Task, TaskError
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
+
+    # Versions after 0.12 take the name that Django has.
+    InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+    InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
 
 if TYPE_CHECKING:
-    from django_ojs.client.options import Duration
+    AnyTask: TypeAlias = Task[..., Any]
+    AnyResult: TypeAlias = TaskResult[..., Any]
+    AnyContext: TypeAlias = TaskContext[..., Any]
+else:  # not generic everywhere
+    AnyTask, AnyResult, AnyContext = Task, TaskResult, TaskContext
+
+__all__ = [
+    "NEEDS_BACKPORT",
+    "TASK_REFRESH_ATTRS",
+    "AnyContext",
+    "AnyResult",
+    "AnyTask",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "OJSTask",
+    "TaskError",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "normalize_json",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]
+
 
 #: The first pause, which then doubles, or the retry policy in the wire's spelling (jobs 1.1) but `max_attempts`.
-Backoff: TypeAlias = "Duration | Mapping[str, Any]"
-#: `OPTIONS` of the backend that `policy` reads.
-RETRY_OPTIONS = ("max_attempts", "backoff")
+Backoff: TypeAlias = Duration | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,14 @@
         sign_up("a@b.c")
     jobs.assert_enqueued("email.send", args=["a@b.c", "welcome"])
 
+A mode, `fake`, `inline` or `worker`, chooses what becomes of the jobs that a test enqueues. It is a context manager and
+a decorator of test functions, coroutines and TestCases. The mixins for TestCases have `self.jobs` in every test:
+
+    class SignUp(FakeJobsMixin, TestCase):
+        def test_welcomes(self) -> None:
+            self.client.post("/sign-up", {"email": "a@b.c"})
+            self.jobs.assert_enqueued("email.send", times=1)
+
 The names are loaded on first use: pytest imports this package before Django is set up.
 """
 
@@ -16,33 +24,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_ojs.client.handle import JobFailed as JobFailed
-    from django_ojs.testing.engine import Performed as Performed
     from django_ojs.testing.fakejobs import FakeJobs as FakeJobs
+    from django_ojs.testing.fakejobs import FakeJobsMixin as FakeJobsMixin
+    from django_ojs.testing.fakejobs import fake as fake
     from django_ojs.testing.jobs import Jobs as Jobs
-    from django_ojs.testing.modes import FakeJobsMixin as FakeJobsMixin
-    from django_ojs.testing.modes import InlineJobsMixin as InlineJobsMixin
-    from django_ojs.testing.modes import WorkerJobsMixin as WorkerJobsMixin
-    from django_ojs.testing.modes import fake as fake
-    from django_ojs.testing.modes import inline as inline
-    from django_ojs.testing.modes import worker as worker
     from django_ojs.testing.storedjobs import Drained as Drained
     from django_ojs.testing.storedjobs import InlineJobs as InlineJobs
+    from django_ojs.testing.storedjobs import InlineJobsMixin as InlineJobsMixin
+    from django_ojs.testing.storedjobs import Performed as Performed
     from django_ojs.testing.storedjobs import WorkerJobs as WorkerJobs
+    from django_ojs.testing.storedjobs import WorkerJobsMixin as WorkerJobsMixin
+    from django_ojs.testing.storedjobs import inline as inline
+    from django_ojs.testing.storedjobs import worker as worker
 
 _MODULES = {
-    "FakeJobsMixin": "modes",
-    "InlineJobsMixin": "modes",
-    "WorkerJobsMixin": "modes",
-    "JobFailed": "engine",
-    "Performed": "engine",
     "FakeJobs": "fakejobs",
+    "FakeJobsMixin": "fakejobs",
+    "fake": "fakejobs",
     "Jobs": "jobs",
-    "fake": "modes",
-    "inline": "modes",
-    "worker": "modes",
     "Drained": "storedjobs",
     "InlineJobs": "storedjobs",
+    "InlineJobsMixin": "storedjobs",
+    "JobFailed": "storedjobs",
+    "Performed": "storedjobs",
     "WorkerJobs": "storedjobs",
+    "WorkerJobsMixin": "storedjobs",
+    "inline": "storedjobs",
+    "worker": "storedjobs",
 }
 
 __all__ = [

@@ -28,7 +28,7 @@ from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import LIVE, State, Verb
-from django_ojs.testing.jobs import Jobs, Lasting
+from django_ojs.testing.jobs import Jobs, JobsMixin, Lasting, Mode
 from django_ojs.workflows.workflow import Cancelled as WorkflowCancelled
 from django_ojs.workflows.workflow import View, draft
 
@@ -167,6 +167,22 @@ class FakeJobs(Jobs):
 
     def _flows(self) -> dict[uuid.UUID, View]:
         return {view.workflow.pk: view for view, lasts in self._views if lasts}
+
+
+class fake(Mode[FakeJobs]):  # noqa: N801 - reads as what it is used as
+    """Jobs are recorded and not stored. Needs no database."""
+
+    def _new(self) -> FakeJobs:
+        return FakeJobs()
+
+
+class FakeJobsMixin(JobsMixin):
+    """Jobs are recorded and not stored."""
+
+    jobs: FakeJobs
+
+    def _jobs(self) -> FakeJobs:
+        return FakeJobs()
 
 
 def _schedule(name: str) -> CronSchedule:

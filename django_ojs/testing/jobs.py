@@ -1,21 +1,23 @@
-"""Find and assert the jobs that a test enqueued: what every mode offers."""
+"""Find and assert the jobs that a test enqueued: what every mode offers, and what starts and stops one."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime as dt
+import unittest
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeAlias, TypedDict, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from django.db import connections, transaction
+from django.test.utils import TestContextDecorator
 
 from django_ojs import clock, jsontext
-from django_ojs.client import arguments
 from django_ojs.client.definition import Enqueuer
 from django_ojs.client.handle import JobHandle, get_job
-from django_ojs.client.options import Duration, milliseconds
+from django_ojs.client.options import Duration, decode_arguments, milliseconds
 from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
@@ -29,6 +31,13 @@ from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.workflows.workflow import View
+
+J = TypeVar("J", bound="Jobs")
+
+if TYPE_CHECKING:
+    _TestCase = unittest.TestCase
+else:
+    _TestCase = object
 
 #: A job type by its name, `"email.send"`, or by its handler, `send_email`.
 JobType: TypeAlias = "str | Enqueuer[Any]"
@@ -280,6 +289,51 @@ class Jobs:
             raise AssertionError(_report(f"This was {verb} {count}: {wanted}.", all_jobs, wanted))
 
 
+class Mode(TestContextDecorator, Generic[J]):
+    """A mode as a context manager and decorator. `kwarg_name` is the argument under which a decorated test gets the
+    jobs, `attr_name` the attribute that a decorated TestCase has them under."""
+
+    jobs: J
+
+    def __init__(self, *, kwarg_name: str | None = None, attr_name: str | None = "jobs") -> None:
+        super().__init__(attr_name=attr_name, kwarg_name=kwarg_name)
+
+    def enable(self) -> J:
+        self.jobs = self._new()
+        return self.jobs.start()
+
+    def disable(self) -> None:
+        self.jobs.stop()
+
+    def __enter__(self) -> J:  # type: ignore[override]  # the stubs know one decorator of Django's
+        return self.enable()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disable()
+
+    def _new(self) -> J:
+        raise NotImplementedError
+
+
+class JobsMixin(_TestCase):
+    """Starts its mode before each test's `setUp` and stops it after the test's cleanups."""
+
+    jobs: Jobs
+
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        self.jobs = self._jobs()
+        self.jobs.start()
+        try:
+            return super().run(result)
+        finally:
+            self.jobs.stop()
+
+    def _jobs(self) -> Jobs:
+        raise NotImplementedError
+
+
 def forget() -> None:
     """Drop what this process remembers of the database: another test has another one."""
     configuration.forget()
@@ -298,7 +352,7 @@ def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> s
 
 def _described(job: JobHandle) -> str:
     """One line about a job: what it is, where it is, when it may start."""
-    args, kwargs = arguments.decode(job.args)
+    args, kwargs = decode_arguments(job.args)
     call = ", ".join([*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())])
     facts = [f"queue={job.queue!r}", str(job.state)]
     if (due := job.row["due_at"]) is not None:
@@ -325,11 +379,11 @@ def _as_sent(value: Any) -> Any:
 
 def _has_args(job: JobHandle, wanted: Sequence[Any]) -> bool:
     sent = [_as_sent(value) for value in wanted]
-    return bool(sent == job.args or sent == arguments.decode(job.args)[0])
+    return bool(sent == job.args or sent == decode_arguments(job.args)[0])
 
 
 def _has_kwargs(job: JobHandle, wanted: Mapping[str, Any]) -> bool:
-    return bool({name: _as_sent(value) for name, value in wanted.items()} == arguments.decode(job.args)[1])
+    return bool({name: _as_sent(value) for name, value in wanted.items()} == decode_arguments(job.args)[1])
 
 
 def _has_meta(job: JobHandle, wanted: Mapping[str, Any]) -> bool:

@@ -26,8 +26,8 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_ojs.client import arguments
 from django_ojs.client.context import Directive, Interrupted, JobContext, log_fields
+from django_ojs.client.options import decode_arguments
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.middleware import arun_execution_chain, run_execution_chain
@@ -310,7 +310,7 @@ def _end_copy(process: int) -> None:
 
 def _called(run: Run) -> Any:
     """What the handler returns; for an asynchronous one, its coroutine."""
-    args, kwargs = arguments.decode(run.context.args)
+    args, kwargs = decode_arguments(run.context.args)
     if run.definition.takes_context:
         args.insert(0, run.context)
     return run.definition.handler(*args, **kwargs)

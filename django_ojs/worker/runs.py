@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_ojs import jsontext
-from django_ojs.client import arguments
 from django_ojs.client.context import Discard, JobContext, Link, Progress, Retry, Snooze, time_left
+from django_ojs.client.options import check_json
 from django_ojs.conf import ojs_settings
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure
@@ -183,7 +183,7 @@ def of_result(value: Any) -> Outcome:
     if value is None:
         return Completed(None)
     try:
-        arguments.check(value, "result")
+        check_json(value, "result")
         text = jsontext.dumps(value)
     except (TypeError, ValueError) as error:
         return Failed({"type": "ResultNotSerializable", "code": "result_not_serializable", "message": str(error)})

@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 import django_ojs.checks
-import django_ojs.tasks.checks
+import django_ojs.tasks.discovery
 from ojsdocs.markdown import prose
 
-MODULES = (django_ojs.checks, django_ojs.tasks.checks)
+MODULES = (django_ojs.checks, django_ojs.tasks.discovery)
 LEVELS = {"E": "Errors", "W": "Warnings", "I": "Notes"}
 _KINDS = {"Error", "Caution", "Warning", "Info"}
 _TITLE = re.compile(r"\b([EWI]\d{3}) (.+?)(?=\s+[EWI]\d{3} |\s*$)", re.MULTILINE)

@@ -15,7 +15,7 @@ from django.db import models
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
-from django_ojs.client import arguments
+from django_ojs.client.options import check_json
 from django_ojs.jsontext import ExactNumber
 
 
@@ -35,7 +35,7 @@ class Plain(enum.Enum):
     ],
 )  # fmt: skip
 def test_json_values_are_accepted(value: Any) -> None:
-    arguments.check(value, "args[0]")
+    check_json(value, "args[0]")
 
 
 @pytest.mark.parametrize(
@@ -60,23 +60,23 @@ def test_json_values_are_accepted(value: Any) -> None:
 )
 def test_what_is_not_json_is_refused_with_the_fix(value: Any, fix: str) -> None:
     with pytest.raises(TypeError) as caught:
-        arguments.check(value, "args[0]")
+        check_json(value, "args[0]")
     assert fix in str(caught.value)
     assert str(caught.value).startswith("args[0] is ")
 
 
 def test_the_message_names_the_place() -> None:
     with pytest.raises(TypeError, match=r'^args\[1\]\["when"\]\[2\] is a datetime\.date'):
-        arguments.check({"when": [1, 2, dt.date(2026, 1, 1)]}, "args[1]")
+        check_json({"when": [1, 2, dt.date(2026, 1, 1)]}, "args[1]")
 
 
 def test_keys_that_are_not_strings_are_refused() -> None:
     with pytest.raises(TypeError, match=r"args\[0\] has the key 1, and JSON has only strings"):
-        arguments.check({1: "a"}, "args[0]")
+        check_json({1: "a"}, "args[0]")
 
 
 def test_a_value_that_contains_itself_is_refused_and_not_followed_for_ever() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(TypeError, match="contains itself"):
-        arguments.check(value, "args[0]")
+        check_json(value, "args[0]")

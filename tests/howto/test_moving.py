@@ -174,7 +174,7 @@ def remind(order_id: int, *, copy_to: str = "") -> None: ...
 
 def test_django_tasks_db(reader: Reader) -> None:
     """Its settings are right, and what waits keeps its arguments by name, its queue and its priority."""
-    from django_ojs.tasks.compat import BaseTaskBackend
+    from django_ojs.tasks.task import BaseTaskBackend
 
     class DatabaseBackend(BaseTaskBackend):
         def enqueue(self, *args: Any) -> Any:

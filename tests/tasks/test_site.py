@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from django_ojs import enqueue, job
 from django_ojs.models import Job
 from django_ojs.registry import InvalidHandler, Registry, registry
-from django_ojs.tasks import checks, discovery
+from django_ojs.tasks import discovery
 from django_ojs.tasks.task import from_path
 from tests.tasks.api import InvalidTask, task, task_backends
 from tests.tasks.app import tasks
@@ -236,18 +236,18 @@ def test_w201_an_option_of_another_backend(settings: Any) -> None:
 
 
 def test_e203_and_w203_the_api_is_there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(checks.check_home()) == []
+    assert list(discovery.check_home()) == []
     settings.TASKS = {"default": site.TASKS["immediate"]}
-    monkeypatch.setattr(checks, "available", lambda: False)
-    assert list(checks.check_home()) == []
+    monkeypatch.setattr(discovery, "available", lambda: False)
+    assert list(discovery.check_home()) == []
     settings.TASKS = {"default": {"BACKEND": OURS}}
-    assert [problem.id for problem in checks.check_home()] == ["django_ojs.E203"]
+    assert [problem.id for problem in discovery.check_home()] == ["django_ojs.E203"]
 
 
 @pytest.mark.skipif(django.VERSION >= (6, 0), reason="Django has the framework itself")
 def test_w203_the_backport_is_no_app(settings: Any) -> None:
     settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if name != "django_tasks"]
-    assert [problem.id for problem in checks.check_home()] == ["django_ojs.W203"]
+    assert [problem.id for problem in discovery.check_home()] == ["django_ojs.W203"]
 
 
 @pytest.mark.django_db
@@ -255,13 +255,13 @@ def test_w202_jobs_that_nobody_runs(handlers: Registry) -> None:
     tasks.add.enqueue(1)
     for _ in range(2):
         enqueue("shop.tasks.renamed")
-    problems = checks.check_waiting(databases=["default"])
+    problems = discovery.check_waiting(databases=["default"])
     assert [(problem.id, problem.msg) for problem in problems] == [
         ("django_ojs.W202", "2 jobs of the type 'shop.tasks.renamed' wait, and no worker runs them.")
     ]
-    assert checks.check_waiting(databases=[]) == []
+    assert discovery.check_waiting(databases=[]) == []
     Job.objects.filter(type="shop.tasks.renamed").delete()
-    assert checks.check_waiting(databases=["default"]) == []
+    assert discovery.check_waiting(databases=["default"]) == []
 
 
 # A whole site
