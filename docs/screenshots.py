@@ -69,12 +69,12 @@ OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
 """
 #: Two bulk actions: one that the demo's scheduler carries out, and one that was stopped.
 BULK = """
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.audit import Act
 from django_ojs.jobs.selection import dead_letters
 by = Act("user:demo", "job.bulk_retry", door="admin")
-bulkactions.cancel(bulkactions.start("retry", dead_letters(type="mail.*"), by).pk)
-bulkactions.start("retry", dead_letters(type="files.hash"), by, override={"queue": "slow"})
+bulk.cancel_action(bulk.start_action("retry", dead_letters(type="mail.*"), by).pk)
+bulk.start_action("retry", dead_letters(type="files.hash"), by, override={"queue": "slow"})
 """
 #: Where this machine keeps Python and the checkout is nobody's business, in what live parts bring later neither.
 ANONYMOUS = """host => {

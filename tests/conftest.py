@@ -27,7 +27,7 @@ from django_ojs import clock, jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
 from django_ojs.database import url_of
-from django_ojs.events import described, ids
+from django_ojs.events import catalogue, ids
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import schemas
 from django_ojs.queues import configuration
@@ -208,7 +208,7 @@ def described_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def check(self: Any, records: Sequence[Record]) -> None:
         for record in records:
-            found.extend(described.deviations(record.type, jsontext.loads(record.data) if record.data else {}))
+            found.extend(catalogue.deviations(record.type, jsontext.loads(record.data) if record.data else {}))
         insert(self, records)
 
     monkeypatch.setattr(store, "insert_events", check)

@@ -16,13 +16,13 @@ from django_ojs import clock
 from django_ojs.admin import display, live
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.operate import Verb, one_by_one
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.models import BulkAction, Lease
 
 _COLOURS = {"completed": "good", "running": "active", "failed": "discarded"}
 VERBS = (
     Verb(
-        "cancel_bulkactions", "Stop", "stopped", one_by_one(lambda pk, by: bulkactions.cancel(pk)),
+        "cancel_bulkactions", "Stop", "stopped", one_by_one(lambda pk, by: bulk.cancel_action(pk)),
         lambda action: action.state == BulkAction.State.RUNNING,
     ),
 )  # fmt: skip

@@ -30,14 +30,14 @@ from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, one_by_one
 from django_ojs.admin.overview import last_errors
 from django_ojs.errors import OJSError
-from django_ojs.jobs import bulkactions, replay
+from django_ojs.jobs import bulk, replay
 from django_ojs.jobs.selection import JobFilter, dead_letters
 from django_ojs.jobs.verbs import retry
 from django_ojs.models import BulkAction, ReplayRule
 from django_ojs.rules import names, redaction, replayrules
 from django_ojs.rules.durations import format_instant, format_iso, parse_instant
-from django_ojs.statistics import counters, shared
-from django_ojs.statistics.shared import Shared
+from django_ojs.statistics import counters, summary
+from django_ojs.statistics.summary import Shared
 
 #: Dead letters that are grouped: the newest; the size up to which their errors are read; groups shown.
 SAMPLE, MAX_ERRORS, GROUPS = 1000, 16_384, 50
@@ -124,8 +124,8 @@ class DeadLetters(LivePages):
             self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
             return HttpResponseRedirect(back)
         entry = self.audit_entry(request, f"job.bulk_{BULK[verb.name]}")
-        action = bulkactions.start(BULK[verb.name], wanted, entry, override=override)
-        shared.forget()
+        action = bulk.start_action(BULK[verb.name], wanted, entry, override=override)
+        summary.forget()
         number = f"{action.expected:,}"
         text = gettext("%(number)s dead letters are being worked on in the background.") % {"number": number}
         self.message_user(request, text, messages.SUCCESS)
@@ -238,7 +238,7 @@ def count(using: str) -> int:
 
 
 total = Shared(count, live.FRESH)
-actions = Shared(bulkactions.running, live.FRESH)
+actions = Shared(bulk.running_actions, live.FRESH)
 
 
 def shape(message: str) -> str:

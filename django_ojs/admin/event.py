@@ -24,7 +24,7 @@ from django_ojs.admin import display
 from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, JobTypeFilter, TextFilter, unless_large
 from django_ojs.admin.history import WORTH, note
 from django_ojs.errors import BackendUnavailable, InvalidRequest
-from django_ojs.events import log, newest, order, places
+from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.http import sockets
 from django_ojs.models import Event, Job
@@ -168,7 +168,7 @@ class EventAdmin(IdSearchAdmin):
             raise PermissionDenied
         wanted = Wanted.of(request.GET)
         end = _end()
-        found = [] if wanted.problem else newest.page(wanted.filter, limit=FIRST).events
+        found = [] if wanted.problem else log.newest(wanted.filter, limit=FIRST).events
         if wanted.order == "bottom":
             found.reverse()
         context = {
@@ -214,7 +214,7 @@ def _end() -> str | None:
     """The cursor of the log's last event, what was committed just now included."""
     using = log.database()
     order.catch_up(using, strict=False)
-    return log.cursor(places.end(using), using)
+    return log.cursor(order.end(using), using)
 
 
 def _clean(text: str) -> str:

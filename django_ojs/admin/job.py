@@ -55,7 +55,7 @@ from django_ojs.messages import phrase
 from django_ojs.models import Job, Workflow
 from django_ojs.rules import redaction
 from django_ojs.states import State
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 
 
 def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
@@ -332,7 +332,7 @@ class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
         except OJSError as error:
             blame(form, error, {})
             return False
-        shared.forget()
+        summary.forget()
         text = gettext("Made available again.")
         if override:
             text = gettext("Made available again with other %(parts)s.") % {"parts": ", ".join(sorted(override))}

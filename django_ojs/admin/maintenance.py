@@ -19,8 +19,8 @@ from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.errors import OJSError
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
-from django_ojs.statistics import shared
-from django_ojs.statistics.shared import Shared
+from django_ojs.statistics import summary
+from django_ojs.statistics.summary import Shared
 
 #: The field of the form that a refusal's field is.
 _FIELDS = {"estimated_duration": "lasting", "auto_end": "auto_end", "reason": "reason"}
@@ -123,7 +123,7 @@ class MaintenanceMode(OperatingAdmin):
             field = _FIELDS.get(str(error.details.get("field")))
             form.add_error(field, _refusal(field))
             return False
-        shared.forget()
+        summary.forget()
         text = _("Maintenance mode is on.") if is_new else _("Maintenance mode was changed.")
         self.message_user(request, text, messages.SUCCESS)
         return True
@@ -136,7 +136,7 @@ class MaintenanceMode(OperatingAdmin):
             entry.detail = maintenance.audit_detail(ended) if ended else {}
 
         audit.perform(act, entry)
-        shared.forget()
+        summary.forget()
         self.message_user(request, _("Maintenance mode has ended: jobs are delivered again."), messages.SUCCESS)
 
 

@@ -27,7 +27,7 @@ from django_ojs import audit
 from django_ojs.admin.base import ViewAdmin
 from django_ojs.admin.display import local, printable, shorten
 from django_ojs.errors import OJSError
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 
 #: Rows that one operation gets at a time, and that one action takes at most.
 CHUNK = 500
@@ -256,7 +256,7 @@ class OperatingAdmin(ViewAdmin):
             audit.perform(lambda: None, entry)
         else:
             outcomes = audit.perform(act, entry)
-        shared.forget()
+        summary.forget()
         user, message = request.user.pk, f"{str(verb.done).capitalize()}."
         LogEntry.objects.log_actions(user, changed, verb.flag, message)  # type: ignore[arg-type]
         return outcomes

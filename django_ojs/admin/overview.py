@@ -31,7 +31,7 @@ from django_ojs.statistics import counters, failures, latency, percentiles, thro
 from django_ojs.statistics.counters import Counts
 from django_ojs.statistics.failures import Failing
 from django_ojs.statistics.latency import Front
-from django_ojs.statistics.shared import Shared
+from django_ojs.statistics.summary import Shared
 from django_ojs.statistics.throughput import Minutes, Rate, Work
 from django_ojs.workers import directory
 

@@ -271,7 +271,7 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
 def _look(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
     """The job, whether it is in the outbox still, and why it will stay there. Raises NotFound."""
     from django_ojs.jobs import outbox
-    from django_ojs.jobs.info import info
+    from django_ojs.jobs.verbs import info
 
     try:
         return info(job_id), False, ""

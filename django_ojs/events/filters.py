@@ -3,6 +3,14 @@
 `condition()` may let more through than `matches()` does, because databases compare text in their own ways (SQLite's
 LIKE and MariaDB's `=` do not mind case). So `log` asks `matches()` about every row that SQL found, and what is read
 from the log and what is fanned out in memory agree because the same function decides.
+
+A change of a job's state (`job.state_changed`, events 1.4) is made in memory from the stored event that tells of it.
+It is no type of the events specification, so only a reader who names it gets it: as a whole envelope, right before the
+event it is made of, and with an id of its own that is a cursor like any other.
+
+Two changes have no stored event and so none here: the end of a backoff (`retryable` to `available`, seen with the
+next start) and the release of a job by its worker (`active` to `available`). A job pushed as `pending` appears when
+it is activated.
 """
 
 from __future__ import annotations
@@ -11,17 +19,23 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from django.db.models import Q
 
 from django_ojs.conf import ojs_settings
+from django_ojs.events import ids
 from django_ojs.events.catalogue import ALIASES, CATALOGUE, STATE_CHANGED, TRANSITIONS
+from django_ojs.events.order import CHANGE, START, Place
 from django_ojs.models import Event
 from django_ojs.models.fields import named
 from django_ojs.rules import names
 
+Envelope = dict[str, Any]
+
+#: What the data of the change has in common with that of its event.
+_SHARED = ("job_id", "job_type", "type", "queue", "state", "attempt", "timestamp", "trace_id", "workflow_id")
 _NOTHING = Q(pk__in=[])
 
 
@@ -175,3 +189,38 @@ def _comes_from(source: str, event: Event) -> bool:
     if slash:
         return event.component == component and event.worker_id.startswith(worker)
     return event.component.startswith(component)
+
+
+# Changes of state
+
+
+def change(envelope: Envelope) -> tuple[str, str] | None:
+    """The states before and after, "" before a new job; None if the event tells of no change of its own."""
+    if envelope["type"] not in TRANSITIONS:
+        return None
+    data = envelope["data"]
+    before: str | None = data.get("previous_state", TRANSITIONS[envelope["type"]])
+    if envelope["type"] == "job.stalled" and data["state"] != "available":
+        return None  # a silence that counted as a failure: `job.failed` tells of it
+    if before == "" and envelope["type"] == "job.enqueued" and "scheduled_at" in data:
+        before = "scheduled"  # it was promoted
+    return None if before is None else (before, data["state"])
+
+
+def state_changed(envelope: Envelope, salt: str) -> Envelope | None:
+    """The change as an event of its own, with `from` and `to` in its data; None if `envelope` tells of no change."""
+    states = change(envelope)
+    if states is None:
+        return None
+    shared = {name: envelope["data"][name] for name in _SHARED if name in envelope["data"]}
+    data = {**shared, "from": states[0], "to": states[1]}
+    return {**envelope, "id": ids.of_change(envelope["id"], salt), "type": STATE_CHANGED, "data": data}
+
+
+def views(wanted: Kinds, envelope: Envelope, salt: str, place: Place, behind: Place = START) -> list[Envelope]:
+    """What a reader at `behind` sees of the stored event at `place`: the change made of it, the event, or both."""
+    seen = [envelope] if envelope["type"] in wanted.shown else []
+    if not wanted.changes or place._replace(seen=CHANGE) <= behind:
+        return seen
+    changed = state_changed(envelope, salt)
+    return seen if changed is None else [changed, *seen]

@@ -6,17 +6,17 @@ import dataclasses
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from django.db import router
 
 from django_ojs import hooks
 from django_ojs.conf import ojs_settings
-from django_ojs.events import ids, order, places, transitions
+from django_ojs.events import filters, ids, order
 from django_ojs.events.catalogue import NAMES_WORKER, Record
 from django_ojs.events.filters import Filter
-from django_ojs.events.places import Place
+from django_ojs.events.order import Place
 from django_ojs.models import Event
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
@@ -80,10 +80,10 @@ def read(
     salt = ids.salt_of(using)
     place, gap = start(after, using)
     edge: Event | None = None
-    query = places.behind(using, place)
+    query = order.behind(using, place)
     if since or until or (wanted.restricts and not wanted.job_ids):
-        edge = places.ahead(using, place, STRETCH)
-        query = places.between(using, place, places.place_of(edge) if edge else None)
+        edge = order.ahead(using, place, STRETCH)
+        query = order.between(using, place, order.place_of(edge) if edge else None)
     query = query.filter(wanted.condition())
     if since:
         query = query.filter(time__gte=since)
@@ -102,7 +102,7 @@ def read(
     return Page(events, cursor, len(found) > limit or last is edge is not None, gap)
 
 
-def views(found: Iterable[Event], wanted: Filter, salt: str, behind: Place = places.START) -> list[dict[str, Any]]:
+def views(found: Iterable[Event], wanted: Filter, salt: str, behind: Place = order.START) -> list[dict[str, Any]]:
     """The envelopes that a reader at `behind` gets of these events: theirs, and those of the changes they made."""
     if not wanted.kinds.changes:
         return [render(event, salt) for event in found if wanted.matches(event)]
@@ -110,7 +110,7 @@ def views(found: Iterable[Event], wanted: Filter, salt: str, behind: Place = pla
         view
         for event in found
         if wanted.matches(event)
-        for view in transitions.views(wanted.kinds, render(event, salt), salt, places.place_of(event), behind)
+        for view in filters.views(wanted.kinds, render(event, salt), salt, order.place_of(event), behind)
     ]
 
 
@@ -120,18 +120,18 @@ def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
     Raises `InvalidRequest` for a cursor that this server never issued.
     """
     if not after:
-        return places.START, None
+        return order.START, None
     position, is_change = ids.decode(after, ids.salt_of(using))
-    place = places.find(using, position, places.CHANGE if is_change else places.EVENT)
+    place = order.find(using, position, order.CHANGE if is_change else order.EVENT)
     if place is not None:
         return place, None
-    return places.START, gap_behind(position, ids.time_of(after), using)
+    return order.START, gap_behind(position, ids.time_of(after), using)
 
 
 def cursor(place: Place, using: str) -> str | None:
     """The id to go on from behind `place`; None at the start, or where the event has been pruned."""
     time = Event.objects.using(using).filter(pk=place.id).values_list("time", flat=True).first()
-    return None if time is None else ids.encode(place.id, time, ids.salt_of(using), change=place.seen == places.CHANGE)
+    return None if time is None else ids.encode(place.id, time, ids.salt_of(using), change=place.seen == order.CHANGE)
 
 
 def gap_behind(position: int, begin: dt.datetime | None, using: str) -> dict[str, Any]:
@@ -182,3 +182,49 @@ def source_of(component: str, worker_id: str = "") -> str:
     """`ojs://service/component[/instance]`, worker ids percent-encoded (events 2.4)."""
     base = f"ojs://{ojs_settings.SERVICE_NAME}/{component}"
     return f"{base}/{quote(worker_id, safe='')}" if component == "workers" and worker_id else base
+
+
+# From the end, page by page, for people: code that must miss nothing uses `read`
+
+#: How many of the newest events are looked through, and so the most that a total can be. Looking further back would
+#: cost every reload of a page more, the longer the log is; a job's own events are found by an index, all of them.
+WINDOW = 50_000
+
+
+class Newest(NamedTuple):
+    """One page, newest first. `total` counts the matches within the window.
+
+    A page of `job.state_changed` is one of the stored events that may tell of a change: some tell of none, and where
+    their own types are asked for as well, they come beside it.
+    """
+
+    events: list[dict[str, Any]]
+    total: int
+    has_more: bool
+
+
+def newest(
+    wanted: Filter,
+    *,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+    offset: int = 0,
+    limit: int = 50,
+    using: str | None = None,
+) -> Newest:
+    """The events from place `offset`, counted from the end, that match."""
+    using = using or database()
+    order.catch_up(using, strict=False)
+    query = order.behind(using, order.START).filter(wanted.condition())
+    if not wanted.job_ids:
+        end = Event.objects.using(using).order_by("-id").values_list("id", flat=True).first() or 0
+        query = query.filter(id__gt=end - WINDOW)
+    if since:
+        query = query.filter(time__gte=since)
+    if until:
+        query = query.filter(time__lt=until)
+    total = query.order_by()[:WINDOW].count()
+    found = list(query.reverse()[offset : offset + limit]) if offset < total else []
+    salt = ids.salt_of(using)
+    events = views(reversed(found), wanted, salt)[::-1]
+    return Newest(events, total, offset + len(found) < total)

@@ -47,7 +47,7 @@ from django_ojs.http.serializers import (
     WarningSerializer,
     rendered_by_show,
 )
-from django_ojs.jobs import bulk, bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import JOBS, BulkVerb, How, Report
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.jobs.push import Pushed
@@ -455,7 +455,7 @@ class BulkActionSerializer(AnswerSerializer):
     finished_at = InstantField(allow_null=True)
 
     def show(self, instance: BulkAction) -> dict[str, Any]:
-        return bulkactions.facts(instance)
+        return bulk.describe_action(instance)
 
 
 @dataclasses.dataclass(slots=True)
@@ -496,10 +496,10 @@ class OperatorAct:
         """Leave it to the scheduler: 202, and where to look for how far it is."""
         wanted = self.wanted(body["filter"])
         override = self._confirmed(body)
-        action = bulkactions.start(self.verb.name, wanted, self.view.act, override=override, using=using())
+        action = bulk.start_action(self.verb.name, wanted, self.view.act, override=override, using=using())
         root = iri_to_uri(self.view.request.path).rpartition("/admin/")[0]
         headers = {"Location": f"{root}/admin/bulk-actions/{action.pk}"}
-        return Response(bulkactions.facts(action), status=202, headers=headers)
+        return Response(bulk.describe_action(action), status=202, headers=headers)
 
     def purge(self, body: dict[str, Any], wanted: JobFilter, target: str) -> dict[str, Any]:
         """Delete all jobs that fit, or count them. `target` is what the audit log calls them."""
@@ -673,4 +673,4 @@ class BulkActionViewSet(OJSViewSet):
         What it has done stays done.
         """
         self.payload(required=False)
-        return Response(self.represent(bulkactions.cancel(self.get_object().pk)))
+        return Response(self.represent(bulk.cancel_action(self.get_object().pk)))

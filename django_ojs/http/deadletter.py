@@ -52,9 +52,8 @@ from django_ojs.http.serializers import (
 )
 from django_ojs.jobs import replay
 from django_ojs.jobs.bulk import DEAD_LETTERS
-from django_ojs.jobs.info import info
 from django_ojs.jobs.search import FEW
-from django_ojs.jobs.verbs import delete_one, is_dead_letter, not_revived, retry_one
+from django_ojs.jobs.verbs import delete_one, info, is_dead_letter, not_revived, retry_one
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
 from django_ojs.rules import replayrules

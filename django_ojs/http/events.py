@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from django_ojs import jsontext, keys
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
-from django_ojs.events import log, newest
+from django_ojs.events import log
 from django_ojs.events.filters import Filter
 from django_ojs.http import compat, fields, permissions, query
 from django_ojs.http.base import OJSViewSet
@@ -25,7 +25,7 @@ from django_ojs.http.serializers import (
     StateField,
     rendered_by_show,
 )
-from django_ojs.jobs.info import info
+from django_ojs.jobs.verbs import info
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules.durations import format_instant
 
@@ -148,7 +148,7 @@ class EventViewSet(OJSViewSet):
     def _newest(self, wanted: Filter, number: int, size: int) -> dict[str, Any]:
         """A dashboard's page. Its cursor is the newest event shown: who follows the log from there misses nothing."""
         since, until = query.instant(self.request, "since"), query.instant(self.request, "until")
-        page = newest.page(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
+        page = log.newest(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
         shown = self._shown(page.events)
         pagination = {"total": page.total, "page": number, "per_page": size, "limit": size, "has_more": page.has_more}
         cursor = page.events[0]["id"] if page.events else None

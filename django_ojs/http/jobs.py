@@ -28,13 +28,11 @@ from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.joblists import JobFilterBackend, JobPagination, unchanged
 from django_ojs.http.permissions import principal
 from django_ojs.jobs import progress
-from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one, retrieved
 from django_ojs.jobs.idempotency import Answer
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import Pushed, push
-from django_ojs.jobs.results import retrieved
-from django_ojs.jobs.rows import only, refuse
-from django_ojs.jobs.verbs import activate_one, cancel_one, duplicate, prioritise, retry_failed, run_now
+from django_ojs.jobs.transitions import only, refuse
+from django_ojs.jobs.verbs import activate_one, cancel_one, duplicate, info, prioritise, retry_failed, run_now
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.queues.bounds import MAX_PATIENCE

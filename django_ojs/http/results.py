@@ -11,7 +11,7 @@ from django.db import router
 from django_ojs import clock, states
 from django_ojs.errors import ResultPruned, WaitTimeout
 from django_ojs.http import shown
-from django_ojs.jobs.info import info
+from django_ojs.jobs.verbs import info
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.rules import envelope

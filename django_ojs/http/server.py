@@ -51,9 +51,9 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.rules.durations import format_instant
-from django_ojs.statistics import counters, history, latency, shares, summary
+from django_ojs.statistics import counters, history, latency, summary
 from django_ojs.statistics.history import Point
-from django_ojs.statistics.shares import Share
+from django_ojs.statistics.latency import Share
 from django_ojs.statistics.throughput import rates, total
 
 PERIODS = {"1m": 60, "5m": 300, "1h": 3600, "1d": 86_400}
@@ -178,7 +178,7 @@ class SharesSerializer(serializers.Serializer[Any]):
 
 
 class SchedulingSerializer(serializers.Serializer[Any]):
-    strategy = serializers.ChoiceField([shares.STRATEGY])
+    strategy = serializers.ChoiceField([latency.STRATEGY])
     window = serializers.CharField()
     window_start = InstantField()
     window_end = InstantField()
@@ -351,16 +351,16 @@ class ServerViewSet(OJSViewSet):
         order = [Key("name", descending=False, parse=parse_name)]
         page = paginate(named, request, order, maximum=MAX_QUEUES, default=MAX_QUEUES)
         paused = {queue.name for queue in page.rows if queue.paused}
-        found = shares.spread([queue.name for queue in page.rows], paused, using=using())
+        found = latency.spread([queue.name for queue in page.rows], paused, using=using())
         lines = QueueShareSerializer(many=True, context={"paused": paused}).to_representation(found.shares)
         totals = {
-            "strategy": shares.STRATEGY,
+            "strategy": latency.STRATEGY,
             "dispatched": found.dispatched,
             "active_jobs": sum(share.active for share in found.shares),
             "starved_queues": sum(share.starved for share in found.shares),
         }
         facts = {
-            "strategy": shares.STRATEGY,
+            "strategy": latency.STRATEGY,
             "window": "PT1M",
             "window_start": format_instant(found.begin),
             "window_end": format_instant(found.end),

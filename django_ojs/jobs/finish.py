@@ -1,4 +1,4 @@
-"""ACK and FAIL (core 7.3 and 7.4): a worker reports success or failure, or hands a job back.
+"""ACK, FAIL and REQUEUE (core 7.3 and 7.4): a worker reports success or failure, or hands a job back.
 
 After a failure the retry policy in force decides (`rules.retry.decide`); one `match` turns its outcome into the
 job's next state. The scheduler ends jobs that overran their execution timeout through the same code.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from django_ojs import clock, hooks
+from django.db.models import Q
+
+from django_ojs import clock, hooks, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import results, transitions
-from django_ojs.jobs.rows import (
+from django_ojs.jobs import transitions
+from django_ojs.jobs.transitions import (
     WITH_LIMITED,
     Outcome,
     add_error,
@@ -32,8 +34,9 @@ from django_ojs.jobs.rows import (
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
-from django_ojs.rules import errorobjects
+from django_ojs.rules import envelope, errorobjects
 from django_ojs.rules import retry as policies
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.store.base import Ack, holds
@@ -57,14 +60,14 @@ def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | N
     with atomic(using=using):
         now = clock.now(using)
         keep = ojs_settings.RESULTS_IN_EVENTS
-        needed = results.COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
+        needed = RESULT_COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
         listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
         heard = [name for listener in listening for name in listener.columns]
         returned = tuple(dict.fromkeys((*columns, LIMITED, *needed, *heard)))
         done = store_of(using).complete(wanted, now, with_result=keep, columns=returned) if wanted else []
         if ojs_settings.EXTENSION_EVENTS:
-            results.stored(done, now, using)
-            results.rejected([(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in oversized], now, using)
+            stored(done, now, using)
+            rejected([(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in oversized], now, using)
         if listening:
             hooks.tell(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
         advance.settled(done, now, using)
@@ -177,6 +180,26 @@ def fail_one(failure: Failure, *, using: str | None = None) -> JobRow:
     return only(fail([failure], using=using))
 
 
+@retried
+def requeue(
+    job_ids: Collection[uuid.UUID], *, worker_id: str = "", attempts: Mapping[uuid.UUID, int] | None = None,
+    unrun: Collection[uuid.UUID] = (), using: str | None = None,
+) -> list[uuid.UUID]:  # fmt: skip
+    """REQUEUE (orchestration 3.6): hand back those of the jobs that are active and held by `worker_id`, if it is given.
+
+    Where `attempts` names a job's attempt, it must be the present one. The attempts of the jobs in `unrun`, which no
+    handler ran, do not count against `max_attempts`. No error is recorded and no backoff applies. Returns the ids that
+    were handed back.
+    """
+    using = database(using)
+    with atomic(using=using):
+        held = Q(pk__in=list(job_ids), state=State.ACTIVE) & (Q(worker_id=worker_id) if worker_id else Q())
+        rows = store_of(using).lock_where(held)
+        rows = [row for row in rows if (attempts or {}).get(row["id"], row["attempt"]) == row["attempt"]]
+        release(rows, clock.now(using), using, unrun=unrun)
+    return [row["id"] for row in rows]
+
+
 def release(rows: Sequence[JobRow], now: dt.datetime, using: str, *, unrun: Collection[uuid.UUID] = ()) -> None:
     """Hand locked active jobs back to their queues: no error, no backoff, the attempt keeps its number.
 
@@ -228,7 +251,7 @@ def _settle(row: JobRow, failure: Failure, now: dt.datetime) -> list[Record]:
     else:
         records = settle_error(row, error, now, "workers")
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself
-        records.append(results.rejection(row, now))
+        records.append(rejection(row, now))
     return records
 
 
@@ -259,3 +282,56 @@ def _snooze(row: JobRow, delay_ms: int, now: dt.datetime) -> list[Record]:
     reason = errorobjects.server_error("snoozed", "The handler asked to run again later.", row["attempt"], now)
     error = {**reason, "retryable": True}
     return [catalogue.retrying(row, now, "workers", error, previous_state=State.ACTIVE.value)]
+
+
+# The events of results (jobs 10), written where `OJS["EXTENSION_EVENTS"]` asks for them: a result comes with every
+# other job. `jobs.prune` writes `result.pruned`.
+
+#: What the events need of a job.
+RESULT_COLUMNS = (
+    "id", "type", "queue", "state", "attempt", "worker_id", "trace_id", "workflow_id", "result", "result_ttl",
+    "finished_at",
+)  # fmt: skip
+
+
+def stored(rows: Sequence[JobRow], now: dt.datetime, using: str) -> None:
+    """Write the events of those of the completed jobs that have a result to keep."""
+    kept = [row for row in rows if row["result"] is not None and envelope.result_ttl(row) != 0]
+    log.append([_of_row("result.stored", row, now) for row in kept], using)
+
+
+def rejected(refusals: Sequence[tuple[Ack, ResultTooLarge]], now: dt.datetime, using: str) -> None:
+    """Write that these results were over the limit, for jobs that the caller may complete; the jobs stay active."""
+    acks = {ack.job_id: ack for ack, _ in refusals}
+    rows = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=list(acks)).rows()} if acks else {}
+    held = [(rows.get(ack.job_id), ack, error) for ack, error in refusals]
+    records = [
+        rejection(row, now, size_bytes=error.details["actual_bytes"], max_bytes=error.details["max_bytes"])
+        for row, ack, error in held
+        if row is not None and holds(row, ack.worker_id, ack.attempt)
+    ]
+    log.append(records, using)
+
+
+def rejection(row: Mapping[str, Any], now: dt.datetime, **facts: Any) -> Record:
+    return catalogue.of_job(
+        "result.rejected", row, now, "workers", worker_id=row["worker_id"], reason="RESULT_TOO_LARGE", **facts
+    )
+
+
+@retried
+def retrieved(rows: Sequence[JobRow], *, using: str | None = None) -> None:
+    """Write that the endpoints for results showed the results of these jobs. INFO never writes."""
+    if not ojs_settings.EXTENSION_EVENTS:
+        return
+    using = database(using)
+    now = clock.now(using)
+    there = [row for row in rows if row["state"] == State.COMPLETED and row["result"] is not None]
+    shown = [row for row in there if not envelope.result_is_gone(row, now)]
+    log.append([_of_row("result.retrieved", row, now)._replace(component="api", worker_id="") for row in shown], using)
+
+
+def _of_row(type: str, row: Mapping[str, Any], now: dt.datetime) -> Record:
+    end = envelope.result_expires_at(row)
+    facts = {"size_bytes": jsontext.byte_length(row["result"]), "expires_at": format_instant(end) if end else None}
+    return catalogue.of_job(type, row, now, "workers", worker_id=row["worker_id"], **facts)

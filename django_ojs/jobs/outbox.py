@@ -23,8 +23,7 @@ from django_ojs.database import atomic, database
 from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, Duplicate, OJSError
 from django_ojs.jobs import push
-from django_ojs.jobs.candidates import Candidate, Pushed, duplicate, read, refuse_repeated_ids
-from django_ojs.jobs.push import Outcome, push_read
+from django_ojs.jobs.push import Candidate, Outcome, Pushed, duplicate_id, push_read, read, refuse_repeated_ids
 from django_ojs.messages import phrase
 from django_ojs.models import Job, OutboxEntry, Workflow
 from django_ojs.models.fields import RawJSON
@@ -243,4 +242,4 @@ def _insert(entries: Sequence[OutboxEntry], using: str) -> None:
         taken = OutboxEntry.objects.using(using).filter(target_id__in=ids).values_list("target_id", flat=True).first()
         if taken is None:
             raise
-        raise duplicate(taken, None) from error
+        raise duplicate_id(taken, None) from error

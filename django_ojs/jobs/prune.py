@@ -17,8 +17,8 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record
 from django_ojs.events.ids import log_row
-from django_ojs.jobs import bulkactions
-from django_ojs.jobs.rows import still_fitting
+from django_ojs.jobs import bulk
+from django_ojs.jobs.transitions import still_fitting
 from django_ojs.limits import ratelimits
 from django_ojs.models import (
     Event,
@@ -60,7 +60,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "cron_runs": runs.prune(batch, using),
         "rate_limits": ratelimits.prune(now, batch, using),
         "audit": audit.prune(_audit_edge(now), batch, using),
-        "bulk_actions": bulkactions.prune(now, batch, using),
+        "bulk_actions": bulk.prune_actions(now, batch, using),
         "minutes": history.roll_up(using=using),
         "webhook_deliveries": deliveries.prune(now, batch, using),
     }

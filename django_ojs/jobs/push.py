@@ -1,45 +1,40 @@
 """PUSH (core 7.1): enqueue jobs with their events, in the caller's transaction.
 
 The order is: validate, enqueue middleware, validate what it made of the job, schema, uniqueness, room in a
-bounded queue, store. Everything is decided before anything is written.
+bounded queue, store. Everything is decided before anything is written. Each document is a `Candidate` on its way; what
+becomes of it is `Pushed`, or the error that refused it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import functools
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError, connections
 
-from django_ojs import clock, hooks
+from django_ojs import clock, hooks, jsontext, middleware, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.doubles import replaceable
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import schemas, unique
-from django_ojs.jobs.candidates import (
-    Candidate,
-    Outcome,
-    Pressure,
-    Pushed,
-    aborted,
-    duplicate,
-    read,
-    refuse_repeated_ids,
-)
-from django_ojs.jobs.rows import wake_at
+from django_ojs.jobs import schemas
+from django_ojs.jobs.transitions import wake_at
 from django_ojs.limits import ratelimits
-from django_ojs.models import Job
+from django_ojs.messages import phrase
+from django_ojs.models import Job, UniqueLock
 from django_ojs.models.job import JobRow, blank_row
 from django_ojs.queues import bounds
 from django_ojs.queues import configuration as queues
-from django_ojs.rules import ratelimit
+from django_ojs.queues.bounds import Pressure
+from django_ojs.rules import envelope, ratelimit
 from django_ojs.rules import retry as retry_policy
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.retry import RetryPolicy
@@ -48,8 +43,46 @@ from django_ojs.states import State
 from django_ojs.store import store_of
 from django_ojs.workers.waking import wake_workers
 
-__all__ = ["Outcome", "Pressure", "Pushed", "insert", "push", "push_each"]
 
+class Pushed(NamedTuple):
+    """What became of one document.
+
+    `status` is `created`, `duplicate` (a unique policy found `row` there already) or `dropped` (by a
+    middleware; no row). `warnings` name members that mean nothing, and what a registered schema has against the
+    arguments.
+    """
+
+    row: JobRow | None
+    status: str
+    warnings: tuple[dict[str, Any], ...] = ()
+    pressure: Pressure | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Candidate:
+    """One document: `index` is its place in a batch, `outcome` what was decided, None while it is open."""
+
+    index: int | None
+    spec: JobSpec | None = None
+    named: bool = False  #: the client chose the id, which may be taken
+    document: Any = None  #: the envelope as the middleware left it
+    outcome: Pushed | OJSError | None = None
+    warnings: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def job(self) -> JobSpec:
+        assert self.spec is not None
+        return self.spec
+
+    def refuse(self, error: OJSError) -> None:
+        if self.index is not None:
+            error.details.setdefault("index", self.index)
+        self.outcome = error
+
+
+Outcome: TypeAlias = Pushed | OJSError
+
+_DROPPED = Pushed(None, "dropped")
 #: Given the outcomes, what else to log in the transaction of the push.
 Closing = Callable[[Sequence[Outcome]], Sequence[Record]]
 
@@ -214,9 +247,9 @@ def _decide_and_write(
     """Take the locks (keys, queues, jobs, in this order), decide, write. Returns whether a worker sleeps."""
     specs = [candidate.job for candidate in waiting]
     store_of(using).begin_writing()
-    unique.lock(specs, using)
+    lock_keys(specs, using)
     locked = bounds.lock(bounded, using)
-    ledger = unique.Ledger.read(specs, using)
+    ledger = Ledger.read(specs, using)
     gates = bounds.gates(locked, specs, using)
     taken = _taken_ids(specs, using) if partial or any(map(_may_ignore, specs)) else {}
     rows: list[JobRow] = []
@@ -226,7 +259,7 @@ def _decide_and_write(
         verdict = ledger.judge(spec, now)
         refusal: OJSError | None = verdict.error
         if spec.id in taken:
-            refusal = duplicate(spec.id, taken[spec.id])
+            refusal = duplicate_id(spec.id, taken[spec.id])
         if refusal is None and verdict.existing is not None:
             candidate.outcome = Pushed(verdict.existing, "duplicate", candidate.warnings)
             continue
@@ -243,7 +276,7 @@ def _decide_and_write(
                 gates[row["queue"]].leave(row)
         ledger.end(verdict.replaced, State.CANCELLED)
         replaced |= {row["id"]: row for row in verdict.replaced}
-        spec = unique.rescheduled(spec, verdict.replaced)
+        spec = rescheduled(spec, verdict.replaced)
         row = new_row(spec, defaults[spec.queue], now, stamp + dt.timedelta(microseconds=i))
         ledger.add(row)
         rows.append(row)
@@ -290,7 +323,7 @@ def _cancel(job_ids: Sequence[uuid.UUID], using: str) -> list[JobRow]:
     if not job_ids:
         return gone
     reason = "Replaced by a newer unique job."
-    for outcome in cancel(job_ids, cancelled_by=unique.REPLACER, reason=reason, ended=gone, using=using):
+    for outcome in cancel(job_ids, cancelled_by=REPLACER, reason=reason, ended=gone, using=using):
         if isinstance(outcome, OJSError):
             raise outcome
     return gone
@@ -318,7 +351,7 @@ def _raising_duplicate(specs: Sequence[JobSpec], using: str) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        raise duplicate(*_taken(specs, using)) from error
+        raise duplicate_id(*_taken(specs, using)) from error
 
 
 def _taken(specs: Sequence[JobSpec], using: str) -> tuple[uuid.UUID, str | None]:
@@ -333,6 +366,52 @@ def _taken_ids(specs: Sequence[JobSpec], using: str) -> dict[uuid.UUID, str]:
     """The ids that stored jobs have already, with the states of those."""
     found = Job.objects.using(using).filter(pk__in=[spec.id for spec in specs])
     return dict(found.values_list("pk", "state"))
+
+
+# Documents on their way in
+
+
+def read(document: Any, now: dt.datetime, index: int | None) -> Candidate:
+    """Validate, run the middleware chain, and validate again if there was one."""
+    candidate = Candidate(index)
+    try:
+        candidate.spec = envelope.parse(document, now=now, index=index)
+        candidate.named = document.get("id") is not None
+        candidate.document = document
+        if middleware.enqueue_chain:
+            job_id = str(candidate.spec.id)
+            changed = middleware.run_enqueue_chain({**document, "id": job_id})
+            if changed is None:
+                candidate.outcome = _DROPPED
+            else:
+                candidate.document = {**changed, "id": job_id}
+                candidate.spec = envelope.parse(candidate.document, now=now, index=index)
+        candidate.warnings = candidate.spec.warnings
+    except OJSError as error:
+        candidate.refuse(error)
+    return candidate
+
+
+def refuse_repeated_ids(candidates: Sequence[Candidate]) -> None:
+    seen: set[uuid.UUID] = set()
+    for candidate in candidates:
+        if candidate.outcome is None:
+            job_id = candidate.job.id
+            if job_id in seen:
+                candidate.refuse(duplicate_id(job_id, None))
+            seen.add(job_id)
+
+
+def aborted(candidate: Candidate) -> OJSError:
+    details = {} if candidate.index is None else {"index": candidate.index}
+    return BatchAborted("Not stored, because another job of this atomic request was refused.", details=details)
+
+
+def duplicate_id(job_id: uuid.UUID, state: str | None) -> Duplicate:
+    details = {"job_id": str(job_id), "existing_job_id": str(job_id)}
+    if state:
+        details |= {"existing_job_state": state, "existing_state": state}
+    return Duplicate(phrase("A job with the id '%(job_id)s' exists already.", job_id=job_id), details=details)
 
 
 # The row of a new job: what its envelope asks for, over the defaults of its queue, over those of the site.
@@ -389,3 +468,96 @@ def _policy(of_queue: Mapping[str, Any] | None, of_job: Mapping[str, Any]) -> Re
 
 
 _DEFAULT_POLICY = RetryPolicy()
+
+
+# Unique jobs (jobs 2.4 to 2.6): `lock_keys` makes pushes of one key take turns; what is read after it stays true until
+# the commit. Jobs without a unique policy come past none of this.
+
+#: Who cancelled a job that a newer one replaced.
+REPLACER = "system:unique"
+
+
+class Verdict(NamedTuple):
+    """What a unique policy says: refuse, take the existing job, or replace these (none: nothing is in the way)."""
+
+    error: Duplicate | None = None
+    existing: JobRow | None = None
+    replaced: Sequence[JobRow] = ()
+
+
+def lock_keys(specs: Iterable[JobSpec], using: str) -> None:
+    """Wait for everybody who pushes one of these keys, and make the others wait."""
+    stripes = sorted({UniqueLock.of(spec.unique_key) for spec in specs if spec.unique_key})
+    if stripes:
+        store_of(using).lock_stripes(stripes)
+
+
+class Ledger:
+    """The jobs with the keys of a push: those that were there, and those that the push has added so far."""
+
+    def __init__(self, rows: Iterable[JobRow]) -> None:
+        self._rows: dict[str, list[JobRow]] = defaultdict(list)
+        self._ended: dict[object, str] = {}
+        for row in rows:
+            self._rows[row["unique_key"]].append(row)
+
+    @classmethod
+    def read(cls, specs: Iterable[JobSpec], using: str) -> Ledger:
+        policies = {spec.unique_key: spec.unique_policy for spec in specs if spec.unique_policy}
+        wanted = {state for spec in specs if spec.unique_policy for state in spec.unique_policy.states}
+        return cls(store_of(using).same_key(list(policies), states.ordered(wanted)) if policies else ())
+
+    def judge(self, spec: JobSpec, now: dt.datetime) -> Verdict:
+        policy = spec.unique_policy
+        if policy is None:
+            return Verdict()
+        met = [row for row in self._rows[spec.unique_key] if policy.conflicts(self._state(row), row["created_at"], now)]
+        if not met:
+            return Verdict()
+        met.sort(key=lambda row: (self._state(row) in states.LIVE, row["created_at"]), reverse=True)
+        match policy.on_conflict:
+            case Strategy.REJECT:
+                return Verdict(error=_duplicate_of_key(spec, met[0], self._state(met[0])))
+            case Strategy.IGNORE:
+                return Verdict(existing=met[0])
+        return Verdict(replaced=[row for row in met if self._state(row) in states.LIVE])
+
+    def end(self, rows: Iterable[JobRow], state: State) -> None:
+        """Note that the push ends these jobs, so that they no longer count as live ones."""
+        self._ended.update((row["id"], state) for row in rows)
+
+    def add(self, row: JobRow) -> None:
+        if row["unique_key"]:
+            self._rows[row["unique_key"]].append(row)
+
+    def _state(self, row: JobRow) -> str:
+        return self._ended.get(row["id"]) or row["state"]
+
+
+def rescheduled(spec: JobSpec, replaced: Iterable[JobRow]) -> JobSpec:
+    """`spec` with the start of the scheduled job that it replaces, where its policy says so; else as it is."""
+    policy = spec.unique_policy
+    if policy is None or policy.on_conflict is not Strategy.REPLACE_EXCEPT_SCHEDULE:
+        return spec
+    waiting = [row for row in replaced if row["state"] == State.SCHEDULED]
+    if not waiting:
+        return spec
+    first = min(waiting, key=lambda row: row["due_at"])
+    shown = envelope.render(first)["scheduled_at"]
+    extra = {**spec.extra, "scheduled_at": shown}
+    return dataclasses.replace(
+        spec, pending=False, scheduled_at=first["due_at"], extra=extra, extra_text=jsontext.dumps(extra)
+    )
+
+
+def _duplicate_of_key(spec: JobSpec, row: JobRow, state: str) -> Duplicate:
+    job_id = str(row["id"])
+    details = {
+        "existing_job_id": job_id, "existing_job_state": str(state), "existing_state": str(state),
+        "unique_key": spec.unique_key, "uniqueness_key": spec.unique_key,
+    }  # fmt: skip
+    message = phrase(
+        "A unique job of type '%(type)s' exists already: '%(job)s' is %(state)s.",
+        type=spec.type, job=job_id, state=str(state),
+    )  # fmt: skip
+    return Duplicate(message, details=details, hint="Wait for the existing job, or choose another on_conflict.")

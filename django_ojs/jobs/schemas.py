@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, transaction
 
@@ -17,12 +17,14 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Duplicate, InvalidRequest, NotFound, SchemaValidation
-from django_ojs.jobs.candidates import Candidate
 from django_ojs.messages import phrase
 from django_ojs.models import JobSchema
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import attributes, redaction, schemas
 from django_ojs.rules.envelope import JobSpec
+
+if TYPE_CHECKING:
+    from django_ojs.jobs.push import Candidate
 
 _TTL_SECONDS = 5.0
 

@@ -1,4 +1,4 @@
-"""What operators do to jobs: cancel, retry, run now, activate, delete, change the priority, run a copy.
+"""What callers do to stored jobs: cancel, retry, run now, activate, delete, change the priority, run a copy, read.
 
 Each verb takes the ids of many jobs, locks them, and returns an outcome for each in their order: what became of the
 job, or the `OJSError` that refused it. The statements are as many for a thousand jobs as for one. What a verb refuses
@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from django.db import router
+
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
@@ -20,10 +22,9 @@ from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, InvalidRequest, InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import schemas, transitions
-from django_ojs.jobs.candidates import Candidate
-from django_ojs.jobs.push import push_each
-from django_ojs.jobs.rows import WITH_LIMITED, Outcome, each_locked, only, refuse
+from django_ojs.jobs import progress, schemas, transitions
+from django_ojs.jobs.push import Candidate, push_each
+from django_ojs.jobs.transitions import WITH_LIMITED, Outcome, each_locked, only, refuse
 from django_ojs.messages import phrase
 from django_ojs.messages import reason as reason_of
 from django_ojs.models import Job
@@ -39,7 +40,7 @@ from django_ojs.rules.faults import job_fault
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.workers.waking import slots_freed, wake_workers
-from django_ojs.workflows import advance
+from django_ojs.workflows import advance, graphs
 
 #: The states that each verb takes.
 CANCELLABLE = states.ordered(states.sources(Verb.CANCEL))
@@ -497,3 +498,18 @@ def _document(row: JobRow) -> dict[str, Any]:
     meta = {name: value for name, value in jsontext.loads(row["meta"]).items() if name not in REPLAY_META}
     document |= {"args": jsontext.loads(row["args"]), "meta": meta}
     return document | {name: value for name, value in extra.items() if name not in _NOT_COPIED}
+
+
+# Info (core 7.7)
+
+
+@replaceable("read_job")
+def info(job_id: uuid.UUID, *, using: str | None = None) -> JobRow:
+    """Read a job; return its row. Never writes. Raises `NotFound`."""
+    using = using or router.db_for_write(Job)
+    rows = Job.objects.using(using).filter(pk=job_id).rows()
+    if not rows:
+        raise NotFound.resource("job", str(job_id))
+    graphs.attach_parent_results(rows, using)
+    progress.attach(rows, using)
+    return rows[0]

@@ -24,7 +24,7 @@ from django.utils.text import Truncator
 from django_ojs import audit, clock, jsontext
 from django_ojs.database import database, unmigrated
 from django_ojs.errors import BackendUnavailable, OJSError
-from django_ojs.jobs import bulk, bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import BulkVerb, How
 from django_ojs.jobs.search import Look, moment
 from django_ojs.jobs.selection import LONGEST, JobFilter
@@ -370,7 +370,7 @@ class Operator(ShellCommand):
     def _later(self, options: dict[str, Any], wanted: JobFilter, action: JobAction) -> None:
         """Hand it to the scheduler."""
         if wanted.searches:
-            ids, look = self._searched(wanted, bulkactions.MANY)
+            ids, look = self._searched(wanted, bulk.MANY)
             number, wanted = len(ids), wanted.bounded(look)
         else:
             number = wanted.jobs(database(None)).count()
@@ -382,7 +382,7 @@ class Operator(ShellCommand):
             return
         self.confirm(f"{action.asks} {jobs(number)} in the background?", yes=options["yes"])
         name = action.verb.name
-        row = bulkactions.start(name, wanted, entry(f"job.bulk_{name}"), override=action.override)
+        row = bulk.start_action(name, wanted, entry(f"job.bulk_{name}"), override=action.override)
         self.stdout.write(f"{row.pk}")
         text = f"Bulk action {row.pk}: {jobs(row.expected)} to be {action.done}."
         self.stderr.write(f"{text} `ojs_bulk show {row.pk} --watch` follows it.", str)

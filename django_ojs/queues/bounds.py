@@ -10,7 +10,7 @@ import datetime as dt
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections
 from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
@@ -21,7 +21,6 @@ from django_ojs.errors import QueueFull
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
-from django_ojs.jobs.candidates import Pressure
 from django_ojs.jsontext import byte_length
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
@@ -38,6 +37,15 @@ MAX_PATIENCE = 30.0
 _SIZED = ("args", "meta", "extra")
 #: Jobs whose lengths are looked at together.
 _SLICE = 500
+
+
+class Pressure(NamedTuple):
+    """How full a bounded queue is after the push, where it is worth a warning (jobs 6)."""
+
+    queue: str
+    depth: int
+    bound: int
+    share: float
 
 
 def lock(names: Iterable[str], using: str) -> dict[str, Queue]:

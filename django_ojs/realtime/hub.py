@@ -36,9 +36,9 @@ from django.db import connections
 from django.db.models import Q
 
 from django_ojs.errors import BackendUnavailable
-from django_ojs.events import ids, log, order, places, transitions
+from django_ojs.events import filters, ids, log, order
 from django_ojs.events.filters import Filter, Kinds
-from django_ojs.events.places import Place
+from django_ojs.events.order import Place
 from django_ojs.models import Event
 from django_ojs.scheduler.service import ERRORS, persist
 
@@ -58,7 +58,7 @@ class Entry:
 
     def __init__(self, event: Event, salt: str) -> None:
         self.event, self._salt = event, salt
-        self.place = places.place_of(event)
+        self.place = order.place_of(event)
         self.texts: dict[Any, str] = {}  #: frames made from it, by what tells them apart
 
     @cached_property
@@ -69,11 +69,11 @@ class Entry:
     @cached_property
     def changed(self) -> dict[str, Any] | None:
         """The `job.state_changed` made from it, if it tells of a change."""
-        return transitions.state_changed(self.envelope, self._salt)
+        return filters.state_changed(self.envelope, self._salt)
 
     def views(self, wanted: Kinds, behind: Place) -> list[dict[str, Any]]:
         """What a reader at `behind` sees of it (`transitions.views`)."""
-        return transitions.views(wanted, self.envelope, self._salt, self.place, behind)
+        return filters.views(wanted, self.envelope, self._salt, self.place, behind)
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,7 +101,7 @@ class Reader:
         def look() -> Place:
             ids.salt_of(self._using)  # from here on the loop knows it without asking
             order.catch_up(self._using)
-            return places.end(self._using)
+            return order.end(self._using)
 
         return await self._run(self._tail, look)
 
@@ -144,20 +144,20 @@ class Reader:
         return await loop.run_in_executor(pool, persist, look, self._using, self._stopping)
 
     def _page(self, place: Place, filters: Sequence[Filter] | None, gap: dict[str, Any] | None) -> Pages:
-        query = places.behind(self._using, place)
+        query = order.behind(self._using, place)
         if filters is not None:
             condition = Q(pk__in=[])
             for each in filters:
                 condition |= each.condition()
             query = query.filter(condition)
         found = list(query[:PAGE])
-        last = places.place_of(found[-1]) if found else place
+        last = order.place_of(found[-1]) if found else place
         salt = ids.salt_of(self._using)
         kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]
         return Pages([Entry(row, salt) for row in kept], last, len(found) == PAGE, gap)
 
     def _gap(self, place: Place) -> dict[str, Any] | None:
-        if place == places.START or not places.is_pruned(self._using, place):
+        if place == order.START or not order.is_pruned(self._using, place):
             return None
         return log.gap_behind(place.id, None, self._using)
 
@@ -294,7 +294,7 @@ class Hub:
     """Begins to read with its first subscriber and stops with its last. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self.place: Place = places.START
+        self.place: Place = order.START
         self.closing = False
         self._streams: dict[Stream, None] = {}
         self._anywhere: dict[Stream, None] = {}

@@ -14,9 +14,9 @@ from typing import Any
 
 from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest, OJSError
-from django_ojs.events import ids, log, places
+from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
-from django_ojs.events.places import Place
+from django_ojs.events.order import Place
 from django_ojs.realtime.hub import Entry
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
@@ -258,7 +258,7 @@ def notice(type: str, place: Place, to: Subscribe | None, **data: Any) -> str:
     """
     now = clock.now()
     using = log.database()
-    is_change = place.seen == places.CHANGE
+    is_change = place.seen == order.CHANGE
     identity = f"{ids.PREFIX}{new_id()}"
     if place.id:
         identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change)

@@ -22,13 +22,13 @@ from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import OJSError
-from django_ojs.events import log, places, transitions
+from django_ojs.events import filters, log, order
 from django_ojs.events.catalogue import STATE_CHANGED
 from django_ojs.events.filters import Filter
-from django_ojs.events.places import Place
+from django_ojs.events.order import Place
 from django_ojs.http import compat, results, shown
 from django_ojs.jobs import progress
-from django_ojs.jobs.info import info
+from django_ojs.jobs.verbs import info
 from django_ojs.models.job import JobRow
 from django_ojs.realtime import shutdown
 from django_ojs.realtime.access import Slot
@@ -205,7 +205,7 @@ class Feed:
 
     def __init__(self, channel: str, wanted: Filter) -> None:
         self.channel, self.wanted = channel, wanted
-        self._behind = places.START
+        self._behind = order.START
 
     def opening(self, begin: Beginning) -> str:
         """Frames before the first event; may move `begin`. Called in the view's thread, which may use the database."""
@@ -237,14 +237,14 @@ class JobFeed(Feed):
 
     def opening(self, begin: Beginning) -> str:
         if self._row["state"] in states.TERMINAL:
-            end = places.last(log.database(), job_id=self._row["id"], type__in=ENDS)
+            end = order.last(log.database(), job_id=self._row["id"], type__in=ENDS)
             if end is None:  # pruned: only the job itself can still say how it ended
                 self.ended = True
                 begin.gap = begin.gap or {"reason": "pruned"}
             elif begin.asked:
                 self.ended = end <= begin.place
             else:
-                begin.place, begin.cursor = end._replace(seen=places.NOTHING), None
+                begin.place, begin.cursor = end._replace(seen=order.NOTHING), None
         return super().opening(begin)
 
     async def frames(self, entry: Entry) -> str:
@@ -391,6 +391,6 @@ def event_frame(envelope: dict[str, Any]) -> str:
     if envelope["type"] == STATE_CHANGED:
         states: tuple[str, str] | None = (envelope["data"]["from"], envelope["data"]["to"])
     else:
-        states = transitions.change(envelope)
+        states = filters.change(envelope)
     shown = compat.event(envelope) | ({} if states is None else {"from": states[0], "to": states[1]})
     return frame(shown, event=envelope["type"], id=envelope["id"])

@@ -22,13 +22,13 @@ from rest_framework.response import Response
 
 from django_ojs import keys
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, StreamingUnavailable, Unauthenticated
-from django_ojs.events import log, order, places
+from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.http import events, fields, permissions, query, server
 from django_ojs.http.base import OJSView
 from django_ojs.http.openapi import EVENT_STREAM
 from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
-from django_ojs.jobs.info import info
+from django_ojs.jobs.verbs import info
 from django_ojs.models import APIKey, Queue
 from django_ojs.realtime import sse
 from django_ojs.realtime.access import Slot, client_of
@@ -221,10 +221,10 @@ def _beginning(request: Request) -> Beginning:
             gap = {"reason": "unknown_event_id"}
         if gap is None:
             return Beginning(place, last, asked=True)
-        end = places.end(using)
+        end = order.end(using)
         return Beginning(end, log.cursor(end, using), gap)
     since = query.instant(request, "since")
-    place = places.end(using) if since is None else places.before(using, since)
+    place = order.end(using) if since is None else order.before(using, since)
     return Beginning(place, log.cursor(place, using), asked=since is not None)
 
 

@@ -26,8 +26,8 @@ from django.db import InterfaceError, OperationalError
 from django_ojs import errors, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
-from django_ojs.events import ids, log, places
-from django_ojs.events.places import CHANGE, Place
+from django_ojs.events import ids, log, order
+from django_ojs.events.order import CHANGE, Place
 from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
 from django_ojs.realtime.access import Caller, Slot
@@ -143,7 +143,7 @@ class Connection:
         self._replays: list[Replay] = []
         self._resume: str | None = None
         self._pace = Pace(ojs_settings.REALTIME_RATE_LIMIT)
-        self._place = places.START  #: of the last event that was sent
+        self._place = order.START  #: of the last event that was sent
         self._closed = False
 
     async def run(self) -> None:

@@ -24,7 +24,7 @@ from django_ojs.cron.schedules import aim_again
 from django_ojs.cron.schedules import next_due as next_schedule
 from django_ojs.database import database
 from django_ojs.events import order
-from django_ojs.jobs import bulkactions, outbox, progress, replay
+from django_ojs.jobs import bulk, outbox, progress, replay
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.timers import next_due, settle
 from django_ojs.messages import jobs, jobs_wait
@@ -322,7 +322,7 @@ class Bulk:
     BUSY, IDLE = 0.02, 1.0  #: workers get their turn between two batches
 
     def run_once(self, using: str) -> float:
-        return self.BUSY if bulkactions.advance(using=using) else self.IDLE
+        return self.BUSY if bulk.advance_action(using=using) else self.IDLE
 
 
 class ReplayDeadLetters:

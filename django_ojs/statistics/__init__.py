@@ -4,9 +4,9 @@ The HTTP binding, `/metrics`, the admin and the commands ask these modules, so t
 
 - `counters`: jobs by queue and state, exact;
 - `throughput`: jobs started, completed and failed by the minute, and the rates made of them;
-- `latency`: how long jobs wait, and what came in;
+- `latency`: how long jobs wait, what came in, and how queues share the starts;
 - `history`: the same over days;
 - `failures`: what fails most;
 - `eventcounts`, `webhookcounts`: what the metrics count;
-- `summary`: the few numbers of the whole installation.
+- `summary`: the few numbers of the whole installation, and values that all callers of a process share.
 """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
-from typing import Any
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar, Generic, TypeVar
 
 from django.db.models import Sum
 
@@ -15,13 +18,48 @@ from django_ojs.models import MetricSeries, Worker
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters
 from django_ojs.statistics.counters import Counts
-from django_ojs.statistics.shared import Shared
 from django_ojs.statistics.throughput import throughput
 from django_ojs.workers.directory import is_stale, state_of, with_held
 
 #: Seconds for which all who look at the snapshot share one, and the workers that it has.
 FRESH, MAX_WORKERS = 1.0, 100
 _STATES = ("available", "active", "scheduled", "retryable")
+T = TypeVar("T")
+
+
+# A value that all callers in a process share, so that ten open dashboards cost the database what one does
+
+
+class Shared(Generic[T]):
+    """The result of `compute`, for each database, for `seconds`. Callers that come while it is computed wait for it."""
+
+    _all: ClassVar[weakref.WeakSet[Shared[Any]]] = weakref.WeakSet()
+
+    def __init__(self, compute: Callable[[str], T], seconds: float) -> None:
+        self._compute, self._seconds = compute, seconds
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, T]] = {}
+        self._all.add(self)
+
+    def get(self, using: str | None = None) -> T:
+        using = database(using)
+        with self._lock:
+            known = self._known.get(using)
+            if known is None or time.monotonic() - known[0] >= self._seconds:
+                known = self._known[using] = (time.monotonic(), self._compute(using))
+            return known[1]
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+def forget() -> None:
+    """Compute everything anew: an operator has just changed something, and wants to see it."""
+    for shared in list(Shared._all):
+        shared.forget()
+
+
+# The numbers
 
 
 def workers_active(*, using: str | None = None) -> int:

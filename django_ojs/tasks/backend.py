@@ -101,7 +101,7 @@ class OJSBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> results.OJSTaskResult:
         """The result with this id. Raises TaskResultDoesNotExist also for jobs that are no tasks, or pruned."""
-        from django_ojs.jobs.info import info
+        from django_ojs.jobs.verbs import info
 
         key = results.key_of(result_id)
         if key is None:

@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 import django_ojs
 from django_ojs.statistics import eventcounts, webhookcounts
-from django_ojs.statistics.eventlog import Group
+from django_ojs.statistics.eventcounts import Group
 from django_ojs.statistics.webhookcounts import Attempt
 from django_ojs.telemetry.gather import COUNTERS, GAUGES, TIMINGS, WEBHOOKS, Family, Timing, gauges, prometheus_name
 

@@ -50,7 +50,7 @@ from django_ojs.models import (
     WorkflowStep,
 )
 from django_ojs.queues import configuration
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from django_ojs.workflows import graphs
 
 #: What a run leaves behind, in the order in which operations lock it.
@@ -95,4 +95,4 @@ def forget() -> None:
     schemas.forget()
     graphs.forget()
     prune.forget()
-    shared.forget()
+    summary.forget()

@@ -16,10 +16,9 @@ from django_ojs.client.handle import JobHandle
 from django_ojs.client.sync import declared
 from django_ojs.cron import runs, schedules
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
-from django_ojs.jobs import push, transitions, unique
-from django_ojs.jobs.candidates import Candidate, Outcome, Pushed, aborted, duplicate, read, refuse_repeated_ids
-from django_ojs.jobs.push import or_raise
-from django_ojs.jobs.rows import refuse
+from django_ojs.jobs import push, transitions
+from django_ojs.jobs.push import Candidate, Outcome, Pushed, aborted, duplicate_id, or_raise, read, refuse_repeated_ids
+from django_ojs.jobs.transitions import refuse
 from django_ojs.jobs.verbs import Cancelled
 from django_ojs.models import CronSchedule
 from django_ojs.models.job import JobRow
@@ -124,14 +123,14 @@ class FakeJobs(Jobs):
     def _decide(self, candidates: Sequence[Candidate], now: dt.datetime) -> list[JobRow]:
         """Decide the outcome of each; return the jobs that new ones replace, not cancelled yet."""
         known = self._rows()
-        ledger = unique.Ledger(row for row in known.values() if row["unique_key"])
+        ledger = push.Ledger(row for row in known.values() if row["unique_key"])
         replaced: list[JobRow] = []
         for candidate in candidates:
             if candidate.outcome is not None:
                 continue
             spec, verdict = candidate.job, ledger.judge(candidate.job, now)
             if spec.id in known:
-                candidate.refuse(duplicate(spec.id, known[spec.id]["state"]))
+                candidate.refuse(duplicate_id(spec.id, known[spec.id]["state"]))
             elif verdict.error is not None:
                 candidate.refuse(verdict.error)
             elif verdict.existing is not None:
@@ -139,7 +138,7 @@ class FakeJobs(Jobs):
             else:
                 ledger.end(verdict.replaced, State.CANCELLED)
                 replaced += verdict.replaced
-                spec = unique.rescheduled(spec, verdict.replaced)
+                spec = push.rescheduled(spec, verdict.replaced)
                 row = push.new_row(spec, configuration.PLAIN, now, clock.stamps(1))
                 ledger.add(row)
                 candidate.outcome = Pushed(row, "created")

@@ -19,8 +19,8 @@ from django.db.models.functions import Length
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.events import filters, ids, log, places, transitions
-from django_ojs.events.places import Place
+from django_ojs.events import filters, ids, log, order
+from django_ojs.events.order import Place
 from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
 from django_ojs.models.fields import split
 
@@ -57,17 +57,17 @@ def relay(*, using: str | None = None) -> int | None:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
-    if place.event is not None and not places.behind(using, Place(place.commit, place.event)).exists():
+    if place.event is not None and not order.behind(using, Place(place.commit, place.event)).exists():
         return 0
     with atomic(using=using):
         row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
         if row.event is None:
-            start = places.before(using, min(wish.since for wish in wishes) - _MARGIN)
+            start = order.before(using, min(wish.since for wish in wishes) - _MARGIN)
         else:
             start = Place(row.commit, row.event)
-        found = list(places.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
+        found = list(order.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
         done = _store(found, _locked(found, using), using)
-        last = places.place_of(found[done - 1]) if done else start
+        last = order.place_of(found[done - 1]) if done else start
         WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id)
     return done
 
@@ -164,7 +164,7 @@ def _insert(pairs: Sequence[tuple[Event, _Wish]], using: str) -> None:
         if event.pk not in rendered:
             rendered[event.pk] = log.render(event, salt)
         key = wish.id, subjects[event.pk]
-        for envelope in transitions.views(wish.kinds, rendered[event.pk], salt, places.place_of(event)):
+        for envelope in filters.views(wish.kinds, rendered[event.pk], salt, order.place_of(event)):
             if envelope["id"] not in texts:
                 texts[envelope["id"]] = jsontext.dumps(envelope)
             held = key in busy

@@ -21,7 +21,7 @@ from django_ojs.client.context import COLUMNS, Link
 from django_ojs.conf import ojs_settings
 from django_ojs.database import is_contention
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.requeue import requeue, requeue_unknown
+from django_ojs.jobs.finish import requeue
 from django_ojs.models import JobRow, Queue, Worker
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.registry import registry
@@ -29,6 +29,7 @@ from django_ojs.scheduler.service import ERRORS, Service, persist
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
 from django_ojs.worker.pool import Pool
 from django_ojs.worker.runs import Run
+from django_ojs.workers.registration import requeue_unknown
 from django_ojs.workers.waking import CHANNEL, identity, woken_here
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ import django_ojs
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import NotFound
-from django_ojs.jobs.requeue import requeue
+from django_ojs.jobs.finish import requeue
 from django_ojs.messages import jobs_wait
 from django_ojs.middleware import enqueue_chain, execution_chain
 from django_ojs.registry import registry

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django_ojs import clock
 from django_ojs.database import atomic, database, retried
 from django_ojs.events import catalogue, log
-from django_ojs.jobs.rows import wake_at
+from django_ojs.jobs.transitions import wake_at
 from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.states import State

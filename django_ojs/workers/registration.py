@@ -7,15 +7,22 @@ reservation ends.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from django.db.models import Q
 
 from django_ojs import clock
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.events import catalogue, log, order
 from django_ojs.events.catalogue import Record
+from django_ojs.jobs.finish import release
 from django_ojs.models import Worker
+from django_ojs.states import State
+from django_ojs.statistics import eventcounts
+from django_ojs.store import store_of
 
 #: What a worker may tell about itself.
 FACTS = ("hostname", "pid", "queues", "job_types", "labels", "concurrency", "version", "memory_mb", "cpu_percent",
@@ -61,9 +68,6 @@ def deregister(worker_id: str, *, reason: str = "shutdown", incarnation: str = "
 
     With `incarnation` only if the worker is still that process: another may have come under its name.
     """
-    from django_ojs.jobs.requeue import requeue_held_by
-    from django_ojs.statistics import eventcounts
-
     using = database(using)
     if not incarnation and Worker.objects.using(using).filter(pk=worker_id, counts_itself=False).exists():
         order.catch_up(using)
@@ -72,12 +76,33 @@ def deregister(worker_id: str, *, reason: str = "shutdown", incarnation: str = "
         worker = locked(worker_id, incarnation, using)
         if worker is None:
             raise NotFound.resource("worker", worker_id)
-        returned = requeue_held_by(worker_id, using=using)
+        held = store_of(using).lock_where(Q(worker_id=worker_id, state=State.ACTIVE))
         now = clock.now(using)
+        release(held, now, using)
         ends = [turned_quiet(worker, now)] if incarnation and worker.state == "running" and reason != "error" else []
         log.append([*ends, *farewell(worker, now, reason)], using)
         worker.delete(using=using)
-    return len(returned)
+    return len(held)
+
+
+@retried
+def requeue_unknown(
+    known: Collection[uuid.UUID], worker_id: str, *, incarnation: str = "", using: str | None = None
+) -> list[uuid.UUID]:
+    """Hand back what this worker holds beside `known`: jobs of claims whose answer did not reach it.
+
+    No handler ran them, so these attempts do not count against `max_attempts`. With `incarnation` nothing is handed
+    back once another process has the worker's name.
+    """
+    using = database(using)
+    with atomic(using=using):
+        if incarnation and locked(worker_id, incarnation, using) is None:
+            return []
+        held = Q(worker_id=worker_id, state=State.ACTIVE) & ~Q(pk__in=list(known))
+        rows = store_of(using).lock_where(held)
+        ids = [row["id"] for row in rows]
+        release(rows, clock.now(using), using, unrun=ids)
+    return ids
 
 
 @retried

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django_ojs.events.catalogue import ALIASES, CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
-from django_ojs.events.described import DESCRIBED, SHARED, Members, shared
+from django_ojs.events.catalogue import (
+    ALIASES,
+    CATALOGUE,
+    DESCRIBED,
+    EXTENSIONS,
+    ON_REQUEST,
+    SHARED,
+    STATE_CHANGED,
+    Members,
+    shared,
+)
 from ojsdocs.markdown import code, prose, table
 
 GROUPS: tuple[tuple[str, str, Iterable[str]], ...] = (

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from django_ojs.cron import schedules
 from django_ojs.models import APIKey, AuditEntry, Job, WebhookSubscription
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from django_ojs.webhooks import subscriptions
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
@@ -83,7 +83,7 @@ def test_a_very_long_search_is_answered(admin_client: Client) -> None:
 
 def test_a_group_with_a_long_type_is_found_by_its_link(admin_client: Client) -> None:
     dead(error={"type": "E" * 200, "message": "no", "retryable": False})
-    shared.forget()
+    summary.forget()
     page = admin_client.get(reverse("admin:django_ojs_dead_letters"))
     (group,) = page.context["groups"]
     found = admin_client.get(reverse("admin:django_ojs_dead_letters") + "?" + group["query"])

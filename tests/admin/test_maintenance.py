@@ -19,7 +19,7 @@ from django_ojs.cron import schedules
 from django_ojs.jobs.fetch import fetch
 from django_ojs.models import AuditEntry, Job, Maintenance, Workflow
 from django_ojs.queues import maintenance
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import one_in_each_state, pushed, said, url
@@ -33,9 +33,9 @@ ON = "Maintenance mode is on."
 
 @pytest.fixture(autouse=True)
 def _nothing_shared() -> Iterator[None]:
-    shared.forget()
+    summary.forget()
     yield
-    shared.forget()
+    summary.forget()
 
 
 def text_of(response: Any) -> str:
@@ -75,7 +75,7 @@ def test_every_page_says_it_and_none_while_it_is_off(admin_client: Client) -> No
         assert 'data-ojs-part="maintenance"' in answer.content.decode(), name
         assert "ojs-maintenance" not in answer.content.decode(), name
     maintenance.start(reason="new <disks>", by="user:ann")
-    shared.forget()  # live parts show what all viewers share for two seconds
+    summary.forget()  # live parts show what all viewers share for two seconds
     for name, address in found.items():
         answer = admin_client.get(address)
         said_there = text_of(answer)

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_ojs import audit, enqueue
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.jobs.fetch import fetch
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_bulk
@@ -35,13 +35,13 @@ def partly(*arguments: str) -> tuple[str, str]:
 
 
 def finish() -> None:
-    while bulkactions.advance():
+    while bulk.advance_action():
         pass
 
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulkactions, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
 
 
 def states() -> list[str]:
@@ -130,14 +130,14 @@ def test_one_is_listed_shown_and_stopped() -> None:
         enqueue("a.b")
     assert run("ojs_bulk", "list")[0] == "There are no bulk actions."
     pk = run("ojs_jobs", "cancel", "--all", "--background", "--yes")[0]
-    bulkactions.advance()
+    bulk.advance_action()
     heading, line = run("ojs_bulk", "list")[0].splitlines()
     assert heading.split()[:7] == ["ID", "ACT", "STATE", "DONE", "OF", "REFUSED", "WHO"]
     assert line.split()[:7] == [pk, "cancel", "jobs", "running", "2", "3", "0"]
     assert json.loads(run("ojs_bulk", "show", pk, "--json")[0])["matched"] == 2
     assert run("ojs_bulk", "cancel", pk)[0] == f"Bulk action {pk} is cancelled after 2 jobs."
     assert AuditEntry.objects.latest("pk").action == "bulkaction.cancel"
-    assert not bulkactions.advance()
+    assert not bulk.advance_action()
     assert partly("ojs_bulk", "show", pk)[0] == "cancel jobs: cancelled, 2 of 3 jobs, 0 refused."
     with pytest.raises(CommandError, match="is cancelled"):
         run("ojs_bulk", "cancel", pk)
@@ -171,7 +171,7 @@ def test_watching_shows_a_bar_until_the_end(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(4):
         enqueue("a.b")
     pk = run("ojs_jobs", "cancel", "--all", "--background", "--yes")[0]
-    monkeypatch.setattr(ojs_bulk.time, "sleep", lambda seconds: bulkactions.advance())
+    monkeypatch.setattr(ojs_bulk.time, "sleep", lambda seconds: bulk.advance_action())
     monkeypatch.setenv("COLUMNS", "24")
     terminal, out = Terminal(), io.StringIO()
     call_command("ojs_bulk", "show", pk, "--watch", stdout=out, stderr=terminal)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from tests.admin.conftest import _no_queues_remembered, operator
 
 __all__ = ["_no_queues_remembered", "operator"]
@@ -15,6 +15,6 @@ __all__ = ["_no_queues_remembered", "operator"]
 @pytest.fixture(autouse=True)
 def _nothing_shared() -> Iterator[None]:
     """What all viewers share is of another test's database."""
-    shared.forget()
+    summary.forget()
     yield
-    shared.forget()
+    summary.forget()

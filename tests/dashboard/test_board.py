@@ -23,7 +23,7 @@ from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import AuditEntry, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
@@ -88,10 +88,10 @@ def test_types_that_no_worker_serves_are_told_and_none_while_one_may_serve_any(a
     pushed(2, type="report.daily", queue="reports")
     assert admin_client.get(OVERVIEW).context["unserved"] == [("mail.send", 3), ("report.daily", 2)]
     register("w-1", {"job_types": ["mail.send"]})
-    shared.forget()
+    summary.forget()
     assert admin_client.get(OVERVIEW).context["unserved"] == [("report.daily", 2)]
     register("w-2", {})
-    shared.forget()
+    summary.forget()
     assert admin_client.get(OVERVIEW).context["unserved"] == []
 
 
@@ -105,7 +105,7 @@ def test_a_slip_in_the_name_of_a_queue_shows_as_a_queue_that_no_worker_serves(ad
     assert "Queues that no worker serves" in card
     assert "?state=available&amp;queue=default" in card
     register("w-1", {"queues": ["payments", "default"]})
-    shared.forget()
+    summary.forget()
     assert admin_client.get(OVERVIEW).context["unserved_queues"] == []
 
 
@@ -141,7 +141,7 @@ def test_rates_charts_and_percentiles_come_from_what_was_done(admin_client: Clie
 
 def queries(client: Client, page: str) -> list[str]:
     ContentType.objects.clear_cache()
-    shared.forget()
+    summary.forget()
     with CaptureQueriesContext(connection) as captured:
         assert client.get(page).status_code == 200
     return [query["sql"] for query in captured]
@@ -169,7 +169,7 @@ def test_ten_viewers_cost_what_one_does(admin_client: Client, full: Any, page: s
     queries(admin_client, page)
     # As if it took no time, however busy the machine is.
     with pytest.MonkeyPatch.context() as patch, CaptureQueriesContext(connection) as captured:
-        patch.setattr("django_ojs.statistics.shared.time.monotonic", lambda: 0.0)
+        patch.setattr("django_ojs.statistics.summary.time.monotonic", lambda: 0.0)
         for _viewer in range(10):
             admin_client.get(page)
     about_users = ("auth_", "django_session")

@@ -25,7 +25,7 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
 from django_ojs.jobs.progress import Report, report
 from django_ojs.jobs.verbs import retry
 from django_ojs.models import AuditEntry, Job, Queue
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from django_ojs.workflows import workflow
 from tests.admin.conftest import FATAL, claimed, dead, pushed
 
@@ -154,7 +154,7 @@ def test_a_failure_appears_is_retried_from_the_page_and_completes_without_a_relo
     overview, letters = followed(browse(OVERVIEW)), followed(browse(LETTERS))
     expect(letters.get_by_text("No dead letters.")).to_be_visible()
     (job,) = dead()
-    shared.forget()
+    summary.forget()
     expect(overview.locator("#ojs-n-dead")).to_have_text("1")
     expect(overview.locator("#ojs-failing")).to_contain_text("no such template")
     expect(letters.locator("#ojs-newest")).to_contain_text("no such template")
@@ -162,7 +162,7 @@ def test_a_failure_appears_is_retried_from_the_page_and_completes_without_a_relo
     expect(letters.locator("[data-ojs-said]")).to_contain_text("1 job made available again.")
     expect(letters.get_by_text("No dead letters.")).to_be_visible()
     assert complete() == job.pk
-    shared.forget()
+    summary.forget()
     expect(overview.locator("#ojs-n-dead")).to_have_text("0")
     expect(overview.locator("#ojs-n-completed")).to_have_text("1")
     expect(overview.locator("[data-ojs-status]")).to_have_text("Live")
@@ -222,14 +222,14 @@ def test_a_server_that_is_gone_shows_and_so_does_its_return(browse: Any, server:
     try:
         expect(status).to_contain_text("Connection lost")
         pushed(3)
-        shared.forget()
+        summary.forget()
     finally:
         server.start()
     expect(status).to_have_text("Live again")
     expect(page.locator("#ojs-n-available")).to_have_text("3")
     followed(page)
     pushed(1)
-    shared.forget()
+    summary.forget()
     expect(page.locator("#ojs-n-available")).to_have_text("4")
 
 

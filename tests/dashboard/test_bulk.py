@@ -16,9 +16,9 @@ from django.urls import reverse
 
 from django_ojs import clock
 from django_ojs.admin import deadletters
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.models import AuditEntry, BulkAction, Job, Lease
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from tests.admin.conftest import dead, pushed, said, url
 
 pytestmark = pytest.mark.django_db
@@ -60,9 +60,9 @@ def test_many_are_done_in_the_background_with_their_progress_shown(admin_client:
     assert "0 of 3" in body
     assert "No scheduler is running" in body
     assert "0 of 3" in admin_client.get(f"{LETTERS}live/").content.decode()
-    while bulkactions.advance():
+    while bulk.advance_action():
         pass
-    shared.forget()
+    summary.forget()
     assert "3 of 3" in admin_client.get(url("bulkaction", "change", action.pk)).content.decode()
     assert "ojs-bulk-" not in admin_client.get(LETTERS).content.decode()
     assert set(Job.objects.values_list("state", flat=True)) == {"available"}
@@ -79,7 +79,7 @@ def test_few_are_done_at_once(admin_client: Client, soon_many: None) -> None:
 def test_all_that_fit_may_go_to_another_queue(admin_client: Client, soon_many: None, number: int) -> None:
     dead(number)
     confirmed(admin_client, RETRY_ALL, to_queue="later")
-    while bulkactions.advance():
+    while bulk.advance_action():
         pass
     assert set(Job.objects.values_list("queue", "state")) == {("later", "available")}
 
@@ -98,7 +98,7 @@ def test_a_bulk_action_is_stopped_with_a_button(admin_client: Client, soon_many:
     (button,) = page.context["buttons"]
     response = admin_client.post(button["url"], {"sure": "yes"}, follow=True)
     assert said(response) == ["1 bulk action stopped."]
-    assert not bulkactions.advance()
+    assert not bulk.advance_action()
     assert Job.objects.count() == 3
     assert admin_client.get(url("bulkaction", "change", action.pk)).context["buttons"] == []
     assert list(AuditEntry.objects.order_by("pk").values_list("action", "actor")) == [
@@ -232,7 +232,7 @@ def test_a_filter_does_not_tell_what_is_hidden(admin_client: Client, settings: A
     (job,) = dead(error={"type": "CardRefused", "message": "number 4711", "retryable": False})
 
     def found(text: str) -> bool:
-        shared.forget()
+        summary.forget()
         return (
             str(job.pk)[-12:]
             in admin_client.get(reverse("admin:django_ojs_dead_letters"), {"error": text}).content.decode()

@@ -20,7 +20,7 @@ from django_ojs import audit
 from django_ojs.admin import live
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, STATE_CHANGED
 from django_ojs.http import sockets
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.selection import dead_letters
@@ -171,11 +171,11 @@ def test_workers_and_bulk_actions_follow_too(admin_client: Client) -> None:
     body = admin_client.get(url("worker", "live", "w-1")).content.decode()
     assert "quiet_workers" in part(body, "verbs")
     assert str(Job.objects.get().pk) in part(body, "held")
-    action = bulkactions.start("retry", dead_letters(), audit.Act("user:ann", "job.bulk_retry"))
+    action = bulk.start_action("retry", dead_letters(), audit.Act("user:ann", "job.bulk_retry"))
     page = url("bulkaction", "live", action.pk)
     assert "cancel_bulkactions" in part(admin_client.get(page).content.decode(), "verbs")
     assert "No scheduler is running" in part(admin_client.get(page).content.decode(), "verbs")
-    bulkactions.cancel(action.pk)
+    bulk.cancel_action(action.pk)
     body = admin_client.get(page).content.decode()
     assert "cancel_bulkactions" not in body
     assert "ojs-cancelled" in part(body, "fields")

@@ -13,8 +13,7 @@ from django.apps import apps
 from ojsdocs import checks, commands, metrics
 
 from django_ojs.conf import FIELDS
-from django_ojs.events.catalogue import ALIASES
-from django_ojs.events.described import DESCRIBED
+from django_ojs.events.catalogue import ALIASES, DESCRIBED
 from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, name, spans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]

@@ -13,7 +13,7 @@ from ojsdocs import checks, commands, errors, http, metrics, python, settings
 
 from django_ojs.conf import FIELDS
 from django_ojs.errors import OJSError
-from django_ojs.events import described, log
+from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
 from django_ojs.jobs import bulk, verbs
 from django_ojs.jobs.fetch import fetch
@@ -124,21 +124,21 @@ def test_every_public_name_is_there() -> None:
 
 class TestEvents:
     def test_every_type_is_described_and_no_other(self) -> None:
-        assert set(described.DESCRIBED) == {*CATALOGUE, *EXTENSIONS, *ON_REQUEST, STATE_CHANGED}
-        assert set(described.DESCRIBED) >= described.ABOUT_JOBS | described.ABOUT_QUEUES
+        assert set(catalogue.DESCRIBED) == {*CATALOGUE, *EXTENSIONS, *ON_REQUEST, STATE_CHANGED}
+        assert set(catalogue.DESCRIBED) >= catalogue.ABOUT_JOBS | catalogue.ABOUT_QUEUES
 
     def test_deviations_are_found(self) -> None:
-        assert described.deviations("job.started", {"wait_ms": 1}) == []
-        assert described.deviations("job.started", {}) == ["job.started lacks wait_ms"]
-        assert described.deviations("job.completed", {"duration_ms": 1, "x": 1}) == ["job.completed has x"]
-        assert described.deviations("job.unheard", {}) == ["job.unheard is not described"]
+        assert catalogue.deviations("job.started", {"wait_ms": 1}) == []
+        assert catalogue.deviations("job.started", {}) == ["job.started lacks wait_ms"]
+        assert catalogue.deviations("job.completed", {"duration_ms": 1, "x": 1}) == ["job.completed has x"]
+        assert catalogue.deviations("job.unheard", {}) == ["job.unheard is not described"]
 
     @pytest.mark.django_db
     def test_the_one_that_is_made_when_it_is_read(self) -> None:
         push([{"type": "a.b", "args": []}])
         (changed,) = log.read(types=[STATE_CHANGED]).events
-        own = {k: v for k, v in changed["data"].items() if k not in described.SHARED["job"] and k != "timestamp"}
-        assert described.deviations(STATE_CHANGED, own) == []
+        own = {k: v for k, v in changed["data"].items() if k not in catalogue.SHARED["job"] and k != "timestamp"}
+        assert catalogue.deviations(STATE_CHANGED, own) == []
 
     @pytest.mark.django_db
     def test_those_that_are_written_by_a_statement_of_their_own(self, frozen_clock: Any) -> None:
@@ -164,4 +164,4 @@ class TestEvents:
             "job.enqueued", "job.started", "job.completed", "job.cancelled", "priority.changed", "result.pruned",
             "bulk.enqueue.completed", "bulk.cancel.completed", "bulk.retry.completed", "bulk.delete.completed",
         } <= {name for name, _ in found}  # fmt: skip
-        assert [problem for name, data in found for problem in described.deviations(name, data)] == []
+        assert [problem for name, data in found for problem in catalogue.deviations(name, data)] == []

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.events import log, newest, places
+from django_ojs.events import log, order
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
@@ -73,7 +73,7 @@ class TestPages:
         error_of(api.get("/events", query), 400, "invalid_request")
 
     def test_the_cost_does_not_grow_with_the_log(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(newest, "WINDOW", 5)
+        monkeypatch.setattr(log, "WINDOW", 5)
         (row, *_) = enqueue(*(f"a.n{i}" for i in range(8)))
         body = api.get("/events", {"page": 1, "per_page": 2}).json()
         total = body["pagination"]["total"]  # MariaDB leaves ids out, so that the window holds fewer
@@ -193,7 +193,7 @@ class TestAFilterThatFindsLittle:
         assert (found, polls) == ([], 10)
         assert followed(api, cursor, **query) == ([], cursor, 1)
         place = log.start(cursor, "default")[0]
-        assert places.behind("default", place).count() <= 10
+        assert order.behind("default", place).count() <= 10
 
     @pytest.mark.parametrize("limit", [1, 3, 100])
     def test_nothing_is_missed_and_nothing_comes_twice(self, api: Api, limit: int) -> None:

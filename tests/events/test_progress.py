@@ -14,10 +14,9 @@ from django_ojs.errors import NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.progress import Known, Report, describe, report, tell_held
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel_one, delete_one, retry_one
+from django_ojs.jobs.verbs import cancel_one, delete_one, info, retry_one
 from django_ojs.models import Job, JobProgress
 from django_ojs.rules import envelope
 from django_ojs.scheduler.scheduler import TellProgress

@@ -42,7 +42,7 @@ def _books(accepted: set[str], deleted: set[str], unheard: int) -> Iterator[str]
 def _rows() -> Iterator[str]:
     """Every row can be read in both ways, and its derived columns agree with the others."""
     from django_ojs import clock, jsontext
-    from django_ojs.jobs.rows import wake_at
+    from django_ojs.jobs.transitions import wake_at
     from django_ojs.models import CronSchedule, Job
     from django_ojs.rules import cron, envelope, retry
 

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from django_ojs import clock
 from django_ojs.models import AuditEntry, Job, Worker
-from django_ojs.statistics import shared, summary
+from django_ojs.statistics import summary
 from django_ojs.workers.registration import register
 from tests.http.conftest import Api, error_of
 
@@ -61,7 +61,7 @@ def test_the_jobs_of_a_worker_that_only_fetches_are_counted_the_same_through_eve
     assert listed["active_jobs"] == 2
     (worker,) = json.loads(said("ojs_status", "--json"))["workers"]
     assert worker["active_jobs"] == 2
-    shared.forget()
+    summary.forget()
     assert summary.snapshot()["workers"]["active"][0]["activeJobs"] == 2
     page = admin_client.get(reverse("admin:django_ojs_worker_changelist")).content.decode()
     assert '<td class="field-jobs_held">2</td>' in page

@@ -9,7 +9,7 @@ from django.test import RequestFactory
 from rest_framework.request import Request
 
 from django_ojs.http import filters
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.jobs.selection import JobFilter
 from django_ojs.models import AuditEntry, BulkAction, Job
 from django_ojs.states import State
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulkactions, "BATCH", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
 
 
 def finish() -> None:
-    while bulkactions.advance():
+    while bulk.advance_action():
         pass
 
 
@@ -42,7 +42,7 @@ def test_a_cancel_is_accepted_done_later_and_followed(api: Api) -> None:
     assert (answer["action"], answer["state"], answer["expected"], answer["matched"]) == ("cancel", "running", 3, 0)
     assert response["Location"] == f"/ojs/v1/admin/bulk-actions/{answer['id']}"
     assert [state(job) for job in jobs] == ["available"] * 3
-    bulkactions.advance()
+    bulk.advance_action()
     assert api.client.get(response["Location"]).json()["matched"] == 2
     finish()
     done = api.client.get(response["Location"]).json()
@@ -129,7 +129,7 @@ def test_one_that_fails_says_why(api: Api) -> None:
     where = api.post("/admin/jobs/bulk/cancel", {"filter": {}, "confirm": True, "background": True}).json()["id"]
     assert api.get(f"/admin/bulk-actions/{where}").json()["problem"] is None
     BulkAction.objects.update(filter={})  # nothing that could be read
-    assert bulkactions.advance()
+    assert bulk.advance_action()
     answer = api.get(f"/admin/bulk-actions/{where}").json()
     assert (answer["state"], answer["problem"]) == ("failed", "KeyError: 'states'")
     assert len(api.get("/admin/bulk-actions", {"state": "failed"}).json()["items"]) == 1
@@ -139,10 +139,10 @@ def test_one_is_stopped_once(api: Api) -> None:
     for _ in range(3):
         api.push()
     where = api.post("/admin/jobs/bulk/cancel", {"filter": {}, "confirm": True, "background": True}).json()["id"]
-    bulkactions.advance()
+    bulk.advance_action()
     answer = api.post(f"/admin/bulk-actions/{where}/cancel").json()
     assert (answer["state"], answer["matched"]) == ("cancelled", 2)
-    assert not bulkactions.advance()
+    assert not bulk.advance_action()
     error = error_of(api.post(f"/admin/bulk-actions/{where}/cancel"), 409, "conflict")
     assert error["details"] == {"resource_type": "bulk_action", "resource_id": str(where), "current_state": "cancelled"}
     assert "job's" not in error["hint"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.models import Job
 from tests.http.conftest import Api, error_of
 
@@ -103,7 +103,7 @@ def test_an_act_in_the_background_knows_the_age_as_a_moment(api: Api, frozen_clo
     body = {"filter": {"older_than": "1h"}, "confirm": True, "background": True}
     assert api.post("/admin/jobs/bulk/cancel", body).status_code == 202
     frozen_clock.advance(hours=2)
-    while bulkactions.advance():
+    while bulk.advance_action():
         pass
     assert in_state("cancelled") == {"a.old"}
 

@@ -16,12 +16,12 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
-from django_ojs.events import order, places
-from django_ojs.jobs.info import info
+from django_ojs.events import order
+from django_ojs.jobs.verbs import info
 from django_ojs.models import Event, Job, WebhookDelivery, WebhookSubscription, Workflow
 from django_ojs.realtime import sse
 from django_ojs.realtime.sse import Beginning
-from django_ojs.statistics import shared
+from django_ojs.statistics import summary
 from django_ojs.telemetry import logs
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
@@ -64,9 +64,9 @@ def world(api: Api, settings: Any) -> Iterator[World]:
     job = api.fetch("f")
     api.post("/workers/nack", {"job_id": job["id"], "error": error})
     order.catch_up("default")
-    shared.forget()
+    summary.forget()
     yield found
-    shared.forget()
+    summary.forget()
 
 
 def command(*arguments: str) -> Callable[[World], str]:
@@ -91,7 +91,7 @@ def page(path: str) -> Callable[[World], str]:
     def get(world: World) -> str:
         client = Client()
         client.force_login(User.objects.get_or_create(username="root", is_staff=True, is_superuser=True)[0])
-        shared.forget()
+        summary.forget()
         flow = Workflow.objects.get()
         response = client.get("/admin/django_ojs/" + path.format(**{**world, "workflow": flow.pk}))
         assert response.status_code == 200, path
@@ -101,7 +101,7 @@ def page(path: str) -> Callable[[World], str]:
 
 
 def stream(teller: Any, job: str) -> Callable[[World], str]:
-    begin = Beginning(places.START)
+    begin = Beginning(order.START)
     return lambda world: teller(info(Job.objects.get(pk=world[job]).pk)).opening(begin)
 
 

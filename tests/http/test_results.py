@@ -13,8 +13,8 @@ from django_ojs.events import log
 from django_ojs.jobs import prune as pruning
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
+from django_ojs.jobs.verbs import info
 from django_ojs.models import Job
 from django_ojs.rules import durations
 from tests.http.conftest import Api, error_of

@@ -15,8 +15,8 @@ from django_ojs.errors import QueueFull
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push, push_each
+from django_ojs.jobs.verbs import info
 from django_ojs.models import Job, Queue
 from django_ojs.queues import bounds as backpressure
 from django_ojs.queues import configuration

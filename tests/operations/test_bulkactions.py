@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock
 from django_ojs.audit import Act
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, SchemaValidation
-from django_ojs.jobs import bulkactions, prune, schemas
+from django_ojs.jobs import bulk, prune, schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail
 from django_ojs.jobs.push import push
@@ -28,7 +28,7 @@ FATAL = {"type": "ValueError", "message": "no", "retryable": False}
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch, frozen_clock: Any) -> None:
-    monkeypatch.setattr(bulkactions, "BATCH", 3)
+    monkeypatch.setattr(bulk, "BATCH", 3)
 
 
 def dead(count: int, **attributes: Any) -> list[uuid.UUID]:
@@ -40,12 +40,12 @@ def dead(count: int, **attributes: Any) -> list[uuid.UUID]:
 
 def started(verb: str = "retry", override: Any = None, **wanted: str) -> BulkAction:
     entry = Act("user:ann", f"job.bulk_{verb}", door="admin")
-    return bulkactions.start(verb, dead_letters(**wanted), entry, override=override)
+    return bulk.start_action(verb, dead_letters(**wanted), entry, override=override)
 
 
 def finish() -> int:
     passes = 0
-    while bulkactions.advance():
+    while bulk.advance_action():
         passes += 1
     return passes
 
@@ -80,7 +80,7 @@ def test_what_dies_later_is_not_meant() -> None:
 def test_a_job_that_dies_again_meanwhile_is_not_done_twice() -> None:
     ids = dead(5)
     action = started()
-    bulkactions.advance()
+    bulk.advance_action()
     clock.advance(seconds=10)
     again = [row["id"] for row in fetch(["claims"], count=3, worker_id="w")]
     fail([Failure(job_id, error=FATAL) for job_id in again])
@@ -94,11 +94,11 @@ def test_a_job_that_dies_again_meanwhile_is_not_done_twice() -> None:
 def test_a_pass_that_breaks_off_has_done_nothing_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = dead(5)
     action = started("delete")
-    bulkactions.advance()
+    bulk.advance_action()
     with monkeypatch.context() as broken:
-        broken.setattr(bulkactions.audit, "append", _explode)
+        broken.setattr(bulk.audit, "append", _explode)
         with pytest.raises(OperationalError):
-            bulkactions.advance()
+            bulk.advance_action()
     assert sorted(states(ids)) == ["discarded"] * 2 + ["gone"] * 3
     finish()
     action.refresh_from_db()
@@ -118,10 +118,10 @@ def test_one_that_cannot_go_on_ends_at_once_and_lets_the_others(
 ) -> None:
     ids, others = dead(4, queue="a"), dead(1, queue="b")
     broken, fine = started("delete", queue="a"), started(queue="b")
-    bulkactions.advance()
+    bulk.advance_action()
     with monkeypatch.context() as patch:
-        patch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _err())
-        assert bulkactions.advance()
+        patch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _err())
+        assert bulk.advance_action()
     finish()
     broken.refresh_from_db()
     fine.refresh_from_db()
@@ -133,9 +133,9 @@ def test_one_that_cannot_go_on_ends_at_once_and_lets_the_others(
         ["available"],
         ["discarded"] + ["gone"] * 3,
     )
-    assert bulkactions.facts(broken)["problem"] == "ValueError: a fault of ours"
+    assert bulk.describe_action(broken)["problem"] == "ValueError: a fault of ours"
     with pytest.raises(Conflict):
-        bulkactions.cancel(broken.pk)
+        bulk.cancel_action(broken.pk)
 
 
 def test_one_that_the_database_refuses_is_tried_again_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,28 +144,28 @@ def test_one_that_the_database_refuses_is_tried_again_behind_the_others(monkeypa
     broken = started("delete", queue="a")
     started(queue="b")
     with monkeypatch.context() as patch:
-        patch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _explode())
+        patch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _explode())
         with pytest.raises(OperationalError):
-            bulkactions.advance()
+            bulk.advance_action()
         broken.refresh_from_db()
         assert (broken.state, broken.tries, broken.problem) == ("running", 1, "OperationalError: power cut")
-        assert bulkactions.advance()
+        assert bulk.advance_action()
         assert states(others) == ["available"]
-        for _ in range(bulkactions.MAX_TRIES - 1):
+        for _ in range(bulk.MAX_TRIES - 1):
             with pytest.raises(OperationalError):
-                bulkactions.advance()
+                bulk.advance_action()
     broken.refresh_from_db()
     assert (broken.state, broken.succeeded) == ("failed", 0)
-    assert not bulkactions.advance()
+    assert not bulk.advance_action()
 
 
 def test_a_batch_that_is_done_after_all_begins_the_tries_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     dead(1)
     action = started("delete")
     with monkeypatch.context() as patch:
-        patch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _explode())
+        patch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _explode())
         with pytest.raises(OperationalError):
-            bulkactions.advance()
+            bulk.advance_action()
     finish()
     action.refresh_from_db()
     assert (action.state, action.tries, action.problem, action.succeeded) == ("completed", 0, "", 1)
@@ -175,8 +175,8 @@ def test_what_the_site_hides_is_not_in_the_reason(monkeypatch: pytest.MonkeyPatc
     settings.OJS = {"REDACT": {"keys": ["password"]}}
     dead(1)
     action = started("delete")
-    monkeypatch.setattr(bulkactions.bulk.verbs, "delete", lambda *args, **kwargs: _err())
-    bulkactions.advance()
+    monkeypatch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _err())
+    bulk.advance_action()
     action.refresh_from_db()
     assert (action.state, action.problem) == ("failed", "ValueError")
 
@@ -208,22 +208,22 @@ def test_a_retry_may_change_the_queue() -> None:
 def test_a_cancelled_action_does_no_more() -> None:
     ids = dead(5)
     action = started()
-    bulkactions.advance()
-    assert bulkactions.cancel(action.pk).state == "cancelled"
-    assert not bulkactions.advance()
+    bulk.advance_action()
+    assert bulk.cancel_action(action.pk).state == "cancelled"
+    assert not bulk.advance_action()
     assert sorted(states(ids)) == ["available"] * 3 + ["discarded"] * 2
     with pytest.raises(Conflict):
-        bulkactions.cancel(action.pk)
+        bulk.cancel_action(action.pk)
     with pytest.raises(NotFound):
-        bulkactions.cancel(0)
+        bulk.cancel_action(0)
 
 
 def test_actions_are_done_in_the_order_in_which_they_were_asked_for() -> None:
     dead(2)
     first, second = started(), started("delete")
-    assert [action.pk for action in bulkactions.running()] == [first.pk, second.pk]
-    bulkactions.advance()
-    assert [action.pk for action in bulkactions.running()] == [second.pk]
+    assert [action.pk for action in bulk.running_actions()] == [first.pk, second.pk]
+    bulk.advance_action()
+    assert [action.pk for action in bulk.running_actions()] == [second.pk]
     finish()
     second.refresh_from_db()
     assert second.matched == 0

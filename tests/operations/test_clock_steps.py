@@ -15,9 +15,9 @@ from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import info
 from django_ojs.models import CronSchedule, Lease, Ticket
 from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership
 from django_ojs.workers.dead import rescue_dead_workers

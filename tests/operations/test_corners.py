@@ -15,12 +15,11 @@ from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, Middlew
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, ack_one, fail, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.rows import wake_at
 from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import cancel, delete, retry, retry_one
+from django_ojs.jobs.transitions import wake_at
+from django_ojs.jobs.verbs import cancel, delete, info, retry, retry_one
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume

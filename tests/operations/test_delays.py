@@ -14,10 +14,9 @@ from django_ojs.cron.runs import tick
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate_one
+from django_ojs.jobs.verbs import activate_one, info
 from django_ojs.rules import envelope
 from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.scheduler import Settle

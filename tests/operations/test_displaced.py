@@ -16,8 +16,8 @@ from django_ojs.errors import QueueFull
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import Pushed, push, push_each
+from django_ojs.jobs.verbs import info
 from django_ojs.models import Job, Queue, Workflow
 from django_ojs.queues import configuration
 from django_ojs.workflows import workflow as operations

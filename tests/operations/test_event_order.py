@@ -14,7 +14,7 @@ from django.test import Client
 
 from django_ojs import clock
 from django_ojs.errors import BackendUnavailable, InvalidRequest
-from django_ojs.events import ids, log, newest, order
+from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.push import push
@@ -248,7 +248,7 @@ class TestThePassOfAnother:
                 log.read()
             assert Client().get("/ojs/v1/events").status_code == 503
             assert order.advance("default") == 0
-            assert newest.page(Filter()).events == [], "who only looks sees what is in order"
+            assert log.newest(Filter()).events == [], "who only looks sees what is in order"
         finally:
             other.let_go()
         assert types_of(log.read()) == ["a.own"]
@@ -257,7 +257,7 @@ class TestThePassOfAnother:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: there are no passes")
 class TestInsideACallersTransaction:
-    @pytest.mark.parametrize("look", [log.read, lambda: newest.page(Filter()), lambda: order.advance("default")])
+    @pytest.mark.parametrize("look", [log.read, lambda: log.newest(Filter()), lambda: order.advance("default")])
     @pytest.mark.parametrize("manual", [False, True], ids=["atomic", "without autocommit"])
     def test_a_transaction_that_has_read_the_log_stops_no_reader(
         self, look: Callable[[], object], manual: bool, monkeypatch: pytest.MonkeyPatch

@@ -11,11 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs.errors import Duplicate, MiddlewareRejected
 from django_ojs.events import catalogue, log
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
-from django_ojs.jobs.info import info
+from django_ojs.jobs.finish import Ack, Failure, ack, fail_one, retrieved
 from django_ojs.jobs.push import push
-from django_ojs.jobs.results import retrieved
 from django_ojs.jobs.timers import settle
+from django_ojs.jobs.verbs import info
 from django_ojs.models import Event
 from django_ojs.worker.runs import Failed, of_result
 from tests.operations.test_workflows import ONCE, added, chain, claim, complete, create, discard, job

@@ -19,13 +19,11 @@ from django_ojs.errors import (
 )
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one
-from django_ojs.jobs.info import info
+from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one, requeue
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.requeue import requeue, requeue_unknown
 from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate_one, cancel_one, delete_one, retry_one, run_now
+from django_ojs.jobs.verbs import activate_one, cancel_one, delete_one, info, retry_one, run_now
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
@@ -34,7 +32,7 @@ from django_ojs.rules import envelope
 from django_ojs.rules.names import new_id
 from django_ojs.workers.dead import hand_back, replace_dead_worker, rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat, extend
-from django_ojs.workers.registration import NameInUse, deregister, direct, register
+from django_ojs.workers.registration import NameInUse, deregister, direct, register, requeue_unknown
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 

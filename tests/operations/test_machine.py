@@ -23,9 +23,8 @@ from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
+from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one, requeue
 from django_ojs.jobs.push import push
-from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import activate_one, cancel_one, retry_one
 from django_ojs.models import Job

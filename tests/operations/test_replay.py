@@ -16,10 +16,9 @@ from django_ojs.errors import Conflict, InvalidRequest, NotFound
 from django_ojs.jobs import replay
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Failure, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import delete, duplicate, retry_one
+from django_ojs.jobs.verbs import delete, duplicate, info, retry_one
 from django_ojs.models import Event, Job, JobReplay, ReplayRule
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause

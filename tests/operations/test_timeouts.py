@@ -10,14 +10,13 @@ import pytest
 from django_ojs import jsontext
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import log
-from django_ojs.events.transitions import change
+from django_ojs.events.filters import change
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.progress import Report, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate_one, retry_one
+from django_ojs.jobs.verbs import activate_one, info, retry_one
 from django_ojs.queues.maintenance import start
 from django_ojs.workers.heartbeat import Beat, beat, extend
 

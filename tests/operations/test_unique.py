@@ -16,9 +16,8 @@ from django_ojs.errors import Duplicate, InvalidRequest, OJSError
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.push import Pushed, push, push_each
-from django_ojs.jobs.verbs import cancel_one
+from django_ojs.jobs.verbs import cancel_one, info
 from django_ojs.models import Job, UniqueLock
 from django_ojs.queues import configuration
 from django_ojs.rules import envelope

@@ -17,11 +17,10 @@ from django_ojs.events import log
 from django_ojs.jobs import schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, fail_one
-from django_ojs.jobs.info import info
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel, cancel_one, delete_one, retry_one
+from django_ojs.jobs.verbs import cancel, cancel_one, delete_one, info, retry_one
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
 from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove

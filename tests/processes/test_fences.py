@@ -19,9 +19,8 @@ from django_ojs import states
 from django_ojs.errors import InvalidStateTransition, OJSError
 from django_ojs.jobs import finish as fail_module
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
 from django_ojs.jobs.push import push
-from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, RateStart
 from django_ojs.store import base, postgresql, sqlite, store_of

@@ -14,10 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
 from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import activate, cancel, delete, retry
 from django_ojs.models import CountDelta, Job, QueueCount, QueueMinute

@@ -18,7 +18,7 @@ from django_ojs.jobs.push import push
 from django_ojs.models import QueueHour, QueueMinute, QueueTraffic
 from django_ojs.queues.configuration import ensure, pause
 from django_ojs.statistics import counters, eventcounts, history, latency, percentiles
-from django_ojs.statistics import shares as dispatching
+from django_ojs.statistics import latency as dispatching
 from django_ojs.statistics.history import HOUR, Point
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]

@@ -11,9 +11,8 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
 from django_ojs.jobs.push import push
-from django_ojs.jobs.requeue import requeue
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import cancel
 from django_ojs.limits import ratelimits

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs import clock
-from django_ojs.events import ids, log, places, transitions
+from django_ojs.events import filters, ids, log, order
 from django_ojs.events.catalogue import CATALOGUE, Record, of_cron, of_queue, of_worker
 from django_ojs.events.filters import Filter
 from django_ojs.models import Event
@@ -65,7 +65,7 @@ def written(db: None) -> list[Event]:
     records += [of_cron("cron.triggered", "nightly", "default", now)]
     log.append(records, "default")
     log.read()
-    return list(places.behind("default", places.START))
+    return list(order.behind("default", order.START))
 
 
 @given(wanted=FILTERS)
@@ -106,5 +106,5 @@ def test_the_limits_of_a_key_hold_whatever_is_asked_for(written: list[Event]) ->
 def test_who_sees_the_change_of_state(wanted: Filter, sees: set[str]) -> None:
     data = {"job_id": "1", "queue": "q", "type": "a.b", "state": "active"}
     envelope = {"type": "job.started", "id": ids.encode(1, clock.now(), "salt"), "data": data}
-    found = transitions.views(wanted.kinds, envelope, "salt", places.Place(1, 1))
+    found = filters.views(wanted.kinds, envelope, "salt", order.Place(1, 1))
     assert {view["type"] for view in found} == sees

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs.events import described, log, newest
+from django_ojs.events import catalogue, log
 from django_ojs.events.filters import Filter
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
@@ -101,7 +101,7 @@ def test_a_change_is_a_whole_event_with_an_id_of_its_own() -> None:
         "timestamp": event["time"], "from": "", "to": "available",
     }  # fmt: skip
     assert "from" not in event["data"]
-    assert described.deviations(
+    assert catalogue.deviations(
         "job.state_changed", {name: value for name, value in changed["data"].items() if name not in event["data"]}
     ) == []  # fmt: skip
 
@@ -126,4 +126,4 @@ def test_a_reader_of_changes_and_events_loses_and_repeats_none_wherever_it_is_cu
             found += page.events
             cursor, more = page.cursor, page.has_more
         assert found == whole
-    assert newest.page(Filter(types=tuple(types))).events == whole[::-1]
+    assert log.newest(Filter(types=tuple(types))).events == whole[::-1]

@@ -33,7 +33,7 @@ def stall(folder: Path, point: str) -> None:
         case "push":
             runs.push = stop  # type: ignore[assignment]
         case "note":
-            runs.overlap.note = stop  # type: ignore[assignment]
+            runs.note = stop  # type: ignore[assignment]
         case "log":
             runs.log = Log  # type: ignore[assignment]
         case "commit":

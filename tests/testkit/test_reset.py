@@ -12,7 +12,7 @@ from django_ojs import keys
 from django_ojs.audit import Act
 from django_ojs.events import order
 from django_ojs.events.ids import log_row
-from django_ojs.jobs import bulkactions, prune
+from django_ojs.jobs import bulk, prune
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
@@ -33,7 +33,7 @@ from django_ojs.models import (
 from django_ojs.queues import configuration, maintenance
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts, summary
-from django_ojs.statistics.shared import Shared
+from django_ojs.statistics.summary import Shared
 from django_ojs.testing import database
 from django_ojs.workflows import graphs, workflow
 
@@ -115,7 +115,7 @@ def _use() -> None:
     order.catch_up("default")
     eventcounts.catch_up("default")
     act = Act("user:ann", "job.bulk_cancel", door="admin")
-    bulkactions.start("cancel", JobFilter({"states": [State.AVAILABLE]}), act)
+    bulk.start_action("cancel", JobFilter({"states": [State.AVAILABLE]}), act)
     maintenance.start(reason="tests")
     keys.issue_ticket(None, None)
     OutboxEntry.objects.create(target_id=row["id"], type="a.b", document={}, created_at=row["created_at"])

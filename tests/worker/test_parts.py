@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
 from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.requeue import requeue
+from django_ojs.jobs.finish import requeue
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row

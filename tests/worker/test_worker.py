@@ -14,7 +14,7 @@ from django.db import OperationalError, connection, transaction
 
 from django_ojs import Discard, JobContext, Retry, Snooze, enqueue, enqueue_many, job
 from django_ojs.events import log
-from django_ojs.jobs.requeue import requeue
+from django_ojs.jobs.finish import requeue
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, Worker
 from django_ojs.registry import registry

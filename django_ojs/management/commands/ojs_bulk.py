@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import audit
 from django_ojs.database import database
-from django_ojs.jobs import bulkactions
+from django_ojs.jobs import bulk
 from django_ojs.management.shell import IN_PART, Progress, ShellCommand, entry, positive
 from django_ojs.messages import jobs
 from django_ojs.models import BulkAction
@@ -43,7 +43,7 @@ class Command(ShellCommand):
     def do_list(self, options: dict[str, Any]) -> None:
         found = list(BulkAction.objects.using(database(None)).order_by("-pk")[: options["limit"]])
         if options["json"]:
-            self.write_json([bulkactions.facts(one) for one in found])
+            self.write_json([bulk.describe_action(one) for one in found])
             return
         rows = [
             (str(one.pk), _act(one), one.state, f"{one.matched:,}", f"{max(one.expected, one.matched):,}",
@@ -57,7 +57,7 @@ class Command(ShellCommand):
         if watch:
             action = self._wait(action)
         if options["json"]:
-            self.write_json(bulkactions.facts(action))
+            self.write_json(bulk.describe_action(action))
         else:
             of = max(action.expected, action.matched)
             self.stdout.write(
@@ -90,7 +90,7 @@ class Command(ShellCommand):
 
     def do_cancel(self, options: dict[str, Any]) -> None:
         pk = options["id"]
-        action = audit.perform(lambda: bulkactions.cancel(pk), entry("bulkaction.cancel", str(pk)))
+        action = audit.perform(lambda: bulk.cancel_action(pk), entry("bulkaction.cancel", str(pk)))
         self.stdout.write(f"Bulk action {pk} is cancelled after {jobs(action.matched)}.")
 
 

@@ -16,7 +16,7 @@ from django.db import connections
 
 from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest
-from django_ojs.events import log, newest, order, places
+from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.management.shell import refuse_unmigrated
 from django_ojs.rules import durations, names
@@ -182,14 +182,14 @@ def _start(after: str, since: dt.datetime | None, using: str) -> str | None:
         return after
     assert since is not None
     order.catch_up(using, strict=False)
-    return log.cursor(places.before(using, since), using)
+    return log.cursor(order.before(using, since), using)
 
 
 def _last(wanted: Filter, count: int, using: str) -> tuple[list[dict[str, Any]], str | None]:
     """The last events that match, and the cursor behind all that is there."""
     order.catch_up(using, strict=False)
-    end = log.cursor(places.end(using), using)
-    found = newest.page(wanted, limit=count, using=using).events[::-1]
+    end = log.cursor(order.end(using), using)
+    found = log.newest(wanted, limit=count, using=using).events[::-1]
     return found, found[-1]["id"] if found else end
 
 

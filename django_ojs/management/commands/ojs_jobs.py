@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 
 from django_ojs import jsontext, states
 from django_ojs.jobs.bulk import JOBS
-from django_ojs.jobs.info import info
+from django_ojs.jobs.verbs import info
 from django_ojs.management.shell import JobAction, Operator, last_error
 from django_ojs.models.job import JobRow
 from django_ojs.rules import envelope, redaction
