@@ -181,25 +181,6 @@ def _mentions(value: object, word: str) -> bool:
     return value == word
 
 
-def queues_of(case: Case) -> list[str]:
-    """The queues that a case names, `default` first: what its worker has to serve."""
-    found: set[str] = set()
-    for body in [case.raw.get("input"), case.raw.get("setup"), *(step.get("body") for step in case.steps)]:
-        _collect_queues(body, found)
-    return ["default", *sorted(found - {"default"})]
-
-
-def _collect_queues(value: object, found: set[str]) -> None:
-    if isinstance(value, list):
-        for each in value:
-            _collect_queues(each, found)
-    if isinstance(value, dict):
-        named = [value.get("queue"), *(queues if isinstance(queues := value.get("queues"), list) else [])]
-        found.update(name for name in named if isinstance(name, str))
-        for each in value.values():
-            _collect_queues(each, found)
-
-
 def watch_input(case: Case, client: Client, scope: Scope) -> None:
     """Run the behavioural part of a case. StepFailed if an assertion does not hold, or not in time."""
     assertions = objects(case.raw.get("assertions"))

@@ -2,9 +2,9 @@
 
 A job's row holds what the client sent, where the job is in its life, and what happened to it.
 
-The verbs alone (`django_ojs.jobs` and others) change a job's state, through `JobQuerySet.transition()` or the
-statements of `django_ojs.store`, each of which says in its WHERE clause from which states it may start.
-`save()`, `update()`, `bulk_update()` and `bulk_create()` refuse to write a state around them.
+The verbs alone (`django_ojs.jobs` and others) change a job's state, by the statements of `django_ojs.store`, each of
+which says in its WHERE clause from which states it may start. `save()`, `update()`, `bulk_update()` and `bulk_create()`
+refuse to write a state around them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from django.db import models, transaction
+from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.expressions import ExpressionWrapper, RawSQL
 
-from django_ojs import clock, jsontext, states
+from django_ojs import jsontext, states
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.models.fields import JSONTextField
 from django_ojs.models.queue import TEMPLATE, Queue
-from django_ojs.models.statistics import CountDelta
 from django_ojs.rules import envelope
 from django_ojs.rules.names import new_id
-from django_ojs.states import State, Verb
+from django_ojs.states import State
 
 #: A job as a plain dict of column values with JSON columns as text: what the engine passes around.
 JobRow = dict[str, Any]
@@ -39,23 +38,7 @@ GUARDED = frozenset({"state"})
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    """Reading jobs, and the one door through which their state changes."""
-
-    def transition(self, verb: Verb, target: State, **values: Any) -> int:
-        """Move these jobs along one row of the transition table, in one conditional UPDATE.
-
-        Only rows whose current state allows it are touched; the count of those is returned. Raises
-        `InvalidStateTransition` when no state at all allows `verb` to lead to `target`.
-        """
-        legal = [state for state in states.ordered(states.sources(verb)) if states.is_legal(verb, state, target)]
-        if not legal:
-            raise InvalidStateTransition.of("*", None, verb, target)
-        with transaction.atomic(using=self.db, savepoint=False):
-            there = self.filter(state__in=legal).order_by("pk").select_for_update()
-            found = list(there.values_list("pk", "queue", "state", "dead_letter"))
-            _count(found, target, self.db)
-            moved = Job.objects.using(self.db).filter(pk__in=[pk for pk, *_ in found])
-            return models.QuerySet.update(moved, state=target, **values)
+    """Reading jobs. Their state is changed by the verbs alone, which write the event of the change too."""
 
     def update(self, **kwargs: Any) -> int:
         _refuse(kwargs, "update()")
@@ -222,10 +205,6 @@ class Job(models.Model):
         self._loaded_state = self.__dict__.get("state")
 
     @property
-    def is_terminal(self) -> bool:
-        return self.state in states.TERMINAL
-
-    @property
     def error(self) -> dict[str, Any] | None:
         """The latest error object, unless the job succeeded after all (core 5.3)."""
         return self.errors[-1] if self.errors and self.state != State.COMPLETED else None
@@ -266,15 +245,6 @@ _BLANK: Mapping[str, Any] = {
     **{field.attname: field.get_prep_value(field.get_default()) for field in Job._meta.concrete_fields},
     "state": State.AVAILABLE.value,
 }
-
-
-def _count(found: Iterable[tuple[Any, str, str, bool]], target: State, using: str) -> None:
-    """Count jobs that leave their states for `target`."""
-    deltas = []
-    for _, queue, state, dead in found:
-        numbers = {state: -1, target.value: 1, "dead": -int(dead)}
-        deltas.append(CountDelta(queue=queue, at=clock.now(using), **numbers))
-    CountDelta.objects.using(using).bulk_create(deltas)
 
 
 def _refuse(names: Iterable[str], how: str) -> None:

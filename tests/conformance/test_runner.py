@@ -23,7 +23,7 @@ from django_ojs.conformance import cases, handlers, jsonpath, lint, matchers, ru
 from django_ojs.conformance.__main__ import main
 from django_ojs.conformance.exchange import Client, Response, Scope, UnresolvedReference, check_response
 from django_ojs.conformance.report import Report, Result
-from django_ojs.conformance.running import needs_worker, queues_of
+from django_ojs.conformance.running import needs_worker
 from django_ojs.conformance.servers import command_worker
 from django_ojs.conformance.suite import Target, run_case, run_report, run_suite, waiting_time
 from django_ojs.conformance.values import MISSING, Clock, equal
@@ -466,7 +466,6 @@ def test_the_seed_documents_examples_are_found_and_understood() -> None:
     assert [problem for case in loaded for problem in lint.problems(case)] == []
     without_worker = {case.test_id for case in loaded if not needs_worker(case)}
     assert without_worker == {"L0-001", "L0-002", "L0-003", "L2-002", "L4-002"}
-    assert [queues_of(case) for case in loaded if case.test_id == "L4-001"] == [["default", "test-priority"]]
 
 
 def test_seed_cases_are_extracted_from_after_the_heading_only() -> None:

@@ -61,13 +61,6 @@ def test_get_or_create_and_update_or_create_are_guarded_too(job: Job) -> None:
         Job.objects.update_or_create(pk=job.pk, defaults={"state": State.CANCELLED})
 
 
-def test_a_transition_touches_only_rows_in_a_legal_state(job: Job) -> None:
-    assert Job.objects.transition(Verb.ACK, State.COMPLETED, finished_at=timezone.now()) == 0
-    assert Job.objects.transition(Verb.CANCEL, State.CANCELLED, finished_at=timezone.now()) == 1
-    with pytest.raises(InvalidStateTransition):
-        Job.objects.transition(Verb.ACK, State.AVAILABLE)
-
-
 def test_a_deferred_state_does_not_hide_a_change(job: Job) -> None:
     lazy = Job.objects.only("id").get(pk=job.pk)
     lazy.state = State.COMPLETED

@@ -20,7 +20,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.timers import settle
 from django_ojs.jobs.verbs import activate, cancel, delete, retry
 from django_ojs.models import CountDelta, Job, QueueCount, QueueMinute
-from django_ojs.states import State, Verb
+from django_ojs.states import State
 from django_ojs.statistics import counters, history
 from django_ojs.workers.dead import rescue_dead_workers
 from tests.queues.conftest import assert_exact
@@ -117,13 +117,6 @@ def test_expiry_is_no_failure_and_a_revival_takes_nothing_back(frozen_clock: Any
     retry([job])
     counters.fold()
     assert not QueueMinute.objects.filter(failed__gt=0).exists()
-    assert_exact()
-
-
-def test_transition_counts_too() -> None:
-    jobs(3)
-    Job.objects.all().transition(Verb.CANCEL, State.CANCELLED, finished_at=clock.now())
-    assert counters.count("q").states["cancelled"] == 3
     assert_exact()
 
 
