@@ -36,8 +36,15 @@ from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
 from django.db import connections, router
 
+from django_ojs import webhooks
 from django_ojs.conf import FIELDS, Settings, ojs_settings
 from django_ojs.database import POOL_OPTIONS, SQLITE_OPTIONS, database
+from django_ojs.errors import InvalidRequest
+from django_ojs.middleware import Chain
+from django_ojs.models import OutboxEntry
+from django_ojs.registry import InvalidHandler, registry
+from django_ojs.rules import redaction, replayrules
+from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
 
 _CheckResult = list[CheckMessage]
 
@@ -54,8 +61,6 @@ def check_settings(**kwargs: Any) -> _CheckResult:
 @register(Tags.compatibility)
 def check_middleware(**kwargs: Any) -> _CheckResult:
     """E003: the middlewares that the settings name can be imported, made and called where they stand."""
-    from django_ojs.middleware import Chain
-
     problems: _CheckResult = []
     for name, takes_async in (("ENQUEUE_MIDDLEWARE", False), ("EXECUTION_MIDDLEWARE", True)):
         for path in _strings(name):
@@ -72,8 +77,6 @@ def check_middleware(**kwargs: Any) -> _CheckResult:
 @register(Tags.compatibility)
 def check_handlers(**kwargs: Any) -> _CheckResult:
     """E004: every handler has a job type of its own and can be called as jobs call it."""
-    from django_ojs.registry import InvalidHandler, registry
-
     try:
         registry.autodiscover()
     except InvalidHandler as error:
@@ -122,8 +125,6 @@ def check_heartbeats(**kwargs: Any) -> _CheckResult:
 def check_webhooks(**kwargs: Any) -> _CheckResult:
     """I001: webhooks can be sent, and their secrets kept. Who wants none has nothing to mend, and is not told so by
     each command."""
-    from django_ojs import webhooks
-
     if not (missing := webhooks.missing()):
         return []
     message = f"Without {' and '.join(missing)} there are no webhooks."
@@ -133,8 +134,6 @@ def check_webhooks(**kwargs: Any) -> _CheckResult:
 @register(Tags.database)
 def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W009: somebody waits for webhooks that this installation cannot send."""
-    from django_ojs import webhooks
-
     alias = database(None)
     if alias not in (databases or ()) or not (missing := webhooks.missing()):
         return []
@@ -257,14 +256,9 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     if not _fits(value, wanted):
         yield Error(f"OJS[{key!r}] is {value!r:.80}.", hint=f"It must be {_describe(wanted)}.", id="django_ojs.E002")
     elif key == "REDACT":
-        from django_ojs.rules import redaction
-
         for problem in redaction.problems(value):
             yield Error(f"OJS['REDACT'] is wrong. {problem}", hint="See docs/security.md.", id="django_ojs.E002")
     elif key == "REPLAY_RULES":
-        from django_ojs.errors import InvalidRequest
-        from django_ojs.rules import replayrules
-
         try:
             replayrules.parse_all(value)
         except InvalidRequest as error:
@@ -272,8 +266,6 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
                 f"OJS['REPLAY_RULES'] is wrong. {error}", hint="See docs/dead-letters.md.", id="django_ojs.E002"
             )
     elif key == "RETRY":
-        from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
-
         for unknown in unknown_in_policy("retry", value, "OJS['RETRY']"):
             hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."
             yield Error(f"{unknown.path} {unknown.sentence()}", hint=hint, id="django_ojs.E002")
@@ -440,8 +432,6 @@ def _callers() -> dict[str, list[str]]:
 @register(Tags.database)
 def check_outbox(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W110: the table of the outbox is where the setting says. A warning, or `migrate` would refuse to make it."""
-    from django_ojs.models import OutboxEntry
-
     alias = (getattr(settings, "OJS", None) or {}).get("OUTBOX")
     if alias is None or alias not in (databases or ()) or alias not in list(settings.DATABASES):
         return []

@@ -1,4 +1,4 @@
-"""The import table of docs/architecture.md, checked over every module."""
+"""The strata of docs/architecture.md, held against the imports of every module."""
 
 from __future__ import annotations
 
@@ -8,79 +8,48 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 
-#: What anybody may import: it imports nothing of ours itself, `jsontext` included.
-BASEMENT = {"states", "errors", "clock", "conf", "database", "jsontext", "messages"}
-#: Place -> what its modules may import when they are loaded, besides the basement. A dotted entry is one module.
-ALLOWED: dict[str, set[str]] = {
-    "states": set(), "errors": {"messages"}, "messages": set(), "clock": set(), "conf": set(), "jsontext": set(),
-    "database": {"errors"},
-    "rules": set(),
-    "models": {"rules"},
-    "doubles": set(),
-    "audit": {"models"},
-    "store": {"models", "events.catalogue"},
-    "hooks": set(),
-    "events": {"models", "store", "rules", "hooks"},
-    "middleware": set(),
-    "webhooks": {"rules"},
-    "ideas": {"models", "rules", "store", "events", "middleware",
-              "statistics", "hooks", "doubles", "audit", "webhooks"},
-    "statistics": {"models", "rules", "store", "jobs.rows", "workers.directory"},
-    "telemetry": {"hooks", "statistics", "ideas", "events", "models", "rules", "__init__"},
-    "scheduler": {"ideas", "statistics", "events", "models", "telemetry", "webhooks"},
-    "registry": set(),
-    "client": {"ideas", "registry", "rules"},
-    "worker": {"ideas", "scheduler", "client", "registry", "middleware", "events", "models",
-               "rules", "telemetry", "__init__"},
-    "keys": {"models", "rules"},
-    "http": {"ideas", "statistics", "events", "rules", "models", "keys",
-                    "middleware", "telemetry", "webhooks", "audit", "__init__"},
-    "admin": {"ideas", "statistics", "events", "rules", "models",
-              "keys", "webhooks", "audit"},
-    "templatetags": set(),
-    "tasks": {"ideas", "client", "registry", "rules", "models", "events", "doubles"},
-    "realtime": {"ideas", "statistics", "events", "rules", "models", "keys", "http",
-                 "scheduler.service"},
-    "urls": {"http", "realtime"},
-    "checks": set(),
-    "routers": set(),
-    "apps": set(),
-    "__init__": set(),
+#: From below. A module may import its own stratum and those below it, and never one above.
+STRATA = (
+    "states errors messages jsontext clock conf database hooks doubles middleware registry routers rules",  # the kernel
+    "models store events",
+    "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
+    """__init__ apps checks urls client worker tasks scheduler telemetry http realtime admin templatetags management
+    testing conformance""",  # the faces
+)
+STRATUM = {place: number for number, places in enumerate(STRATA) for place in places.split()}
+IDEAS = 2
+#: What reaches above its stratum all the same, for types or when it is called.
+UPWARDS = {
+    ("database", "models"),  # Django may not have loaded them when a site's settings import the module
+    ("hooks", "events"),  # for types
+    ("rules", "models"),  # for types: `render` is given rows
+}
+#: Rules are pure: of the kernel they may use these.
+PURE = {"states", "errors", "messages", "jsontext", "clock", "conf", "rules"}
+#: Faces that no others know than these. A site may leave out each of them but `http`.
+ONLY_FOR = {
+    "admin": {"templatetags"},
+    "http": {"admin", "urls", "realtime", "management", "testing"},
+    "testing": {"http", "management"},
+    "conformance": {"http"},
+}
+#: Modules that import another of ours inside a function.
+LATE = {
+    # Loaded before Django's models: by settings, by INSTALLED_APPS, or by a models.py that enqueues or has tasks.
+    "apps", "database", "client.definition", "client.handle", "client.workflow", "tasks.backend",
+    "tasks.discovery", "tasks.results", "templatetags.ojs_admin", "realtime.asgi", "testing.plugin",
+    # Loaded only where it is used, because it is large or needs a package that may be missing.
+    "http.openapi", "management.commands.ojs_jobs", "telemetry.__init__", "telemetry.pushes", "telemetry.tracing",
+    "testing.server",
+    # Circles between ideas: a push replaces jobs, and ends members of workflows; a worker that leaves hands jobs back.
+    "jobs.push", "workers.registration",
 }  # fmt: skip
-#: Places that put the others together, and may import everything.
-TOP = {"management", "testing", "conformance"}
-#: The folders of the ideas, which make one place: each verb of one may need another.
-IDEAS = {"jobs", "queues", "limits", "cron", "workflows", "workers", "webhooks"}
-#: Those modules of `webhooks` that need no database are a place of their own, below.
-WITHOUT_DATABASE = {"addresses", "transport"}
-#: Imports inside a function or for types only, against the direction of the table: each is a knot to know of.
-LATE: dict[str, set[str]] = {
-    "__init__": {"client"},  # the public names, on first use
-    "apps": {"checks", "models", "registry", "tasks", "telemetry"},
-    "hooks": {"events", "rules"},  # for types
-    "checks": {"middleware", "models", "rules", "registry", "webhooks"},
-    "client": {"models"},
-    "rules": {"models"},  # for types
-    "database": {"models"},
-    "templatetags": {"admin"},
-}
-#: Single modules that reach further than their place.
-EXCEPTIONS: dict[str, set[str]] = {
-    "http.testhooks": {"testing.database"},
-    "http.manifest": {"conformance.claim"},  # what a recorded run has shown
-    "admin.event": {"http.sockets"},
-    "admin.live": {"http.sockets"},  # where the page finds the binding's WebSocket, and whether it lets its user in
-    "client.sync": {"models"},  # the schedules in the code become rows
-    "scheduler.scheduler": {"client.sync"},
-}
-#: Modules whose names begin with one of these hold no layer.
-UNCHECKED = ("migrations",)
 
 
 @cache
 def modules() -> list[str]:
     names = [path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".") for path in PACKAGE.rglob("*.py")]
-    return sorted(name for name in names if not name.startswith(UNCHECKED))
+    return sorted(name for name in names if not name.startswith("migrations"))
 
 
 @cache
@@ -128,50 +97,40 @@ def _module(name: str) -> str:
 
 
 def place(module: str) -> str:
-    folder, _, name = module.partition(".")
-    if folder == "webhooks" and (not name or name in WITHOUT_DATABASE):
-        return "webhooks"
-    return "ideas" if folder in IDEAS else folder
+    return module.partition(".")[0]
 
 
-def covered(module: str, allowed: set[str]) -> bool:
-    return place(module) in allowed or module in allowed
+def test_every_place_is_in_one_stratum() -> None:
+    assert set(STRATUM) == {place(module) for module in modules()}
+    assert len(STRATUM) == len(" ".join(STRATA).split())
 
 
-CHECKED = [module for module in modules() if place(module) not in TOP]
+def test_no_module_imports_a_stratum_above_its_own() -> None:
+    found = {(place(module), place(name)) for module in modules() for name, _ in imports(module)}
+    assert {(here, other) for here, other in found if STRATUM[other] > STRATUM[here]} == UPWARDS
+    assert {other for here, other in found if here == "rules"} <= PURE | {"models"}
 
 
-def test_every_place_is_in_the_table() -> None:
-    assert set(ALLOWED) == {place(module) for module in CHECKED}
-    assert set(ALLOWED) >= BASEMENT
+def test_what_reaches_upwards_is_not_loaded_with_the_module() -> None:
+    loaded = {(place(module), place(name)) for module in modules() for name, late in imports(module) if not late}
+    assert loaded.isdisjoint(UPWARDS)
 
 
-def test_modules_import_only_what_their_place_may() -> None:
-    wrong = {module: names for module in CHECKED if (names := _too_much(module))}
-    assert wrong == {}, "see the table in docs/architecture.md"
+def test_some_faces_are_known_by_few() -> None:
+    for face, allowed in ONLY_FOR.items():
+        knowing = {place(module) for module in modules() for name, _ in imports(module) if place(name) == face}
+        assert knowing - {face} == allowed, face
 
 
-def _too_much(module: str) -> set[str]:
-    here = place(module)
-    allowed = ALLOWED[here] | EXCEPTIONS.get(module, set()) | {here}
-    if here not in BASEMENT:
-        allowed |= BASEMENT
-    late = allowed | LATE.get(here, set())
-    return {name for name, is_late in imports(module) if not covered(name, late if is_late else allowed)}
-
-
-def test_no_knot_is_allowed_in_vain() -> None:
-    """An exception that nobody needs any more hides the day when somebody does."""
-    for table in (LATE, EXCEPTIONS):
-        for here, entries in table.items():
-            found = {name for module in CHECKED if here in (module, place(module)) for name, _ in imports(module)}
-            assert {entry for entry in entries if not any(covered(name, {entry}) for name in found)} == set(), here
-
-
-def test_the_layers_below_the_bindings_know_no_binding() -> None:
-    for module in CHECKED:
-        if place(module) not in {"http", "admin", "urls", "realtime", "templatetags"}:
-            assert {"http", "admin"}.isdisjoint(place(name) for name, _ in imports(module)), module
+def test_imports_inside_functions_are_known() -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    late = {
+        module
+        for module in modules()
+        for node in ast.walk(tree(module))
+        if isinstance(node, functions) and any(_named(inside) for inside in ast.walk(node))
+    }
+    assert late <= LATE
 
 
 def test_code_that_ends_jobs_takes_their_workflows_further() -> None:
@@ -183,7 +142,7 @@ def test_code_that_ends_jobs_takes_their_workflows_further() -> None:
     forgetful = set()
     for module in modules():
         called = {_called(node) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
-        if place(module) == "ideas" and called & ending and "settled" not in called:
+        if STRATUM[place(module)] == IDEAS and called & ending and "settled" not in called:
             forgetful.add(module)
     assert forgetful == handed_on
 
