@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import router
@@ -20,7 +21,7 @@ from rest_framework.response import Response
 from django_ojs import states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import answers, compat, documents, fields, filters, permissions, query, shown
+from django_ojs.http import answers, compat, fields, filters, permissions, query, shown
 from django_ojs.http.auditing import MAX_REASON, audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.bulk import (
@@ -36,7 +37,7 @@ from django_ojs.http.bulk import (
 )
 from django_ojs.http.filters import JobFilter
 from django_ojs.http.joblists import JobFilterBackend, JobPagination, listing, sorting, unchanged
-from django_ojs.http.jobserializers import JobDetailSerializer, JobSerializer
+from django_ojs.http.jobserializers import JobAnswerSerializer, JobDetailSerializer, JobSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, Page, parse_time
 from django_ojs.http.permissions import type_limit
@@ -66,11 +67,24 @@ from django_ojs.statistics import counters, failures
 RESOURCE = "dead_letter_job"
 
 
-class DeadLetterSerializer(AnswerSerializer):
+@rendered_by_show
+class DeadLetterSerializer(JobSerializer):
     """A dead letter in a list, and as the public door shows it."""
+
+    errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
+    error = serializers.DictField(required=False)
+    total_attempts = serializers.IntegerField()
+    metadata = serializers.DictField()
+    discarded_at = InstantField(required=False)
 
     def show(self, instance: JobRow) -> dict[str, Any]:
         return compat.dead_letter(shown.job(instance))
+
+
+class DeadLetterAnswerSerializer(DeadLetterSerializer):
+    """One dead letter, flat and once more under `job`."""
+
+    job = DeadLetterSerializer()
 
 
 class RevivedSerializer(JobSerializer):
@@ -159,6 +173,9 @@ class DeadLetterPagination(JobPagination):
 
     max_limit = 1000
 
+    def sorting(self, view: Any) -> Sequence[str]:
+        return super().sorting(view) if view.operator else ()
+
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
         key = sorting(request, "finished_at") if view.operator else Key("finished_at", True, parse_time)
         total, base = None, None
@@ -231,7 +248,7 @@ class DeadLetterViewSet(OJSViewSet):
         """The dead letters that fit a filter."""
         return self.listed(self.get_queryset())
 
-    @documented(public=documents.DeadLetterAnswerSerializer)
+    @documented(public=DeadLetterAnswerSerializer)
     def retrieve(self, request: Request, job_id: str) -> Response:
         """A dead letter."""
         return self._shown(self.represent(self.get_object()))
@@ -245,7 +262,7 @@ class DeadLetterViewSet(OJSViewSet):
             return Response(status=204)
         return Response({"deleted": True, "job_id": str(row["id"])})
 
-    @documented(public=documents.JobAnswerSerializer)
+    @documented(public=JobAnswerSerializer)
     @action(detail=True, methods=["post"])
     @audited("job.retry")
     def retry(self, request: Request, job_id: str) -> Response:

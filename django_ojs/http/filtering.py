@@ -13,7 +13,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django_filters import Filter
+from django_filters import BooleanFilter, Filter, NumberFilter
 from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework.request import Request
 
@@ -36,6 +36,11 @@ class OJSFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
             raise query.fault(name, " ".join(error.messages), received)
         found: QuerySet[Any] = filters.qs
         return found
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """The parameters, for the OpenAPI document."""
+        kinds = {name: _kind(one) for name, one in view.filterset_class.base_filters.items()}
+        return [{"name": name, "in": "query", "schema": {"type": kind}} for name, kind in kinds.items()]
 
 
 class SamePagination(OJSPagination):
@@ -99,6 +104,12 @@ class FlagFilter(ReaderFilter):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(flag, **given)
+
+
+def _kind(one: Filter) -> str:
+    if isinstance(one, FlagFilter | BooleanFilter):
+        return "boolean"
+    return "number" if isinstance(one, NumberFilter) else "string"
 
 
 def flag(value: str) -> bool:

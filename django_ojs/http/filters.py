@@ -67,6 +67,11 @@ def made_between(jobs: JobQuerySet, since: dt.datetime | None, until: dt.datetim
     return found if until is None else found.filter(pk__lt=id_at(until + dt.timedelta(milliseconds=1)))
 
 
+def listed(kind: type[JobFilter]) -> dict[str, str]:
+    """The members of a filter by the parameters of a list: a site's may have more, which have the names of theirs."""
+    return _LISTED | {name: name for name in kind.base_filters if name not in JobFilter.base_filters}
+
+
 def of_query(
     request: Request, jobs: JobQuerySet | None = None, *, by_id: bool = False, walked: bool = False,
     kind: type[JobFilter] = JobFilter,
@@ -79,7 +84,7 @@ def of_query(
         kind: the filter; a site's may have more members, which are parameters of the same name.
     """
     jobs = Job.objects.using(database(None)) if jobs is None else jobs
-    members = _LISTED | {name: name for name in kind.base_filters if name not in JobFilter.base_filters}
+    members = listed(kind)
     given = {name: request.query_params[name] for name in members if request.query_params.get(name)}
     wanted = _read(request, given, members, query.fault, ScannedJobs if walked else kind)
     if by_id:

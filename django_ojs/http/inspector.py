@@ -13,16 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from django_filters import BooleanFilter, Filter, NumberFilter
 from drf_spectacular.generators import EndpointEnumerator, SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ComponentRegistry, ResolvedComponent
 from drf_spectacular.settings import patched_settings
 from rest_framework.serializers import ChoiceField
 
-from django_ojs.http import documents, openapi
-from django_ojs.http.filtering import FlagFilter
-from django_ojs.http.serializers import AnswerSerializer, EnvelopeSerializer, ErrorSerializer, PaginationSerializer
+from django_ojs.http import openapi
+from django_ojs.http.serializers import EnvelopeSerializer, ErrorSerializer, PaginationSerializer
 
 MEDIA = ("application/openjobspec+json", "application/json")
 SECURITY: dict[str, Any] = {
@@ -40,12 +38,7 @@ _OURS: dict[str, Any] = {
     "OAS_VERSION": "3.1.0", "COMPONENT_SPLIT_REQUEST": False, "COMPONENT_NO_READ_ONLY_REQUIRED": False,
     "ENFORCE_NON_BLANK_FIELDS": False, "APPEND_COMPONENTS": {}, "SORT_OPERATION_PARAMETERS": False,
 }  # fmt: skip
-#: The parameters of the query that choose a page.
-_PAGES = ("limit", "offset", "page", "per_page", "cursor")
-_NUMBERS = {"limit", "offset", "page", "per_page", "timeout"}
-_FLAGS = {"wait", "confirm", "dry_run", "cancel_active"}
-#: Words that a parameter of the query is one of.
-_WORDS = {"format": ["json", "prometheus"]}
+#: What a status says of an answer.
 _TEXTS = {
     200: "Done.", 201: "Made.", 202: "Taken on, and not done yet.", 204: "Done; there is nothing to say.",
     207: "Done in part.", 400: "The request is not valid.", 401: "Credentials are missing or not valid.",
@@ -120,17 +113,17 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         return [{"name": name, "in": "path", "required": True, "schema": schema} for name in variables]
 
     def _get_filter_parameters(self) -> list[Schema]:
-        filters = getattr(self.view, "filterset_class", None) if self.doc.lists else None
-        given = filters.base_filters if filters else {}
-        return [{"name": name, "in": "query", "schema": _of_filter(one)} for name, one in given.items()]
+        found: list[Schema] = []
+        for backend in self.view.filter_backends if self.doc.lists else ():
+            if (named := getattr(backend(), "get_schema_operation_parameters", None)) is not None:
+                found += named(self.view)
+        return found
 
     def _get_pagination_parameters(self) -> list[Schema]:
-        named = self.doc.query.split()
-        if self.doc.lists and getattr(self.view, "pagination_class", None):
-            named += _PAGES
-        return [_query(name) for name in named] + (
-            [{"name": "Last-Event-ID", "in": "header", "schema": _TEXT}] if self.doc.resumes else []
-        )
+        found = openapi.parameters(*self.doc.query.split())
+        if self.doc.lists and self.view.pagination_class is not None:
+            found += self.view.pagination_class().get_schema_operation_parameters(self.view)
+        return found + ([{"name": "Last-Event-ID", "in": "header", "schema": _TEXT}] if self.doc.resumes else [])
 
     def _get_request_body(self, direction: Any = "request") -> Schema | None:
         if self.doc.body is None:
@@ -158,8 +151,6 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
     def _schema(self, answer: Any, direction: Any) -> Schema:
         if isinstance(answer, tuple):
             return {"anyOf": [self._schema(one, direction) for one in answer]}
-        if isinstance(answer, dict):
-            return self._known(answer)
         component = self.resolve_serializer(answer, direction)
         schema: Schema = component.ref if component else _OBJECT
         listed = self.doc.lists and direction == "response" and answer is not ErrorSerializer
@@ -176,24 +167,14 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
             "properties": {**members, **counted, "pagination": pagination, **beside.get("properties", {})},
         }  # fmt: skip
 
-    def _known(self, value: Schema) -> Schema:
-        """A schema by hand, once the components that it refers to are known."""
-        for name in set(re.findall(r"#/components/schemas/(\w+)", json.dumps(value))) - set(envelope()):
-            self.resolve_serializer(getattr(documents, f"{name}Serializer"), "response")
-        return value
-
     def resolve_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> Any:
         kind: Any = serializer if isinstance(serializer, type) else type(serializer)
-        if (document := _document_of(kind)) and not kind._declared_fields:
-            serializer = document
         if kind.__name__ == EnvelopeSerializer.__name__:
             component: Any = ResolvedComponent
             return self.registry[component(name="Envelope", type=component.SCHEMA, object="Envelope")]
         return super().resolve_serializer(serializer, direction, bypass_extensions)
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> Schema:
-        if several := getattr(serializer, "any_of", ()):
-            return {"anyOf": [self.resolve_serializer(kind, direction).ref for kind in several]}
         schema: Schema = super()._map_basic_serializer(serializer, direction)
         if direction == "response" and (optional := getattr(serializer, "optional", ())):
             schema["required"] = [name for name in schema.get("required", ()) if name not in optional]
@@ -203,8 +184,6 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         if getattr(serializer, "closed", False):
             schema["additionalProperties"] = False
         also = [{"$ref": f"#/components/schemas/{name}"} for name in getattr(serializer, "also", ())]
-        if document := _document_of(type(serializer)):
-            also.append(self.resolve_serializer(document, direction).ref)
         return {"allOf": [*also, schema]} if also else schema
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
@@ -212,14 +191,6 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         if isinstance(field, ChoiceField):
             return {"type": "string", "enum": list(field.choices)}
         return schema
-
-
-def _document_of(kind: type) -> Any:
-    """What describes a serializer that renders by its own code, or the nearest base that does; None for all others."""
-    for base in kind.__mro__:
-        if base.__module__ != documents.__name__ and "show" in vars(base) and base is not AnswerSerializer:
-            return getattr(documents, base.__name__, None)
-    return None
 
 
 @lru_cache(maxsize=1)
@@ -248,19 +219,3 @@ def _moved(value: Any) -> Any:
 
 def secured(needed: bool) -> list[dict[str, list[str]]]:
     return [{"bearer": []}, {"session": []}] if needed else [{}]
-
-
-def _of_filter(one: Filter) -> Schema:
-    if isinstance(one, FlagFilter | BooleanFilter):
-        return {"type": "boolean"}
-    return {"type": "number"} if isinstance(one, NumberFilter) else _TEXT
-
-
-def _query(name: str) -> Schema:
-    kind = "integer" if name in _NUMBERS else "boolean" if name in _FLAGS else "string"
-    schema: Schema = {"type": kind}
-    if kind == "integer":
-        schema["minimum"] = 0 if name in ("offset", "timeout") else 1
-    if words := _WORDS.get(name):
-        schema["enum"] = words
-    return {"name": name, "in": "query", "schema": schema}

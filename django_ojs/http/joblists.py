@@ -11,7 +11,7 @@ from rest_framework.request import Request
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.http import filters, permissions, query
+from django_ojs.http import filters, openapi, permissions, query
 from django_ojs.http.jobserializers import COLUMNS, ENDS
 from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import type_limit
@@ -40,6 +40,10 @@ class JobFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
     def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
         return filters.of_query(request, queryset, by_id=self.by_id, kind=view.filterset_class)
 
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """The parameters, for the OpenAPI document."""
+        return openapi.parameters(*filters.listed(view.filterset_class))
+
 
 class JobPagination(OJSPagination):
     """The pages of a list of jobs, in the order of the query's `sort` and `order`.
@@ -48,6 +52,13 @@ class JobPagination(OJSPagination):
     searched for, and only so far. Both hold for our own filters: a ViewSet of a site that narrows the list itself has
     its jobs counted up to a bound.
     """
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        return openapi.parameters(*self.sorting(view)) + super().get_schema_operation_parameters(view)
+
+    def sorting(self, view: Any) -> Sequence[str]:
+        """The parameters that sort the list."""
+        return ("sort", "order")
 
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
         key, sizes = sorting(request, "created_at"), self.sizes(view)

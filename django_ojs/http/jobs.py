@@ -26,7 +26,9 @@ from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filters import JobFilter
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.joblists import JobFilterBackend, JobPagination, unchanged
+from django_ojs.http.openapi import documented
 from django_ojs.http.permissions import principal
+from django_ojs.http.serializers import EnvelopeSerializer, NothingSerializer
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one, retrieved
 from django_ojs.jobs.idempotency import Answer
@@ -55,8 +57,23 @@ class JobViewSet(Idempotent, OJSViewSet):
     model_name = "job"
     serializer_class = serializers.JobSerializer
     operator_serializer_class = serializers.JobDetailSerializer
-    action_serializers = {"list": serializers.JobLineSerializer}
+    action_serializers = {
+        "list": serializers.JobLineSerializer,
+        "batch": serializers.JobBatchAnswerSerializer,
+        "retries": serializers.RetriesSerializer,
+        "result": serializers.ResultSerializer,
+        "results": serializers.ResultsSerializer,
+        "progress": serializers.ProgressSerializer,
+        "report_progress": serializers.ProgressSerializer,
+        "ack": serializers.AckAnswerSerializer,
+        "nack": serializers.NackAnswerSerializer,
+    }
     body_serializers = {
+        "create": EnvelopeSerializer,
+        "batch": serializers.JobBatchSerializer,
+        "ack": serializers.AckOfPathSerializer,
+        "nack": serializers.NackOfPathSerializer,
+        **dict.fromkeys(("activate", "run", "duplicate"), NothingSerializer),
         "partial_update": serializers.PrioritySerializer,
         "cancel": serializers.ReasonSerializer,
         "retry": serializers.RetrySerializer,
@@ -103,44 +120,61 @@ class JobViewSet(Idempotent, OJSViewSet):
         return unchanged(self, JobViewSet)
 
     def list(self, request: Request) -> Response:
+        """The jobs that fit a filter."""
         return self.listed(self.get_queryset())
 
+    @documented(
+        public=serializers.JobAnswerSerializer,
+        answers={200: (serializers.JobAnswerSerializer, serializers.JobDroppedSerializer)},
+    )
     def create(self, request: Request) -> Response:
-        """PUSH."""
+        """Enqueue a job."""
         document = self.payload(field="envelope")
         permissions.check_documents(request, [document])
         return self.answer(lambda using: self._push(document, using))
 
+    @documented(public=serializers.JobAnswerSerializer)
     def retrieve(self, request: Request, job_id: str) -> Response:
-        """INFO."""
+        """A job."""
         row = self.get_object()
         wait = {} if self.operator or row["state"] in states.TERMINAL else {"Retry-After": "1"}  # jobs 8
         return self.shown(row, headers=wait)
 
+    @documented(public=serializers.JobPrioritisedSerializer)
     @audited("job.prioritise")
     def partial_update(self, request: Request, job_id: str) -> Response:
+        """Change the priority of a waiting job."""
         body, identifier = self.payload(), fields.path_id(job_id)
         priority = self.validated(body)["priority"]
         self.check_job(identifier)
         done = prioritise(identifier, priority, by=principal(request))
         return self.shown(done.row, previous_priority=done.previous)
 
+    @documented(200, public=serializers.JobAnswerSerializer)
     @audited("job.cancel")
     def destroy(self, request: Request, job_id: str) -> Response:
-        """CANCEL."""
+        """Cancel a job."""
         return self._cancel(fields.path_id(job_id))
 
+    @documented(public=serializers.JobAnswerSerializer)
     @action(detail=True, methods=["post"])
     @audited("job.cancel")
     def cancel(self, request: Request, job_id: str) -> Response:
-        """CANCEL for clients that send no DELETE, and with a reason."""
+        """Cancel a job, with a reason.
+
+        For clients that send no DELETE, too.
+        """
         reason = self.validated(self.payload(required=False)).get("reason")
         return self._cancel(fields.path_id(job_id), reason or "")
 
+    @documented(public=serializers.JobAnswerSerializer)
     @action(detail=True, methods=["post"])
     @audited("job.activate", operator_only=True)
     def activate(self, request: Request, job_id: str) -> Response:
-        """Release a pending job; who may push one may release it too."""
+        """Release a pending job.
+
+        A caller who may push one may release it too.
+        """
         self.payload(required=False)
         identifier = fields.path_id(job_id)
         self.check_job(identifier)
@@ -149,7 +183,10 @@ class JobViewSet(Idempotent, OJSViewSet):
     @action(detail=True, methods=["post"])
     @audited("job.retry")
     def retry(self, request: Request, job_id: str) -> Response:
-        """A discarded job begins anew, a retryable one waits no longer. Only `/admin/dead-letter` changes the job."""
+        """Run a failed job again.
+
+        A discarded job begins anew, a retryable one waits no longer. Only `/admin/dead-letter` changes the job.
+        """
         reason = self.validated(self.payload(required=False))["reason"]
         self.act.detail |= {"reason": reason} if reason else {}
         row = self.get_object()
@@ -158,15 +195,22 @@ class JobViewSet(Idempotent, OJSViewSet):
     @action(detail=True, methods=["post"])
     @audited("job.run")
     def run(self, request: Request, job_id: str) -> Response:
-        """A scheduled or retryable job waits no longer."""
+        """Let a waiting job run now.
+
+        A scheduled or retryable one waits no longer.
+        """
         self.payload(required=False)
         row = self.get_object()
         return self.shown(only(run_now([row["id"]])), previous_state=row["state"])
 
+    @documented(201)
     @action(detail=True, methods=["post"])
     @audited("job.copy")
     def duplicate(self, request: Request, job_id: str) -> Response:
-        """A new job from what the client of this one sent; 201 with the new one."""
+        """Enqueue a copy of a job.
+
+        A new one from what the client of this one sent; 201 with the new one.
+        """
         self.payload(required=False)
         made = duplicate(self.get_object()["id"])
         self.act.detail["copy"] = str(made["id"])
@@ -174,11 +218,16 @@ class JobViewSet(Idempotent, OJSViewSet):
 
     @action(detail=True, methods=["get"])
     def retries(self, request: Request, job_id: str) -> Response:
+        """The attempts of a job that failed."""
         return Response(serializers.retries(self.get_object()))
 
+    @documented(200, 202, query="wait timeout", errors=(408, 410))
     @action(detail=True, methods=["get"])
     def result(self, request: Request, job_id: str) -> Response:
-        """`?wait=true&timeout=30`: the timeout in seconds, cut to 60, because it holds a thread."""
+        """The result of a job; may wait for it.
+
+        `?wait=true&timeout=30`: the timeout in seconds, cut to 60, because it holds a thread.
+        """
         identifier = fields.path_id(job_id)
         timeout = query.integer(request, "timeout", minimum=0)
         wait = query.flag(request, "wait")
@@ -194,6 +243,7 @@ class JobViewSet(Idempotent, OJSViewSet):
 
     @action(detail=True, methods=["get"], cache_control="no-cache")  # as the binding asks for at this path
     def progress(self, request: Request, job_id: str) -> Response:
+        """The progress of a job."""
         row = self.get_object()
         found = progress.of([row], router.db_for_write(Job)).get(row["id"])
         body = shown.progress(row, found)
@@ -204,21 +254,26 @@ class JobViewSet(Idempotent, OJSViewSet):
 
     @progress.mapping.put
     def report_progress(self, request: Request, job_id: str) -> Response:
+        """Report the progress of a job."""
         return report_progress(self, fields.path_id(job_id), self.payload())
 
     @action(detail=True, methods=["post"], conflict_code="invalid_state_transition")
     def ack(self, request: Request, job_id: str) -> Response:
-        """ACK by path; the body may be empty."""
+        """Complete a job.
+
+        The body may be empty.
+        """
         return acknowledge(request, fields.path_id(job_id), self.payload(required=False))
 
     @action(detail=True, methods=["post"], conflict_code="invalid_state_transition", aliases=("fail",))
     def nack(self, request: Request, job_id: str) -> Response:
-        """FAIL by path."""
+        """Report that a job failed."""
         return fail(request, fields.path_id(job_id), self.payload())
 
+    @documented(201)
     @action(detail=False, methods=["post"])
     def batch(self, request: Request) -> Response:
-        """PUSH of many: all or none."""
+        """Enqueue jobs, all or none."""
         documents = self.payload(limit=ojs_settings.MAX_BATCH_BYTES).get("jobs")
         if not isinstance(documents, list) or not documents:
             raise fields.fault("jobs", "must be an array of at least one job", documents)
@@ -228,7 +283,10 @@ class JobViewSet(Idempotent, OJSViewSet):
 
     @action(detail=False, methods=["post"])
     def results(self, request: Request) -> Response:
-        """The results of several jobs: null for an unknown one, and no result for one that has not ended."""
+        """The results of several jobs.
+
+        Null for an unknown one, and no result for one that has not ended.
+        """
         ids = self.validated(self.payload())["ids"]
         check_size(len(ids), "ids")
         known = {item: uuid.UUID(item.lower()) for item in ids if names.is_job_id(item.lower())}

@@ -9,7 +9,18 @@ from rest_framework import serializers
 from django_ojs import jsontext
 from django_ojs.http import fields, shown
 from django_ojs.http.auditing import MAX_REASON
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FlagField, ObjectField, TextField
+from django_ojs.http.serializers import (
+    AnswerSerializer,
+    BodySerializer,
+    EnvelopeSerializer,
+    FlagField,
+    InstantField,
+    ObjectField,
+    StateField,
+    TextField,
+    WarningSerializer,
+    rendered_by_show,
+)
 from django_ojs.jobs.progress import MAX_DATA_BYTES, MAX_MESSAGE
 from django_ojs.models.job import JobRow
 from django_ojs.rules import retry as retry_policy
@@ -25,35 +36,176 @@ MAX_DEPTH = 32  #: of arrays and objects in the `data` of a report on progress
 _SCALES = {"progress": 100.0, "percentage": 1.0, "progress_percent": 1.0}
 
 
+@rendered_by_show
 class JobSerializer(AnswerSerializer):
-    """A job as the public door shows it: the envelope, without what the site hides."""
+    """A job: its envelope, with what the server knows of it, and without what the site hides."""
+
+    also = ("Envelope",)
+
+    specversion = serializers.CharField()
+    id = serializers.CharField()
+    type = serializers.CharField()
+    queue = serializers.CharField()
+    args = serializers.JSONField()
+    meta = serializers.DictField()
+    priority = serializers.IntegerField()
+    state = StateField()
+    attempt = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    created_at = serializers.CharField()
 
     def show(self, instance: JobRow) -> dict[str, Any]:
         return shown.job(instance)
 
 
-class JobDetailSerializer(AnswerSerializer):
+class JobAnswerSerializer(JobSerializer):
+    """One job, flat and once more under `job`, as `answers.one` makes it."""
+
+    job = JobSerializer(required=False)
+    deduplicated = serializers.BooleanField(required=False)
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class JobPrioritisedSerializer(JobAnswerSerializer):
+    previous_priority = serializers.IntegerField(required=False)
+
+
+class JobDroppedSerializer(serializers.Serializer[Any]):
+    """A push that enqueue middleware, or a full queue, has dropped."""
+
+    job = serializers.JSONField(required=False)
+    dropped = serializers.BooleanField()
+
+
+@rendered_by_show
+class JobDetailSerializer(JobSerializer):
     """A job as operators see it, flat; `meta` and `errors` are always there, and backtraces are lists."""
+
+    errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
+    retry_policy = serializers.DictField()
+    metadata = serializers.DictField()
 
     def show(self, instance: JobRow) -> dict[str, Any]:
         return detail(instance)
 
 
+@rendered_by_show
 class JobLineSerializer(AnswerSerializer):
-    """A line of a list of jobs, behind both doors. A row has the `COLUMNS`."""
+    """A job in a list, behind both doors."""
+
+    id = serializers.CharField()
+    type = serializers.CharField()
+    queue = serializers.CharField()
+    state = StateField()
+    priority = serializers.IntegerField()
+    attempt = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    dead_letter = serializers.BooleanField()
+    created_at = InstantField()
+    enqueued_at = InstantField(required=False)
+    scheduled_at = InstantField(required=False)
+    started_at = InstantField(required=False)
+    completed_at = InstantField(required=False)
+    worker_id = serializers.CharField(required=False)
+    workflow_id = serializers.CharField(required=False)
 
     def show(self, instance: JobRow) -> dict[str, Any]:
         return item(instance)
 
 
+class JobBatchSerializer(BodySerializer):
+    jobs: Any = serializers.ListSerializer(child=EnvelopeSerializer(), min_length=1)
+
+
+class JobBatchAnswerSerializer(serializers.Serializer[Any]):
+    jobs = JobSerializer(many=True)
+    count = serializers.IntegerField()
+    warnings = WarningSerializer(many=True, required=False)
+
+
+class RetriesSerializer(serializers.Serializer[Any]):
+    job_id = serializers.CharField()
+    state = StateField()
+    attempt = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    retry_policy = serializers.DictField()
+    retries = serializers.ListField(child=serializers.DictField())
+    items = serializers.ListField(child=serializers.DictField())
+    total = serializers.IntegerField()
+
+
+class ResultSerializer(serializers.Serializer[Any]):
+    job_id = serializers.CharField()
+    state = StateField()
+    result = serializers.JSONField(required=False)
+    error = serializers.JSONField(required=False)
+
+
+class ResultsSerializer(serializers.Serializer[Any]):
+    results = serializers.DictField()
+
+
+class ProgressSerializer(serializers.Serializer[Any]):
+    job_id = serializers.CharField()
+    state = StateField()
+    progress = serializers.FloatField(allow_null=True, min_value=0, max_value=1)
+    data = serializers.JSONField()  # type: ignore[assignment]
+    message = serializers.CharField(allow_null=True)
+    updated_at = InstantField(allow_null=True)
+
+
+# What ACK and FAIL take and answer: read by `fields` and written by `answers`, because they have to be fast.
+
+
+class AckOfPathSerializer(BodySerializer):
+    """ACK, where the path names the job."""
+
+    needed = False
+
+    worker_id = serializers.CharField(required=False)
+    result = serializers.JSONField(required=False)
+
+
+class AckSerializer(AckOfPathSerializer):
+    needed = True
+
+    job_id = serializers.CharField()
+
+
+class NackOfPathSerializer(BodySerializer):
+    """FAIL, where the path names the job."""
+
+    worker_id = serializers.CharField(required=False)
+    error = serializers.DictField(required=False)
+
+
+class NackSerializer(NackOfPathSerializer):
+    job_id = serializers.CharField()
+
+
+class NackAnswerSerializer(serializers.Serializer[Any]):
+    job_id = serializers.CharField()
+    state = StateField()
+    job = JobSerializer()
+
+
+class AckAnswerSerializer(NackAnswerSerializer):
+    acknowledged = serializers.BooleanField()
+
+
 class ReasonSerializer(BodySerializer):
     """Why an operator does it: for the event and the audit log."""
+
+    needed = False
 
     reason = TextField(max_length=MAX_REASON)
 
 
 class RetrySerializer(BodySerializer):
     """The body of an operator's retry; other members are refused."""
+
+    needed = False
+    closed = True
 
     reason = TextField(max_length=MAX_REASON)
     confirm = FlagField()
@@ -82,9 +234,9 @@ class ProgressReportSerializer(BodySerializer):
     `progress` runs from 0 to 1, `percentage` and `progress_percent` from 0 to 100.
     """
 
-    progress = serializers.FloatField(required=False, allow_null=True)
-    percentage = serializers.FloatField(required=False, allow_null=True)
-    progress_percent = serializers.FloatField(required=False, allow_null=True)
+    progress = serializers.FloatField(required=False, allow_null=True, help_text="From 0 to 1.")
+    percentage = serializers.FloatField(required=False, allow_null=True, help_text="From 0 to 100.")
+    progress_percent = serializers.FloatField(required=False, allow_null=True, help_text="From 0 to 100.")
     data = ObjectField()  # type: ignore[assignment]
     message = TextField(max_length=MAX_MESSAGE)
     worker_id = TextField()

@@ -16,6 +16,13 @@ from typing import Any, TypeVar
 
 VERSION = "1.0.0-rc.1"
 EVENT_STREAM = "text/event-stream"
+#: The schemas of the parameters of a query that are no texts.
+_PARAMETERS: dict[str, dict[str, Any]] = {
+    **{name: {"type": "integer", "minimum": 1} for name in ("limit", "page", "per_page")},
+    **{name: {"type": "integer", "minimum": 0} for name in ("offset", "timeout")},
+    **{name: {"type": "boolean"} for name in ("wait", "confirm", "dry_run", "cancel_active")},
+    "format": {"type": "string", "enum": ["json", "prometheus"]},
+}
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -110,8 +117,6 @@ def _inspector() -> Any:
 
 def doc_of(view: Any, method: str) -> Doc | None:
     """What a view's method, in capitals, takes and answers; None if it has no description."""
-    if by_hand := _of_table(view, method, "DOCS"):
-        return by_hand  # type: ignore[no-any-return]
     name = getattr(view, "action", None) or method.lower()
     said: Any = getattr(getattr(view, name, None), "documented", getattr(view, "documented", ((), {})))
     statuses: tuple[int, ...] = said[0]
@@ -134,31 +139,10 @@ def doc_of(view: Any, method: str) -> Doc | None:
 
 def summary_of(view: Any, path: str, method: str) -> str:
     """The first sentence of the method's docstring, in a few words."""
-    if said := str(_of_table(view, method, "SUMMARIES") or ""):
-        verb = path.rpartition("/")[2]
-        return said.replace("{verb}", verb if said.endswith("{verb}") else verb.capitalize())
     text = getdoc(getattr(view, getattr(view, "action", None) or method.lower())) or f"{method} {path}"
     return " ".join(text.partition("\n\n")[0].split()).rstrip(".")
 
 
-def _of_table(view: Any, method: str, name: str) -> Any:
-    """What a table by hand says of this method, or of the one it is made of; None if it has no description.
-
-    A ViewSet's actions are described as `JobViewSet.cancel`, or for the operator's door as `JobViewSet.admin.cancel`.
-    """
-    from django_ojs.http import apioperations, apisummaries  # both go once every view has serializers
-
-    table: Mapping[str, Any] = apioperations.DOCS if name == "DOCS" else apisummaries.SUMMARIES
-    low = method.lower()
-    if action := getattr(view, "action", None):
-        low = "update" if action == "partial_update" else action
-        names = [f"admin.{action}", f"admin.{low}", action, low] if view.operator else [action, low]
-    else:
-        names = [low, "put" if low == "patch" else low]
-    for name in names:
-        for base in type(view).__mro__:
-            module = base.__module__.rpartition(".")[2]
-            for key in (f"{module}.{base.__name__}.{name}", f"{base.__name__}.{name}"):
-                if key in table:
-                    return table[key]
-    return None
+def parameters(*names: str) -> list[dict[str, Any]]:
+    """Parameters of the query, in the words of the document."""
+    return [{"name": name, "in": "query", "schema": _PARAMETERS.get(name, {"type": "string"})} for name in names]

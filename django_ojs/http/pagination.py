@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.http import query
+from django_ojs.http import openapi, query
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -81,6 +81,10 @@ class OJSPagination(BasePagination):
         if view.operator:
             return self.operator_max_limit, self.operator_default_limit
         return self.max_limit, self.default_limit
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """The parameters that choose a page, for the OpenAPI document."""
+        return openapi.parameters("limit", "offset", "page", "per_page", "cursor")
 
     def get_paginated_response(self, data: Any, **more: Any) -> Response:
         """The answer; `more` stands beside the items."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Q, QuerySet
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -13,7 +14,7 @@ from django_ojs.http import permissions
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.pagination import Key, OJSPagination, Page, parse_uuid
 from django_ojs.http.searching import searched
-from django_ojs.http.serializers import AnswerSerializer
+from django_ojs.http.serializers import AnswerSerializer, InstantField, StateField, rendered_by_show
 from django_ojs.models import Job
 from django_ojs.rules import redaction, unique
 from django_ojs.rules.durations import format_instant
@@ -24,11 +25,19 @@ _ORDER = [Key("id", descending=True, parse=parse_uuid)]
 _MAY_HOLD = Q(unique_key__gt="") & (Q(state__in=states.ordered(states.LIVE)) | Q(extra__contains='"states"'))
 
 
+@rendered_by_show
 class UniqueJobSerializer(AnswerSerializer):
     """A key that is held, and by which job. `locked_until` is null where only the end of the job frees the key.
 
     A key is a plain digest of what the site may hide, so where it hides anything the key is hidden too.
     """
+
+    key = serializers.CharField()
+    job_id = serializers.CharField()
+    type = serializers.CharField()
+    queue = serializers.CharField()
+    state = StateField()
+    locked_until = InstantField(allow_null=True)
 
     def show(self, instance: Any) -> dict[str, Any]:
         until = _policy(instance).until(instance["created_at"])
@@ -65,7 +74,10 @@ class UniqueJobViewSet(OJSViewSet):
         return Job.objects.using(using()).filter(permissions.visible(self.request))
 
     def list(self, request: Request) -> Response:
-        """The keys on this page; a job that its own policy no longer counts has none."""
+        """The unique keys that are held.
+
+        A job that its own policy no longer counts has none.
+        """
         now = clock.now(using())
         rows = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or ()
         held = [row for row in rows if _policy(row).conflicts(row["state"], row["created_at"], now)]

@@ -29,14 +29,15 @@ from django_ojs.errors import Conflict, InvalidRequest, NotFound, PermissionDeni
 from django_ojs.http import compat, fields, jobs, permissions, testhooks
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.documents import (
+from django_ojs.http.jobserializers import (
     AckAnswerSerializer,
-    AckOfPathSerializer,
+    AckSerializer,
+    JobSerializer,
     NackAnswerSerializer,
-    NackOfPathSerializer,
+    NackSerializer,
+    ProgressReportSerializer,
     ProgressSerializer,
 )
-from django_ojs.http.jobserializers import JobSerializer, ProgressReportSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, Key, OJSPagination, Page, paginate, parse_name
 from django_ojs.http.permissions import check_queue, principal, queue_limit, type_limit
@@ -193,14 +194,6 @@ class FetchSerializer(BodySerializer):
 class FetchAnswerSerializer(serializers.Serializer[Any]):
     jobs = JobSerializer(many=True)
     job = JobSerializer(required=False)
-
-
-class AckSerializer(AckOfPathSerializer):
-    job_id = serializers.CharField()
-
-
-class NackSerializer(NackOfPathSerializer):
-    job_id = serializers.CharField()
 
 
 class WorkerProgressReportSerializer(ProgressReportSerializer):
