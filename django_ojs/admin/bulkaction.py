@@ -12,7 +12,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_ojs import clock
 from django_ojs.admin import display, live
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.operate import Verb, one_by_one
@@ -74,9 +73,7 @@ class BulkActionAdmin(LivePage):
     def page_context(self, obj: BulkAction) -> dict[str, Any]:
         return {
             "running": obj.state == BulkAction.State.RUNNING,
-            "led": Lease.objects.filter(
-                name="scheduler", expires_at__gt=clock.now(router.db_for_write(Lease))
-            ).exists(),
+            "led": Lease.is_held("scheduler", router.db_for_write(Lease)),
         }
 
     @admin.display(description=gettext_lazy("bulk action"))

@@ -21,7 +21,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.utils.text import Truncator
 
-from django_ojs import audit, clock, jsontext
+from django_ojs import audit, jsontext
 from django_ojs.database import database, unmigrated
 from django_ojs.errors import BackendUnavailable, OJSError
 from django_ojs.jobs import bulk
@@ -115,8 +115,7 @@ class ShellCommand(BaseCommand):
 
     def warn_without_scheduler(self, what: str) -> bool:
         """Say where no scheduler runs that would do what was left to it; whether that was said."""
-        using = database(None)
-        if Lease.objects.using(using).filter(name="scheduler", expires_at__gt=clock.now(using)).exists():
+        if Lease.is_held("scheduler", database(None)):
             return False
         self.stderr.write(f"No scheduler is running: it {what} when one does.", str)
         return True

@@ -6,6 +6,7 @@ import datetime as dt
 
 from django.db import models
 
+from django_ojs import clock
 from django_ojs.models.fields import JSONTextField
 
 
@@ -73,3 +74,8 @@ class Lease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.holder}"
+
+    @classmethod
+    def is_held(cls, name: str, using: str) -> bool:
+        """Whether a process holds the role now."""
+        return cls.objects.using(using).filter(name=name, expires_at__gt=clock.now(using)).exists()

@@ -102,13 +102,23 @@ GAUGES: dict[str, str] = {
     "ojs.workers.active": "Workers that were heard of lately.",
 }
 
-#: The metrics that move with attempts to deliver a webhook, and what they mean.
-WEBHOOKS: dict[str, str] = {
-    "ojs.webhook.delivery.count": "Attempts to deliver a webhook.",
-    "ojs.webhook.delivery.duration_ms": "Time of an attempt to deliver a webhook.",
-    "ojs.webhook.delivery.retry_count": "Retries of a delivery that has ended.",
-    "ojs.webhook.dead_delivery.count": "Deliveries that were given up.",
-    "ojs.webhook.subscription.count": "Subscriptions of webhooks, paused ones included.",
+
+class WebhookMetric(NamedTuple):
+    """A metric that moves with attempts to deliver a webhook. `unit` is what OpenTelemetry calls it."""
+
+    kind: Kind
+    unit: str
+    help: str
+
+
+WEBHOOKS: dict[str, WebhookMetric] = {
+    "ojs.webhook.delivery.count": WebhookMetric("counter", "{delivery}", "Attempts to deliver a webhook."),
+    "ojs.webhook.delivery.duration_ms": WebhookMetric("histogram", "ms", "Time of an attempt to deliver a webhook."),
+    "ojs.webhook.delivery.retry_count": WebhookMetric("histogram", "{retry}", "Retries of a delivery that has ended."),
+    "ojs.webhook.dead_delivery.count": WebhookMetric("counter", "{delivery}", "Deliveries that were given up."),
+    "ojs.webhook.subscription.count": WebhookMetric(
+        "gauge", "{subscription}", "Subscriptions of webhooks, paused ones included."
+    ),
 }
 
 
@@ -234,14 +244,12 @@ def webhooks(using: str) -> list[Family]:
             retries.append(Sample(labels, Histogram(webhookcounts.RETRIES, one.retries, one.retries_total)))
         if one.status == "dead":
             dead.append(Sample({"event_type": one.event_type}, one.attempts))
-    subscriptions = [Sample({}, webhookcounts.subscriptions(using=using))]
-    kinds: list[tuple[str, Kind, list[Sample]]] = [
-        ("delivery.count", "counter", attempts), ("delivery.duration_ms", "histogram", durations),
-        ("delivery.retry_count", "histogram", retries), ("dead_delivery.count", "counter", dead),
-        ("subscription.count", "gauge", subscriptions),
-    ]  # fmt: skip
-    names = [(f"ojs.webhook.{name}", kind, samples) for name, kind, samples in kinds]
-    return [Family(prometheus_name(name), kind, WEBHOOKS[name], samples) for name, kind, samples in names]
+    found = {
+        "ojs.webhook.delivery.count": attempts, "ojs.webhook.delivery.duration_ms": durations,
+        "ojs.webhook.delivery.retry_count": retries, "ojs.webhook.dead_delivery.count": dead,
+        "ojs.webhook.subscription.count": [Sample({}, webhookcounts.subscriptions(using=using))],
+    }  # fmt: skip
+    return [Family(prometheus_name(n), WEBHOOKS[n].kind, WEBHOOKS[n].help, samples) for n, samples in found.items()]
 
 
 register("webhooks", webhooks)

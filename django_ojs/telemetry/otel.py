@@ -108,21 +108,20 @@ class _Webhooks:
     """The instruments that move with attempts to deliver, in the process that sends them."""
 
     def __init__(self, meter: metrics.Meter, subscriptions: Callable[[CallbackOptions], list[Observation]]) -> None:
-        def named(name: str) -> tuple[str, str]:
-            return f"ojs.webhook.{name}", WEBHOOKS[f"ojs.webhook.{name}"]
+        def create(name: str, **more: Any) -> Any:
+            metric = WEBHOOKS[name]
+            return getattr(meter, f"create_{metric.kind}")(name, unit=metric.unit, description=metric.help, **more)
 
-        name, text = named("delivery.count")
-        self._attempts = meter.create_counter(name, "{delivery}", text)
-        name, text = named("dead_delivery.count")
-        self._dead = meter.create_counter(name, "{delivery}", text)
-        name, text = named("delivery.duration_ms")
-        edges: list[float] = [*webhookcounts.DURATION_MS]
-        self._durations = meter.create_histogram(name, "ms", text, explicit_bucket_boundaries_advisory=edges)
-        name, text = named("delivery.retry_count")
-        edges = [*webhookcounts.RETRIES]
-        self._retries = meter.create_histogram(name, "{retry}", text, explicit_bucket_boundaries_advisory=edges)
-        name, text = named("subscription.count")
-        meter.create_observable_gauge(name, [subscriptions], "{subscription}", text)
+        self._attempts = create("ojs.webhook.delivery.count")
+        self._dead = create("ojs.webhook.dead_delivery.count")
+        self._durations = create(
+            "ojs.webhook.delivery.duration_ms", explicit_bucket_boundaries_advisory=list(webhookcounts.DURATION_MS)
+        )
+        self._retries = create(
+            "ojs.webhook.delivery.retry_count", explicit_bucket_boundaries_advisory=list(webhookcounts.RETRIES)
+        )
+        name = "ojs.webhook.subscription.count"
+        meter.create_observable_gauge(name, [subscriptions], WEBHOOKS[name].unit, WEBHOOKS[name].help)
 
     def record(self, attempts: Sequence[Attempt]) -> None:
         if not is_on():
