@@ -39,6 +39,7 @@ from django_ojs.client.options import (
     split_schedule,
 )
 from django_ojs.conf import ojs_settings
+from django_ojs.database import database, or_migrate
 from django_ojs.errors import OJSError
 from django_ojs.registry import Definition, InvalidHandler, registry
 from django_ojs.rules import cron, names
@@ -267,8 +268,6 @@ def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[Options]) -
     open transaction; a commit cannot lose the job. This one also raises RuntimeError when a transaction is open, but
     not in the database that the job is written to.
     """
-    from django_ojs.database import database
-
     alias = ojs_settings.OUTBOX or database(None)
     if not connections[alias].in_atomic_block:
         others = sorted(c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block)
@@ -294,7 +293,6 @@ def prepare(type: str, args: Sequence[Any], options: Mapping[str, Any]) -> Prepa
 
 def push(jobs: Sequence[PreparedJob]) -> list[JobHandle]:
     """The handles of the stored jobs, in order; one that a middleware dropped has `dropped` set."""
-    from django_ojs.database import or_migrate
     from django_ojs.jobs.outbox import put
     from django_ojs.jobs.push import push as operation
 
@@ -348,8 +346,6 @@ def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str
             f"The handler of {type} is asynchronous, and Django's transactions are not: make it a plain function, "
             "or leave out transactional=True."
         )
-    from django_ojs.database import database
-
     using = transactional if isinstance(transactional, str) else DEFAULT_DB_ALIAS
     if using != (jobs := database(None)):
         raise InvalidHandler(

@@ -1,4 +1,4 @@
-"""Read, cancel, retry and wait for a stored job: the handle that `enqueue` returns."""
+"""Read, cancel, retry and wait for a stored job: the handle that `enqueue` returns, and its base for workflows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -14,6 +14,7 @@ from django.db.transaction import TransactionManagementError
 
 from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
+from django_ojs.database import database, or_migrate
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.rules import envelope
 from django_ojs.states import State
@@ -53,7 +54,99 @@ class JobCancelled(JobFailed):
     """The job that was waited for was cancelled. A kind of JobFailed, so that one `except` serves both."""
 
 
-class JobHandle:
+class Handle:
+    """What the handles of jobs and of workflows share: they read what is stored again, and wait for its end."""
+
+    __slots__ = ("in_outbox", "outbox_error")
+
+    in_outbox: bool
+    outbox_error: str
+
+    @property
+    def is_finished(self) -> bool:
+        raise NotImplementedError
+
+    def refresh(self) -> Self:
+        raise NotImplementedError
+
+    async def arefresh(self) -> Self:
+        """`refresh` from asynchronous code."""
+        return await sync_to_async(self.refresh)()
+
+    def wait(self, timeout: float | None = None, *, raise_error: bool = True) -> Self:
+        """Return this handle when the job, or the workflow, is completed; for scripts. `timeout` in seconds, None: as
+        long as it takes.
+
+        Raises JobFailed or WorkflowFailed, with the error, for one that failed, and JobCancelled or WorkflowCancelled
+        for one that was cancelled; with `raise_error=False` such a handle is returned like any other. Raises
+        TimeoutError, and TransactionManagementError inside an open transaction: no worker sees the job before the
+        commit that this call would hold up.
+        """
+        for pause in _pauses(timeout):
+            if self.refresh().is_finished:
+                return self._ended(raise_error)
+            self._refuse_endless()
+            time.sleep(pause)
+        raise self._late(timeout)
+
+    async def await_(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - the same contract as wait()
+        *,
+        raise_error: bool = True,
+    ) -> Self:
+        """`wait` from asynchronous code (`await` itself is Python's)."""
+        for pause in _pauses(timeout):
+            if (await self.arefresh()).is_finished:
+                return self._ended(raise_error)
+            await sync_to_async(self._refuse_endless)()
+            await asyncio.sleep(pause)
+        raise self._late(timeout)
+
+    def _what(self) -> tuple[str, str, str]:
+        """`job` or `workflow`, its id, and its type and state in a sentence."""
+        raise NotImplementedError
+
+    def _failure(self) -> Exception | None:
+        """What `wait` raises for one that has ended like this."""
+        raise NotImplementedError
+
+    def _ended(self, raise_error: bool) -> Self:
+        if raise_error and (failure := self._failure()) is not None:
+            raise failure
+        return self
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        kind, name, state = self._what()
+        return TimeoutError(f"{kind.capitalize()} {name} {state} after {timeout} seconds.")
+
+    def _refuse_in_outbox(self, verb: str) -> None:
+        """Raise Conflict for a verb that has nothing to work on yet."""
+        if not self.in_outbox or not self.refresh().in_outbox:
+            return
+        kind, name, _ = self._what()
+        raise Conflict(
+            f"Cannot {verb} {kind} '{name}': it is in the outbox, on its way to the database of the jobs.",
+            details={"attempted": verb},
+            hint="Try again when handle.refresh().in_outbox is False, or roll the transaction back.",
+        )
+
+    def _refuse_endless(self) -> None:
+        """Raise RuntimeError for a job that was set aside in the outbox, and TransactionManagementError where the
+        caller would wait inside the transaction that has to end first."""
+        kind, name, _ = self._what()
+        if self.outbox_error:
+            raise RuntimeError(
+                f"wait() for {kind} {name} would never end: it is set aside in the outbox. {self.outbox_error}"
+            )
+        if connections[ojs_settings.OUTBOX or database(None)].in_atomic_block:
+            raise TransactionManagementError(
+                f"wait() for {kind} {name} inside an open transaction would never end: workers see the job, and this "
+                "transaction sees their work, only after its commit. Call wait() after the atomic block."
+            )
+
+
+class JobHandle(Handle):
     """One job. What it says is what was last read: at `enqueue`, or by `refresh()`.
 
     `deduplicated` is True, and `created` False, where a unique policy found the job already there. `dropped`
@@ -62,7 +155,7 @@ class JobHandle:
     that it will have there. `outbox_error` is not empty where that database refused it for good.
     """
 
-    __slots__ = ("_row", "created", "deduplicated", "dropped", "in_outbox", "outbox_error")
+    __slots__ = ("_row", "created", "deduplicated", "dropped")
 
     def __init__(self, row: JobRow | None, status: str = "created") -> None:
         self._row = row
@@ -143,8 +236,7 @@ class JobHandle:
         Conflict while it is in the outbox."""
         from django_ojs.jobs.verbs import cancel_one
 
-        if self.in_outbox and self.refresh().in_outbox:
-            raise in_outbox("cancel", f"job '{self.id}'")
+        self._refuse_in_outbox("cancel")
         self._row = cancel_one(self.id, reason=reason).row
         return self
 
@@ -152,57 +244,23 @@ class JobHandle:
         """Make a dead letter available again. Raises InvalidStateTransition for a job that is not discarded."""
         from django_ojs.jobs.verbs import retry_one
 
-        if self.in_outbox and self.refresh().in_outbox:
-            raise in_outbox("retry", f"job '{self.id}'")
+        self._refuse_in_outbox("retry")
         self._row = retry_one(self.id)
         return self
 
-    def wait(self, timeout: float | None = None, *, raise_error: bool = True) -> JobHandle:
-        """Return this handle when the job is completed; for scripts. `timeout` in seconds, None: as long as it takes.
-
-        Raises JobFailed, with the job's error, for a job that is discarded, and JobCancelled for one that is
-        cancelled; with `raise_error=False` such a job is returned like any other. Raises TimeoutError, and
-        TransactionManagementError inside an open transaction: no worker sees the job before the commit that this
-        call would hold up.
-        """
-        for pause in pauses(timeout):
-            if self.refresh().is_finished:
-                return self._ended(raise_error)
-            self._refuse_endless()
-            time.sleep(pause)
-        raise self._late(timeout)
-
-    async def await_(
-        self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the same contract as wait()
-        *,
-        raise_error: bool = True,
-    ) -> JobHandle:
-        """`wait` from asynchronous code (`await` itself is Python's)."""
-        for pause in pauses(timeout):
-            if (await self.arefresh()).is_finished:
-                return self._ended(raise_error)
-            await sync_to_async(self._refuse_endless)()
-            await asyncio.sleep(pause)
-        raise self._late(timeout)
-
-    arefresh = sync_to_async(refresh)
     acancel = sync_to_async(cancel)
     aretry = sync_to_async(retry)
 
-    def _ended(self, raise_error: bool) -> JobHandle:
-        if raise_error and self.state is State.CANCELLED:
-            raise JobCancelled(self)
-        if raise_error and self.state is State.DISCARDED:
-            raise JobFailed(self)
-        return self
+    def _what(self) -> tuple[str, str, str]:
+        return "job", str(self.id), f"({self.type}) is still {self.state}"
 
-    def _refuse_endless(self) -> None:
-        refuse_set_aside(f"job {self.id}", self.outbox_error)
-        refuse_open_transaction(f"job {self.id}")
-
-    def _late(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"Job {self.id} ({self.type}) is still {self.state} after {timeout} seconds.")
+    def _failure(self) -> JobFailed | None:
+        match self.state:
+            case State.CANCELLED:
+                return JobCancelled(self)
+            case State.DISCARDED:
+                return JobFailed(self)
+        return None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobHandle) and not self.dropped and not other.dropped and self.id == other.id
@@ -216,33 +274,7 @@ class JobHandle:
         return f"<job {self.type} {self.id}: {'in the outbox' if self.in_outbox else self.state}>"
 
 
-def in_outbox(verb: str, what: str) -> Conflict:
-    """The error for a verb that has nothing to work on yet."""
-    return Conflict(
-        f"Cannot {verb} {what}: it is in the outbox, on its way to the database of the jobs.",
-        details={"attempted": verb},
-        hint="Try again when handle.refresh().in_outbox is False, or roll the transaction back.",
-    )
-
-
-def refuse_open_transaction(what: str) -> None:
-    """Raise TransactionManagementError where the caller would wait inside the transaction that has to end first."""
-    from django_ojs.database import database
-
-    if connections[ojs_settings.OUTBOX or database(None)].in_atomic_block:
-        raise TransactionManagementError(
-            f"wait() for {what} inside an open transaction would never end: workers see the job, and this "
-            "transaction sees their work, only after its commit. Call wait() after the atomic block."
-        )
-
-
-def refuse_set_aside(what: str, error: str) -> None:
-    """Raise RuntimeError where the caller would wait for a job that was set aside in the outbox."""
-    if error:
-        raise RuntimeError(f"wait() for {what} would never end: it is set aside in the outbox. {error}")
-
-
-def pauses(timeout: float | None) -> Iterator[float]:
+def _pauses(timeout: float | None) -> Iterator[float]:
     """Seconds to sleep between looks: 20 ms, growing by half up to one second, never past the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = 0.02
@@ -260,8 +292,6 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
         key = id if isinstance(id, uuid.UUID) else uuid.UUID(id)
     except ValueError:
         raise NotFound.resource("job", str(id)) from None
-    from django_ojs.database import or_migrate
-
     row, in_outbox, error = or_migrate(_look)(key)
     handle = JobHandle(row, "outbox" if in_outbox else "created")
     handle.outbox_error = error

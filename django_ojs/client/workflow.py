@@ -14,8 +14,6 @@ from `context.parent_results`.
 
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
@@ -23,12 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from asgiref.sync import sync_to_async
 
 from django_ojs.client.definition import PreparedJob
-from django_ojs.client.handle import JobHandle, in_outbox, pauses, refuse_open_transaction, refuse_set_aside
+from django_ojs.client.handle import Handle, JobHandle
+from django_ojs.client.options import TimedOptions, attributes, checked
 from django_ojs.conf import ojs_settings
+from django_ojs.database import or_migrate
 from django_ojs.errors import NotFound
+from django_ojs.rules import workflowgraph
 
 if TYPE_CHECKING:
-    from django_ojs.client.options import TimedOptions
     from django_ojs.workflows.workflow import View
 
 #: What a workflow is made of.
@@ -71,8 +71,6 @@ class Workflow:
         `options` are defaults of its jobs, in the words of `.options()`. Raises InvalidWorkflow for a circle and
         other faults, Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
         """
-        from django_ojs.client.options import attributes, checked
-        from django_ojs.database import or_migrate
         from django_ojs.jobs.outbox import put_workflow
         from django_ojs.workflows.workflow import create
 
@@ -146,13 +144,13 @@ class WorkflowCancelled(WorkflowFailed):
     """The workflow that was waited for was cancelled. A kind of WorkflowFailed, so that one `except` serves both."""
 
 
-class WorkflowHandle:
+class WorkflowHandle(Handle):
     """A stored workflow. What it says is what was last read: at `enqueue`, or by `refresh()`.
 
     `in_outbox` and `outbox_error` are those of `JobHandle`.
     """
 
-    __slots__ = ("_view", "in_outbox", "outbox_error")
+    __slots__ = ("_view",)
 
     def __init__(self, view: View, *, in_outbox: bool = False) -> None:
         self._view, self.in_outbox, self.outbox_error = view, in_outbox, ""
@@ -198,8 +196,6 @@ class WorkflowHandle:
     @property
     def document(self) -> dict[str, Any]:
         """The workflow as the wire shows it."""
-        from django_ojs.rules import workflowgraph
-
         return workflowgraph.render(*self._view)
 
     def refresh(self) -> WorkflowHandle:
@@ -234,55 +230,19 @@ class WorkflowHandle:
         self._view = retry(self.key)
         return self
 
-    def wait(self, timeout: float | None = None, *, raise_error: bool = True) -> WorkflowHandle:
-        """Return this handle when the workflow is completed; for scripts. `timeout` in seconds, None: as long as it
-        takes.
-
-        Raises WorkflowFailed, with the workflow's error, or WorkflowCancelled, unless `raise_error` is False. Raises
-        TimeoutError, and TransactionManagementError inside an open transaction, which would never end.
-        """
-        for pause in pauses(timeout):
-            if self.refresh().is_finished:
-                return self._ended(raise_error)
-            self._refuse_endless()
-            time.sleep(pause)
-        raise self._late(timeout)
-
-    async def await_(
-        self,
-        timeout: float | None = None,  # noqa: ASYNC109 - as wait()
-        *,
-        raise_error: bool = True,
-    ) -> WorkflowHandle:
-        """`wait` from asynchronous code (`await` itself is Python's)."""
-        for pause in pauses(timeout):
-            if (await self.arefresh()).is_finished:
-                return self._ended(raise_error)
-            await sync_to_async(self._refuse_endless)()
-            await asyncio.sleep(pause)
-        raise self._late(timeout)
-
-    arefresh = sync_to_async(refresh)
     acancel = sync_to_async(cancel)
     aretry = sync_to_async(retry)
 
-    def _refuse_in_outbox(self, verb: str) -> None:
-        if self.in_outbox and self.refresh().in_outbox:
-            raise in_outbox(verb, f"workflow '{self.id}'")
+    def _what(self) -> tuple[str, str, str]:
+        return "workflow", self.id, f"({self.type}) is still {self.state}"
 
-    def _ended(self, raise_error: bool) -> WorkflowHandle:
-        if raise_error and self.state == "cancelled":
-            raise WorkflowCancelled(self)
-        if raise_error and self.state == "failed":
-            raise WorkflowFailed(self)
-        return self
-
-    def _refuse_endless(self) -> None:
-        refuse_set_aside(f"workflow {self.id}", self.outbox_error)
-        refuse_open_transaction(f"workflow {self.id}")
-
-    def _late(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(f"Workflow {self.id} ({self.type}) is still {self.state} after {timeout} seconds.")
+    def _failure(self) -> WorkflowFailed | None:
+        match self.state:
+            case "cancelled":
+                return WorkflowCancelled(self)
+            case "failed":
+                return WorkflowFailed(self)
+        return None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkflowHandle) and self.key == other.key
@@ -296,7 +256,6 @@ class WorkflowHandle:
 
 def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
     """The workflow with this id. Raises NotFound."""
-    from django_ojs.database import or_migrate
     from django_ojs.workflows.workflow import identify, info
 
     return WorkflowHandle(or_migrate(info)(identify(str(id))))

@@ -18,12 +18,14 @@ from django_ojs.client.context import JobContext
 from django_ojs.client.definition import JobDefinition, PreparedJob, push
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import encode_arguments
+from django_ojs.database import database
 from django_ojs.doubles import together
 from django_ojs.errors import NotFound
 from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import names
 from django_ojs.states import TERMINAL
 from django_ojs.tasks import results
+from django_ojs.tasks.discovery import check_backend
 from django_ojs.tasks.task import (
     AnyResult,
     AnyTask,
@@ -117,8 +119,6 @@ class OJSBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[Any]:
         """E201, E202, W201: what is wrong with this backend's settings."""
-        from django_ojs.tasks.discovery import check_backend
-
         return list(check_backend(self))
 
 
@@ -131,7 +131,6 @@ def finished(contexts: Sequence[JobContext]) -> None:
     Called when their outcomes are stored: whether there will be another attempt is known only then, and a receiver
     that reads the result finds what the signal says.
     """
-    from django_ojs.database import database
     from django_ojs.models import Job
 
     ids = [context.id for context in contexts]

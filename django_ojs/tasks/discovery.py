@@ -22,6 +22,7 @@ from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
+from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.messages import jobs_wait
 from django_ojs.registry import InvalidHandler, registry
@@ -149,7 +150,6 @@ def check_home(**kwargs: Any) -> Iterator[CheckMessage]:
 @register(Tags.database)
 def check_waiting(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W202: jobs wait for a handler that neither this code nor a live worker has."""
-    from django_ojs.database import database
     from django_ojs.models import Job
     from django_ojs.workers.directory import unserved_types
 

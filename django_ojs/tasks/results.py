@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
+from django_ojs.client.context import JobContext
+from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import decode_arguments
+from django_ojs.database import database
 from django_ojs.rules import errorobjects
 from django_ojs.states import State
+from django_ojs.tasks.discovery import aliases
 from django_ojs.tasks.task import (
     TASK_REFRESH_ATTRS,
     AnyContext,
@@ -27,8 +31,6 @@ from django_ojs.tasks.task import (
 )
 
 if TYPE_CHECKING:
-    from django_ojs.client.context import JobContext
-    from django_ojs.client.handle import JobHandle
     from django_ojs.models import JobRow
 
 #: The eight states in Django's four words. What waits is READY, for the first time or again.
@@ -60,8 +62,6 @@ class OJSTaskResult(AnyResult):  # type: ignore[misc]  # it is frozen, whatever 
     @property
     def job(self) -> JobHandle:
         """The job, to wait for it, cancel it or try it again. Raises NotFound once it has been pruned."""
-        from django_ojs.client.handle import get_job
-
         return get_job(self.id)
 
     def refresh(self) -> None:
@@ -113,8 +113,6 @@ def from_row(task: AnyTask, row: JobRow, backend: str = "") -> OJSTaskResult:
 
 def alias_of(task: AnyTask, meta: Mapping[str, Any]) -> str:
     """The backend that a job of this task was enqueued with, among those there are."""
-    from django_ojs.tasks.discovery import aliases
-
     named = meta.get(ALIAS_IN_META)
     return named if isinstance(named, str) and named in aliases() else task.backend
 
@@ -135,7 +133,6 @@ def _starts(row: JobRow) -> list[Start]:
     last = Start(row["worker_id"], row["started_at"])
     if attempt == 1 and row["started_at"] is not None:
         return [last]
-    from django_ojs.database import database
     from django_ojs.models import Event
 
     events = Event.objects.using(database(None)).filter(job_id=row["id"], type="job.started").order_by("id")

@@ -131,7 +131,7 @@ class Claimer(Service):
             self._waker.wait_for_slot()
             return
         was_idle = not self._pool.active()
-        short = self._pool.ahead_limit.short_types()
+        short = self._pool.ahead_limit.short_types
         if len(short) == len(self._types):
             free, ahead = free + ahead, 0
         found = self._claim(free, self._types) if free > 0 else 0

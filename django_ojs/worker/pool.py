@@ -48,7 +48,6 @@ class Pool:
         self._active: set[Run] = set()
         self._busy = 0
         self._low = 0  #: the line is short when it has fewer than this
-        self._closed = False  #: given up: outcomes no longer count
         self._threads, self._inline = ThreadRunner(self._ended), InlineRunner(self._ended)
         self._loop = LoopRunner(self._ended)
 
@@ -85,12 +84,13 @@ class Pool:
         claimed = time.monotonic()
         runs = [Run(row, _definition(row), claimed, link) for row in rows]
         with self._changed:
-            met = self._runs_of({run.id for run in runs})
+            claimed_ids = {run.id for run in runs}
+            met = {run.id: run for run in (*self._line, *self._running) if run.id in claimed_ids}
             self._active.update(runs)
             self._line.extend(run for run in runs if run.id not in met)
             given_up = [run for run in runs if run.id in met]
             self._report([(run, NotRun()) for run in given_up])
-            started = self._take_all()
+            started = list(iter(self._take, None))
         for run in given_up:
             earlier = met[run.id]
             self.interrupt([earlier], Interruption.LOST)
@@ -116,7 +116,8 @@ class Pool:
         edge = time.monotonic() - age
         with self._changed:
             old = [run for run in self._line if run.claimed < edge]
-            self._take_out(old)
+            if old:
+                self._take_out(old)
         return old
 
     def give_up(self, run: Run) -> bool:
@@ -167,7 +168,8 @@ class Pool:
         """Take everything out of the line that has not started."""
         with self._changed:
             waiting = list(self._line)
-            self._take_out(waiting)
+            if waiting:
+                self._take_out(waiting)
         return waiting
 
     def release(self) -> list[Run]:
@@ -184,30 +186,18 @@ class Pool:
         for runner in (self._threads, self._loop, self._inline):
             runner.close()
 
-    def _runs_of(self, ids: set[uuid.UUID]) -> dict[uuid.UUID, Run]:
-        """The runs here of these jobs whose handler has not ended."""
-        return {run.id: run for run in (*self._line, *self._running) if run.id in ids}
-
     def _take_out(self, runs: Sequence[Run]) -> None:
         gone = set(runs)
-        if gone:
-            self._line = deque(run for run in self._line if run not in gone)
-            self._active.difference_update(gone)
-            self._changed.notify_all()
+        self._line = deque(run for run in self._line if run not in gone)
+        self._active.difference_update(gone)
+        self._changed.notify_all()
 
     @property
     def _slots(self) -> int:
         return 1 if self.cautious else self.concurrency
 
-    def _take_all(self) -> list[tuple[Runner, list[Run]]]:
-        """As much of the line as there are slots for, with the runner of each."""
-        taken = []
-        while (following := self._take()) is not None:
-            taken.append(following)
-        return taken
-
     def _take(self) -> tuple[Runner, list[Run]] | None:
-        """What is to run next: the first job of the line, or the inline ones at its head together."""
+        """What is to run next, and where: the first job of the line, or the inline ones at its head together."""
         if not self._line or self._busy >= self._slots:
             return None
         first = self._line.popleft()
@@ -217,12 +207,9 @@ class Pool:
                 batch.append(self._line.popleft())
         self._busy += 1
         self._running.update(batch)
-        return self._runner(first), batch
-
-    def _runner(self, run: Run) -> Runner:
-        if run.definition.inline:
-            return self._inline
-        return self._loop if run.definition.is_async else self._threads
+        if first.definition.inline:
+            return self._inline, batch
+        return self._loop if first.definition.is_async else self._threads, batch
 
     def _ended(self, runner: Runner, done: Sequence[tuple[Run, Outcome]]) -> list[Run] | None:
         """A runner's handlers ended: report them, and give it the next batch if that is of its kind."""
@@ -259,7 +246,7 @@ class ClaimAhead:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self._seconds: dict[str, float] = {}
-        self._short: list[str] = []
+        self.short_types: list[str] = []  #: the types whose jobs may be claimed ahead
         self._mean = SHORT_SECONDS
         self._lock = threading.Lock()
 
@@ -273,22 +260,18 @@ class ClaimAhead:
                 self._seconds[name] = mean
                 self._mean += _WEIGHT * (seconds - self._mean)
                 if (before < SHORT_SECONDS) != (mean < SHORT_SECONDS):
-                    self._short = sorted(known for known, each in self._seconds.items() if each < SHORT_SECONDS)
+                    self.short_types = sorted(known for known, each in self._seconds.items() if each < SHORT_SECONDS)
 
     def slow_down(self) -> None:
         """Claim nothing ahead until jobs have been measured anew, because the line did not move."""
         with self._lock:
             self._mean = SHORT_SECONDS
             self._seconds.clear()
-            self._short = []
-
-    def short_types(self) -> list[str]:
-        """The types whose jobs may be claimed ahead."""
-        return self._short
+            self.short_types = []
 
     def ahead(self) -> int:
         """How many jobs the line may hold; 0 as long as nothing short was seen."""
-        if not self._short or self._mean >= SHORT_SECONDS:
+        if not self.short_types or self._mean >= SHORT_SECONDS:
             return 0
         return min(MOST_AHEAD, int(self._concurrency * AHEAD_SECONDS / max(self._mean, 1e-4)))
 

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -146,6 +146,8 @@ class Writer(Service):
 
     def _send(self, reports: Sequence[R]) -> list[tuple[R, OJSError]]:
         """Report; returns what was refused for another reason than that the job is no longer ours."""
+        if not reports:
+            return []
         refused = []
         for done, answer in _answered(reports, self._persist):
             if isinstance(answer, InvalidStateTransition):
@@ -170,22 +172,18 @@ def _report(reports: Sequence[Ack | Failure], using: str) -> Sequence[Any]:
     return fail(cast("Sequence[Failure]", reports), using=using)
 
 
-def _answered(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> Iterator[tuple[R, Any]]:
+def _answered(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> list[tuple[R, Any]]:
     """Each of these reports with its answer. One that cannot be written is logged and left out, and costs no other."""
-    if not reports:
-        return
     try:
         answers = submit(reports)
     except ERRORS:
         raise
     except (DatabaseError, OJSError):
-        if len(reports) == 1:
-            logger.exception("The outcome of job %s could not be written.", reports[0].job_id)
-            return
-        for done in reports:  # one of them is poison
-            yield from _answered([done], submit)
-    else:
-        yield from zip(reports, answers, strict=True)
+        if len(reports) > 1:  # one of them is poison
+            return [pair for done in reports for pair in _answered([done], submit)]
+        logger.exception("The outcome of job %s could not be written.", reports[0].job_id)
+        return []
+    return list(zip(reports, answers, strict=True))
 
 
 def _as_failure(done: Ack, error: OJSError) -> Failure:
