@@ -167,6 +167,10 @@ class DeadLetterFilterBackend(JobFilterBackend):
 
     by_id = False
 
+    def filter_queryset(self, request: Request, queryset: Any, view: Any) -> Any:
+        query.text(request, "queue")  # it is read as a text before it is read as a name
+        return super().filter_queryset(request, queryset, view)
+
 
 class DeadLetterPagination(JobPagination):
     """Newest first, and for operators as the query asks. The number in each queue is known without counting."""

@@ -1,8 +1,15 @@
-"""Lists of jobs: filtered, sorted and paged as the query string asks, without reading a large table through."""
+"""Lists of jobs: filtered, sorted and paged as the query string asks, without reading a large table through.
+
+What no index finds, such as a job type, is searched for along the list's order, and only so far. A page that could not
+be filled in time says `has_more`, how far the search got (`searched`), and gives a `next_cursor` with which the next
+request goes on from there. A caller that follows it until there is no more has seen all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime as dt
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -11,22 +18,28 @@ from rest_framework.request import Request
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.http import filters, openapi, permissions, query
-from django_ojs.http.jobserializers import COLUMNS, ENDS
+from django_ojs.http import filters, openapi, pagination, permissions, query
 from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_time, parse_uuid
 from django_ojs.http.permissions import type_limit
-from django_ojs.http.searching import searched
-from django_ojs.jobs.search import FEW
+from django_ojs.jobs.search import DEEPER, FEW, scan, time_of
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
+from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.statistics import counters
 
+#: What a line of a list holds; the columns that hold data of the site are left where they are.
+COLUMNS = ("id", "type", "queue", "state", "priority", "attempt", "max_attempts", "created_at", "enqueued_at", "due_at",
+           "started_at", "finished_at", "worker_id", "workflow_id", "dead_letter")  # fmt: skip
+#: What the end of a job is called, by its last state.
+ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.CANCELLED: "cancelled_at"}
 #: Ids are UUIDv7 and begin with the time at which they were made: the order of `created_at`, with an index.
 _SORTS = {"created_at": "id", "scheduled_at": "due_at", "priority": "priority", "finished_at": "finished_at"}
 _PARSERS: dict[str, Any] = {"id": parse_uuid, "due_at": parse_time, "priority": int, "finished_at": parse_time}
 #: The filters that no index finds, as the site's setting calls them.
 _OWN_INDEX = {"type": "type", "error_type": "error"}
+#: Ids beyond all others: where a cursor stands behind every row of one instant.
+_LOWEST, _HIGHEST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
 #: By the column along which jobs can be gone through: all of them, and those that are asked for.
 Base = dict[str, tuple[QuerySet[Job], QuerySet[Job]]]
 
@@ -152,3 +165,50 @@ def sorting(request: Request, default: str) -> Key:
         raise query.fault("order", "must be asc or desc", order)
     column = _SORTS[name]
     return Key(column, descending=order == "desc", parse=_PARSERS[column])
+
+
+def searched(
+    request: Request, base: QuerySet[Job], jobs: QuerySet[Job], order: Sequence[Key],
+    rows: Callable[[QuerySet[Any]], list[Any]], *, maximum: int, default: int,
+) -> Page:  # fmt: skip
+    """The page of `jobs`, all of which are in `base`, whose order along the first key an index has.
+
+    A page further on may look at as many jobs more as those before it might have.
+    """
+    window = pagination.read(request, order, maximum, default)
+    pagination.check_offset(window)
+    if window.after is not None:
+        base = base.filter(pagination.beyond(order, window.after))
+    skipped = 0 if window.after is not None else window.offset
+    key, cap = order[0], pagination.CAP
+    names = [column.column for column in order]
+    done = scan(
+        base, key.column, lambda part: (part & jobs).order_by().values_list(*names),
+        skipped + window.limit + 1 if window.after is not None else max(skipped + window.limit, cap) + 1,
+        depth=DEEPER * ojs_settings.SEARCH_DEPTH * (1 + skipped // window.limit),
+        descending=key.descending,
+    )  # fmt: skip
+    found = sorted(done.found, reverse=key.descending)
+    chosen = found[skipped : skipped + window.limit]
+    ids = [values[-1] for values in chosen]
+    shown = {row["id"]: row for row in rows(Job.objects.using(base.db).filter(pk__in=ids))} if ids else {}
+    left, whole = len(found) > skipped + window.limit, done.ended == "all"
+    before = window.offset if window.after is not None else 0
+    told: dict[str, Any] = {
+        "total": before + len(found) if whole or len(found) <= cap else before + cap,
+        "limit": window.limit,
+        "offset": window.offset,
+        "page": window.offset // window.limit + 1,
+        "per_page": window.limit,
+        "has_more": left or not whole,
+    }
+    if not whole or len(found) > cap:
+        told["total_is_minimum"] = True
+    if left:
+        told["next_cursor"] = pagination.encode(window.offset + len(chosen), chosen[-1])
+    elif not whole:
+        edge = [done.edge] if len(order) == 1 else [done.edge, _LOWEST if key.descending else _HIGHEST]
+        told["next_cursor"] = pagination.encode(before + len(found), edge)
+        back_to = done.edge if isinstance(done.edge, dt.datetime) else time_of(done.edge)
+        told["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
+    return Page([shown[job_id] for job_id in ids if job_id in shown], told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -18,8 +19,8 @@ from rest_framework.response import Response
 from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.errors import BatchSizeExceeded, InvalidRequest, OJSError
-from django_ojs.http import answers, fields, media, permissions, query, ratelimits, results, shown
+from django_ojs.errors import BatchSizeExceeded, InvalidRequest, OJSError, WaitTimeout
+from django_ojs.http import answers, fields, media, permissions, query, ratelimits, shown
 from django_ojs.http import jobserializers as serializers
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
@@ -44,6 +45,7 @@ from django_ojs.states import State, Verb
 
 #: What a batch pushes: any JSON, until PUSH has read it. (`list` is an action below.)
 Documents = list[Any]
+DEFAULT_WAIT, MAX_WAIT = 30, 60  #: seconds that a request waits for a result
 _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")
 
 
@@ -233,11 +235,11 @@ class JobViewSet(Idempotent, OJSViewSet):
         wait = query.flag(request, "wait")
         row = self.get_object()
         if row["state"] not in states.TERMINAL and wait:
-            row = results.ended(identifier, timeout)
+            row = _ended(identifier, timeout)
         if row["state"] not in states.TERMINAL:
             body = {"job_id": str(identifier), "state": row["state"], "result": None}
             return Response(body, status=202, headers={"Retry-After": "1"})
-        found = results.outcome(row)
+        found = shown.outcome(row)
         retrieved([row])
         return Response({"job_id": str(identifier), **found})
 
@@ -293,7 +295,7 @@ class JobViewSet(Idempotent, OJSViewSet):
         permissions.check_jobs(request, set(known.values()))
         rows = {row["id"]: row for row in self.get_queryset().filter(pk__in=list(known.values())).rows()}
         retrieved(list(rows.values()))
-        return Response({"results": {item: results.brief(rows.get(known.get(item))) for item in ids}})
+        return Response({"results": {item: shown.brief(rows.get(known.get(item))) for item in ids}})
 
     def shown(
         self, row: JobRow, status: int = 200, headers: dict[str, str] | None = None, **more: Any
@@ -319,7 +321,7 @@ class JobViewSet(Idempotent, OJSViewSet):
         if pushed.row is None:
             return Answer(200, '{"job":null,"dropped":true}', {})
         warnings = {"warnings": list(pushed.warnings)} if pushed.warnings else {}
-        if pushed.status == "duplicate":  # somebody else's job
+        if pushed.status == "duplicate":  # the job of another caller
             return Answer(200, answers.text(shown.job(pushed.row), deduplicated=True, **warnings), {})
         job = envelope.render(pushed.row)
         headers = {"Location": f"{iri_to_uri(self.request.path)}/{job['id']}"} | pressure([pushed])
@@ -336,7 +338,7 @@ class JobViewSet(Idempotent, OJSViewSet):
 
 
 def acknowledge(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
-    """ACK, for who holds the job."""
+    """ACK, for the worker that holds the job."""
     permissions.check_jobs(request, [job_id])
     result = jsontext.dumps(body["result"]) if "result" in body else None  # an explicit null is a value
     claim = Ack(job_id, result, fields.claimant(body), fields.integer(body, "attempt", minimum=1))
@@ -344,7 +346,7 @@ def acknowledge(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Re
 
 
 def fail(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
-    """FAIL, for who holds the job."""
+    """FAIL, for the worker that holds the job."""
     permissions.check_jobs(request, [job_id])
     failure = Failure(
         job_id,
@@ -425,3 +427,23 @@ def _batch(pushed: list[Pushed]) -> dict[str, Any]:
 
 def _in_batch(item: Pushed, row: JobRow) -> dict[str, Any]:
     return shown.job(row) | {"deduplicated": True} if item.status == "duplicate" else envelope.render(row)
+
+
+def _ended(job_id: uuid.UUID, timeout: int | None) -> JobRow:
+    """The job once it has ended, at most `timeout` seconds from now (`DEFAULT_WAIT`, cut to `MAX_WAIT`).
+
+    Raises WaitTimeout.
+    """
+    seconds = min(DEFAULT_WAIT if timeout is None else timeout, MAX_WAIT)
+    deadline = time.monotonic() + seconds
+    pause = 0.02
+    while True:
+        row = info(job_id)
+        left = deadline - time.monotonic()
+        if row["state"] in states.TERMINAL:
+            return row
+        if left <= 0:
+            details = {"job_id": str(job_id), "state": row["state"], "waited_seconds": seconds}
+            raise WaitTimeout(f"Job '{job_id}' is still {row['state']} after {seconds} seconds.", details=details)
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, 0.5)

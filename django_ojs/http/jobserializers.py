@@ -9,6 +9,7 @@ from rest_framework import serializers
 from django_ojs import jsontext
 from django_ojs.http import fields, shown
 from django_ojs.http.auditing import MAX_REASON
+from django_ojs.http.joblists import ENDS
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
@@ -27,10 +28,6 @@ from django_ojs.rules import retry as retry_policy
 from django_ojs.rules.durations import format_instant, format_iso
 from django_ojs.states import State
 
-#: What a line of a list holds; the columns that hold data of the site are left where they are.
-COLUMNS = ("id", "type", "queue", "state", "priority", "attempt", "max_attempts", "created_at", "enqueued_at", "due_at",
-           "started_at", "finished_at", "worker_id", "workflow_id", "dead_letter")  # fmt: skip
-ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.CANCELLED: "cancelled_at"}
 MAX_DEPTH = 32  #: of arrays and objects in the `data` of a report on progress
 #: The names under which progress is reported -> what makes percent of it.
 _SCALES = {"progress": 100.0, "percentage": 1.0, "progress_percent": 1.0}

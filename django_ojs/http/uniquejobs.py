@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from django_ojs import clock, jsontext, states
 from django_ojs.http import permissions
 from django_ojs.http.base import OJSViewSet, using
+from django_ojs.http.joblists import searched
 from django_ojs.http.pagination import Key, OJSPagination, Page, parse_uuid
-from django_ojs.http.searching import searched
 from django_ojs.http.serializers import AnswerSerializer, InstantField, StateField, rendered_by_show
 from django_ojs.models import Job
 from django_ojs.rules import redaction, unique

@@ -26,7 +26,7 @@ from django_ojs.events import filters, log, order
 from django_ojs.events.catalogue import STATE_CHANGED
 from django_ojs.events.filters import Filter
 from django_ojs.events.order import Place
-from django_ojs.http import compat, results, shown
+from django_ojs.http import compat, shown
 from django_ojs.jobs import progress
 from django_ojs.jobs.verbs import info
 from django_ojs.models.job import JobRow
@@ -307,7 +307,7 @@ class ResultFeed(ProgressFeed):
     def _outcome(self, cursor: str) -> str:
         try:
             row = info(self._row["id"])
-            found = results.outcome(row)
+            found = shown.outcome(row)
         except OJSError as error:  # pruned in the meantime, or kept for no time at all
             return frame(error.as_dict(), event="error", id=cursor)
         if "error" in found:

@@ -22,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """Slices of two jobs, requests of four; no list is short enough to be read all."""
     for module in ("joblists", "deadletter"):
         monkeypatch.setattr(f"django_ojs.http.{module}.FEW", 0)
-    monkeypatch.setattr("django_ojs.http.searching.DEEPER", 1)
+    monkeypatch.setattr("django_ojs.http.joblists.DEEPER", 1)
     monkeypatch.setattr("django_ojs.jobs.search.FIRST", 2)
     settings.OJS = {**settings.OJS, "SEARCH_DEPTH": 4, "SEARCH_SECONDS": 60}
 
