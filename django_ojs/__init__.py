@@ -12,59 +12,37 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from django_ojs.client.context import Discard as Discard
-    from django_ojs.client.context import JobContext as JobContext
-    from django_ojs.client.context import Retry as Retry
-    from django_ojs.client.context import Snooze as Snooze
-    from django_ojs.client.definition import aenqueue as aenqueue
-    from django_ojs.client.definition import aenqueue_many as aenqueue_many
-    from django_ojs.client.definition import enqueue as enqueue
-    from django_ojs.client.definition import enqueue_after_commit as enqueue_after_commit
-    from django_ojs.client.definition import enqueue_bulk as enqueue_bulk
-    from django_ojs.client.definition import enqueue_many as enqueue_many
-    from django_ojs.client.definition import job as job
-    from django_ojs.client.handle import JobCancelled as JobCancelled
-    from django_ojs.client.handle import JobFailed as JobFailed
-    from django_ojs.client.handle import JobHandle as JobHandle
-    from django_ojs.client.handle import aget_job as aget_job
-    from django_ojs.client.handle import get_job as get_job
-    from django_ojs.client.workflow import Workflow as Workflow
-    from django_ojs.client.workflow import WorkflowCancelled as WorkflowCancelled
-    from django_ojs.client.workflow import WorkflowFailed as WorkflowFailed
-    from django_ojs.client.workflow import WorkflowHandle as WorkflowHandle
-    from django_ojs.client.workflow import aget_workflow as aget_workflow
-    from django_ojs.client.workflow import batch as batch
-    from django_ojs.client.workflow import chain as chain
-    from django_ojs.client.workflow import get_workflow as get_workflow
-    from django_ojs.client.workflow import group as group
+    from django_ojs.client.context import Discard, JobContext, Retry, Snooze
+    from django_ojs.client.definition import (
+        aenqueue,
+        aenqueue_many,
+        enqueue,
+        enqueue_after_commit,
+        enqueue_bulk,
+        enqueue_many,
+        job,
+    )
+    from django_ojs.client.handle import JobCancelled, JobFailed, JobHandle, aget_job, get_job
+    from django_ojs.client.workflow import (
+        Workflow,
+        WorkflowCancelled,
+        WorkflowFailed,
+        WorkflowHandle,
+        aget_workflow,
+        batch,
+        chain,
+        get_workflow,
+        group,
+    )
 
-_MODULES = {
-    "job": "django_ojs.client.definition",
-    "enqueue": "django_ojs.client.definition",
-    "enqueue_after_commit": "django_ojs.client.definition",
-    "enqueue_bulk": "django_ojs.client.definition",
-    "enqueue_many": "django_ojs.client.definition",
-    "aenqueue": "django_ojs.client.definition",
-    "aenqueue_many": "django_ojs.client.definition",
-    "get_job": "django_ojs.client.handle",
-    "aget_job": "django_ojs.client.handle",
-    "JobCancelled": "django_ojs.client.handle",
-    "JobFailed": "django_ojs.client.handle",
-    "JobHandle": "django_ojs.client.handle",
-    "Workflow": "django_ojs.client.workflow",
-    "WorkflowCancelled": "django_ojs.client.workflow",
-    "WorkflowFailed": "django_ojs.client.workflow",
-    "WorkflowHandle": "django_ojs.client.workflow",
-    "chain": "django_ojs.client.workflow",
-    "group": "django_ojs.client.workflow",
-    "batch": "django_ojs.client.workflow",
-    "get_workflow": "django_ojs.client.workflow",
-    "aget_workflow": "django_ojs.client.workflow",
-    "JobContext": "django_ojs.client.context",
-    "Retry": "django_ojs.client.context",
-    "Discard": "django_ojs.client.context",
-    "Snooze": "django_ojs.client.context",
+#: The modules of `client`, and what each has of the names below.
+_NAMES = {
+    "context": "Discard JobContext Retry Snooze",
+    "definition": "aenqueue aenqueue_many enqueue enqueue_after_commit enqueue_bulk enqueue_many job",
+    "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
+    "workflow": "Workflow WorkflowCancelled WorkflowFailed WorkflowHandle aget_workflow batch chain get_workflow group",
 }
+_MODULES = {name: f"django_ojs.client.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Discard",

@@ -22,7 +22,7 @@ _LENGTHS = {"actor": 255, "action": 64, "target_type": 32, "target": 512, "sourc
 
 @dataclasses.dataclass(slots=True)
 class Act:
-    """What will be written. Whoever acts may fill in `target` and `detail` while acting.
+    """What will be written. The act may fill in `target` and `detail`.
 
     Attributes:
         actor: `user:NAME`, `key:NAME`, `command:NAME` or `anonymous`.

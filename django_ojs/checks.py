@@ -123,8 +123,8 @@ def check_heartbeats(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.compatibility, deploy=True)
 def check_webhooks(**kwargs: Any) -> _CheckResult:
-    """I001: webhooks can be sent, and their secrets kept. Who wants none has nothing to mend, and is not told so by
-    each command."""
+    """I001: webhooks can be sent, and their secrets kept. A site without webhooks has nothing to mend, so only
+    `check --deploy` says it."""
     if not (missing := webhooks.missing()):
         return []
     message = f"Without {' and '.join(missing)} there are no webhooks."
@@ -133,7 +133,7 @@ def check_webhooks(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.database)
 def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
-    """W009: somebody waits for webhooks that this installation cannot send."""
+    """W009: there are subscriptions to webhooks that this installation cannot send."""
     alias = database(None)
     if alias not in (databases or ()) or not (missing := webhooks.missing()):
         return []
@@ -157,7 +157,7 @@ def check_webhook_transport(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.security, deploy=True)
 def check_anonymous(**kwargs: Any) -> _CheckResult:
-    """W001: outside DEBUG nobody should get in without credentials."""
+    """W001: outside DEBUG every caller needs credentials."""
     if ojs_settings.ALLOW_ANONYMOUS and not settings.DEBUG:
         return [
             Caution(

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
-    "states errors messages jsontext clock conf database hooks doubles middleware registry routers rules",  # the kernel
+    "states errors messages jsontext clock conf database hooks middleware registry routers rules",  # the kernel
     "models store events",
     "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
     """__init__ apps checks urls client worker tasks scheduler telemetry http realtime admin templatetags management

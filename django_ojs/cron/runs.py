@@ -25,10 +25,10 @@ from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
 from django_ojs import clock, states
 from django_ojs.cron import schedules
 from django_ojs.database import atomic, database
-from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.hooks import replaceable
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel
 from django_ojs.messages import phrase

@@ -20,8 +20,8 @@ from django.db.models import Q
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
-from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, Duplicate, OJSError
+from django_ojs.hooks import replaceable
 from django_ojs.jobs import push
 from django_ojs.jobs.push import Candidate, Outcome, Pushed, duplicate_id, push_read, read, refuse_repeated_ids
 from django_ojs.messages import phrase

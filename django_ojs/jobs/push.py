@@ -21,10 +21,10 @@ from django.db import IntegrityError, connections
 from django_ojs import clock, hooks, jsontext, middleware, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.doubles import replaceable
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.hooks import replaceable
 from django_ojs.jobs import schemas
 from django_ojs.jobs.transitions import wake_at
 from django_ojs.limits import ratelimits

@@ -18,10 +18,10 @@ from django.db import router
 from django_ojs import clock, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, InvalidRequest, InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.hooks import replaceable
 from django_ojs.jobs import progress, schemas, transitions
 from django_ojs.jobs.push import Candidate, push_each
 from django_ojs.jobs.transitions import WITH_LIMITED, Outcome, each_locked, only, refuse

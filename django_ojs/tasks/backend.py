@@ -19,8 +19,8 @@ from django_ojs.client.definition import JobDefinition, PreparedJob, push
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import encode_arguments
 from django_ojs.database import database
-from django_ojs.doubles import together
 from django_ojs.errors import NotFound
+from django_ojs.hooks import together
 from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import names
 from django_ojs.states import TERMINAL

@@ -22,8 +22,8 @@ from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
 from django_ojs.database import database
-from django_ojs.doubles import doubles
 from django_ojs.errors import NotFound
+from django_ojs.hooks import doubles
 from django_ojs.jobs import schemas
 from django_ojs.jobs.push import Outcome, Pushed
 from django_ojs.queues import configuration

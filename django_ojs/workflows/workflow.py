@@ -12,9 +12,9 @@ from django.db import IntegrityError
 
 from django_ojs import clock, hooks, jsontext, states
 from django_ojs.database import atomic, database, retried
-from django_ojs.doubles import replaceable
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.events import log
+from django_ojs.hooks import replaceable
 from django_ojs.jobs.verbs import cancel as cancel_jobs
 from django_ojs.jobs.verbs import retry as retry_jobs
 from django_ojs.messages import phrase

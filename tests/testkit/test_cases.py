@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
 from django_ojs import aenqueue, enqueue, job
-from django_ojs.doubles import doubles
+from django_ojs.hooks import doubles
 from django_ojs.models import Job
 from django_ojs.testing import FakeJobs, FakeJobsMixin, InlineJobsMixin, WorkerJobsMixin, fake
 
