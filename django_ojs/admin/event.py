@@ -26,7 +26,7 @@ from django_ojs.admin.history import WORTH, note
 from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
-from django_ojs.http import sockets
+from django_ojs.http.events import socket_address
 from django_ojs.models import Event, Job
 from django_ojs.rules import names, redaction
 
@@ -179,7 +179,7 @@ class EventAdmin(IdSearchAdmin):
             "events": [_line(event) for event in found],
             "cursor": end or "",
             "more": f"{self.url('event_tail_more')}?{wanted.query}",
-            "socket": sockets.address(request),
+            "socket": socket_address(request),
             "filter": jsontext.dumps(wanted.on_the_wire),
             "worth": jsontext.dumps({name: str(word) for name, word in WORTH.items()}),
             "job_url": self._job_url(request),

@@ -21,7 +21,7 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
 
 from django_ojs.admin.operate import OperatingAdmin
-from django_ojs.http import sockets
+from django_ojs.http.events import socket_address
 
 #: Seconds between two questions without the WebSocket, and with it, for ages and heartbeats.
 POLLING, FOLLOWING = 2.0, 15.0
@@ -62,7 +62,7 @@ def follow(
         every: seconds between two questions where there are no events.
     """
     attributes = {"data-ojs-live": url, "data-ojs-age": _ms(age), "data-ojs-every": _ms(every)}
-    if socket := sockets.address(request):
+    if socket := socket_address(request):
         asked = {"event_types": list(types), **{name: [str(value)] for name, value in only.items()}}
         subscription = {
             "action": "subscribe", "channel": "events", "filter": asked, "min_interval_ms": INTERVAL

@@ -1,20 +1,26 @@
-"""The event log by cursor, or by page for a dashboard; the history of one job; tickets for WebSockets (events 5)."""
+"""The event log by cursor, or by page for a dashboard; the history of one job; the WebSocket of events: its address for
+pages of the site, and tickets (events 5)."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest
+from django.urls import get_script_prefix
 from rest_framework import serializers
+from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import jsontext, keys
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound
+from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import log
 from django_ojs.events.filters import Filter
-from django_ojs.http import compat, fields, permissions, query
+from django_ojs.http import base, compat, fields, manifest, permissions, query
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.openapi import EVENT_STREAM, documented
 from django_ojs.http.permissions import api_key, check_type, queue_limit, type_limit
@@ -33,6 +39,8 @@ DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 #: Of the dashboard's pages.
 PER_PAGE, MAX_PER_PAGE = 50, 100
+#: Below the root of the site; `realtime.routing` serves the WebSocket there.
+SOCKET_PATH = "ojs/v1/ws"
 #: The parameters that say which events are meant.
 FILTERS = "types queues job_types sources job_id workflow_id since"
 
@@ -176,6 +184,19 @@ def wanted_by(request: Request) -> Filter:
     )
 
 
+def socket_address(request: HttpRequest) -> str:
+    """The path or URL at which this visitor's browser may connect to the WebSocket; '' where there is none, or the
+    server would refuse it.
+
+    Without `OJS["REALTIME_URL"]` there is one where the process that serves the page serves WebSockets too.
+    """
+    found = ojs_settings.REALTIME_URL
+    if found is None:
+        served = isinstance(request, ASGIRequest) and "websocket" in manifest.TRANSPORTS
+        found = f"{get_script_prefix()}{SOCKET_PATH}" if served else ""
+    return found if found and _may_read(request) else ""
+
+
 def _limit(request: Request) -> int:
     return min(query.integer(request, "limit", minimum=1) or DEFAULT_LIMIT, MAX_LIMIT)
 
@@ -188,3 +209,13 @@ def _read(request: Request, wanted: Filter, limit: int) -> log.Page:
         until=query.instant(request, "until"),
         limit=limit,
     )
+
+
+def _may_read(request: HttpRequest) -> bool:
+    """Whether the binding knows this visitor by the session, and lets it read. The page's own request stays."""
+    asked = Request(copy.copy(request), authenticators=base.authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES)))
+    try:
+        permissions.require_scope(asked, "read", operation="events")
+    except (OJSError, APIException):
+        return False
+    return True

@@ -18,7 +18,7 @@ from django_ojs.models import Job
 from django_ojs.rules import names, schemas
 
 SPECVERSION = "1.0"
-#: What `ojs_conformance --record` has seen pass, and not what somebody wrote here.
+#: What `ojs_conformance --record` has seen pass: no claim is written here by hand.
 CLAIM = claim.read()
 CONFORMANCE_LEVEL = CLAIM.level if CLAIM else 0
 CONFORMANCE_TIER = "runtime"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from django.conf import settings
 from django.urls import URLPattern, path
 
-from django_ojs.http import manifest, sockets
+from django_ojs.http import events, manifest
 from django_ojs.realtime.websocket import EventsConsumer
 
 
 def urlpatterns(script_name: str) -> list[URLPattern]:
     """Both paths, and below the site's script name too: Django lets a proxy leave it there or take it away."""
     prefixes = dict.fromkeys(("", f"{script_name.strip('/')}/".removeprefix("/")))
-    paths = (sockets.PATH, "ojs/v1/events/ws")
+    paths = (events.SOCKET_PATH, "ojs/v1/events/ws")
     return [path(f"{prefix}{each}", EventsConsumer.as_asgi()) for prefix in prefixes for each in paths]  # type: ignore[arg-type]
 
 

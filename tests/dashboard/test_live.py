@@ -19,7 +19,7 @@ from django.urls.base import clear_script_prefix
 from django_ojs import audit
 from django_ojs.admin import live
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, STATE_CHANGED
-from django_ojs.http import sockets
+from django_ojs.http.events import socket_address
 from django_ojs.jobs import bulk
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
@@ -44,13 +44,13 @@ def ask(factory: Any = AsyncRequestFactory, *, staff: bool = True) -> Any:
 
 
 def test_a_page_of_an_asgi_server_finds_it_beside_itself() -> None:
-    assert sockets.address(ask()) == "/ojs/v1/ws"
+    assert socket_address(ask()) == "/ojs/v1/ws"
 
 
 def test_below_the_name_of_the_script() -> None:
     set_script_prefix("/below/")
     try:
-        assert sockets.address(ask()) == "/below/ojs/v1/ws"
+        assert socket_address(ask()) == "/below/ojs/v1/ws"
     finally:
         clear_script_prefix()
     routes = [str(route.pattern) for route in routing.urlpatterns("/below")]
@@ -59,18 +59,18 @@ def test_below_the_name_of_the_script() -> None:
 
 
 def test_a_page_of_a_wsgi_server_finds_none_but_the_one_that_is_named(settings: Any) -> None:
-    assert sockets.address(ask(RequestFactory)) == ""
+    assert socket_address(ask(RequestFactory)) == ""
     settings.OJS = {"REALTIME_URL": "wss://events.example.com/ojs/v1/ws"}
-    assert sockets.address(ask(RequestFactory)) == "wss://events.example.com/ojs/v1/ws"
+    assert socket_address(ask(RequestFactory)) == "wss://events.example.com/ojs/v1/ws"
     settings.OJS = {"REALTIME_URL": ""}
-    assert sockets.address(ask()) == ""
+    assert socket_address(ask()) == ""
 
 
 def test_who_would_be_refused_is_not_sent_there(settings: Any) -> None:
-    assert sockets.address(ask(staff=False)) == ""
+    assert socket_address(ask(staff=False)) == ""
     settings.OJS = {"AUTHENTICATION_CLASSES": [KEYS_ONLY]}  # a session is nothing to the binding
     request = ask()
-    assert sockets.address(request) == ""
+    assert socket_address(request) == ""
     assert request.user.username == "ann"
 
 
