@@ -7,25 +7,14 @@ from typing import Any
 
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import InvalidRequest, NotFound
+from django_ojs.errors import NotFound
 from django_ojs.rules import names
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import checked, fault, shorten
 
 #: The longest duration a request may name: ten years, in milliseconds.
 MAX_DURATION_MS = 10 * 365 * 86_400_000
 #: What fits the columns that hold a client's numbers.
 MAX_INTEGER = 2**31 - 1
-
-
-def fault(field: str, message: str, received: Any = None) -> InvalidRequest:
-    """The error for one faulty member of a body; `message` begins after the field's name, without a full stop."""
-    details = {
-        "field": field,
-        "expected": message.removeprefix("must be "),
-        "received": shorten(received),
-        "validation_errors": [{"path": field, "message": f"{field}: {message}."}],
-    }
-    return InvalidRequest(f"{field}: {message}.", details=details)
 
 
 def path_id(text: str, resource: str = "job") -> uuid.UUID:
@@ -53,15 +42,16 @@ def worker_id(body: dict[str, Any], *, required: bool = False) -> str:
 
 
 def claimant(body: dict[str, Any]) -> str:
-    """The id under which a worker answers for a job; the strict setting demands it (decision 13)."""
+    """The id under which a worker answers for a job.
+
+    A site that sets `STRICT_OWNERSHIP` lets no worker answer without one: else any caller that knows the id of a job
+    could end it.
+    """
     return worker_id(body, required=ojs_settings.STRICT_OWNERSHIP)
 
 
 def check_worker_id(value: Any) -> str:
-    try:
-        return names.check_worker_id(value)
-    except ValueError as error:
-        raise fault("worker_id", str(error), value) from error
+    return checked(names.check_worker_id, value, "worker_id")
 
 
 def integer(body: dict[str, Any], field: str, *, minimum: int | None = None, maximum: int = MAX_INTEGER) -> int | None:
@@ -119,10 +109,7 @@ def member(body: dict[str, Any], field: str) -> dict[str, Any] | None:
 
 
 def queue_name(value: Any, field: str = "queue") -> str:
-    try:
-        return names.check_queue(value)
-    except ValueError as error:
-        raise fault(field, str(error), value) from error
+    return checked(names.check_queue, value, field)
 
 
 def queue_names(body: dict[str, Any], *, maximum: int = 1000) -> list[str]:

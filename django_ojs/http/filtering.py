@@ -19,6 +19,7 @@ from rest_framework.request import Request
 
 from django_ojs.http import query
 from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, OJSPagination
+from django_ojs.rules.faults import query_fault
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -33,7 +34,7 @@ class OJSFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         if not filters.is_valid():
             name, (error, *_) = next(iter(filters.form.errors.as_data().items()))
             received = (error.params or {}).get("received", request.query_params.get(name, ""))
-            raise query.fault(name, " ".join(error.messages), received)
+            raise query_fault(name, " ".join(error.messages), received)
         found: QuerySet[Any] = filters.qs
         return found
 

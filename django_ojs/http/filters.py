@@ -14,14 +14,13 @@ from rest_framework.request import Request
 
 from django_ojs import clock
 from django_ojs.database import database
-from django_ojs.http import fields, query
 from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.jobs import selection
 from django_ojs.jobs.search import id_at
 from django_ojs.jobs.selection import Member
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet
-from django_ojs.rules import durations, names
+from django_ojs.rules import durations, faults, names
 from django_ojs.states import State
 
 JobFilter = selection.JobFilter
@@ -86,7 +85,7 @@ def of_query(
     jobs = Job.objects.using(database(None)) if jobs is None else jobs
     members = listed(kind)
     given = {name: request.query_params[name] for name in members if request.query_params.get(name)}
-    wanted = _read(request, given, members, query.fault, ScannedJobs if walked else kind)
+    wanted = _read(request, given, members, faults.query_fault, ScannedJobs if walked else kind)
     if by_id:
         jobs = made_between(jobs, wanted.values.get("created_since"), wanted.values.get("created_until"))
     found: QuerySet[Job] = wanted.narrow(jobs)
@@ -113,7 +112,7 @@ def older_than(value: Any, name: str = "older_than") -> dt.datetime | None:
     try:
         return durations.parse_moment(value, clock.now())
     except ValueError:
-        raise fields.fault(name, "must be a duration such as P7D, or a time", value) from None
+        raise faults.fault(name, "must be a duration such as P7D, or a time", value) from None
 
 
 def _of_body(
@@ -122,7 +121,7 @@ def _of_body(
     """The filter of a body, whose members are named `members`."""
 
     def fault(name: str, message: str, value: Any = None) -> Exception:
-        return fields.fault(f"filter.{name}"[:100], message, value)
+        return faults.fault(f"filter.{name}"[:100], message, value)
 
     given = {name: value for name, value in given.items() if value is not None or name not in members}
     for name, value in given.items():
@@ -158,10 +157,7 @@ _TEXTS = ("queue", "type", "holder", "error_type")
 
 def _text(name: str, value: str, fault: Any) -> str:
     if name == "queue":
-        try:
-            return names.check_queue(value)
-        except ValueError as error:
-            raise fault(name, str(error), value) from error
+        return faults.checked(names.check_queue, value, name, fault)
     text = value.strip()
     if len(text) > 255 or not text.isprintable():
         raise fault(name, "must be a printable text of at most 255 characters", value)

@@ -25,6 +25,7 @@ from django_ojs.jobs.search import DEEPER, FEW, scan, time_of
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import query_fault
 from django_ojs.states import State
 from django_ojs.statistics import counters
 
@@ -160,9 +161,9 @@ def sorting(request: Request, default: str) -> Key:
     """The order that the query asks for: its `sort`, or `default`, and the newest first unless its `order` is asc."""
     name, order = query.text(request, "sort") or default, query.text(request, "order") or "desc"
     if name not in _SORTS:
-        raise query.fault("sort", f"must be one of {', '.join(_SORTS)}", name)
+        raise query_fault("sort", f"must be one of {', '.join(_SORTS)}", name)
     if order not in ("asc", "desc"):
-        raise query.fault("order", "must be asc or desc", order)
+        raise query_fault("order", "must be asc or desc", order)
     column = _SORTS[name]
     return Key(column, descending=order == "desc", parse=_PARSERS[column])
 

@@ -40,7 +40,7 @@ from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.queues.bounds import MAX_PATIENCE
 from django_ojs.rules import envelope, names
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import fault, shorten
 from django_ojs.states import State, Verb
 
 #: What a batch pushes: any JSON, until PUSH has read it. (`list` is an action below.)
@@ -278,7 +278,7 @@ class JobViewSet(Idempotent, OJSViewSet):
         """Enqueue jobs, all or none."""
         documents = self.payload(limit=ojs_settings.MAX_BATCH_BYTES).get("jobs")
         if not isinstance(documents, list) or not documents:
-            raise fields.fault("jobs", "must be an array of at least one job", documents)
+            raise fault("jobs", "must be an array of at least one job", documents)
         check_size(len(documents))
         permissions.check_documents(request, documents)
         return self.answer(lambda using: self._push_batch(documents, using))

@@ -26,6 +26,7 @@ from django_ojs.jobs.progress import MAX_DATA_BYTES, MAX_MESSAGE
 from django_ojs.models.job import JobRow
 from django_ojs.rules import retry as retry_policy
 from django_ojs.rules.durations import format_instant, format_iso
+from django_ojs.rules.faults import fault
 from django_ojs.states import State
 
 MAX_DEPTH = 32  #: of arrays and objects in the `data` of a report on progress
@@ -221,7 +222,7 @@ class PrioritySerializer(BodySerializer):
         others = sorted(data.keys() - {"priority"})
         if others or data.get("priority") is None:
             name = others[0] if others else "priority"
-            raise fields.fault(name, "cannot be changed; send priority" if others else "must be given", data.get(name))
+            raise fault(name, "cannot be changed; send priority" if others else "must be given", data.get(name))
         return {"priority": data["priority"]}
 
 
@@ -242,11 +243,11 @@ class ProgressReportSerializer(BodySerializer):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         percent, facts = _percent(data), fields.member(data, "data")
         if percent is None and facts is None:
-            raise fields.fault("progress", "must be there, from 0 to 1, unless there is data", None)
+            raise fault("progress", "must be there, from 0 to 1, unless there is data", None)
         if facts is not None and jsontext.is_deeper(facts, MAX_DEPTH):
-            raise fields.fault("data", f"must not nest deeper than {MAX_DEPTH} levels", facts)
+            raise fault("data", f"must not nest deeper than {MAX_DEPTH} levels", facts)
         if facts is not None and (size := len(jsontext.dumps(facts).encode())) > MAX_DATA_BYTES:
-            raise fields.fault("data", f"must be at most {MAX_DATA_BYTES} bytes of JSON, not {size}", facts)
+            raise fault("data", f"must be at most {MAX_DATA_BYTES} bytes of JSON, not {size}", facts)
         return {
             "percent": percent,
             "message": fields.text(data, "message", maximum=MAX_MESSAGE),
@@ -264,7 +265,7 @@ class JobIdsSerializer(BodySerializer):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         ids = data.get("ids")
         if not isinstance(ids, list) or not all(isinstance(item, str) and len(item) <= 255 for item in ids):
-            raise fields.fault("ids", "must be an array of job ids", ids)
+            raise fault("ids", "must be an array of job ids", ids)
         return {"ids": ids}
 
 
@@ -322,7 +323,7 @@ def _percent(body: dict[str, Any]) -> float | None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float | jsontext.ExactNumber):
-            raise fields.fault(name, "must be a number", value)
+            raise fault(name, "must be a number", value)
         return float(min(max(value, 0), 100)) * scale
     return None
 

@@ -20,6 +20,7 @@ from rest_framework.response import Response
 
 from django_ojs.errors import InvalidRequest
 from django_ojs.http import openapi, query
+from django_ojs.rules.faults import query_fault
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -137,7 +138,7 @@ def check_offset(window: Window) -> None:
     """Raise InvalidRequest for a page that begins too far behind the first row of a large table."""
     if window.after is None and window.offset > MAX_OFFSET:
         message = f"must not begin beyond the first {MAX_OFFSET} rows: follow next_cursor, or narrow the filter"
-        raise query.fault("page", message, str(window.offset))
+        raise query_fault("page", message, str(window.offset))
 
 
 def capped(queryset: QuerySet[Any]) -> tuple[int, bool]:

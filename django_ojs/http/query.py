@@ -9,19 +9,13 @@ import uuid
 from rest_framework.request import Request
 
 from django_ojs import clock
-from django_ojs.errors import InvalidRequest
 from django_ojs.rules import durations, names
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import query_fault
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255
 _MAX_LIST = 1000
 _HUGE = 2**53
-
-
-def fault(name: str, message: str, received: str) -> InvalidRequest:
-    details = {"field": name, "expected": message.removeprefix("must be "), "received": shorten(received)}
-    return InvalidRequest(f"The query parameter {name} {message}.", details=details)
 
 
 def integer(request: Request, name: str, *, minimum: int) -> int | None:
@@ -30,10 +24,10 @@ def integer(request: Request, name: str, *, minimum: int) -> int | None:
     if given is None:
         return None
     if not _INTEGER.fullmatch(given):
-        raise fault(name, "must be an integer", given)
+        raise query_fault(name, "must be an integer", given)
     value = _HUGE if len(given) > 16 and not given.startswith("-") else int(given[:20])
     if value < minimum:
-        raise fault(name, f"must be at least {minimum}", given)
+        raise query_fault(name, f"must be at least {minimum}", given)
     return min(value, _HUGE)
 
 
@@ -41,7 +35,7 @@ def text(request: Request, name: str) -> str:
     """A printable text, '' where absent."""
     given = request.query_params.get(name, "")
     if message := text_fault(given):
-        raise fault(name, message, given)
+        raise query_fault(name, message, given)
     return given
 
 
@@ -49,7 +43,7 @@ def flag(request: Request, name: str) -> bool:
     """True or false, also as 1 and 0; false where absent."""
     given = text(request, name).lower()
     if given not in ("", "true", "false", "1", "0"):
-        raise fault(name, "must be true or false", given)
+        raise query_fault(name, "must be true or false", given)
     return given in ("true", "1")
 
 
@@ -61,7 +55,7 @@ def texts(request: Request, *aliases: str) -> list[str]:
             continue
         items = split(given)
         if message := texts_fault(given, items):
-            raise fault(name, message, given)
+            raise query_fault(name, message, given)
         return items
     return []
 
@@ -91,7 +85,7 @@ def instant(request: Request, name: str) -> dt.datetime | None:
     try:
         return parse_instant(given)
     except ValueError as error:
-        raise fault(name, str(error), given) from error
+        raise query_fault(name, str(error), given) from error
 
 
 def parse_instant(given: str) -> dt.datetime:
@@ -104,5 +98,5 @@ def uuid7(request: Request, name: str) -> uuid.UUID | None:
     if not given:
         return None
     if not names.is_job_id(given):
-        raise fault(name, "must be a UUIDv7", given)
+        raise query_fault(name, "must be a UUIDv7", given)
     return uuid.UUID(given)

@@ -15,7 +15,6 @@ from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import fields
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filtering import SamePagination
@@ -28,7 +27,7 @@ from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import fault, shorten
 
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]{0,63}")
 _URI_PARTS = re.compile(r"urn:ojs:schema:(.+):v([A-Za-z0-9][A-Za-z0-9._+\-]*)")
@@ -237,7 +236,7 @@ def _number(schema: JobSchema) -> int | str:
 
 def _document(body: dict[str, Any], name: str) -> Any:
     if body.get(name) is None:
-        raise fields.fault("schema", "must be a JSON Schema")
+        raise fault("schema", "must be a JSON Schema")
     return body[name]
 
 
@@ -246,7 +245,7 @@ def _uri(body: dict[str, Any]) -> str:
     if value is None:
         return ""
     if not names.is_schema_uri(value) or len(value) > _MAX_URI:
-        raise fields.fault("uri", "must be a URI such as urn:ojs:schema:email.send:v1", value)
+        raise fault("uri", "must be a URI such as urn:ojs:schema:email.send:v1", value)
     return str(value)
 
 
@@ -264,7 +263,7 @@ def _type(value: Any) -> str:
     try:
         return names.check_type(value, hyphens=ojs_settings.DIALECT == "published")
     except ValueError as error:
-        raise fields.fault("job_type", str(error), value) from error
+        raise fault("job_type", str(error), value) from error
 
 
 def _version(value: Any) -> tuple[str, bool]:
@@ -273,4 +272,4 @@ def _version(value: Any) -> tuple[str, bool]:
         return str(int(value)), True
     if isinstance(value, str) and _VERSION.fullmatch(value):
         return value, False
-    raise fields.fault("version", 'must be a number such as 1, or a text such as "1.2.0"', value)
+    raise fault("version", 'must be a number such as 1, or a text such as "1.2.0"', value)

@@ -51,6 +51,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import maintenance
 from django_ojs.rules import durations
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import fault, query_fault
 from django_ojs.statistics import counters, history, latency, summary
 from django_ojs.statistics.history import Point
 from django_ojs.statistics.latency import Share
@@ -222,7 +223,7 @@ class MaintenanceSwitchSerializer(BodySerializer):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         enabled = data.get("enabled")
         if not isinstance(enabled, bool):
-            raise fields.fault("enabled", "must be true or false", enabled)
+            raise fault("enabled", "must be true or false", enabled)
         reason = fields.text(data, "reason", maximum=maintenance.MAX_REASON)
         lasting = _lasting(data)
         auto_end = fields.flag(data, "auto_end") if data.get("auto_end") is not None else None
@@ -324,16 +325,16 @@ class ServerViewSet(OJSViewSet):
         """
         name = query.text(request, "period") or "5m"
         if name not in PERIODS:
-            raise query.fault("period", f"must be one of {', '.join(PERIODS)}", name)
+            raise query_fault("period", f"must be one of {', '.join(PERIODS)}", name)
         now = clock.now(using())
         until = query.instant(request, "until") or now
         since = query.instant(request, "since") or min(until, now) - dt.timedelta(hours=1)
         if since > until:
-            raise query.fault("since", "must not lie after until", format_instant(since))
+            raise query_fault("since", "must not lie after until", format_instant(since))
         chosen = _chosen(request)
         queue = chosen[0] if chosen and len(chosen) == 1 else ""
         if chosen and not queue:
-            raise query.fault("queue", "must be given, since the key is limited to several", "")
+            raise query_fault("queue", "must be given, since the key is limited to several", "")
         period = dt.timedelta(seconds=PERIODS[name])
         found = history.history(period, since, until, queue, using=using())
         points = HistoryPointSerializer(many=True).to_representation(found)
@@ -502,9 +503,9 @@ def _lasting(body: Mapping[str, Any]) -> dt.timedelta | None:
         try:
             found.append(durations.parse_duration_ms(value))
         except ValueError as error:
-            raise fields.fault(name, str(error), value) from error
+            raise fault(name, str(error), value) from error
     if len(set(found)) > 1:
-        raise fields.fault("duration", "must say the same as estimated_duration, or be left out", body["duration"])
+        raise fault("duration", "must say the same as estimated_duration, or be left out", body["duration"])
     return dt.timedelta(milliseconds=found[0]) if found else None
 
 

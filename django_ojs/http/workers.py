@@ -54,7 +54,7 @@ from django_ojs.models import Job, Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import durations, envelope, names
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import shorten
+from django_ojs.rules.faults import fault, shorten
 from django_ojs.states import State
 from django_ojs.workers import heartbeat as beats
 from django_ojs.workers.directory import is_stale, state_of, with_held
@@ -248,7 +248,7 @@ class DirectiveSerializer(BodySerializer):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         value = data.get("directive")
         if not isinstance(value, str) or value not in DIRECTIVES:
-            raise fields.fault("directive", "must be quiet, resume or terminate", value)
+            raise fault("directive", "must be quiet, resume or terminate", value)
         return {"directive": value}
 
 
@@ -559,7 +559,7 @@ def _state(body: dict[str, Any]) -> str:
     if value is None:
         return "running"
     if not isinstance(value, str) or value.lower() not in STATES:
-        raise fields.fault("state", f"must be one of {', '.join(STATES)}", value)
+        raise fault("state", f"must be one of {', '.join(STATES)}", value)
     return value.lower()
 
 
@@ -570,7 +570,7 @@ def _active_jobs(body: dict[str, Any]) -> tuple[list[uuid.UUID], list[str], int 
     if ids is None:
         return [], [], count
     if not isinstance(ids, list) or len(ids) > MAX_JOBS or not all(isinstance(item, str) for item in ids):
-        raise fields.fault("active_jobs", f"must be an array of at most {MAX_JOBS} job ids", ids)
+        raise fault("active_jobs", f"must be an array of at most {MAX_JOBS} job ids", ids)
     known: dict[uuid.UUID, None] = {}
     unknown: list[str] = []
     for item in ids:
@@ -590,7 +590,7 @@ def _instant(body: dict[str, Any], name: str) -> Any:
     try:
         return durations.parse_instant(given) if given is not None else None
     except ValueError as error:
-        raise fields.fault(name, str(error), given) from error
+        raise fault(name, str(error), given) from error
 
 
 _READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {

@@ -34,6 +34,7 @@ from django_ojs.realtime import sse
 from django_ojs.realtime.access import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
+from django_ojs.rules.faults import query_fault
 
 _ONE = "types event_types since last_event_id"
 
@@ -103,8 +104,8 @@ class AllEvents(StreamView):
                 try:
                     return of_queue(request, names.check_queue(name))
                 except ValueError as error:
-                    raise query.fault("channel", str(error), channel) from error
-        raise query.fault("channel", "must be all, job:{id} or queue:{name}", channel)
+                    raise query_fault("channel", str(error), channel) from error
+        raise query_fault("channel", "must be all, job:{id} or queue:{name}", channel)
 
 
 class EventViewSet(Streaming, events.EventViewSet):
