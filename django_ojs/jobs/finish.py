@@ -55,7 +55,7 @@ def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | N
     A result over the limit leaves its job active (jobs section 8). A late or foreign ACK changes nothing.
     """
     using = database(using)
-    oversized = {ack.job_id: error for ack in acks if (error := _oversized(ack))}
+    oversized = {ack.job_id: error for ack in acks if ack.result and (error := _oversized(ack.job_id, ack.result))}
     wanted = list({ack.job_id: ack for ack in acks if ack.job_id not in oversized}.values())
     with atomic(using=using):
         now = clock.now(using)
@@ -73,7 +73,8 @@ def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | N
         advance.settled(done, now, using)
         slots_freed(done, using)
         rows = {row["id"]: row for row in done}
-        refused = _refusals([ack for ack in wanted if ack.job_id not in rows], using)
+        late = [ack for ack in wanted if ack.job_id not in rows]
+        refused = _refusals(late, using) if late else {}
     return [rows.get(a.job_id) or oversized.get(a.job_id) or refused[a.job_id] for a in acks]
 
 
@@ -82,19 +83,17 @@ def ack_one(ack_: Ack, *, using: str | None = None) -> JobRow:
     return only(ack([ack_], using=using))
 
 
-def _oversized(ack: Ack) -> ResultTooLarge | None:
+def _oversized(job_id: uuid.UUID, result: str) -> ResultTooLarge | None:
     limit = ojs_settings.MAX_RESULT_BYTES
-    size = len(ack.result.encode()) if ack.result and len(ack.result) * 4 > limit else 0
+    size = len(result.encode()) if len(result) * 4 > limit else 0
     if size <= limit:
         return None
-    details = {"actual_bytes": size, "max_bytes": limit, "field": "result", "job_id": str(ack.job_id)}
+    details = {"actual_bytes": size, "max_bytes": limit, "field": "result", "job_id": str(job_id)}
     return ResultTooLarge(f"The result has {size} bytes; at most {limit} are kept.", details=details)
 
 
 def _refusals(acks: Sequence[Ack], using: str) -> dict[object, OJSError]:
     """Why each of these could not be completed."""
-    if not acks:
-        return {}
     found = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=[a.job_id for a in acks]).rows()}
     return {a.job_id: why_not(found.get(a.job_id), a.job_id, Verb.ACK, State.COMPLETED, a) for a in acks}
 
@@ -138,8 +137,7 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
     """
     using = database(using)
     by_id = {failure.job_id: failure for failure in failures}
-    for failure in by_id.values():
-        _check(failure)
+    read = {failure.job_id: _read(failure) for failure in by_id.values() if not failure.requeue}
     with atomic(using=using):
         now = clock.now(using)
         released: list[JobRow] = []
@@ -158,14 +156,15 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
                 failed.append((row, failure))
             return row
 
-        outcomes = each_locked(Verb.FAIL, [failure.job_id for failure in failures], using, decide, WITH_LIMITED)
-        release(released, now, using, unrun={failure.job_id for failure in by_id.values() if failure.unrun})
+        outcomes = each_locked([failure.job_id for failure in failures], using, decide, WITH_LIMITED)
+        if released:
+            release(released, now, using, unrun={failure.job_id for failure in by_id.values() if failure.unrun})
         records: list[Record] = []
         for row, failure in failed:
-            until = ratelimits.rate_limit_until(failure.error)
+            error, until = read[row["id"]]
             if until and row["rate_key"]:
                 blocked[row["rate_key"]] = max(until, blocked.get(row["rate_key"], until))
-            records += _settle(row, failure, now)
+            records += _settle(row, failure, error, now)
         store_of(using).update_jobs(Verb.FAIL, [row for row, _ in failed], transitions.FAIL_COLUMNS)
         if blocked:
             records += ratelimits.block(blocked, now, using)
@@ -219,33 +218,36 @@ def settle_error(row: JobRow, error: dict[str, Any], now: dt.datetime, component
     policy = policies.from_json(row["retry"])
     policy = dataclasses.replace(policy, max_attempts=row["max_attempts"])
     error = {**error, "retryable": policies.is_retryable(policy, error)}  # what was decided, not what was reported
-    match policies.decide(policy, error, counted(row)):
+    attempts = counted(row)
+    match policies.decide(policy, error, attempts):
         case policies.Outcome.RETRY:
-            return _retry(row, error, policies.backoff_ms(policy, counted(row)), now, component)
+            return _retry(row, error, policies.backoff_ms(policy, attempts), now, component)
         case policies.Outcome.DISCARD:
             return _discard(row, error, now, component, dead_letter=False)
         case _:
             return _discard(row, error, now, component, dead_letter=True)
 
 
-def _check(failure: Failure) -> None:
-    if failure.requeue or failure.snooze_ms is not None:
-        return
+def _read(failure: Failure) -> tuple[dict[str, Any], dt.datetime | None]:
+    """The error of a failure as it is stored, but for its attempt and time; until when its far side wants to be left
+    alone. Nothing of both for a snoozed job. Raises `InvalidRequest`."""
+    if failure.snooze_ms is not None:
+        return {}, ratelimits.rate_limit_until(failure.error)
     if failure.error is None:
         raise InvalidRequest(
             "`error` is required: an object with at least `message`.",
             details={"field": "error", "expected": "object", "received": None},
             hint="Send `error`, or `requeue: true` to hand the job back.",
         )
-    errorobjects.normalise(failure.error, 1, clock.now())
-    ratelimits.rate_limit_until(failure.error)
+    keep = ojs_settings.STORE_BACKTRACES
+    error = errorobjects.normalise(failure.error, 1, clock.now(), store_backtrace=keep)
+    return error, ratelimits.rate_limit_until(failure.error)
 
 
-def _settle(row: JobRow, failure: Failure, now: dt.datetime) -> list[Record]:
+def _settle(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.datetime) -> list[Record]:
     if failure.snooze_ms is not None:
         return _snooze(row, failure.snooze_ms, now)
-    keep = ojs_settings.STORE_BACKTRACES
-    error = errorobjects.normalise(failure.error, row["attempt"], now, store_backtrace=keep)
+    error |= errorobjects.stamp(row["attempt"], now)
     if failure.retry_after_ms is not None and counted(row) < max(1, row["max_attempts"]):
         records = _retry(row, {**error, "retryable": True}, failure.retry_after_ms, now, "workers")
     else:

@@ -13,7 +13,7 @@ import datetime as dt
 import functools
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError, connections
@@ -159,7 +159,8 @@ def push_read(
 ) -> list[Outcome]:  # fmt: skip
     """`push_each` for documents that have been read, and changed by the middleware, before. `stamp` is the first of
     as many that `clock.stamps` gave."""
-    refuse_repeated_ids(candidates)
+    if len(candidates) > 1:
+        refuse_repeated_ids(candidates)
     schemas.check(candidates, using)
     if partial or not _failed(candidates):
         _store(candidates, now, stamp, partial, component, closing, ended, using)
@@ -207,8 +208,11 @@ def _store(
         rows = new_rows(specs, defaults, now, stamp)
         # Inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not taken.
         guarded = in_callers and any(candidate.named for candidate in waiting)
-        with _raising_duplicate(specs, using), atomic(using=using) if guarded else contextlib.nullcontext():
-            worker_sleeps = insert(rows, component, using)
+        try:
+            with atomic(using=using) if guarded else contextlib.nullcontext():
+                worker_sleeps = insert(rows, component, using)
+        except IntegrityError as error:
+            raise _duplicate_of_id(specs, using) from error
         for candidate, row in zip(waiting, rows, strict=True):
             candidate.outcome = Pushed(row, "created", candidate.warnings)
         _wake(worker_sleeps, in_callers, using)
@@ -217,11 +221,14 @@ def _store(
     def act() -> None:
         for candidate in waiting:
             candidate.outcome = None
-        with _raising_duplicate(specs, using), atomic(using=using):
-            worker_sleeps = _decide_and_write(waiting, defaults, bounded, now, stamp, partial, component, ended, using)
-            if closing:
-                log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
-        _wake(worker_sleeps, in_callers, using)
+        try:
+            with atomic(using=using):
+                sleeps = _decide_and_write(waiting, defaults, bounded, now, stamp, partial, component, ended, using)
+                if closing:
+                    log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
+        except IntegrityError as error:
+            raise _duplicate_of_id(specs, using) from error
+        _wake(sleeps, in_callers, using)
 
     _despite_races(act) if partial else act()
 
@@ -345,21 +352,11 @@ def insert(rows: Sequence[JobRow], component: str, using: str) -> bool:
     return worker_sleeps
 
 
-@contextlib.contextmanager
-def _raising_duplicate(specs: Sequence[JobSpec], using: str) -> Iterator[None]:
-    """`Duplicate` for the IntegrityError of an insert that the block has rolled back."""
-    try:
-        yield
-    except IntegrityError as error:
-        raise duplicate_id(*_taken(specs, using)) from error
-
-
-def _taken(specs: Sequence[JobSpec], using: str) -> tuple[uuid.UUID, str | None]:
-    """Which of these ids is taken, and the state of that job, as far as the transaction can still be asked."""
-    if connections[using].needs_rollback:
-        return specs[0].id, None
-    found = Job.objects.using(using).filter(pk__in=[spec.id for spec in specs]).values_list("pk", "state").first()
-    return found or (specs[0].id, None)
+def _duplicate_of_id(specs: Sequence[JobSpec], using: str) -> Duplicate:
+    """Which of these ids is taken, for the IntegrityError of an insert that was rolled back; with the state of that job
+    as far as the transaction can still be asked."""
+    taken = {} if connections[using].needs_rollback else _taken_ids(specs, using)
+    return duplicate_id(*min(taken.items(), default=(specs[0].id, None)))
 
 
 def _taken_ids(specs: Sequence[JobSpec], using: str) -> dict[uuid.UUID, str]:

@@ -122,12 +122,16 @@ def check(candidates: Sequence[Candidate], using: str) -> None:
     """Refuse, or warn about, jobs whose arguments do not fit; see the setting `SCHEMA_VALIDATION`."""
     registry: _Registry | None = None
     for candidate in candidates:
-        if candidate.outcome is not None or candidate.spec is None or attributes.is_encoded(candidate.spec.meta):
+        if candidate.outcome is not None or candidate.spec is None:
+            continue
+        if candidate.spec.meta and attributes.is_encoded(candidate.spec.meta):
             continue
         uri = candidate.spec.extra.get("schema")
         if uri is None and ojs_settings.SCHEMA_VALIDATION == "off":
             continue
         registry = registry or _registry(using)
+        if uri is None and candidate.spec.type not in registry.by_type:
+            continue
         known = _by_uri(uri, registry, using) if uri is not None else _by_type(candidate.spec, registry)
         if known is None:
             continue
@@ -174,10 +178,9 @@ def _by_uri(uri: str, registry: _Registry, using: str) -> Known | None:
     return registry.by_uri[uri]
 
 
-def _by_type(spec: JobSpec, registry: _Registry) -> Known | None:
-    group = registry.by_type.get(spec.type)
-    if not group:
-        return None
+def _by_type(spec: JobSpec, registry: _Registry) -> Known:
+    """The schema of the version that the job names, or else the newest of its type, which has one."""
+    group = registry.by_type[spec.type]
     version = spec.extra.get("version")
     same = [known for known in group if version is not None and schemas.same_version(str(version), known.version)]
     return (same or group)[0]

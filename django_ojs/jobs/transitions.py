@@ -210,7 +210,7 @@ def _final(row: JobRow, kind: str, message: str, now: dt.datetime, facts: dict[s
 
 
 def each_locked(
-    verb: Verb, ids: Sequence[uuid.UUID], using: str, decide: Callable[[JobRow], T | OJSError],
+    ids: Sequence[uuid.UUID], using: str, decide: Callable[[JobRow], T | OJSError],
     columns: Sequence[str] | None = None,
 ) -> list[T | OJSError]:  # fmt: skip
     """Lock the jobs and let `decide` say what becomes of each; unknown ids are `NotFound`. No `columns`: all."""
@@ -277,16 +277,11 @@ def wake_at(row: JobRow) -> dt.datetime | None:
     match row["state"]:
         case State.ACTIVE:
             moments = (row["visible_until"], row["timeout_at"], row["deadline_at"])
-        case State.SCHEDULED | State.RETRYABLE:
-            moments = (row["due_at"], *_ends(row))
-        case State.AVAILABLE | State.PENDING:
-            moments = _ends(row)
+        case State.SCHEDULED | State.RETRYABLE | State.AVAILABLE | State.PENDING as state:
+            due_at = None if state in (State.AVAILABLE, State.PENDING) else row["due_at"]
+            start_by = row["start_by"] if row["attempt"] == 0 else None  # what has started once need not start in time
+            moments = (due_at, row["expires_at"], row["deadline_at"], start_by)
     return min((moment for moment in moments if moment is not None), default=None)
-
-
-def _ends(row: JobRow) -> tuple[dt.datetime | None, ...]:
-    """When a waiting job ends unless something happens before: what has started once need not start in time."""
-    return (row["expires_at"], row["deadline_at"], row["start_by"] if row["attempt"] == 0 else None)
 
 
 def counted(row: JobRow) -> int:

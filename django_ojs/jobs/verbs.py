@@ -103,7 +103,7 @@ def cancel(
             changed.append(Cancelled(row, previous, changed=True))
             return changed[-1]
 
-        outcomes = each_locked(Verb.CANCEL, job_ids, using, decide, WITH_LIMITED)
+        outcomes = each_locked(job_ids, using, decide, WITH_LIMITED)
         store_of(using).update_jobs(Verb.CANCEL, [done.row for done in changed], transitions.CANCEL_COLUMNS)
         log.append(records, using)
         slots_freed([done.row for done in changed if done.previous_state == State.ACTIVE], using)
@@ -188,7 +188,7 @@ def retry(
             changed.append(row)
             return row
 
-        outcomes = each_locked(Verb.RETRY, job_ids, using, decide)
+        outcomes = each_locked(job_ids, using, decide)
         store_of(using).update_jobs(Verb.RETRY, changed, _REVIVED)
         was = State.DISCARDED.value
         component = "scheduler" if replays else "api"
@@ -313,7 +313,7 @@ def run_now(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[O
             changed.append(row)
             return row
 
-        outcomes = each_locked(Verb.PROMOTE, job_ids, using, decide)
+        outcomes = each_locked(job_ids, using, decide)
         store_of(using).update_jobs(Verb.PROMOTE, changed, transitions.PROMOTE_COLUMNS)
         log.append(enqueued, using)
         if changed:
@@ -343,7 +343,7 @@ def activate(job_ids: Sequence[uuid.UUID], *, using: str | None = None) -> list[
             changed.append(row)
             return row
 
-        outcomes = each_locked(Verb.ACTIVATE, job_ids, using, decide)
+        outcomes = each_locked(job_ids, using, decide)
         store_of(using).update_jobs(Verb.ACTIVATE, changed, transitions.ACTIVATE_COLUMNS)
         if any(row["state"] == State.AVAILABLE for row in changed):
             wake_workers(using)

@@ -51,7 +51,7 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
     if details is not None:
         stored["details"] = details
     stored |= {key: value for key, value in given.items() if key not in _KNOWN}
-    return stored | _stamp(attempt, occurred_at)
+    return stored | stamp(attempt, occurred_at)
 
 
 def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterator[InvalidRequest]:
@@ -106,7 +106,7 @@ def server_error(
     `facts` are added as they are (`timeout_kind`, `limit_seconds`, `elapsed_seconds`), and may set `retryable`.
     """
     stored = {"type": type, "code": type, "message": message, "retryable": type not in _FINAL}
-    return stored | facts | _stamp(attempt, now)
+    return stored | facts | stamp(attempt, now)
 
 
 def overrun(kind: str, limit: dt.timedelta, elapsed: dt.timedelta) -> dict[str, Any]:
@@ -135,7 +135,8 @@ _KNOWN = frozenset(
 )
 
 
-def _stamp(attempt: int, instant: dt.datetime) -> dict[str, Any]:
+def stamp(attempt: int, instant: dt.datetime) -> dict[str, Any]:
+    """Which attempt failed, and when, as an error says it."""
     text = format_instant(instant)
     return {"attempt": attempt, "occurred_at": text, "timestamp": text}
 

@@ -11,6 +11,7 @@ import dataclasses
 import datetime as dt
 import uuid
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from django.db import OperationalError, connections, transaction
@@ -122,7 +123,7 @@ class Store:
         """
         with transaction.atomic(using=self.using, savepoint=False):
             Job.objects.using(self.using).bulk_create(Job(**_as_values(row)) for row in rows)
-            self.count_new(rows)
+            self.count(new_jobs(rows), rows[0]["created_at"])
             self.insert_events([record for row in rows if (record := catalogue.of_new_job(row, component))])
         return False
 
@@ -277,7 +278,7 @@ class Store:
             f"FROM {Job._meta.db_table} WHERE queue IN ({marks}) AND state "
         )
         parts = [f"{part} {test} GROUP BY queue" for test in ("= 'available'", f"IN ({staged})", "= 'active'")]
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(
                 f"SELECT queue, sum(n), sum(size) FROM ({' UNION ALL '.join(parts)}) AS parts GROUP BY queue",
                 list(queues) * len(parts),
@@ -291,8 +292,8 @@ class Store:
     def outlook(self, queues: Sequence[str], now: dt.datetime) -> Outlook:
         """One cheap look before a claim, at three small indexes and a table that is nearly always empty."""
         names = ", ".join(["%s"] * len(queues))
-        at = self.connection.ops.adapt_datetimefield_value(now)
-        with self.connection.cursor() as cursor:
+        at = connections[self.using].ops.adapt_datetimefield_value(now)
+        with connections[self.using].cursor() as cursor:
             cursor.execute(
                 f"SELECT EXISTS(SELECT 1 FROM {_JOB} WHERE wake_at <= %s AND queue IN ({names}) "
                 f"AND state IN ('scheduled', 'retryable', 'available')), "
@@ -312,7 +313,7 @@ class Store:
         `without` leaves out jobs by key and its numbers, or by type where that is given; `except_ids` leaves out
         these jobs.
         """
-        at = self.connection.ops.adapt_datetimefield_value(now)
+        at = connections[self.using].ops.adapt_datetimefield_value(now)
         params: list[Any] = [queue, *[at] * ALIVE.count("%s"), at, queue]
         narrowed = ""
         if types is not None:
@@ -325,8 +326,8 @@ class Store:
         if except_ids:
             narrowed += f" AND id NOT IN ({', '.join(['%s'] * len(except_ids))})"
             identity: Any = Job._meta.pk
-            params += [identity.get_db_prep_value(job_id, self.connection) for job_id in except_ids]
-        with self.connection.cursor() as cursor:
+            params += [identity.get_db_prep_value(job_id, connections[self.using]) for job_id in except_ids]
+        with connections[self.using].cursor() as cursor:
             cursor.execute(
                 f"SELECT id, type, rate_key, rate_limit FROM {_JOB} WHERE queue = %s AND state = 'available' "
                 f"{ALIVE} AND (due_at IS NULL OR due_at <= %s) "
@@ -372,29 +373,22 @@ class Store:
     def moved(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> Tally:
         """What writing these columns of locked rows changes in the counts; to be asked before the update."""
         tally = Tally()
-        if "state" in columns or "queue" in columns:
-            tally.leave(self._places(guard, rows, columns))
-            for row in rows:
-                tally.enter(row, guard)
+        if "state" not in columns and "queue" not in columns:
+            return tally
+        sources = guarded(guard)
+        if len(sources) == 1 and "queue" not in columns:  # as of most verbs: no statement is needed
+            places: Iterable[Place] = [(row["queue"], sources[0], False) for row in rows]
+        else:
+            found = self.jobs.filter(pk__in=[row["id"] for row in rows], state__in=sources).select_for_update()
+            places = found.values_list("queue", "state", "dead_letter")
+        tally.leave(places)
+        for row in rows:
+            tally.enter(row, guard)
         return tally
 
-    def _places(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> list[Place]:
-        """Where the rows are before the update: most verbs have one source only, so no statement is needed."""
-        sources = guarded(guard)
-        if len(sources) == 1 and "queue" not in columns:
-            return [(row["queue"], sources[0], False) for row in rows]
-        found = self.jobs.filter(pk__in=[row["id"] for row in rows], state__in=sources).select_for_update()
-        return list(found.values_list("queue", "state", "dead_letter"))
-
-    def count_new(self, rows: Sequence[JobRow]) -> None:
-        tally = Tally()
-        for row in rows:
-            tally.enter(row)
-        self.count(tally)
-
-    def count(self, tally: Tally) -> None:
-        """Add the differences to the counts, in the caller's transaction."""
-        if deltas := tally.rows(clock.now(self.using)):
+    def count(self, tally: Tally, at: dt.datetime | None = None) -> None:
+        """Add the differences to the counts of `at`, or of now, in the caller's transaction."""
+        if deltas := tally.rows(at or clock.now(self.using)):
             values = (dict(zip(COUNTED, row, strict=True)) for row in deltas)
             CountDelta.objects.using(self.using).bulk_create(CountDelta(**names) for names in values)
 
@@ -403,14 +397,19 @@ class Store:
         if touched != len(rows):
             raise InvalidStateTransition.of(str(rows[0]["id"]), None, guard, rows[0]["state"])
 
-    @property
-    def connection(self) -> Any:
-        return connections[self.using]
 
-
-def guarded(guard: Verb | State) -> list[State]:
+@lru_cache
+def guarded(guard: Verb | State) -> tuple[State, ...]:
     """The states that a statement under this guard may touch."""
-    return [guard] if isinstance(guard, State) else states.ordered(states.sources(guard))
+    return (guard,) if isinstance(guard, State) else tuple(states.ordered(states.sources(guard)))
+
+
+def new_jobs(rows: Sequence[JobRow]) -> Tally:
+    """What new jobs change in the counts."""
+    tally = Tally()
+    for row in rows:
+        tally.add(row["queue"], row["state"], 1)
+    return tally
 
 
 def _claimable(claim: Claim) -> Q:

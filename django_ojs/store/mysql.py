@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from django.db import connections
+
 from django_ojs.models import Job, UniqueLock
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
@@ -20,7 +22,7 @@ class MySQLStore(Store):
         INSERT IGNORE would share the lock of a row that is there, and two who share it cannot both have it.
         """
         marks = ", ".join(["(%s, TRUE)"] * len(stripes))
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(
                 f"INSERT INTO {_LOCK} (stripe, used) VALUES {marks} ON DUPLICATE KEY UPDATE used = TRUE", list(stripes)
             )
@@ -30,7 +32,7 @@ class MySQLStore(Store):
 
         The look has to lock, or under REPEATABLE READ it would not see what the last holder committed.
         """
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(
                 f"SELECT id FROM {_JOB} FORCE INDEX (ojs_job_unique_mariadb) "
                 f"WHERE unique_key IN ({', '.join(['%s'] * len(keys))}) "

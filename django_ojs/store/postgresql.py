@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from django.db import connections
 from django.db.models import F, TextField
 from django.db.models.functions import Cast
 
@@ -129,13 +130,13 @@ class PostgreSQLStore(Store):
             f"UPDATE {_JOB} j SET {assignments} FROM {_unnest(names, _JOB_ARRAYS)} AS v({', '.join(names)}) "
             f"WHERE j.id = v.id AND j.state = ANY(%s)"
         )
-        params: list[Any] = [*_arrays(rows, names), guarded(guard)]
+        params: list[Any] = [*_arrays(rows, names), list(guarded(guard))]
         if deltas := self.moved(guard, rows, columns).rows(clock.now(self.using)):
             counted = f"INSERT INTO {_DELTA} ({', '.join(COUNTED)}) SELECT * FROM "
             counted += _unnest(COUNTED, _DELTA_ARRAYS)
             update = f"WITH counted AS ({counted}) {update}"
             params = [*(array_literal(column) for column in zip(*deltas, strict=True)), *params]
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(update, params)
             self.check_count(guard, rows, cursor.rowcount)
 
@@ -160,7 +161,7 @@ class PostgreSQLStore(Store):
         )
 
     def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(statement, params)
             return cursor.fetchall() if cursor.description else []
 

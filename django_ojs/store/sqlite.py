@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from django_ojs import clock
 from django_ojs.events import catalogue
@@ -19,7 +19,18 @@ from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
-from django_ojs.store.base import ALIVE, COUNTED, Ack, Claim, Store, Tally, guarded, under_limit, workflow_values
+from django_ojs.store.base import (
+    ALIVE,
+    COUNTED,
+    Ack,
+    Claim,
+    Store,
+    Tally,
+    guarded,
+    new_jobs,
+    under_limit,
+    workflow_values,
+)
 
 _JOB, _QUEUE, _EVENT, _DELTA = (m._meta.db_table for m in (Job, Queue, Event, CountDelta))
 _KINDS = {f.attname: type(f).__name__ for f in Job._meta.concrete_fields}
@@ -37,7 +48,7 @@ class SQLiteStore(Store):
 
     def begin_writing(self) -> None:
         """Take the write lock before anything is read, also where the site's transactions would take it late."""
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(f"DELETE FROM {UniqueLock._meta.db_table} WHERE stripe = %s", [UniqueLock.STRIPES])
 
     def hold_key(self, digest: str) -> bool:
@@ -50,19 +61,19 @@ class SQLiteStore(Store):
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
         marks = ", ".join(["%s"] * len(COLUMNS))
         with transaction.atomic(using=self.using, savepoint=False):
-            with self.connection.cursor() as cursor:
+            with connections[self.using].cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO {_JOB} ({', '.join(COLUMNS)}) VALUES ({marks})",
                     [_all_to_db([row[name] for name in COLUMNS]) for row in rows],
                 )
-            self.count_new(rows)
+            self.count(new_jobs(rows), rows[0]["created_at"])
             self.insert_events([record for row in rows if (record := catalogue.of_new_job(row, component))])
         return False
 
-    def count(self, tally: Tally) -> None:
-        if deltas := tally.rows(clock.now(self.using)):
+    def count(self, tally: Tally, at: dt.datetime | None = None) -> None:
+        if deltas := tally.rows(at or clock.now(self.using)):
             marks = ", ".join(["%s"] * len(COUNTED))
-            with self.connection.cursor() as cursor:
+            with connections[self.using].cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO {_DELTA} ({', '.join(COUNTED)}) VALUES ({marks})",
                     [_all_to_db(row) for row in deltas],
@@ -70,7 +81,7 @@ class SQLiteStore(Store):
 
     def insert_events(self, records: Sequence[Record]) -> None:
         marks = ", ".join(["%s"] * len(Record._fields))
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.executemany(
                 f"INSERT INTO {_EVENT} ({', '.join(Record._fields)}) VALUES ({marks})",
                 [_all_to_db(record) for record in records],
@@ -88,7 +99,7 @@ class SQLiteStore(Store):
         if claim.except_ids:
             params.append(_id_list(claim.except_ids))
         params += [claim.queue] * 2 if claim.ids is None else [_id_list(claim.ids), claim.queue]
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(statement, params)
             taken = sorted(cursor.fetchall(), key=lambda values: (-values[0], values[1], values[2]))
             if any(values[3] for values in taken):
@@ -104,19 +115,19 @@ class SQLiteStore(Store):
         self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS
     ) -> list[JobRow]:
         given = json.dumps([[ack.job_id.hex, ack.worker_id, ack.attempt, ack.result] for ack in acks])
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.execute(_complete_statement(tuple(columns)), [_to_db(now), given])
             done = cursor.fetchall()
             if done:
                 ids = json.dumps([values[0] for values in done])
                 cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [ids])
-                self.count(_completions(done, now))
+                self.count(_completions(done, now), now)
         return [_from_db(columns, values[3:]) for values in done]
 
     def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str]) -> None:
         assignments = ", ".join(f"{name} = %s" for name in columns)
         rows = (_all_to_db(workflow_values(flow, columns)) for flow in flows)
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             cursor.executemany(
                 f"UPDATE {Workflow._meta.db_table} SET {assignments} WHERE id = %s",
                 [[*values, pk] for pk, *values in rows],
@@ -127,7 +138,7 @@ class SQLiteStore(Store):
             return
         sources = ", ".join(f"'{state}'" for state in guarded(guard))
         assignments = ", ".join(f"{name} = %s" for name in columns)
-        with self.connection.cursor() as cursor:
+        with connections[self.using].cursor() as cursor:
             tally = self.moved(guard, rows, columns)
             cursor.executemany(
                 f"UPDATE {_JOB} SET {assignments} WHERE id = %s AND state IN ({sources})",

@@ -128,12 +128,13 @@ def test_a_taken_id_does_not_spoil_the_callers_transaction() -> None:
 
 
 def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
-    from django_ojs.jobs.push import _taken
+    from django_ojs.jobs.push import _duplicate_of_id
 
     spec = envelope.parse({"type": "a.b", "args": []}, now=clock.now())
     with transaction.atomic():
         transaction.set_rollback(True)
-        assert _taken([spec], "default") == (spec.id, None)
+        error = _duplicate_of_id([spec], "default")
+    assert error.details == {"job_id": str(spec.id), "existing_job_id": str(spec.id)}
 
 
 def test_an_unknown_queue_gives_no_defaults_and_the_cache_does_not_grow_for_ever() -> None:
