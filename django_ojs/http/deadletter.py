@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from django_ojs import states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import answers, compat, fields, filters, permissions, query, shown
+from django_ojs.http import compat, fields, filters, jobserializers, permissions, query, shown
 from django_ojs.http.auditing import MAX_REASON, audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.bulk import (
@@ -323,7 +323,7 @@ class DeadLetterViewSet(OJSViewSet):
         return self._purge()
 
     def _shown(self, letter: dict[str, Any]) -> Response:
-        return Response(letter if self.operator else answers.one(letter))
+        return Response(letter if self.operator else jobserializers.answer(letter))
 
     def _purge(self) -> Response:
         """Delete the dead letters that the body or the query names, or all that fit its filter."""

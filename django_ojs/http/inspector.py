@@ -6,10 +6,13 @@ envelope.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +68,40 @@ def paths_and_components() -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(sorted(found.items())), registry.build({})
 
 
+@dataclasses.dataclass(frozen=True)
+class Doc:
+    """What a method takes and answers.
+
+    Attributes:
+        answers: status -> serializer of the JSON, or several of them; None for an answer without any.
+        query: names of the query's parameters.
+        body: the serializer of what it takes, None for nothing.
+        text: the media type of the text that 200 may be, or always is where it has no schema.
+        resumes: whether `Last-Event-ID` counts.
+        errors: statuses of errors beside those that every method may answer.
+        optional: whether the site decides if credentials are needed.
+        lists: the members of the answer that hold the items of a list; none where it is no list.
+        beside: the serializer of what a list's answer has beside its items.
+        summary: what it does in a few words, where the method's docstring does not say so.
+    """
+
+    answers: Mapping[int, Any]
+    query: str = ""
+    body: Any = None
+    text: str = ""
+    resumes: bool = False
+    errors: tuple[int, ...] = ()
+    optional: bool = False
+    lists: tuple[str, ...] = ()
+    beside: Any = None
+    summary: str = ""
+
+
 class Inspector(_AutoSchema):  # type: ignore[misc]
     """Describes one of our views, in our document and in a site's."""
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
-        found = openapi.doc_of(self.view, method)
+        found = doc_of(self.view, method)
         if found is None:  # a view of the site's own, say: the rest of the document is still true
             logger.error("The OpenAPI document leaves out %s %s: %r has no description.", method, path,
                          type(self.view))  # fmt: skip
@@ -91,7 +123,7 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         return f"{self.method.lower()}_{words}"
 
     def get_summary(self) -> str:
-        return self.doc.summary or openapi.summary_of(self.view, self.path, self.method)
+        return self.doc.summary or summary_of(self.view, self.path, self.method)
 
     def get_description(self) -> str:
         scope = None if self.public else self.view.scopes.get(self.method, "admin")
@@ -128,7 +160,7 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
     def _get_request_body(self, direction: Any = "request") -> Schema | None:
         if self.doc.body is None:
             return None
-        return {"required": self.doc.needed, "content": self._content(self.doc.body, direction)}
+        return {"required": getattr(self.doc.body, "needed", True), "content": self._content(self.doc.body, direction)}
 
     def _get_response_bodies(self, direction: Any = "response") -> Schema:
         found = {str(status): self._response(status, answer) for status, answer in self.doc.answers.items()}
@@ -191,6 +223,34 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         if isinstance(field, ChoiceField):
             return {"type": "string", "enum": list(field.choices)}
         return schema
+
+
+def doc_of(view: Any, method: str) -> Doc | None:
+    """What a view's method, in capitals, takes and answers; None if it has no description."""
+    name = getattr(view, "action", None) or method.lower()
+    said: Any = getattr(getattr(view, name, None), "documented", getattr(view, "documented", ((), {})))
+    statuses: tuple[int, ...] = said[0]
+    facts: dict[str, Any] = said[1]
+    body = view.get_body_serializer_class() if hasattr(view, "get_body_serializer_class") else None
+    answers: dict[int, Any] = {}
+    found: dict[str, Any] = {"body": body}
+    if hasattr(view, "get_serializer_class"):
+        serializer = view.get_serializer_class() if view.operator else facts.get("public", view.get_serializer_class())
+        if name == "destroy" and not statuses and "destroy" not in view.action_serializers:
+            serializer = None
+        statuses = statuses or (204 if serializer is None else 201 if name == "create" else 200,)
+        answers = {status: None if status == 204 else serializer for status in statuses}
+        if name == "list" and view.pagination_class is not None:
+            found["lists"] = tuple((view.operator and view.operator_list_names) or view.list_names)
+    found |= {name: fact for name, fact in facts.items() if name != "public"}
+    found["answers"] = answers | facts.get("answers", {})
+    return Doc(**found) if found["answers"] else None
+
+
+def summary_of(view: Any, path: str, method: str) -> str:
+    """The first sentence of the method's docstring, in a few words."""
+    text = getdoc(getattr(view, getattr(view, "action", None) or method.lower())) or f"{method} {path}"
+    return " ".join(text.partition("\n\n")[0].split()).rstrip(".")
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from django_ojs import jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import BatchSizeExceeded, InvalidRequest, OJSError, WaitTimeout
-from django_ojs.http import answers, fields, media, permissions, query, ratelimits, shown
+from django_ojs.http import fields, media, permissions, query, ratelimits, shown
 from django_ojs.http import jobserializers as serializers
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
@@ -304,9 +304,9 @@ class JobViewSet(Idempotent, OJSViewSet):
         job = self.represent(row)
         if self.operator:
             return Response(job | more, status=status, headers=headers)
-        beside = {name: value for name, value in more.items() if name in answers.OWN}
-        inside = {name: value for name, value in more.items() if name not in answers.OWN}
-        return Response(answers.one(job | inside, **beside), status=status, headers=headers)
+        beside = {name: value for name, value in more.items() if name in serializers.OWN}
+        inside = {name: value for name, value in more.items() if name not in serializers.OWN}
+        return Response(serializers.answer(job | inside, **beside), status=status, headers=headers)
 
     def _cancel(self, job_id: uuid.UUID, reason: str = "") -> Response:
         """Cancel a job; one that was cancelled before is answered as it is, or with 409 in the published dialect."""
@@ -322,11 +322,11 @@ class JobViewSet(Idempotent, OJSViewSet):
             return Answer(200, '{"job":null,"dropped":true}', {})
         warnings = {"warnings": list(pushed.warnings)} if pushed.warnings else {}
         if pushed.status == "duplicate":  # the job of another caller
-            return Answer(200, answers.text(shown.job(pushed.row), deduplicated=True, **warnings), {})
+            return Answer(200, serializers.answer_text(shown.job(pushed.row), deduplicated=True, **warnings), {})
         job = envelope.render(pushed.row)
         headers = {"Location": f"{iri_to_uri(self.request.path)}/{job['id']}"} | pressure([pushed])
         headers |= ratelimits.headers(pushed.row)
-        return Answer(201, answers.text(job, **warnings), headers)
+        return Answer(201, serializers.answer_text(job, **warnings), headers)
 
     def _push_batch(self, documents: Documents, using: str) -> Answer:
         try:
@@ -342,7 +342,7 @@ def acknowledge(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Re
     permissions.check_jobs(request, [job_id])
     result = jsontext.dumps(body["result"]) if "result" in body else None  # an explicit null is a value
     claim = Ack(job_id, result, fields.claimant(body), fields.integer(body, "attempt", minimum=1))
-    return Response(answers.acknowledged(ack_one(claim)))
+    return Response(serializers.acknowledged(ack_one(claim)))
 
 
 def fail(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
@@ -355,7 +355,7 @@ def fail(request: Request, job_id: uuid.UUID, body: dict[str, Any]) -> Response:
         attempt=fields.integer(body, "attempt", minimum=1),
         requeue=fields.flag(body, "requeue"),
     )
-    return Response(answers.failed(fail_one(failure)))
+    return Response(serializers.failed(fail_one(failure)))
 
 
 def report_progress(view: OJSViewSet, job_id: uuid.UUID, body: dict[str, Any]) -> Response:

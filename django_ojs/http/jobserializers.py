@@ -1,4 +1,4 @@
-"""Jobs in answers, and the bodies of the calls about one job."""
+"""Jobs in answers, and the bodies of the calls about one job. Answers are supersets of what clients expect."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ from django_ojs.http.serializers import (
     rendered_by_show,
 )
 from django_ojs.jobs.progress import MAX_DATA_BYTES, MAX_MESSAGE
+from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
+from django_ojs.rules import envelope
 from django_ojs.rules import retry as retry_policy
 from django_ojs.rules.durations import format_instant, format_iso
 from django_ojs.rules.faults import fault
 from django_ojs.states import State
 
+#: What an answer says about itself beside `job`: a member of a job that has such a name is shown under `job` alone.
+OWN = frozenset({"job", "deduplicated", "dropped", "warnings", "previous_priority"})
+#: What FAIL repeats beside the envelope, where the outcome has it (jobs 1.7).
+_FAIL_KEYS = ("state", "attempt", "max_attempts", "retry_delay_ms", "next_attempt_at", "next_retry_at",
+              "discarded_at", "completed_at")  # fmt: skip
 MAX_DEPTH = 32  #: of arrays and objects in the `data` of a report on progress
 #: The names under which progress is reported -> what makes percent of it.
 _SCALES = {"progress": 100.0, "percentage": 1.0, "progress_percent": 1.0}
@@ -57,7 +64,7 @@ class JobSerializer(AnswerSerializer):
 
 
 class JobAnswerSerializer(JobSerializer):
-    """One job, flat and once more under `job`, as `answers.one` makes it."""
+    """One job, flat and once more under `job`, as `answer` makes it."""
 
     job = JobSerializer(required=False)
     deduplicated = serializers.BooleanField(required=False)
@@ -152,7 +159,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
     updated_at = InstantField(allow_null=True)
 
 
-# What ACK and FAIL take and answer: read by `fields` and written by `answers`, because they have to be fast.
+# What ACK and FAIL take and answer. `fields` reads it, and `acknowledged` and `failed` write it: they have to be fast.
 
 
 class AckOfPathSerializer(BodySerializer):
@@ -267,6 +274,46 @@ class JobIdsSerializer(BodySerializer):
         if not isinstance(ids, list) or not all(isinstance(item, str) and len(item) <= 255 for item in ids):
             raise fault("ids", "must be an array of job ids", ids)
         return {"ids": ids}
+
+
+def answer(job: dict[str, Any], **beside: Any) -> RawJSON:
+    """The answer about one job, as `answer_text` has it."""
+    return RawJSON(answer_text(job, **beside))
+
+
+def answer_text(job: dict[str, Any], **beside: Any) -> str:
+    """The JSON of the answer about one job: under `job`, and its members beside it for clients that look there.
+
+    Args:
+        job: the job as it is shown to this caller.
+        beside: what the answer says about itself; every name of these is one of `OWN`.
+    """
+    whole = flat = jsontext.dumps(job)
+    around = f'"job":{whole}' + "".join(f",{jsontext.dumps(name)}:{jsontext.dumps(beside[name])}" for name in beside)
+    if not OWN.isdisjoint(job):
+        flat = jsontext.dumps({name: value for name, value in job.items() if name not in OWN})
+    return f"{{{around},{flat[1:]}"
+
+
+def acknowledged(row: JobRow) -> dict[str, Any]:
+    """What ACK answers."""
+    job = envelope.render(row)
+    return {
+        "acknowledged": True,
+        "id": job["id"],
+        "job_id": job["id"],
+        "state": job["state"],
+        "completed_at": job["completed_at"],
+        "job": job,
+    }
+
+
+def failed(row: JobRow) -> dict[str, Any]:
+    """What FAIL answers: `attempt` is the one that failed; retry and end times as the outcome has them."""
+    job = envelope.render(row)
+    names = _FAIL_KEYS if job["state"] != "available" else _FAIL_KEYS[:3]
+    outcome = {name: job[name] for name in names if name in job}
+    return {"id": job["id"], "job_id": job["id"], **outcome, "job": job}
 
 
 def item(row: JobRow) -> dict[str, Any]:
