@@ -1,7 +1,7 @@
-"""django-ojs: a Django site as a complete Open Job Spec server that runs its own jobs.
+"""django-ojs runs the background jobs of a Django site, and makes the site a complete Open Job Spec server.
 
-What a `jobs.py` needs is imported from here. The names are loaded on first use, so that this package can
-be imported before Django's apps are ready.
+A site imports from here what it needs to define and enqueue jobs. The names are loaded on first use, so Django can
+import this package before its apps are ready.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ OUTBOX = "outboxentry"
 
 
 class JobsRouter:
-    """Sends the tables of django-ojs to the database `database`, and the outbox to the one in `OJS["OUTBOX"]`.
+    """Sends the tables of django-ojs to the database `database`, and the outbox to the database in `OJS["OUTBOX"]`.
 
-    Subclass it to change the alias, and name it before other routers in `DATABASE_ROUTERS`.
+    To change the alias, subclass it. Name it before other routers in `DATABASE_ROUTERS`.
     """
 
     database: ClassVar[str] = "jobs"
@@ -30,8 +30,7 @@ class JobsRouter:
         return True if labels == {APP} else None
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
-        """Each table only where it belongs. Other apps are the business of other routers, save that none of them
-        gets its tables into the database of the jobs."""
+        """Allow each table of ours only in its database, and no table of other apps in that of the jobs."""
         if app_label == APP:
             return db == self._home(model_name)
         return False if db == self.database else None

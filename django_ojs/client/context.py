@@ -84,7 +84,7 @@ class JobContext:
 
     @cached_property
     def parent_results(self) -> ParentResults:
-        """The results of the jobs before this one in its workflow; empty without any."""
+        """The results of the jobs before this one in its workflow. Empty if there is none."""
         lineage = self._row.get("lineage", {})
         return ParentResults(lineage.get("parent_results", ()), lineage.get("parent_results_by_step", {}))
 
@@ -109,26 +109,27 @@ class JobContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the outcome of this run no longer counts: the job was cancelled, timed out or lost to another
-        worker, or this worker stops. A handler that works long should look now and then, and return."""
+        """Whether the outcome of this run no longer counts: the job was cancelled, has timed out or was lost to
+        another worker, or this worker stops. A handler that runs long should check it now and then, and return.
+        """
         self.saw_cancel = self.saw_cancel or self._cancelled
         return self._cancelled
 
     def heartbeat(self) -> bool:
-        """Renew the reservation of this job in the background, for as long as its claim was granted.
+        """Renew the reservation of this job in the background, for the time that its claim was granted.
 
-        Needed only by jobs with a `visibility_timeout` or a `heartbeat_timeout` of their own: the worker renews all
-        others by itself. Never blocks, so it works in coroutines too. Returns False when the handler should stop
+        Only jobs with a `visibility_timeout` or a `heartbeat_timeout` of their own need this; the worker renews all
+        others by itself. It never blocks, so it works in coroutines, too. Returns False if the handler should stop
         (`is_cancelled`).
         """
         self._link.heartbeat(self)
         return not self.is_cancelled
 
     def progress(self, percent: float, message: str = "") -> bool:
-        """Report how far the handler is, from 0 to 100 (orchestration 5.1); renews the reservation too.
+        """Report how far the handler is, from 0 to 100 (orchestration 5.1), and renew the reservation.
 
-        Never blocks, and may be called often: the newest report is kept with the job, and sent as
-        a `job.progress` event, once a second and once more at the end. Returns as `heartbeat()` does.
+        It never blocks, and a handler may call it often: once a second, and once more at the end, the worker stores
+        the newest report with the job and sends it as a `job.progress` event. Returns what `heartbeat()` returns.
         """
         percent = float(percent)
         if math.isnan(percent):
@@ -147,7 +148,7 @@ class JobContext:
         return progress
 
     def set_result(self, value: Any) -> None:
-        """The job's result, for a handler that returns None."""
+        """Set the result of the job, for a handler that returns None."""
         self.result = value
 
     def cancel(self) -> None:
@@ -234,10 +235,10 @@ class Directive(Exception):
 
 
 class Retry(Directive):
-    """`raise Retry("rate limited", after="5m")`: this attempt failed, try again after so long.
+    """`raise Retry("rate limited", after="5m")` fails this attempt, and starts the next one after that time.
 
-    Without `after` the policy's backoff applies. It counts as an attempt: after the last one the job is
-    discarded. With `from error` the job's history shows that error.
+    Without `after` the backoff of the retry policy applies. The attempt counts: after the last one the job is
+    discarded. With `from error` the history of the job shows that error.
     """
 
     __module__ = "django_ojs"
@@ -248,7 +249,7 @@ class Retry(Directive):
 
 
 class Discard(Directive):
-    """`raise Discard("why")`: failed for good, whatever the retry policy says, and not worth a dead letter."""
+    """`raise Discard("why")` fails the job for good, whatever the retry policy says, and keeps no dead letter."""
 
     __module__ = "django_ojs"
 
@@ -257,7 +258,7 @@ class Discard(Directive):
 
 
 class Snooze(Directive):
-    """`raise Snooze("1h")`: not now. The job runs again after so long, as if this attempt had not been.
+    """`raise Snooze("1h")` puts the job off: it runs again after that time.
 
     The attempt keeps its number and does not count against `max_attempts`.
     """

@@ -51,7 +51,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class PreparedJob:
-    """A job that could be enqueued: what `.s(...)` returns and `enqueue_many` takes."""
+    """A job that can be enqueued: `.s(...)` returns it, and `enqueue_many` takes it."""
 
     __slots__ = ("args", "options", "type")
 
@@ -81,23 +81,23 @@ class Enqueuer(Generic[A]):
         self._definition, self._options, self.type = definition, options, definition.type
 
     def options(self, **options: Unpack[Options]) -> Enqueuer[A]:
-        """The same job type with these options on top; see `django_ojs.client.options.Options`."""
+        """Return the same job type with these options on top; see `django_ojs.client.options.Options`."""
         return Enqueuer(self._definition, merged(self._options, checked(options)))
 
     def s(self, *args: A.args, **kwargs: A.kwargs) -> PreparedJob:
-        """The job without enqueueing it, for `enqueue_many`. Raises TypeError as `enqueue` does."""
+        """Return the job without enqueueing it, for `enqueue_many` and workflows. Raises what `enqueue` raises."""
         return self.of(encode_arguments(args, kwargs))
 
     def of(self, args: Sequence[Any]) -> PreparedJob:
-        """`s` for arguments as the job has them, keyword arguments in an object at the end (`encode_arguments`)."""
+        """Do what `s` does, for arguments as a job has them: keyword arguments are in an object at the end."""
         self._definition.check_arguments(*decode_arguments(args))
         return PreparedJob(self.type, list(args), self._options)
 
     def enqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle:
-        """Store the job, in the transaction that is open, if there is one.
+        """Store the job, in the open transaction if there is one.
 
-        Raises TypeError for arguments that the handler does not take or that are not JSON, and the
-        `OJSError` that PUSH raises (core 7.1): InvalidPayload, Duplicate, MiddlewareRejected, ...
+        Raises TypeError for arguments that the handler does not take or that are not JSON, and the `OJSError` that
+        PUSH raises (core 7.1): InvalidPayload, Duplicate, MiddlewareRejected, ...
         """
         return push([self.s(*args, **kwargs)])[0]
 
@@ -107,12 +107,12 @@ class Enqueuer(Generic[A]):
 
 
 class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
-    """A handler under the name of its job type: callable, enqueueable, and found by the worker.
+    """A handler under the name of its job type. You can call it and enqueue it, and workers run it.
 
     Attributes: `type`, `handler` (the function), `takes_context`, `is_async`, `inline`, `queue` (its default),
     `schedule` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
-    transaction it runs; None: it runs in none), `after` (called with the contexts of runs whose outcomes are stored;
-    None: nothing is called).
+    transaction it runs; None: it runs in none), `after` (the worker calls it with the contexts of runs whose outcomes
+    are stored; None: it calls nothing).
     """
 
     after: Callable[[Sequence[JobContext]], None] | None = None
@@ -148,7 +148,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         return self.handler(*args, **kwargs)
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise TypeError, showing the signature, unless the handler can be called with these."""
+        """Raise TypeError, which shows the signature, unless the handler takes these arguments."""
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -215,15 +215,18 @@ def job(
 ) -> Any:  # fmt: skip
     """Make a function the handler of the job type `type`, such as `"email.send"` (core 5.1).
 
-    `context` says whether the first parameter is the `JobContext`; None: if it is called or annotated so.
-    `inline` runs a trivial handler, of a few milliseconds at most, in a row with others of its kind instead
-    of in a thread of its own.
-    `transactional` runs the handler and its job's completion in one transaction of the database `"default"`, or
-    of the one it names: what the handler wrote is there if and only if the job is completed. It must be the
-    database of the jobs, and the handler synchronous.
-    `options` are the defaults of its jobs, and when it runs by itself (`ScheduledOptions`). Raises InvalidHandler,
-    with the fix, for a name that is no job type, one that is taken, a function that is a generator and a schedule
-    that cannot be kept; TypeError or ValueError for a mistaken option.
+    `context` says whether the first parameter is the `JobContext`. None: it is if its name is `context` or its
+    annotation is `JobContext`. With `inline`, the worker runs the handler in a row with others of its kind instead of
+    in a thread of its own; use it only for handlers of a few milliseconds.
+
+    With `transactional`, the handler and the completion of its job are one transaction of the database `"default"`,
+    or of the database that it names: what the handler wrote is stored if and only if the job is completed. That must
+    be the database of the jobs, and the handler must be synchronous.
+
+    `options` are the defaults of the handler's jobs, and the options of its schedule (`ScheduledOptions`).
+
+    Raises InvalidHandler, with the correction, for a name that is no job type or is taken, for a generator function,
+    and for an invalid schedule; TypeError or ValueError for an invalid option.
     """
     if not isinstance(type, str):
         raise InvalidHandler(f'@job needs the name of the job type: write @job("email.send"), not @job({type!r}).')
@@ -244,16 +247,19 @@ def job(
 
 
 def enqueue(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
-    """Store a job by the name of its type, in the transaction that is open, if there is one.
+    """Store a job by the name of its type, in the open transaction if there is one.
 
-    For a type with a handler in this site the handler's options and signature hold; for any other (its
-    workers may be written in another language) only `options`. Raises as `.enqueue()` of a handler does.
+    If this site has a handler of the type, its options and its signature apply. Otherwise, for example if the workers
+    are written in another language, only `options` apply. Raises what `.enqueue()` of a handler raises.
     """
     return push([prepare(type, args, options)])[0]
 
 
 def enqueue_many(jobs: Iterable[Enqueueable]) -> list[JobHandle]:
-    """Store many jobs in order, all or none, in a number of statements that does not grow with theirs."""
+    """Store many jobs in order, all or none, with a constant number of statements.
+
+    An entry is `handler.s(...)`, `(type, [args])` or `(type, [args], {options})`.
+    """
     return push([entry if isinstance(entry, PreparedJob) else _from_tuple(entry) for entry in jobs])
 
 
@@ -261,12 +267,12 @@ enqueue_bulk = enqueue_many
 
 
 def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
-    """`enqueue`, and a check that the job belongs to the open transaction: no worker sees it before the outermost
-    commit, and a rollback takes it back, to a savepoint as well.
+    """Do what `enqueue` does, and check that the job belongs to the open transaction.
 
+    No worker sees the job before the outermost commit, and a rollback removes it, also a rollback to a savepoint.
     `enqueue` does the same, because it writes the job (with `OJS["OUTBOX"]`, the entry that becomes the job) in the
-    open transaction; a commit cannot lose the job. This one also raises RuntimeError when a transaction is open, but
-    not in the database that the job is written to.
+    open transaction, so a commit cannot lose the job. This function also raises RuntimeError if a transaction is
+    open, but not in the database that the job is written to.
     """
     alias = ojs_settings.OUTBOX or database(None)
     if not connections[alias].in_atomic_block:

@@ -51,7 +51,7 @@ class JobFailed(Exception):
 
 
 class JobCancelled(JobFailed):
-    """The job that was waited for was cancelled. A kind of JobFailed, so that one `except` serves both."""
+    """The job that `wait()` waited for was cancelled. It is a JobFailed, so one `except` catches both."""
 
 
 class Handle:
@@ -74,13 +74,12 @@ class Handle:
         return await sync_to_async(self.refresh)()
 
     def wait(self, timeout: float | None = None, *, raise_error: bool = True) -> Self:
-        """Return this handle when the job, or the workflow, is completed; for scripts. `timeout` in seconds, None: as
-        long as it takes.
+        """Wait until the job or workflow is completed, and return this handle. This is for scripts.
 
-        Raises JobFailed or WorkflowFailed, with the error, for one that failed, and JobCancelled or WorkflowCancelled
-        for one that was cancelled; with `raise_error=False` such a handle is returned like any other. Raises
-        TimeoutError, and TransactionManagementError inside an open transaction: no worker sees the job before the
-        commit that this call would hold up.
+        `timeout` is in seconds; None waits without a limit. Raises JobFailed or WorkflowFailed, with the error, if it
+        failed, and JobCancelled or WorkflowCancelled if it was cancelled; with `raise_error=False` it returns the
+        handle then, too. Raises TimeoutError. Raises TransactionManagementError inside an open transaction, because
+        no worker sees the job before the commit, which this call would delay.
         """
         for pause in _pauses(timeout):
             if self.refresh().is_finished:
@@ -147,12 +146,12 @@ class Handle:
 
 
 class JobHandle(Handle):
-    """One job. What it says is what was last read: at `enqueue`, or by `refresh()`.
+    """A job. Its attributes have the values of the last read: at `enqueue`, or by `refresh()`.
 
-    `deduplicated` is True, and `created` False, where a unique policy found the job already there. `dropped`
-    is True where an enqueue middleware dropped it; such a handle knows nothing else and raises JobDropped.
-    `in_outbox` is True while the job is on its way to another database (`OJS["OUTBOX"]`): its state is then the one
-    that it will have there. `outbox_error` is not empty where that database refused it for good.
+    `deduplicated` is True, and `created` False, if a unique policy found an existing job. `dropped` is True if an
+    enqueue middleware dropped the job; all other attributes of such a handle raise JobDropped. `in_outbox` is True
+    while the job is on its way to another database (`OJS["OUTBOX"]`); its state is then the one that it will have
+    there. `outbox_error` is not empty if that database has refused the job for good.
     """
 
     __slots__ = ("_row", "created", "deduplicated", "dropped")
@@ -207,7 +206,7 @@ class JobHandle(Handle):
 
     @property
     def result(self) -> Any:
-        """What the handler returned; None before it did."""
+        """What the handler returned. None before the job has completed."""
         text = self.row["result"]
         return jsontext.loads(text) if text else None
 
@@ -218,7 +217,7 @@ class JobHandle(Handle):
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """The latest error, unless the job succeeded after all."""
+        """The latest error. None if the job has completed."""
         return self.errors[-1] if self.errors and self.state is not State.COMPLETED else None
 
     @property
@@ -287,7 +286,7 @@ def _pauses(timeout: float | None) -> Iterator[float]:
 
 
 def get_job(id: str | uuid.UUID) -> JobHandle:
-    """The job with this id. Raises NotFound."""
+    """Return the job with this id. Raises NotFound."""
     try:
         key = id if isinstance(id, uuid.UUID) else uuid.UUID(id)
     except ValueError:

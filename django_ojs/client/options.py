@@ -33,47 +33,47 @@ class HandlerOptions(TypedDict, total=False):
 
     queue: str
     priority: int | str  #: a number, or a name from `OJS["PRIORITY_LEVELS"]`
-    #: In the wire's spelling: `{"max_attempts": 5, "initial_interval": 2}`.
-    #: Its intervals are durations too, and so is each `period` of `unique` and `rate_limit`.
+    #: The retry policy, with the names of the wire: `{"max_attempts": 5, "initial_interval": 2}`.
+    #: Its intervals are durations, too, and so is each `period` of `unique` and `rate_limit`.
     retry: Mapping[str, Any]
-    timeout: Duration  #: of one attempt
-    total_timeout: Duration  #: of the job from its creation on, waits and retries included: then it is discarded
-    enqueue_ttl: Duration  #: from its creation to its first start: then it is discarded
-    heartbeat_timeout: (
-        Duration  #: between two reports of its handler, `heartbeat()` or `progress()`: then it has failed
-    )
-    grace_period: Duration  #: to clean up after `timeout`, before the server takes the job back
-    visibility_timeout: Duration  #: how long a claim holds; without it our worker renews by itself
-    unique: bool | Mapping[str, Any]  #: True: the same type and arguments only once at a time
+    timeout: Duration  #: the time of one attempt
+    #: The time from the creation of the job, waits and retries included. Then the job is discarded.
+    total_timeout: Duration
+    enqueue_ttl: Duration  #: the time from the creation to the first start; then the job is discarded
+    #: The longest time between two calls of `heartbeat()` or `progress()`. Then the attempt has failed.
+    heartbeat_timeout: Duration
+    grace_period: Duration  #: the time to clean up after `timeout`, before the server takes the job back
+    visibility_timeout: Duration  #: the length of a reservation; without it our worker renews reservations by itself
+    unique: bool | Mapping[str, Any]  #: True: only one job with this type and these arguments at a time
     tags: Iterable[str]
     meta: Mapping[str, Any]
-    rate_limit: Mapping[str, Any]  #: what jobs share, as on the wire: `{"key": "partner", "concurrency": 1}`
-    result_ttl: Duration  #: how long the result is kept; 0: not at all, -1: for ever
+    rate_limit: Mapping[str, Any]  #: a limit that jobs share, as on the wire: `{"key": "partner", "concurrency": 1}`
+    result_ttl: Duration  #: how long the server keeps the result; 0: not at all, -1: for ever
 
 
 class TimedOptions(HandlerOptions, total=False):
-    """What `Workflow.enqueue()` takes for all of its jobs: the same, and when they are to run."""
+    """What `Workflow.enqueue()` takes for all of its jobs: the same options, and when the jobs may run."""
 
-    delay: Duration  #: from now
-    at: dt.datetime  #: not before this instant
-    expires_at: dt.datetime  #: not after this instant
-    pending: bool  #: staged until it is activated
+    delay: Duration  #: the time from now to the earliest start
+    at: dt.datetime  #: the earliest start
+    expires_at: dt.datetime  #: a job that still waits at this instant is discarded
+    pending: bool  #: the job waits until a caller activates it
 
 
 class Options(TimedOptions, total=False):
     """What `.options()` and `enqueue()` take for one job."""
 
-    id: str | uuid.UUID  #: a UUIDv7 of your own
+    id: str | uuid.UUID  #: a UUIDv7 that the caller has made
 
 
 class ScheduledOptions(HandlerOptions, total=False):
-    """What `@job` takes: the defaults of a handler's jobs, and the schedule that makes jobs of it."""
+    """What `@job` takes: the defaults of a handler's jobs, and the schedule that enqueues such jobs."""
 
     cron: str  #: `"0 9 * * 1-5"`, `"@daily"`, `"@every 90m"`
     timezone: str  #: `"Europe/Paris"`; the default is UTC
     overlap: str  #: `"skip"` (default), `"allow"`, `"enqueue"` or `"cancel_previous"`
-    cron_args: Sequence[Any]  #: the arguments of the jobs that the schedule makes
-    cron_name: str  #: of the schedule; the default is the job type, with hyphens for underscores
+    cron_args: Sequence[Any]  #: the arguments of the jobs that the schedule enqueues
+    cron_name: str  #: the name of the schedule; the default is the job type, with hyphens for underscores
 
 
 HANDLER_NAMES = frozenset(HandlerOptions.__annotations__)

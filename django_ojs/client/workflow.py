@@ -36,7 +36,7 @@ Part: TypeAlias = "PreparedJob | Workflow"
 
 
 class Workflow:
-    """A workflow that could be enqueued. Made by `chain`, `group`, `batch` and `Workflow.graph`."""
+    """A workflow that can be enqueued. `chain`, `group`, `batch` and `Workflow.graph` make it."""
 
     __slots__ = ("_document",)
 
@@ -45,10 +45,11 @@ class Workflow:
 
     @classmethod
     def graph(cls, steps: Mapping[str, PreparedJob], *, after: Mapping[str, str | Iterable[str]]) -> Workflow:
-        """Steps by their names; `after` says for a step which others it waits for (one name or several).
+        """Make a workflow of named steps. `after` names the steps that a step depends on, one or several.
 
-        A step runs when all it waits for have completed, and reads their results in the order given here, or by
-        name. Steps called `on_complete`, `on_success` and `on_failure` are callbacks for what they wait for.
+        A step runs when all steps that it depends on have completed. It reads their results in the order given here,
+        or by name. Steps called `on_complete`, `on_success` and `on_failure` are callbacks of the steps that they
+        depend on.
         """
         if unknown := sorted(set(after) - set(steps)):
             raise ValueError(f"after= speaks of {unknown[0]!r}, which is none of the steps {', '.join(steps)}.")
@@ -60,16 +61,17 @@ class Workflow:
         return cls({"steps": documents})
 
     def document(self) -> dict[str, Any]:
-        """The request of the HTTP binding that says the same."""
+        """The body of the request that makes the same workflow over HTTP."""
         return dict(self._document)
 
     def enqueue(
         self, *, name: str = "", id: str | uuid.UUID | None = None, **options: Unpack[TimedOptions]
     ) -> WorkflowHandle:
-        """Store the workflow and enqueue what can start, all or nothing, in the open transaction if there is one.
+        """Store the workflow and enqueue the jobs that can start, all or none, in the open transaction if there is
+        one.
 
-        `options` are defaults of its jobs, in the words of `.options()`. Raises InvalidWorkflow for a circle and
-        other faults, Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
+        `options` are defaults of its jobs, as for `.options()`. Raises InvalidWorkflow for a circle and other faults,
+        Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
         """
         from django_ojs.jobs.outbox import put_workflow
         from django_ojs.workflows.workflow import create
@@ -98,12 +100,12 @@ class Workflow:
 
 
 def chain(*steps: Part) -> Workflow:
-    """One after the other, each when the one before has completed; the first failure ends the chain."""
+    """Make a workflow whose steps run one after the other. The first step that fails ends it."""
     return Workflow({"type": "chain", "steps": _documents(steps, "chain")})
 
 
 def group(*jobs: Part) -> Workflow:
-    """All at once; ends when all have ended."""
+    """Make a workflow whose jobs run at the same time. It ends when all jobs have ended."""
     return Workflow({"type": "group", "jobs": _documents(jobs, "group")})
 
 
@@ -113,7 +115,10 @@ def batch(
     on_success: PreparedJob | None = None,
     on_failure: PreparedJob | None = None,
 ) -> Workflow:
-    """All at once, and when all have ended the callbacks that fit: always, all completed, some failed."""
+    """Make a workflow whose jobs run at the same time, with callbacks that run when all have ended.
+
+    `on_complete` always runs, `on_success` if all jobs have completed, and `on_failure` if a job has failed.
+    """
     given = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
     callbacks = {key: _document(prepared) for key, prepared in given.items() if prepared is not None}
     if not callbacks:
@@ -141,11 +146,11 @@ class WorkflowFailed(Exception):
 
 
 class WorkflowCancelled(WorkflowFailed):
-    """The workflow that was waited for was cancelled. A kind of WorkflowFailed, so that one `except` serves both."""
+    """The workflow that `wait()` waited for was cancelled. A WorkflowFailed, so one `except` catches both."""
 
 
 class WorkflowHandle(Handle):
-    """A stored workflow. What it says is what was last read: at `enqueue`, or by `refresh()`.
+    """A stored workflow. Its attributes have the values of the last read: at `enqueue`, or by `refresh()`.
 
     `in_outbox` and `outbox_error` are those of `JobHandle`.
     """
@@ -183,7 +188,7 @@ class WorkflowHandle(Handle):
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """What made it fail: `failed_step_id`, `failed_job_ids`, `errors`."""
+        """The cause of a failure: `failed_step_id`, `failed_job_ids`, `errors`."""
         value: dict[str, Any] | None = self._view.workflow.error
         return value
 
@@ -199,7 +204,7 @@ class WorkflowHandle(Handle):
         return workflowgraph.render(*self._view)
 
     def refresh(self) -> WorkflowHandle:
-        """Read it again. Raises NotFound once it has been pruned."""
+        """Read the workflow again. Raises NotFound once it has been pruned."""
         from django_ojs.jobs.outbox import find
         from django_ojs.workflows.workflow import info
 
@@ -215,7 +220,9 @@ class WorkflowHandle(Handle):
         return self
 
     def cancel(self, reason: str = "", *, cancel_active: bool = False) -> WorkflowHandle:
-        """Cancel what has not begun, with `cancel_active` also what is running. Raises Conflict if it has ended."""
+        """Cancel the jobs that have not started, with `cancel_active` also running ones. Raises Conflict if it has
+        ended.
+        """
         from django_ojs.workflows.workflow import cancel
 
         self._refuse_in_outbox("cancel")
@@ -223,7 +230,7 @@ class WorkflowHandle(Handle):
         return self
 
     def retry(self) -> WorkflowHandle:
-        """Go on from where it failed. Raises Conflict for a workflow that has not failed."""
+        """Resume the workflow where it failed. Raises Conflict if it has not failed."""
         from django_ojs.workflows.workflow import retry
 
         self._refuse_in_outbox("retry")
@@ -255,7 +262,7 @@ class WorkflowHandle(Handle):
 
 
 def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
-    """The workflow with this id. Raises NotFound."""
+    """Return the workflow with this id. Raises NotFound."""
     from django_ojs.workflows.workflow import identify, info
 
     return WorkflowHandle(or_migrate(info)(identify(str(id))))

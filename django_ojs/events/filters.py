@@ -40,7 +40,7 @@ _NOTHING = Q(pk__in=[])
 
 
 class Kinds(NamedTuple):
-    """The kinds of events that a reader gets: stored ones of these types, and `job.state_changed` where `changes`."""
+    """The kinds of events that a reader gets: stored events of these types, and `job.state_changed` if `changes`."""
 
     shown: frozenset[str]
     changes: bool
@@ -53,10 +53,11 @@ class Kinds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """Dimensions are AND-ed, the values of one OR-ed; an empty one does not restrict (events 6.1).
+    """Which events a reader gets: an event must match each member that is not empty, by one of its values (events
+    6.1).
 
-    `types` and `sources` may end in `*`. `only_queues` and `only_types` are the limits of the caller's key, None for
-    a caller without; they hold whatever is asked for.
+    `types` and `sources` may end in `*`. `only_queues` and `only_types` are the limits of the caller's key, and apply
+    whatever the reader asks for; None for a caller without limits.
     """
 
     types: tuple[str, ...] = ()
@@ -70,17 +71,17 @@ class Filter:
 
     @cached_property
     def kinds(self) -> Kinds:
-        """What `types` means."""
+        """The kinds of events that `types` selects."""
         return kinds(self.types)
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """The types of stored events that have to be read."""
+        """The types of stored events to read."""
         return self.kinds.stored
 
     @property
     def restricts(self) -> bool:
-        """Whether it leaves anything of the catalogue out."""
+        """Whether the filter excludes any event of the catalogue."""
         return self != Filter()
 
     @cached_property
@@ -91,7 +92,7 @@ class Filter:
         return frozenset(self.only_queues).intersection(self.queues or self.only_queues)
 
     def matches(self, event: Event) -> bool:
-        """Whether this reader gets the event."""
+        """Whether the reader gets the event."""
         return (
             event.type in self.stored
             and (self._queues is None or event.queue in self._queues)
@@ -103,7 +104,7 @@ class Filter:
         )
 
     def condition(self) -> Q:
-        """The same for the database; finds at least everything that `matches()`."""
+        """The condition for the database. It finds all events that `matches()` accepts, and maybe others."""
         condition = Q(type__in=sorted(self.stored))
         if self._queues is not None:
             condition &= Q(queue__in=sorted(self._queues))
@@ -119,14 +120,17 @@ class Filter:
         return condition
 
     def routes(self) -> Sequence[tuple[str, object]] | None:
-        """Where alone an event can match: ("job", id) or ("queue", name); None: anywhere. So that the hub asks few."""
+        """The only places in which an event can match: ("job", id) or ("queue", name). None: any place.
+
+        With it the hub asks only few filters about an event.
+        """
         if self.job_ids:
             return [("job", job_id) for job_id in self.job_ids]
         return None if self._queues is None else [("queue", queue) for queue in self._queues]
 
 
 def kinds(types: Iterable[str]) -> Kinds:
-    """What a list of types means: `job.*` covers the catalogue only; extensions and changes are named exactly."""
+    """The kinds that a list of types selects: `job.*` those of the catalogue, an exact name also others."""
     shown: set[str] = set()
     for name in [name for name in types if name] or ["*"]:
         if name.endswith("*"):

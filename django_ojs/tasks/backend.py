@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 
 class OJSBackend(BaseTaskBackend):
-    """Tasks as OJS jobs of this site.
+    """A backend of Django's Tasks that runs tasks as OJS jobs of this site.
 
-    OPTIONS: `max_attempts` and `backoff`, the retries of tasks that say nothing themselves, and `modules`, the
-    dotted names of modules with tasks that workers would not import otherwise (`discovery`).
-    An instance holds nothing: there is one in each thread.
+    OPTIONS: `max_attempts` and `backoff`, the retries of tasks that set none themselves, and `modules`, the dotted
+    names of modules with tasks that workers would not import otherwise (`discovery`). An instance has no state: each
+    thread has its own.
     """
 
     task_class = OJSTask
@@ -63,7 +63,7 @@ class OJSBackend(BaseTaskBackend):
     supports_priority = True
 
     def validate_task(self, task: AnyTask) -> None:
-        """Raise InvalidTask for what Django or OJS does not allow. A task that may run is registered."""
+        """Raise InvalidTask for what Django or OJS does not allow. Register a task that may run."""
         if isinstance(task.run_after, dt.timedelta):  # documented for all backends, and unknown to their base
             super().validate_task(variant(task, run_after=None))
         else:
@@ -78,10 +78,10 @@ class OJSBackend(BaseTaskBackend):
     def enqueue(  # type: ignore[override]  # `args` comes as a tuple
         self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> results.OJSTaskResult:
-        """Store the job, in the transaction that is open, if there is one.
+        """Store the job, in the open transaction if there is one.
 
         Raises InvalidTask, TypeError or ValueError for arguments that are not JSON, what PUSH raises, and JobDropped
-        where an enqueue middleware dropped it.
+        if an enqueue middleware dropped the job.
         """
         self.validate_task(task)
         definition = register(task, self.options)
@@ -102,7 +102,9 @@ class OJSBackend(BaseTaskBackend):
         return results.from_row(definition.task, handle.row, self.alias) if ran else result
 
     def get_result(self, result_id: str) -> results.OJSTaskResult:
-        """The result with this id. Raises TaskResultDoesNotExist also for jobs that are no tasks, or pruned."""
+        """Return the result with this id. Raises TaskResultDoesNotExist for jobs that are no tasks or were pruned,
+        too.
+        """
         from django_ojs.jobs.verbs import info
 
         key = results.key_of(result_id)

@@ -50,22 +50,22 @@ ALIAS_IN_META = "task_backend"
 
 
 class TaskFailed(Exception):
-    """Named in `TaskError` for a failure without a Python exception, as in a lost worker or one of another language."""
+    """The class in `TaskError` of a failure without a Python exception, such as the loss of a worker."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OJSTaskResult(AnyResult):  # type: ignore[misc]  # it is frozen, whatever its stubs say
-    """The result of a task. `state` is the job's own: one of eight, where `status` has four."""
+    """The result of a task. `state` is the state of the job, one of eight; `status` is one of four."""
 
     state: str = ""
 
     @property
     def job(self) -> JobHandle:
-        """The job, to wait for it, cancel it or try it again. Raises NotFound once it has been pruned."""
+        """The job, to wait for it, cancel it or retry it. Raises NotFound once it has been pruned."""
         return get_job(self.id)
 
     def refresh(self) -> None:
-        """Read it again. Raises TaskResultDoesNotExist once the job has been pruned."""
+        """Read the result again. Raises TaskResultDoesNotExist once the job has been pruned."""
         fresh = self.task.get_backend().get_result(self.id)
         for name in (*TASK_REFRESH_ATTRS, "state"):
             object.__setattr__(self, name, getattr(fresh, name))
@@ -77,7 +77,7 @@ class OJSTaskResult(AnyResult):  # type: ignore[misc]  # it is frozen, whatever 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OJSTaskContext(AnyContext):  # type: ignore[misc]
-    """What a task with `takes_context=True` is given; `job` reports progress and knows whether to stop."""
+    """What a task with `takes_context=True` gets. `job` is the `JobContext`, which reports progress."""
 
     job: JobContext
 

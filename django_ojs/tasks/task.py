@@ -82,10 +82,11 @@ Backoff: TypeAlias = Duration | Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OJSTask(AnyTask):
-    """A task that is run as an OJS job.
+    """A task that runs as an OJS job.
 
-    `max_attempts` and `backoff` beat the backend's OPTIONS; without either a task is tried once, as Django's own
-    backends do. `job_type` is the name on the wire, for a function that moves or a worker in another language.
+    `max_attempts` and `backoff` take precedence over the OPTIONS of the backend. Without either a task is tried once,
+    as with Django's own backends. `job_type` is the name on the wire; set it before you move the function, or for a
+    worker in another language.
     """
 
     max_attempts: int | None = None
@@ -102,7 +103,7 @@ class OJSTask(AnyTask):
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
     ) -> Self:
-        """The same task with other options. A timedelta is counted from `enqueue()`, not from here."""
+        """Return the same task with other options. A timedelta counts from `enqueue()`, not from this call."""
         given: dict[str, Any] = {
             "priority": priority, "queue_name": queue_name, "run_after": run_after, "backend": backend,
             "max_attempts": max_attempts, "backoff": backoff,

@@ -33,7 +33,7 @@ from django_ojs.workflows.workflow import View, draft
 
 
 class FakeJobs(Jobs):
-    """The jobs that were enqueued while nothing was stored. Handles can be refreshed and cancelled."""
+    """The jobs that were enqueued and not stored. Their handles can be refreshed and cancelled."""
 
     def on_push(
         self, verb: Callable[..., Any], documents: Sequence[Any], *, partial: bool = True, closing: Any = None,
@@ -169,14 +169,14 @@ class FakeJobs(Jobs):
 
 
 class fake(Mode[FakeJobs]):  # noqa: N801 - reads as what it is used as
-    """Jobs are recorded and not stored. Needs no database."""
+    """Record jobs without storing them. Needs no database."""
 
     def _new(self) -> FakeJobs:
         return FakeJobs()
 
 
 class FakeJobsMixin(JobsMixin):
-    """Jobs are recorded and not stored."""
+    """Records jobs without storing them."""
 
     jobs: FakeJobs
 

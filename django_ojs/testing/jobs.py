@@ -129,7 +129,7 @@ class Lasting:
 
 
 class Jobs:
-    """The jobs of one test. A job whose transaction was rolled back is not among them."""
+    """The jobs of one test, without those whose transaction was rolled back."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[JobHandle, Lasting]] = []
@@ -137,7 +137,7 @@ class Jobs:
         self._time = contextlib.ExitStack()
 
     def start(self) -> Self:
-        """Begin the mode. The context managers, fixtures and mixins call it, and `stop()`."""
+        """Begin the mode. The context managers, fixtures and mixins call it, and `stop()` at the end."""
         forget()
         doubles.enter(self)
         return self
@@ -149,7 +149,7 @@ class Jobs:
 
     @property
     def enqueued(self) -> list[JobHandle]:
-        """The jobs that were enqueued, oldest first; of a workflow those that could start."""
+        """The jobs that were enqueued, oldest first. Of a workflow it has the jobs that could start."""
         return [job for job, lasts in self._entries if lasts]
 
     @property
@@ -158,25 +158,25 @@ class Jobs:
         return [WorkflowHandle(view) for view, lasts in self._views if lasts]
 
     def find(self, type: JobType | None = None, **expected: Unpack[Expected]) -> list[JobHandle]:
-        """The enqueued jobs of this type (None: any) that are as expected, oldest first."""
+        """Return the enqueued jobs of this type (None: any) that match `expected`, oldest first."""
         wanted = Wanted.of(type, expected)
         return [job for job in self.enqueued if wanted.fits(job)]
 
     all_enqueued = find
 
     def clear(self) -> None:
-        """Forget what was enqueued so far. Stored jobs stay stored."""
+        """Forget the jobs enqueued so far. Stored jobs stay stored."""
         self._entries.clear()
         self._views.clear()
 
     def clear_all(self) -> None:
-        """`clear()`, and forget runs and the failures that the test asked for, where jobs run. The clock stays."""
+        """Call `clear()`, and forget the runs, and the failures that the test asked for. The clock stays as it is."""
         self.clear()
 
     def assert_enqueued(
         self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
     ) -> JobHandle:
-        """Fail unless such a job was enqueued, `times` times if that is given; return the newest of them.
+        """Fail unless such a job was enqueued (`times` times, if given). Return the newest of them.
 
         Here and below, `count` is another name of `times`.
         """
@@ -190,7 +190,7 @@ class Jobs:
         self, queue: str, type: JobType | None = None, *, times: int | None = None, count: int | None = None,
         args: Sequence[Any] | None = None,
     ) -> list[JobHandle]:  # fmt: skip
-        """Fail unless a job, of this type if one is given, was enqueued in this queue; return them all."""
+        """Fail unless a job (of this type, if given) was enqueued in this queue. Return all of them."""
         __tracebackhide__ = True
         times = how_often(times, count)
         expected: Expected = {"queue": queue} if args is None else {"queue": queue, "args": args}
@@ -217,7 +217,10 @@ class Jobs:
     def assert_workflow_enqueued(
         self, type: str | None = None, *, name: str | None = None, times: int | None = None, count: int | None = None
     ) -> WorkflowHandle:
-        """Fail unless a workflow of this type (`chain`, `group`, `batch`, `dag`) and name was enqueued; the newest."""
+        """Fail unless such a workflow was enqueued. Return the newest.
+
+        `type` is "chain", "group", "batch" or "dag"; None: any.
+        """
         __tracebackhide__ = True
         times = how_often(times, count)
         found = [flow for flow in self.workflows if type in (None, flow.type) and name in (None, flow.name)]
@@ -246,15 +249,16 @@ class Jobs:
     assert_job_state = assert_state
 
     def trigger(self, schedule: str) -> JobHandle:
-        """Make a job of this schedule now, as the scheduler would: of the code's `@job(cron=...)`, or a stored one.
+        """Enqueue a job of this schedule now, as the scheduler would. The schedule is one of the code, or a stored
+        one.
 
-        Raises NotFound, Conflict where the overlap policy forbids it, and what PUSH raises.
+        Raises NotFound, Conflict if the overlap policy forbids the job, and what PUSH raises.
         """
         _, row = runs.trigger(schedule)
         return next((job for job in reversed(self.enqueued) if job.id == row["id"]), JobHandle(row))
 
     def freeze(self, instant: dt.datetime | None = None) -> dt.datetime:
-        """Stop the clock of django-ojs, here or at `instant`, until the mode ends. Python's own clock goes on."""
+        """Stop the clock of django-ojs, now or at `instant`, until the mode ends. Python's own clock goes on."""
         at = instant or clock.now()
         self._time.enter_context(clock.frozen(at))
         return at

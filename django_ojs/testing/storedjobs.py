@@ -66,7 +66,7 @@ WORKER = "test"  #: the id of the worker that runs the jobs
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain did: its runs in order, and how many jobs are not finished."""
+    """The result of a drain: its runs in order, and the number of jobs that have not ended."""
 
     runs: tuple[Performed, ...]
     remaining: int
@@ -77,7 +77,7 @@ class Drained:
 
     @property
     def failed(self) -> int:
-        """Runs that failed, those that are to be tried again included."""
+        """The number of runs that failed, including those that will be retried."""
         return self._count(State.RETRYABLE) + self._count(State.DISCARDED)
 
     @property
@@ -89,7 +89,7 @@ class Drained:
         return [run.exception for run in self.runs if run.exception is not None]
 
     def raise_first(self) -> Drained:
-        """Raise the first exception of a handler, if there was any; for tests in which all is to go well."""
+        """Raise the first exception of a handler, if there was any. For tests in which no job may fail."""
         for exception in self.exceptions:
             raise exception
         return self
@@ -149,17 +149,16 @@ class RunningJobs(Jobs):
         self, *, queues: str | Sequence[str] = (), with_scheduled: bool = False,
         until: dt.datetime | Duration | None = None, max_jobs: int | None = None,
     ) -> Drained:  # fmt: skip
-        """Run the jobs that are due, and those that they enqueue, until there is none; say what was done.
+        """Run the jobs that are due, and the jobs that they enqueue, until none is left. Return what was done.
 
         Args:
-            queues: only these, in this order; none: all, what waits longest first.
-            with_scheduled: also what waits for a time, delayed jobs, retries, jobs that a rate limit holds back: the
-                clock of django-ojs jumps to the next of them whenever nothing else is left, and returns when the drain
-                ends.
-            until: the same, but no further than this instant or so long from now.
-            max_jobs: stop after so many runs.
+            queues: run only these, in this order; empty: all, first the job that has waited longest.
+            with_scheduled: also run delayed jobs, retries, and jobs that a rate limit holds back. Whenever no other
+                job is left, the clock of django-ojs jumps to the next of them; it returns when the drain ends.
+            until: the same, but no further than this instant, or this time from now.
+            max_jobs: stop after this number of runs.
 
-        Raises RuntimeError after 10,000 runs: then something enqueues or snoozes without end.
+        Raises RuntimeError after 10,000 runs, because then jobs enqueue or snooze without end.
         """
         edge = self._edge(until)
         runs: list[Performed] = []
@@ -187,11 +186,11 @@ class RunningJobs(Jobs):
         )
 
     def fail_next(self, type: JobType, error: BaseException, *, times: int = 1) -> None:
-        """Let the next run, or so many, of this job type fail with `error`, in place of its handler."""
+        """Let the next run of this job type, or the next `times` runs, fail with `error` without its handler."""
         self._engine.injected[name_of(type)].extend([error] * times)
 
     def fail_all(self, type: JobType, error: BaseException | None) -> None:
-        """Let all runs of this job type fail with `error`, in place of its handler; None: no longer."""
+        """Let all runs of this job type fail with `error` without its handler. None ends that."""
         self._engine.broken.pop(name_of(type), None)
         if error is not None:
             self._engine.broken[name_of(type)] = error
@@ -205,7 +204,7 @@ class RunningJobs(Jobs):
     def assert_performed(
         self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
     ) -> Performed:
-        """Fail unless such a job was run here, `times` times if given, however it ended; return the newest run."""
+        """Fail unless such a job ran here (`times` times, if given), however it ended. Return the newest run."""
         __tracebackhide__ = True
         times = how_often(times, count, "performed")
         wanted = Wanted.of(type, expected)
@@ -214,7 +213,7 @@ class RunningJobs(Jobs):
         return found[-1]
 
     def assert_not_performed(self, type: JobType | None = None, **expected: Unpack[Expected]) -> None:
-        """Fail if such a job was run here."""
+        """Fail if such a job ran in this test."""
         __tracebackhide__ = True
         wanted = Wanted.of(type, expected)
         if found := [run for run in self.performed if wanted.fits(run.job)]:
@@ -225,13 +224,13 @@ class RunningJobs(Jobs):
     def assert_completed(
         self, type: JobType, *, times: int | None = None, count: int | None = None, **expected: Unpack[Expected]
     ) -> JobHandle:
-        """Fail unless such a job was run here and completed."""
+        """Fail unless such a job ran in this test and completed."""
         __tracebackhide__ = True
         expected["state"] = State.COMPLETED.value
         return self.assert_performed(type, times=times, count=count, **expected).job
 
     def assert_failed(self, type: JobType, **expected: Unpack[Expected]) -> JobHandle:
-        """Fail unless the newest run of such a job failed: it is to be tried again, or discarded."""
+        """Fail unless the newest run of such a job failed: the job waits for a retry, or is discarded."""
         __tracebackhide__ = True
         run = self.assert_performed(type, **expected)
         if run.state not in (State.RETRYABLE, State.DISCARDED):
@@ -303,8 +302,8 @@ class _Thread(threading.local):
 class InlineJobs(RunningJobs):
     """Jobs that run at once, before the call that enqueues them returns, in its thread and its transaction.
 
-    Delays and the pauses between attempts are skipped, each on a clock that shows the right time. A job that ends
-    in the dead letter queue raises what its last attempt raised, unless `raise_errors` is False.
+    The mode skips delays and the pauses between attempts; each run sees a clock with the right time. A job that
+    becomes a dead letter raises what its last attempt raised, unless `raise_errors` is False.
     """
 
     def __init__(self, *, raise_errors: bool = True) -> None:
@@ -392,7 +391,7 @@ class InlineJobs(RunningJobs):
 
 
 class inline(Mode[InlineJobs]):  # noqa: N801
-    """Jobs run before the call that enqueues them returns; see `InlineJobs` for what `raise_errors` does."""
+    """Run each job before the call that enqueues it returns; see `InlineJobs` for `raise_errors`."""
 
     def __init__(
         self, *, raise_errors: bool = True, kwarg_name: str | None = None, attr_name: str | None = "jobs"
@@ -405,7 +404,7 @@ class inline(Mode[InlineJobs]):  # noqa: N801
 
 
 class InlineJobsMixin(JobsMixin):
-    """Jobs run at once. `raise_job_errors = False`: a job that ends in the dead letter queue raises nothing."""
+    """Runs jobs at once. With `raise_job_errors = False`, a job that becomes a dead letter raises nothing."""
 
     jobs: InlineJobs
     raise_job_errors: ClassVar[bool] = True
@@ -415,14 +414,14 @@ class InlineJobsMixin(JobsMixin):
 
 
 class worker(Mode[WorkerJobs]):  # noqa: N801
-    """Jobs are stored, and run by `jobs.drain()` through the verbs of a real worker."""
+    """Store jobs. `jobs.drain()` runs them by the verbs of a real worker."""
 
     def _new(self) -> WorkerJobs:
         return WorkerJobs()
 
 
 class WorkerJobsMixin(JobsMixin):
-    """Jobs wait for `self.jobs.drain()`."""
+    """Stores jobs; `self.jobs.drain()` runs them."""
 
     jobs: WorkerJobs
 
@@ -438,7 +437,7 @@ def _relayed(answer: T) -> T:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Performed:
-    """One run of one job: `job` as it was right after it, `attempt` its number, `exception` what was raised."""
+    """One run of one job: `job` after the run, the number of the `attempt`, and the `exception` that it raised."""
 
     job: JobHandle
     attempt: int
@@ -446,7 +445,7 @@ class Performed:
 
     @property
     def state(self) -> State:
-        """The state that the run led to; `retryable` if it failed and is to be tried again."""
+        """The state after the run; `retryable` if it failed and will be retried."""
         return self.job.state
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ def calls() -> Iterator[Call]:
             bad = [status for status in answers if "300" <= status < "600" and status not in EVERYWHERE]
             yield Call(
                 operation["tags"][0], method.upper(), path, prose(operation["summary"]), _scope(operation),
-                ", ".join(good), ", ".join(bad),
+                ", ".join(sorted(good)), ", ".join(sorted(bad)),
             )  # fmt: skip
 
 
