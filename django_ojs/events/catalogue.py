@@ -150,7 +150,7 @@ def completed(row: Mapping[str, Any], time: dt.datetime, *, with_result: bool) -
 
 
 def failed(row: Mapping[str, Any], time: dt.datetime, component: str, error: Mapping[str, Any]) -> Record:
-    # The duration first, where `statistics.eventlog` looks for it.
+    # The duration first, where `statistics.eventcounts` looks for it.
     facts = {"duration_ms": milliseconds(row["started_at"], time), "error": event_error(error)}
     return of_job("job.failed", row, time, component, worker_id=row["worker_id"], **facts)
 

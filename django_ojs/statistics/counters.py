@@ -1,6 +1,6 @@
 """Exact counts of jobs by queue and state, without looking at a single job (L4-STATS-001).
 
-Each statement that changes states leaves a row with the differences behind (`store.counting`). `fold` turns these into
+Each statement that changes states leaves a row with the differences behind (`store`). `fold` turns these into
 one row a queue, and one a queue and minute for what was done (`throughput`); a reader adds both, in one statement and
 therefore from one snapshot.
 """
