@@ -34,55 +34,61 @@ nothing = NotFoundView.as_view()
 
 router = OJSRouter()
 router.register("jobs", JobViewSet, "job")
+router.register("jobs/bulk", BulkViewSet, "job-bulk", plural="job-bulk")
 router.register("workers", WorkerViewSet, "worker", names={
     "worker-fetch": "fetch", "worker-ack": "ack", "worker-nack": "nack", "worker-heartbeat": "heartbeat",
 })  # fmt: skip
 router.register("queues", QueueViewSet, "queue")
 router.register("unique-jobs", UniqueJobViewSet, "unique-job")
-router.register("admin", ServerViewSet, "admin", operator=True, conflict_code="invalid_state_transition")
-router.register("admin/audit", AuditViewSet, "admin-audit", plural="admin-audit", operator=True)
-router.register("admin/jobs", JobViewSet, "admin-job", operator=True, conflict_code="invalid_state_transition")
-router.register("admin/workers", WorkerViewSet, "admin-worker", operator=True, lookup_value_converter="path")
-router.register("admin/queues", QueueViewSet, "admin-queue", operator=True, conflict_code="invalid_state_transition")
+router.register("dead-letter", DeadLetterViewSet, "dead-letter")
 router.register("workflows", WorkflowViewSet, "workflow")
-router.register("admin/workflows", WorkflowViewSet, "admin-workflow", operator=True)
 router.register("cron", CronViewSet, "cron")
 router.register("crons", CronViewSet, "cron-alias", plural="cron-aliases")
-router.register("admin/cron", CronViewSet, "admin-cron", operator=True)
 router.register("rate-limits", RateLimitViewSet, "rate-limit")
 router.register("webhooks/subscriptions", WebhookViewSet, "webhook")
 router.register("webhooks/deliveries", DeliveryViewSet, "webhook-delivery", plural="webhook-deliveries")
-router.register("admin/rate-limits", RateLimitViewSet, "admin-rate-limit", operator=True)
-router.register("jobs/bulk", BulkViewSet, "job-bulk", plural="job-bulk")
+# The operators' door: a proxy can guard all of it by its prefix (admin 1.1).
+router.register("admin", ServerViewSet, "admin", operator=True, conflict_code="invalid_state_transition")
+router.register("admin/audit", AuditViewSet, "admin-audit", plural="admin-audit", operator=True)
+router.register("admin/jobs", JobViewSet, "admin-job", operator=True, conflict_code="invalid_state_transition")
 router.register("admin/jobs/bulk", AdminBulkViewSet, "admin-bulk", operator=True)
 router.register("admin/bulk-actions", BulkActionViewSet, "admin-bulk-action", operator=True)
+router.register("admin/workers", WorkerViewSet, "admin-worker", operator=True, lookup_value_converter="path")
+router.register("admin/queues", QueueViewSet, "admin-queue", operator=True, conflict_code="invalid_state_transition")
 router.register("admin/dead-letter/replay-rules", ReplayRuleViewSet, "admin-replay-rule", operator=True)
-router.register("dead-letter", DeadLetterViewSet, "dead-letter")
 router.register(
     "admin/dead-letter", DeadLetterViewSet, "admin-dead-letter", operator=True, conflict_code="invalid_state_transition"
 )
+router.register("admin/workflows", WorkflowViewSet, "admin-workflow", operator=True)
+router.register("admin/cron", CronViewSet, "admin-cron", operator=True)
+router.register("admin/rate-limits", RateLimitViewSet, "admin-rate-limit", operator=True)
 
 v1 = [
     *router.urls,
+    # Other names of paths above.
     path("workers/register", WorkerViewSet.as_view({"post": "create"})),
+    # Single documents of the server, which are no resources.
     path("openapi.json", server.OpenAPI.as_view(), name="openapi"),
-    path("admin/reset", testhooks.Reset.as_view()),
     path("health", probes.Health.as_view(), name="health"),
     path("metrics", probes.Metrics.as_view(), name="metrics"),
     path("middleware", server.MiddlewareChains.as_view(), name="middleware"),
+    path("admin/reset", testhooks.Reset.as_view()),
+    # Events: one history stands at two paths, and under ASGI a page may turn into a stream.
     path("events", streams.EventViewSet.as_view({"get": "list"}), name="events"),
-    path("events/stream", streams.AllEvents.as_view(), name="event-stream"),
+    path("events/ticket", streams.EventViewSet.as_view({"post": "ticket"}), name="events-ticket"),
     path("events/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"})),
     path("jobs/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"}), name="job-history"),
+    # Streams are asynchronous views, which DRF's router cannot serve.
+    path("events/stream", streams.AllEvents.as_view(), name="event-stream"),
     path("jobs/<str:job_id>/events", streams.JobEvents.as_view(), name="job-events"),
     path("jobs/<str:job_id>/progress/stream", streams.JobProgress.as_view(), name="job-progress-stream"),
     path("jobs/<str:job_id>/result/stream", streams.JobResult.as_view(), name="job-result-stream"),
     path("queues/<str:name>/events", streams.QueueEvents.as_view(), name="queue-events"),
     path("admin/stats/stream", streams.Statistics.as_view(), name="stats-stream"),
-    path("events/ticket", streams.EventViewSet.as_view({"post": "ticket"}), name="events-ticket"),
+    # A schema's name may be a URI with slashes in it.
     *schemas.urls,
 ]
-# Paths without parameters come first: what stands in one of them is nobody's id.
+# Paths without parameters come first: no id is looked up that is the name of such a path.
 v1.sort(key=lambda one: "<" in str(one.pattern))
 
 

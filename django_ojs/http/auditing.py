@@ -23,7 +23,7 @@ from django_ojs.http.permissions import principal
 
 logger = logging.getLogger("django_ojs.http")
 Method = TypeVar("Method", bound=Callable[..., Response])
-#: Members of a body that an entry repeats; all others may hold what nobody should keep.
+#: Members of a body that an entry repeats; all others may hold secrets or data of persons.
 NOTED = ("reason", "strategy", "target_queue", "states", "older_than", "priority", "directive", "config", "concurrency",
          "rate_limit", "retention", "backpressure", "max_depth", "limit", "period", "enabled", "expression", "cron",
          "timezone", "version", "active")  # fmt: skip
@@ -80,7 +80,7 @@ def entry(request: Request, request_id: str, action: str, target: str = "", **de
 
 
 def refused(request: Request, request_id: str, error: Exception, action: str, target: str) -> None:
-    """Note that somebody known was not allowed to do this. A log that cannot be written changes no answer."""
+    """Note that a known caller was not allowed to do this. A log that cannot be written changes no answer."""
     actor = principal(request)
     if not isinstance(error, PermissionDenied) or request.method in _SAFE or actor == "anonymous":
         return

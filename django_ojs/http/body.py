@@ -138,7 +138,7 @@ def _gunzip(packed: bytes, limit: int, field: str) -> bytes:
 
 
 def _unzstd(packed: bytes, limit: int, field: str) -> bytes:
-    """In small pieces, since the decompressor cannot be told where to stop: four bytes may be 128 KiB."""
+    """In small pieces, since the decompressor takes no limit: four bytes may be 128 KiB."""
     zstd = _zstandard()
     opener = zstd.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     pieces: list[bytes] = []

@@ -39,7 +39,7 @@ from django_ojs.http.filters import JobFilter
 from django_ojs.http.joblists import JobFilterBackend, JobPagination, listing, sorting, unchanged
 from django_ojs.http.jobserializers import JobAnswerSerializer, JobDetailSerializer, JobSerializer
 from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, Page, parse_time
+from django_ojs.http.pagination import Key, Page, parse_time, standing
 from django_ojs.http.permissions import type_limit
 from django_ojs.http.serializers import (
     AnswerSerializer,
@@ -428,9 +428,9 @@ class ReplayRuleViewSet(OJSViewSet):
     def list(self, request: Request) -> Response:
         """The rules that retry dead letters."""
         found = [self.represent(rule) for rule in replay.rules() if _is_within_limits(request, rule)]
-        standing = {"total": len(found), "limit": replayrules.MAX_RULES, "offset": 0, "has_more": False}
-        standing |= {"page": 1, "per_page": replayrules.MAX_RULES}
-        return Response({"items": found, "replay_rules": found, "pagination": standing})
+        return Response(
+            {"items": found, "replay_rules": found, "pagination": standing(len(found), replayrules.MAX_RULES)}
+        )
 
     def retrieve(self, request: Request, name: str) -> Response:
         """A rule that retries dead letters."""

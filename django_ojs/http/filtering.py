@@ -18,7 +18,6 @@ from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework.request import Request
 
 from django_ojs.http import query
-from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, OJSPagination
 from django_ojs.rules.faults import query_fault
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -42,12 +41,6 @@ class OJSFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         """The parameters, for the OpenAPI document."""
         kinds = {name: _kind(one) for name, one in view.filterset_class.base_filters.items()}
         return [{"name": name, "in": "query", "schema": {"type": kind}} for name, kind in kinds.items()]
-
-
-class SamePagination(OJSPagination):
-    """Pages that have the same sizes for operators."""
-
-    operator_max_limit, operator_default_limit = MAX_LIMIT, DEFAULT_LIMIT
 
 
 class _ReaderField(forms.Field):

@@ -106,7 +106,7 @@ def of_client(request: Request, given: Mapping[str, Any], default_states: Sequen
 
 
 def older_than(value: Any, name: str = "older_than") -> dt.datetime | None:
-    """The instant before which jobs are meant: an age such as PT24H or 7d, or a time; None where absent."""
+    """The instant before which jobs ended: an age such as PT24H or 7d, or a time; None where absent."""
     if value is None:
         return None
     try:

@@ -195,21 +195,15 @@ def searched(
     shown = {row["id"]: row for row in rows(Job.objects.using(base.db).filter(pk__in=ids))} if ids else {}
     left, whole = len(found) > skipped + window.limit, done.ended == "all"
     before = window.offset if window.after is not None else 0
-    told: dict[str, Any] = {
-        "total": before + len(found) if whole or len(found) <= cap else before + cap,
-        "limit": window.limit,
-        "offset": window.offset,
-        "page": window.offset // window.limit + 1,
-        "per_page": window.limit,
-        "has_more": left or not whole,
-    }
+    total = before + len(found) if whole or len(found) <= cap else before + cap
+    standing = pagination.standing(total, window.limit, window.offset, has_more=left or not whole)
     if not whole or len(found) > cap:
-        told["total_is_minimum"] = True
+        standing["total_is_minimum"] = True
     if left:
-        told["next_cursor"] = pagination.encode(window.offset + len(chosen), chosen[-1])
+        standing["next_cursor"] = pagination.encode(window.offset + len(chosen), chosen[-1])
     elif not whole:
         edge = [done.edge] if len(order) == 1 else [done.edge, _LOWEST if key.descending else _HIGHEST]
-        told["next_cursor"] = pagination.encode(before + len(found), edge)
+        standing["next_cursor"] = pagination.encode(before + len(found), edge)
         back_to = done.edge if isinstance(done.edge, dt.datetime) else time_of(done.edge)
-        told["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
-    return Page([shown[job_id] for job_id in ids if job_id in shown], told)
+        standing["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
+    return Page([shown[job_id] for job_id in ids if job_id in shown], standing)

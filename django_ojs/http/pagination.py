@@ -42,8 +42,8 @@ class Page(NamedTuple):
 
         `total` stands at the top too, where clients look for it, and with it `total_is_minimum` where there are more.
         """
-        told = {name: self.pagination[name] for name in ("total", "total_is_minimum") if name in self.pagination}
-        return {**dict.fromkeys(names, rows), **more, **told, "pagination": self.pagination}
+        totals = {name: self.pagination[name] for name in ("total", "total_is_minimum") if name in self.pagination}
+        return {**dict.fromkeys(names, rows), **more, **totals, "pagination": self.pagination}
 
 
 class Key(NamedTuple):
@@ -90,6 +90,12 @@ class OJSPagination(BasePagination):
     def get_paginated_response(self, data: Any, **more: Any) -> Response:
         """The answer; `more` stands beside the items."""
         return Response(self.page.listed(data, *self.names, **more))
+
+
+class SamePagination(OJSPagination):
+    """Pages that have the same sizes for operators."""
+
+    operator_max_limit, operator_default_limit = MAX_LIMIT, DEFAULT_LIMIT
 
 
 class CappedPagination(OJSPagination):
@@ -162,16 +168,21 @@ def read(request: Request, order: Sequence[Key], maximum: int = MAX_LIMIT, defau
     return Window(limit, (page - 1) * limit if page is not None else offset or 0, None)
 
 
+def standing(total: int, limit: int, offset: int = 0, *, has_more: bool = False) -> dict[str, Any]:
+    """What an answer says about where the rows of a page stand."""
+    return {
+        "total": total,
+        "limit": limit,
+        "offset": offset,
+        "page": offset // limit + 1,
+        "per_page": limit,
+        "has_more": has_more,
+    }
+
+
 def _page(found: list[Any], window: Window, total: int, order: Sequence[Key]) -> Page:
     shown = found[: window.limit]
-    pagination: dict[str, Any] = {
-        "total": total,
-        "limit": window.limit,
-        "offset": window.offset,
-        "page": window.offset // window.limit + 1,
-        "per_page": window.limit,
-        "has_more": len(found) > window.limit,
-    }
+    pagination = standing(total, window.limit, window.offset, has_more=len(found) > window.limit)
     if pagination["has_more"]:
         pagination["next_cursor"] = encode(window.offset + window.limit, [_value(shown[-1], k.column) for k in order])
     return Page(shown, pagination)

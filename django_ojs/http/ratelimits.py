@@ -21,9 +21,8 @@ from django_ojs.errors import PermissionDenied
 from django_ojs.http import permissions
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.filtering import SamePagination
 from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, parse_name
+from django_ojs.http.pagination import Key, SamePagination, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, rendered_by_show
 from django_ojs.limits import ratelimits

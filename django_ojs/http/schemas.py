@@ -17,9 +17,8 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.filtering import SamePagination
 from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, parse_name
+from django_ojs.http.pagination import Key, SamePagination, parse_name
 from django_ojs.http.permissions import check_type, principal, queue_limit
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
 from django_ojs.jobs import schemas
