@@ -93,8 +93,8 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return EndlessChangeList
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """What the list's filters ask for. Django would take any column in the address: whoever may see the list could
-        spell out what is hidden or secret with `__startswith`, and have the table scanned."""
+        """Only what the list's filters ask for. Django would take any column in the address: a viewer of the list could
+        find out hidden or secret values with `__startswith`, and have the table scanned."""
         filters = [one[0] if isinstance(one, tuple) else one for one in self.list_filter]
         column, _, comparison = lookup.partition("__")
         if column in [one for one in filters if isinstance(one, str)]:
@@ -245,13 +245,13 @@ DAILY = (
 )
 #: The rest, by what it is about.
 MORE = (
-    (_("What happened"), (
+    (_("History"), (
         Page("Event", _("Events"), "event"),
         Page("Event", _("Live events"), "event_tail", "event_tail"),
         Page("BulkAction", _("Bulk actions"), "bulkaction"),
         Page("AuditEntry", _("Audit log"), "auditentry"),
     )),
-    (_("In and out"), (
+    (_("Rules and integration"), (
         Page("ReplayRule", _("Replay rules"), "replayrule"),
         Page("JobSchema", _("Schemas"), "jobschema"),
         Page("WebhookSubscription", _("Webhooks"), "webhooksubscription"),

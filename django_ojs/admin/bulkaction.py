@@ -1,4 +1,4 @@
-"""Bulk actions: how far those in the background are, what came of them, and a button that stops one."""
+"""Bulk actions in the background: their progress, their outcomes, and a button that stops one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def label(action: BulkAction) -> str:
 
 @admin.register(BulkAction)
 class BulkActionAdmin(LivePage):
-    """Whoever may see jobs sees these; who may change or delete jobs may stop one."""
+    """Users who may see jobs see these, and users who may change or delete jobs may stop one."""
 
     list_display = ("name", "state_label", "shown_progress", "succeeded", "refused", "actor", "created_ago")
     ordering = ("-pk",)

@@ -44,9 +44,9 @@ _NAMES = re.compile(rf"\b({'|'.join([*calendar.day_name, *calendar.month_name[1:
 #: What each policy does with an occurrence while a run before it has not ended.
 POLICIES = (
     (OverlapPolicy.SKIP.value, _("skip: no job this time")),
-    (OverlapPolicy.ALLOW.value, _("allow: one more job beside it")),
-    (OverlapPolicy.ENQUEUE.value, _("enqueue: one more job, which waits for it")),
-    (OverlapPolicy.CANCEL_PREVIOUS.value, _("cancel_previous: it is cancelled")),
+    (OverlapPolicy.ALLOW.value, _("allow: one more job runs beside it")),
+    (OverlapPolicy.ENQUEUE.value, _("enqueue: one more job waits for it")),
+    (OverlapPolicy.CANCEL_PREVIOUS.value, _("cancel_previous: the earlier run is cancelled")),
 )
 #: Members of the envelope with fields of their own.
 _APART = ("type", "args", "queue")
@@ -82,7 +82,9 @@ class CronForm(OperationForm):
     args = WireField(kind=list, example='["daily"]', label=_("Arguments"), help_text=_("A JSON array; empty: none."))
     others = WireField(
         label=_("Other attributes"), rows=4, example='{"priority": 5}',
-        help_text=_('Of the jobs, as JSON, such as {"options": {"priority": 5, "retry": {"max_attempts": 3}}}.'),
+        help_text=_(
+            'More attributes of the jobs, as JSON, such as {"options": {"priority": 5, "retry": {"max_attempts": 3}}}.'
+        ),
     )  # fmt: skip
 
     class Meta:
@@ -105,10 +107,10 @@ class CronForm(OperationForm):
         for name in ("args", "others"):
             given = self.cleaned_data.get(name)
             if name in self.changed_data and given and redaction.active() and redaction.MASK in jsontext.dumps(given):
-                text = _("%(mask)s stands for what is hidden here: write all of the new value.")
+                text = _("%(mask)s stands for a hidden value. Write the whole new value.")
                 self.add_error(name, ValidationError(text, params={"mask": redaction.MASK}))
         if named := {*_APART, "name"} & (self.cleaned_data.get("others") or {}).keys():
-            text = _("%(members)s: there is a field for this.")
+            text = _("%(members)s: use the field for this.")
             self.add_error("others", ValidationError(text, params={"members": ", ".join(sorted(named))}))
         if not self.errors:
             try:
@@ -153,12 +155,12 @@ VERBS = (
     Verb(
         "disable_schedules", "Disable", "disabled",
         one_by_one(lambda pk, by: schedules.set_enabled(pk, False)), lambda schedule: schedule.enabled,
-        question="It makes no jobs until it is enabled again, and what it misses is not made up for.",
+        question="It makes no jobs until it is enabled again. Runs that it misses are not made up for.",
     ),
     Verb(
         "delete_schedules", "Delete", "deleted",
         one_by_one(lambda pk, by: schedules.delete(pk)),
-        question="Its jobs stay. One that comes from the code is back after the next ojs_cron sync.",
+        question="Its jobs stay. If it comes from the code, the next ojs_cron sync makes it again.",
         right="delete", flag=DELETION,
     ),
 )  # fmt: skip

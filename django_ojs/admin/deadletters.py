@@ -197,7 +197,7 @@ class Group:
 
 @lru_cache(maxsize=64)
 def newest(wanted: JobFilter) -> Shared[list[dict[str, Any]]]:
-    """The newest dead letters that fit, for all who look at this filter: columns, and `error` as lists show it."""
+    """The newest dead letters that fit, shared by all viewers of this filter: columns, and `error` as lists show it."""
 
     def read(using: str) -> list[dict[str, Any]]:
         jobs = wanted.jobs(using).order_by("-finished_at")
@@ -210,7 +210,7 @@ def newest(wanted: JobFilter) -> Shared[list[dict[str, Any]]]:
 
 @lru_cache(maxsize=64)
 def groups(wanted: JobFilter) -> Shared[list[Group]]:
-    """The newest dead letters that fit, by type and error, for all who look at this filter."""
+    """The newest dead letters that fit, by type and error, shared by all viewers of this filter."""
     return Shared(lambda using: compute(wanted, using), SEARCHED if "error" in wanted.values else live.FRESH)
 
 
@@ -266,7 +266,7 @@ VERBS = (
     Verb(
         "delete_rules", "Delete", "deleted",
         one_by_one(lambda pk, by: replay.delete(ReplayRule.objects.get(pk=pk).name)),
-        question="What it has retried stays as it is.", right="delete", flag=DELETION,
+        question="Jobs that it has retried stay as they are.", right="delete", flag=DELETION,
     ),
 )  # fmt: skip
 
@@ -276,18 +276,20 @@ class ReplayRuleForm(OperationForm):
 
     name = text_field(_("Name"), _("Lowercase letters, digits, hyphens and dots."))
     queue = text_field(_("Queue"), _("Only dead letters of this queue."), required=False)
-    type = text_field(_("Job type"), _("Only this type, or such as mail.* for all that begin so."), required=False)
+    type = text_field(
+        _("Job type"), _("Only this type. mail.* stands for all types that begin with mail."), required=False
+    )
     error_type = text_field(_("Error type"), _("Only jobs with an error of this type."), required=False)
     since = text_field(
-        _("Made since"), _("Only jobs made then or later, such as 2026-01-31T12:00:00Z."), required=False
+        _("Created since"), _("Only jobs created then or later, such as 2026-01-31T12:00:00Z."), required=False
     )
-    until = text_field(_("Made before"), _("Only jobs made before then."), required=False)
+    until = text_field(_("Created before"), _("Only jobs created before then."), required=False)
     delay = text_field(_("Delay"), _("How long after its end a job is retried, such as PT1H or 30m."), initial="PT1H")
     max_replays = forms.IntegerField(
         label=_("Retries of one job"), min_value=1, max_value=replayrules.MAX_REPLAYS, initial=3
     )
     per_minute = forms.IntegerField(
-        label=_("Jobs in a minute"), min_value=1, max_value=replayrules.MAX_PER_MINUTE, initial=60
+        label=_("Retries in a minute"), min_value=1, max_value=replayrules.MAX_PER_MINUTE, initial=60
     )
     enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True)
 
@@ -357,8 +359,8 @@ class ReplayRuleAdmin(OperatingAdmin):
         """The list, and the names of the rules that it cannot show because the site's settings hold them."""
         fixed = [rule.name for rule in replay.rules() if rule.source == "settings"]
         text = ngettext(
-            "Asked before these: %(names)s, which is in the site's settings.",
-            "Asked before these: %(names)s, which are in the site's settings.",
+            "The site's settings have %(names)s, which comes before these.",
+            "The site's settings have %(names)s, which come before these.",
             len(fixed),
         ) % {"names": ", ".join(fixed)}
         return super().changelist_view(request, {"subtitle": text if fixed else None, **(extra_context or {})})

@@ -53,7 +53,7 @@ def _line(event: Any, passed: dt.timedelta | None) -> dict[str, Any]:
 
 
 def note(data: Any, job_type: str) -> str:
-    """The part of an event's data worth a glance: the error, else the reason or who did it."""
+    """The most important part of an event's data as a short text: the error, else the members in `WORTH`."""
     if not isinstance(data, dict):
         return ""
     data = redaction.event(job_type, data)

@@ -116,7 +116,7 @@ class RetryForm(forms.Form):
 VERBS = (
     Verb(
         "cancel_jobs", "Cancel", "cancelled", _cancel, lambda job: job.state in CANCELLABLE,
-        question="A cancelled job never runs again. A worker that has it now is told at its next heartbeat.",
+        question="A cancelled job never runs again. A worker that runs it now learns of this at its next heartbeat.",
     ),
     Verb(
         "activate_jobs", "Activate", "activated", lambda pks, by: activate(pks), lambda job: job.state in ACTIVATABLE
@@ -142,7 +142,7 @@ VERBS = (
 @admin.register(Job)
 class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
     list_display = (
-        "short_id", "type", "queue", "state_label", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
+        "short_id", "type", "state_label", "queue", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
     )  # fmt: skip
     list_filter = FILTERS
     search_fields = ("id",)
@@ -305,7 +305,7 @@ class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
             verb = Verb("prioritise", "Change priority", done, change)
             self.report(request, verb, self.perform(request, verb, [job]))
         else:
-            self.message_user(request, gettext("Say which priority, a number such as 5."), messages.ERROR)
+            self.message_user(request, gettext("Enter a priority, a number such as 5."), messages.ERROR)
         return HttpResponseRedirect(self.own_url("change", job.pk))
 
     # Retrying a dead letter with other arguments, meta, queue or priority

@@ -75,16 +75,18 @@ class SwitchForm(forms.Form):
     reason = forms.CharField(
         label=gettext_lazy("reason"), max_length=maintenance.MAX_REASON, required=False,
         widget=forms.TextInput(attrs={"size": 60, "autocomplete": "off"}),
-        help_text=gettext_lazy("Everybody who looks at jobs and queues reads it."),
+        help_text=gettext_lazy("All users see it on the pages about jobs and queues."),
     )  # fmt: skip
     lasting = Duration(
         label=gettext_lazy("about how long"), required=False,
         widget=forms.TextInput(attrs={"size": 12, "maxlength": 64, "autocomplete": "off", "autocapitalize": "none"}),
-        help_text=gettext_lazy("From now on, such as 30m, 2h or PT1H30M. Empty: unknown, or as it was."),
+        help_text=gettext_lazy("From now on, such as 30m, 2h or PT1H30M. Empty: unknown, or unchanged."),
     )  # fmt: skip
     auto_end = forms.BooleanField(
         label=gettext_lazy("end it then"), required=False,
-        help_text=gettext_lazy("The scheduler ends it when the time is up. If not, it stays on until somebody does."),
+        help_text=gettext_lazy(
+            "The scheduler ends it when the time is up. Otherwise it stays on until an operator ends it."
+        ),
     )  # fmt: skip
 
 
@@ -143,5 +145,5 @@ class MaintenanceMode(OperatingAdmin):
 def _refusal(field: str | None) -> str:
     """What the operation refused, in the viewer's language and the form's words."""
     if field == "lasting":
-        return _("It must be longer than nothing and at most a year.")
-    return _("Say about how long, or when should it end?")
+        return _("It must be a positive time of at most a year.")
+    return _("To end it by itself, say about how long it will take.")

@@ -53,7 +53,7 @@ class Verb:
         name: the word in the URL and the name of the action.
         label: what the button says.
         done: the participle for messages and the log.
-        run: takes primary keys and who acts; returns an outcome for each, an `OJSError` where refused.
+        run: takes primary keys and the actor; returns an outcome for each, an `OJSError` where refused.
         fits: whether the button makes sense for this object.
         question: what is asked first, for what cannot be undone; empty: nothing.
         right: the permission on the model that it takes, `add`, `change` or `delete`.
@@ -231,7 +231,7 @@ class OperatingAdmin(ViewAdmin):
             outcomes += self.perform(request, verb, list(chunk))
         self.report(request, verb, outcomes)
         if more:
-            text = _("These were the first %(number)s: repeat it for the rest.") % {"number": f"{MAX_ROWS:,}"}
+            text = _("These were the first %(number)s. Repeat the action for the rest.") % {"number": f"{MAX_ROWS:,}"}
             self.message_user(request, text, messages.WARNING)
 
     def perform(self, request: HttpRequest, verb: Verb, objects: list[Any]) -> Sequence[Any]:

@@ -86,21 +86,27 @@ class QueueForm(OperationForm):
     An empty field takes a value back: then the template `_default` decides, or else the site.
     """
 
-    concurrency = _number(_("Jobs at a time"), help_text=_("Of the whole queue, in all workers. 0: none."))
+    concurrency = _number(_("Jobs at a time"), help_text=_("In the whole queue, over all workers. 0: no job starts."))
     rate_limit = WireField(
         label=_("Rate limit"), example='{"limit": 100, "period": "PT1M"}',
         help_text=_('Such as {"limit": 100, "period": "PT1M"} or {"max_per_second": 2}.'),
     )  # fmt: skip
-    max_depth = _number(_("Most waiting jobs"), help_text=_("0: as many as come."))
+    max_depth = _number(_("Most waiting jobs"), help_text=_("0: no limit."))
     strategy = forms.ChoiceField(choices=[*BLANK_CHOICE_DASH, *_WORDS], required=False, label=_("When it is full"))
     warning_threshold = forms.FloatField(
-        required=False, min_value=0, max_value=1, label=_("Warn at"), help_text=_("A share of it, such as 0.8.")
+        required=False,
+        min_value=0,
+        max_value=1,
+        label=_("Warn at"),
+        help_text=_("A share of the most waiting jobs, such as 0.8."),
     )
     allowed_job_types = LinesField(
         required=False, label=_("Allowed job types"), help_text=_("One a line, such as email.*. Empty: all types.")
     )
     draining = forms.BooleanField(
-        required=False, label=_("Draining"), help_text=_("Delivers what it has, and takes no new jobs.")
+        required=False,
+        label=_("Draining"),
+        help_text=_("The queue delivers the jobs that it has, and accepts no new ones."),
     )
     visibility_timeout = _number(_("Reservation length"), 1, _("Seconds. Empty: the site's."))
     default_timeout = _number(_("Execution timeout"), 1, _("Seconds. Empty: the site's."))
@@ -113,7 +119,9 @@ class QueueForm(OperationForm):
     keep_discarded = AgeField(label=_("Keep discarded jobs"))
     keep_dead = AgeField(label=_("Keep dead letters"))
     most_dead = _number(_("Most dead letters"))
-    others = WireField(label=_("Other members"), help_text=_("Of its configuration, as JSON."))
+    others = WireField(
+        label=_("Other members"), help_text=_("Members of the configuration without a field here, as JSON.")
+    )
 
     class Meta:
         model = Queue
@@ -126,7 +134,7 @@ class QueueForm(OperationForm):
         for name, path in PATHS.items():
             found, rest = _taken(rest, path)
             self.initial.setdefault(name, found)
-        self.initial.setdefault("others", rest)
+        self.initial.setdefault("others", rest or None)
 
     def clean_name(self) -> str:
         name: str = self.cleaned_data["name"]
@@ -198,17 +206,9 @@ class QueueAdmin(OperatingAdmin):
     editing = ("add", "change")
     form = QueueForm
     list_display = (
-        "name",
-        "status_label",
-        "waiting",
-        "running",
-        "ended",
-        "paused_since",
-        "visibility",
-        "timeout",
-        "created",
-        "its_jobs",
-    )
+        "name", "status_label", "waiting", "running", "ended", "its_jobs", "paused_ago", "visibility", "timeout",
+        "created_ago",
+    )  # fmt: skip
     list_filter = ("paused",)
     search_fields = ("name",)
     ordering = ("name",)
@@ -219,7 +219,7 @@ class QueueAdmin(OperatingAdmin):
     )
     form_fieldsets = (
         (_("Limits"), {"fields": (("concurrency", "rate_limit"), ("max_depth", "strategy", "warning_threshold"))}),
-        (_("What it takes"), {"fields": ("allowed_job_types", "draining")}),
+        (_("Accepted jobs"), {"fields": ("allowed_job_types", "draining")}),
         (_("Defaults of its jobs"), {"fields": (("visibility_timeout", "default_timeout"), "default_retry")}),
         (
             _("How long jobs are kept"),
@@ -229,7 +229,7 @@ class QueueAdmin(OperatingAdmin):
     )
     shown_fieldsets = ((_("Configuration"), {"fields": ("own",)}),)
     effective_fieldsets = (
-        (_("What holds"), {"fields": ("effective",)}),
+        (_("Effective configuration"), {"fields": ("effective",)}),
         (_("Row"), {"fields": (("created", "updated", "resumed"),)}),
     )
     computed = (
@@ -324,6 +324,7 @@ class QueueAdmin(OperatingAdmin):
     visibility = display.column(display.duration, "visibility_ms", "reservation")
     timeout = display.column(display.duration, "timeout_ms", "execution timeout")
     created = display.column(display.when, "created_at", "created")
+    created_ago = display.column(display.ago, "created_at", "created")
     updated = display.column(display.when, "updated_at", "changed")
     resumed = display.column(display.when, "resumed_at", "resumed")
 
@@ -335,6 +336,10 @@ class QueueAdmin(OperatingAdmin):
     def paused_since(self, queue: Queue) -> SafeString | str:
         return display.when(queue.paused_at) if queue.paused else display.NOTHING
 
+    @admin.display(description=_("paused since"))
+    def paused_ago(self, queue: Queue) -> SafeString | str:
+        return display.ago(queue.paused_at) if queue.paused else display.NOTHING
+
     @admin.display(description=_("paused by"))
     def paused_by(self, queue: Queue) -> str:
         return display.shorten(why_paused(queue).by, 100) or display.NOTHING
@@ -343,11 +348,11 @@ class QueueAdmin(OperatingAdmin):
     def pause_reason(self, queue: Queue) -> str:
         return display.printable(why_paused(queue).reason) or display.NOTHING
 
-    @admin.display(description=_("its own"))
+    @admin.display(description=_("of this queue"))
     def own(self, queue: Queue) -> SafeString | str:
         return display.json(configuration.document(queue) or None)
 
-    @admin.display(description=_("with what all queues have"))
+    @admin.display(description=_("with that of all queues"))
     def effective(self, queue: Queue) -> SafeString | str:
         return display.json(configuration.effective(queue, _template()) or None)
 

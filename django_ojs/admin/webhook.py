@@ -45,7 +45,7 @@ VERBS = (
     Verb(
         "pause_webhooks", "Pause", "paused", one_by_one(lambda pk, by: subscriptions.set_active(pk, False, by=by)),
         lambda subscription: subscription.active,
-        question="What happens until it is resumed is not delivered to it later.",
+        question="Events that happen while it is paused are not delivered later.",
     ),
     Verb(
         "resume_webhooks", "Resume", "resumed", one_by_one(lambda pk, by: subscriptions.set_active(pk, True, by=by)),
@@ -53,13 +53,13 @@ VERBS = (
     ),
     Verb(
         "delete_webhooks", "Delete", "deleted", one_by_one(lambda pk, by: subscriptions.delete(pk, by=by)),
-        question="What it still had coming is cancelled.", right="delete", flag=DELETION,
+        question="Its open deliveries are cancelled.", right="delete", flag=DELETION,
     ),
 )  # fmt: skip
 #: Not an action of the list: each answer holds one secret.
 ROTATE = Verb(
     "rotate_secret", "New secret", "given a new secret", one_by_one(lambda pk, by: subscriptions.rotate(pk, by=by)),
-    question="The old secret signs beside the new one for 24 hours, and then no more.",
+    question="For 24 hours both secrets sign each delivery, then only the new one.",
 )  # fmt: skip
 REPLAY = Verb(
     "replay_deliveries", "Send again", "put in line", one_by_one(lambda pk, by: deliveries.replay(pk)),
@@ -70,7 +70,7 @@ REPLAY = Verb(
 class WebhookForm(OperationForm):
     """A subscription as `webhooks.subscriptions` reads it over HTTP."""
 
-    url = forms.CharField(max_length=2048, widget=forms.TextInput(attrs={"class": "vLargeTextField"}))
+    url = forms.CharField(label=_("URL"), max_length=2048, widget=forms.TextInput(attrs={"class": "vLargeTextField"}))
     events = LinesField(label=_("Events"), help_text=_("One a line: job.completed, job.* or *."))
     queues = LinesField(required=False, label=_("Queues"), help_text=_("One a line. Empty: all queues."))
     job_types = LinesField(
@@ -80,6 +80,9 @@ class WebhookForm(OperationForm):
     class Meta:
         model = WebhookSubscription
         fields = ("url", "events", "queues", "job_types", "timeout_seconds", "signature_format")
+        help_texts = {
+            "signature_format": _("What X-OJS-Signature signs. X-OJS-Signature-Timestamped signs the other."),
+        }
 
     def clean(self) -> dict[str, Any]:
         super().clean()
@@ -163,7 +166,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         return self._show_secret(request, rotated, secret, gettext("New secret"))
 
     def change_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Deliveries are for those who may see them, on a site that has their pages."""
+        """The page, with the latest deliveries only for users who may see deliveries."""
         response = super().change_view(request, *args, **kwargs)
         may = request.user.has_perm(f"{self.opts.app_label}.view_webhookdelivery")
         if isinstance(response, TemplateResponse) and response.context_data is not None and not may:
@@ -272,7 +275,7 @@ class WebhookDeliveryAdmin(OperatingAdmin):
     def its_error(self, delivery: WebhookDelivery) -> str:
         return display.shorten(delivery.error, 500) or display.NOTHING
 
-    @admin.display(description=_("what it said"))
+    @admin.display(description=_("response"))
     def answer(self, delivery: WebhookDelivery) -> SafeString | str:
         text = display.printable(delivery.response_body)
         return format_html('<pre class="ojs-json" tabindex="0">{}</pre>', text) if text else display.NOTHING

@@ -1,4 +1,4 @@
-"""Workers: who is there, what each holds, and telling it to go quiet, to end or to go on."""
+"""Workers: their list, the jobs that each holds, and the verbs that send it a directive: quiet, resume, terminate."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class WorkerAdmin(LivePage):
     def jobs_held(self, worker: Worker) -> int:
         return worker.held
 
-    @admin.display(description=_("told to be"))
+    @admin.display(description=_("directive"))
     def directive_label(self, worker: Worker) -> SafeString | str:
         return display.label(worker.directive) if worker.directive else display.NOTHING
 

@@ -153,12 +153,12 @@ def test_one_of_the_code_stays_so_and_says_what_an_edit_means(admin_client: Clie
     spec = {"name": "nightly", "cron": "0 3 * * *", "type": "report.make", "args": []}
     schedules.register(spec, source=CronSchedule.Source.CODE)
     page = admin_client.get(url("cronschedule", "change", "nightly")).content.decode()
-    assert "This schedule belongs to the code" in page
+    assert "This schedule comes from the code" in page
     assert edit(admin_client, expression="@daily").status_code == 302
     after = schedules.get("nightly")
     assert (after.expression, after.source) == ("@daily", "code")
     schedules.register({**spec, "name": "other"})
-    assert "belongs to the code" not in admin_client.get(url("cronschedule", "change", "other")).content.decode()
+    assert "comes from the code" not in admin_client.get(url("cronschedule", "change", "other")).content.decode()
 
 
 def test_what_is_hidden_is_neither_shown_nor_lost(admin_client: Client, settings: Any) -> None:

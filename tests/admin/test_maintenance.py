@@ -159,9 +159,9 @@ class TestTheSwitch:
         "given,problem",
         [
             ({"lasting": "soon"}, "This is not a duration"),
-            ({"lasting": "PT0S"}, "longer than nothing"),
+            ({"lasting": "PT0S"}, "a positive time"),
             ({"lasting": "9000d"}, "at most a year"),
-            ({"auto_end": "on"}, "Say about how long"),
+            ({"auto_end": "on"}, "say about how long"),
             ({"reason": "x" * 501}, "at most 500 characters"),
         ],
     )

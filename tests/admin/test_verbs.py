@@ -127,7 +127,7 @@ def test_one_action_takes_a_bounded_number_of_rows(admin_client: Client, monkeyp
     monkeypatch.setattr(operate, "CHUNK", 8)
     pushed(25)
     response = act(admin_client, "job", "cancel_jobs", [Job.objects.all()[0]], select_across="1")
-    assert said(response) == ["20 jobs cancelled.", "These were the first 20: repeat it for the rest."]
+    assert said(response) == ["20 jobs cancelled.", "These were the first 20. Repeat the action for the rest."]
     assert Job.objects.filter(state="available").count() == 5
 
 

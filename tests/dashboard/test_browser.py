@@ -284,7 +284,7 @@ def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse
     expect(page.locator(".field-unique_key").first).to_be_visible()
     Job.objects.all().delete()
     page.evaluate("document.querySelector('[data-ojs-live]').dispatchEvent(new Event('ojs:changed'))")
-    expect(page.locator("[data-ojs-status]")).to_contain_text("does not exist any more")
+    expect(page.locator("[data-ojs-status]")).to_contain_text("no longer exists")
 
 
 def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:

@@ -51,7 +51,7 @@ def edit(job: Job) -> str:
 def test_many_are_done_in_the_background_with_their_progress_shown(admin_client: Client, soon_many: None) -> None:
     jobs = dead(3)
     question = admin_client.get(f"{RETRY_ALL}?type=mail.*")
-    assert "It is done in the background" in question.content.decode()
+    assert "does it in the background" in question.content.decode()
     response = confirmed(admin_client, f"{RETRY_ALL}?type=mail.*")
     action = BulkAction.objects.get()
     assert response.redirect_chain == [(url("bulkaction", "change", action.pk), 302)]

@@ -51,7 +51,7 @@ def test_events_come_wait_while_it_is_paused_and_stay_text(
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"{live_server.url}/admin/django_ojs/event/tail/?types=job.*&order=bottom")
         state, rows = page.locator("[data-ojs-follow]"), page.locator("[data-ojs-tail] tbody tr")
-        expect(state).to_have_text("Live, asked for every two seconds")
+        expect(state).to_have_text("Live, updated every two seconds")
         (job,) = pushed()
         expect(rows).to_have_count(1)
         page.get_by_role("button", name="Pause").click()

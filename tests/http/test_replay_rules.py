@@ -168,7 +168,7 @@ def test_a_refusal_stands_beside_its_field_and_a_rule_of_the_settings_is_named(
     answer = admin_client.post(f"{LIST}add/", {**form, "delay": "1h", "queue": ""})
     assert list(answer.context["adminform"].form.errors) == ["queue"]
     settings.OJS = {**settings.OJS, "REPLAY_RULES": [{"name": "fixed", **RULE}]}
-    assert "fixed, which is in the site" in admin_client.get(LIST).content.decode()
+    assert "fixed, which comes before these" in admin_client.get(LIST).content.decode()
     assert admin_client.post(f"{LIST}add/", {**form, "name": "fixed", "delay": "1h"}).status_code == 302
     assert not ReplayRule.objects.exists()
 

@@ -1,6 +1,6 @@
 // Follows the event log: over the event WebSocket, and where that cannot be had by asking every two seconds.
 //
-// Whatever comes from an event gets into the page as text only. The page keeps as many rows as it is told to, and
+// Data of an event gets into the page as text only. The page keeps as many rows as the viewer has chosen, and
 // nothing is lost between the two ways: each goes on behind the last event that was seen.
 
 import { local } from "./zones.js";
@@ -58,8 +58,8 @@ function note(data) {
   if (data.error && typeof data.error === "object") {
     return shorten(`${data.error.type ?? "error"}: ${data.error.message ?? ""}`);
   }
-  const told = Object.entries(worth).filter(([name]) => data[name] !== undefined && data[name] !== null);
-  return shorten(told.map(([name, word]) => `${word}: ${data[name]}`).join(", "));
+  const found = Object.entries(worth).filter(([name]) => data[name] !== undefined && data[name] !== null);
+  return shorten(found.map(([name, word]) => `${word}: ${data[name]}`).join(", "));
 }
 
 function about(event, data) {
@@ -82,16 +82,16 @@ function row(event) {
   time.dateTime = time.title = event.time;
   const label = /^[a-z]+$/.test(data.state ?? "") ? make("span", data.state, `ojs-label ojs-${data.state}`) : "";
   const full = JSON.stringify(data, null, 2);
-  const told = cell(make("span", note(data)), "ojs-told");
+  const shown = cell(make("span", note(data)), "ojs-data");
   const whole = make("pre", full.length > CHARACTERS ? `${full.slice(0, CHARACTERS)}…` : full, "ojs-json");
   whole.tabIndex = 0; // it scrolls
-  told.append(whole);
+  shown.append(whole);
   const made = make("tr");
   made.dataset.id = event.id;
   made.append(
     cell(time, "ojs-line"), cell(make("code", event.type, "ojs-code")), cell(about(event, data), "ojs-line"),
     cell(shorten(data.job_type ?? "", 60)), cell(shorten(data.queue ?? "", 60)), cell(label),
-    cell(data.attempt ? String(data.attempt) : "", "ojs-number"), told,
+    cell(data.attempt ? String(data.attempt) : "", "ojs-number"), shown,
   );
   return made;
 }

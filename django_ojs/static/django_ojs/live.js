@@ -4,7 +4,7 @@
 // and now and then for what changes without one. Where there is no WebSocket, it asks every few seconds instead. What
 // differs is changed in the page, node by node, so focus, scrolling and what is folded out stay. A page whose parts lie
 // apart marks each with `data-ojs-part`. Everything about it is in attributes of the element with `data-ojs-live`, which
-// the server has worked out (admin/live.py). Whoever else knows that something happened sends that element an
+// the server has worked out (admin/live.py). Another script that knows of a change sends that element an
 // `ojs:changed` event. The page works without this module.
 
 const SLOWEST = 15000; // between two questions while the server does not answer
@@ -28,7 +28,7 @@ let asking = null;
 let asked = -Infinity; // when the last question was put
 let unsettled = -Infinity; // until then an answer may be older than the last event
 
-const told = (name) => Number(live.dataset[name] || 0);
+const setting = (name) => Number(live.dataset[name] || 0);
 
 // The sign
 
@@ -127,10 +127,10 @@ async function ask() {
 // When to ask next.
 function plan() {
   const now = performance.now();
-  let pause = told("ojsEvery");
+  let pause = setting("ojsEvery");
   if (losses) pause = Math.min(pause * 2 ** Math.min(losses - 1, 4), SLOWEST);
   else if (unsettled > now) pause = Math.max(unsettled - now, asked + gap() - now, 0);
-  else if (stream.isOpen) pause = told("ojsFollowing");
+  else if (stream.isOpen) pause = setting("ojsFollowing");
   schedule(now + pause);
 }
 
@@ -142,12 +142,12 @@ function schedule(instant) {
 
 // What is asked for sooner has not changed: the server keeps it for so long.
 function gap() {
-  return Math.max(told("ojsAge"), 1000);
+  return Math.max(setting("ojsAge"), 1000);
 }
 
 function changed() {
   const now = performance.now();
-  unsettled = now + told("ojsInterval") + told("ojsAge") + DEBOUNCE;
+  unsettled = now + setting("ojsInterval") + setting("ojsAge") + DEBOUNCE;
   if (asking || losses) return; // `plan` sees to it, when there is an answer
   const soon = Math.max(now + DEBOUNCE, asked + gap());
   if (soon < due) schedule(soon);
@@ -200,7 +200,7 @@ const stream = {
       case "subscribed":
         this.isOpen = this.wasOpen = true;
         this.failures = 0;
-        unsettled = performance.now() + told("ojsAge") + DEBOUNCE; // something may have happened before
+        unsettled = performance.now() + setting("ojsAge") + DEBOUNCE; // something may have happened before
         if (losses || asking) return;
         showLive();
         return plan();
@@ -271,7 +271,7 @@ if (live) {
   window.addEventListener("offline", ask);
   live.addEventListener("ojs:changed", changed);
   document.addEventListener("submit", act);
-  setInterval(() => stream.probe(), told("ojsFollowing") || SLOWEST);
+  setInterval(() => stream.probe(), setting("ojsFollowing") || SLOWEST);
   if (!live.dataset.ojsSocket) showLive();
   stream.connect();
   plan();

@@ -1,4 +1,4 @@
-// Shows instants by the clock of whoever looks, whose zone only the browser knows. Without it they are in the site's.
+// Shows instants in the viewer's time zone, which only the browser knows. Without this script they are in the site's.
 
 const two = (number) => String(number).padStart(2, "0");
 
