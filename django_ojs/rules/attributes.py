@@ -30,7 +30,7 @@ MAX_RESULT_TTL = 2**31 - 1  #: seconds; what the column holds
 _SPECVERSIONS = frozenset({SPECVERSION, "1.0", "1.0.0"})
 _VERSION_SUFFIX = re.compile(r"(.*)@([0-9]+(?:\.[0-9]+)?)", re.DOTALL)
 
-#: Attributes of which the document's own value means nothing to us (binding 3.1): dropped without a word.
+#: Attributes that the server sets (binding 3.1). A client's value of them is dropped without a word.
 SYSTEM = frozenset(
     {
         *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at"),
@@ -56,14 +56,14 @@ OPTIONS = _BOTH | {"delay_until", "retry_policy", "metadata"}
 
 
 class Found(NamedTuple):
-    """A value, None where no source has one, and the path under which the client knows it."""
+    """A value and the client's path to it. The value is None where the client gave none."""
 
     value: Any
     path: str
 
 
 class Source:
-    """A client's document with its `options`; both stay as they came."""
+    """A client's document with its `options`. Neither is changed."""
 
     __slots__ = ("document", "options")
 
@@ -90,7 +90,7 @@ class Source:
         return Found(None, in_options[0])
 
     def unknown(self) -> dict[str, Any]:
-        """What no rule of ours names, where it was: at the top level, or under `options` (core 5.5)."""
+        """The members that no rule of ours names, in their places: at the top level, or under `options` (core 5.5)."""
         kept = {name: value for name, value in self.document.items() if name not in TOP_LEVEL}
         if self.options:
             rest = {name: value for name, value in self.options.items() if name not in OPTIONS}
@@ -118,7 +118,7 @@ def check_specversion(source: Source) -> None:
 
 
 def job_id(source: Source) -> uuid.UUID:
-    """The client's UUIDv7, or a new one."""
+    """The client's UUIDv7, or a new one where the client gave none."""
     value, path = source.top("id")
     if value is None:
         return new_id()
@@ -181,7 +181,7 @@ def args(source: Source) -> list[Any]:
 
 
 def meta(source: Source) -> dict[str, Any]:
-    """`meta` overlaid by `options.meta` and `options.metadata`, key by key; every key is kept."""
+    """`meta`, with the keys of `options.meta` and then of `options.metadata` laid over it."""
     overlays = (name for name in ("meta", "metadata") if name in source.options)
     layers = [source.top("meta"), *(Found(source.options[name], f"options.{name}") for name in overlays)]
     merged: dict[str, Any] = {}
@@ -310,9 +310,9 @@ ENCODINGS = "ojs.codec.encodings"
 
 
 def is_encoded(meta: Mapping[str, Any]) -> bool:
-    """Whether the job says that its arguments are not what its handler gets: they fit no schema, and equal ones differ.
+    """Whether a codec changed the arguments: then they fit no schema, and the same arguments may differ between jobs.
 
-    `ojs_encoded` is true, or `ojs.codec.encodings` names a codec.
+    The client says so in `meta`: `ojs_encoded` is true, or `ojs.codec.encodings` names a codec.
     """
     encodings = meta.get(ENCODINGS)
     return meta.get("ojs_encoded") is True or (isinstance(encodings, list | str) and bool(encodings))
@@ -325,9 +325,9 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 
 def parse_priority(value: object, levels: Mapping[str, int]) -> int:
-    """The number of a priority; `5.0` is an integer, `true` is not, names ignore case.
+    """The number of a priority. `5.0` is an integer, `true` is not; case does not matter in names.
 
-    ValueError for everything else. `levels` is what the names mean: `{"HIGH": 3, ...}`.
+    ValueError for everything else. `levels` has the number of each name: `{"HIGH": 3, ...}`.
     """
     if isinstance(value, str):
         return _named(value, levels)
@@ -363,10 +363,10 @@ def _allowed(levels: Mapping[str, int]) -> Phrase:
 
 
 def execution_timeout(source: Source, extra: dict[str, Any]) -> int | None:
-    """Milliseconds one attempt may run; None where the default applies, which an explicit 0 asks for too.
+    """Milliseconds that one attempt may run; None, and so the default, where the client gave nothing or 0.
 
-    `timeout` is echoed only to a producer that used it, `timeout_ms` to every one that set a limit: there
-    are workers that read `timeout` as milliseconds.
+    `timeout` is echoed only where the client used it, `timeout_ms` wherever it set a limit, because some workers
+    read `timeout` as milliseconds.
     """
     found = source.find("timeout_ms", "timeout", top=("timeout", "timeout_ms"))
     if found.value is None:
@@ -381,7 +381,7 @@ def execution_timeout(source: Source, extra: dict[str, Any]) -> int | None:
 
 
 def visibility_timeout(source: Source, extra: dict[str, Any]) -> int | None:
-    """Milliseconds a claim holds, None where queue or server decide; a string is a duration."""
+    """Milliseconds that a claim holds; None where the queue or the server decides. A string is a duration."""
     in_options = ("visibility_timeout_ms", "visibility_timeout")
     found = source.find(*in_options, top=("visibility_timeout", "visibility_timeout_ms"))
     if found.value is None:
@@ -482,7 +482,7 @@ def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: in
 def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
     """InvalidPayload where `attributes` nest too deeply or hold too many or too long values.
 
-    The texts tell most envelopes clean without a walk: no bracket opens nothing, no comma separates nothing.
+    Most envelopes pass by the count of brackets and commas in their texts, without a walk through the values.
     """
     opened = separated = longest = 0
     for text in texts:

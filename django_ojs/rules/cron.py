@@ -192,7 +192,7 @@ def _job(body: Mapping[str, Any], kept: Mapping[str, Any], now: dt.datetime) -> 
 
 
 def _without(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a change keeps: an option must not override a member that is given anew beside it."""
+    """The template that a change keeps, without the options that would override a member of the change."""
     options = kept.get("options")
     if not options or "options" in given:
         return dict(kept)
@@ -200,7 +200,7 @@ def _without(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def _of_job(error: InvalidPayload, prefix: str) -> InvalidRequest:
-    """The fault of an envelope as that of a registration: 400 `invalid_request`."""
+    """The error of an envelope, as one of a registration: 400 `invalid_request`."""
     details = {**error.details, "field": f"{prefix}{error.details.get('field', '')}"}
     details["validation_errors"] = [
         {**entry, "path": f"{prefix}{entry['path']}"} for entry in error.details.get("validation_errors", ())
@@ -256,7 +256,7 @@ _EPOCH = dt.datetime(2024, 1, 1)  # noqa: DTZ001 - a wall time
 
 
 class InvalidExpression(ValueError):
-    """A cron expression that makes no sense; the text says what is wrong and begins without a subject."""
+    """A cron expression that is not valid. The text says what is wrong, after the name of the member."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -292,8 +292,8 @@ class Schedule:
     def next_after(self, instant: dt.datetime, anchor: dt.datetime | None = None) -> Occurrence:
         """The first occurrence after `instant`.
 
-        `anchor` is from where `@every` counts (registration or the last firing; `instant` without one) and
-        means nothing to other expressions.
+        `@every` counts from `anchor` (the registration or the last firing; without one, `instant`). Other expressions
+        ignore it.
         """
         instant = instant.astimezone(UTC)  # two datetimes of one ZoneInfo would compare by wall clock
         if self.period is not None:
@@ -339,7 +339,7 @@ def parse_expression(expression: object, timezone: str = UTC_NAME) -> Schedule:
     """The schedule that an expression means in a zone.
 
     Raises InvalidExpression (a ValueError) with what is wrong and what to write instead; ValueError for a
-    zone that `zones.check` refuses.
+    zone that `check_zone` refuses.
     """
     if not isinstance(expression, str) or not expression.strip():
         raise InvalidExpression(phrase("must be a cron expression such as */5 * * * *, @daily or @every 90m"))
@@ -391,7 +391,7 @@ def _period(words: list[str]) -> dt.timedelta:
 
 
 def _possible(alternatives: Sequence[str], expression: str) -> tuple[str, ...]:
-    """Those alternatives that ever come: 30 February does not."""
+    """The alternatives that some date fits. None fits 30 February."""
     found = []
     for fields in alternatives:
         try:
@@ -443,9 +443,9 @@ _NEAREST = re.compile(r"([0-9]+)W")
 
 
 def _normalised(words: Sequence[str]) -> list[str]:
-    """The fields as croniter wants them, six with the seconds first; two lots where either may match.
+    """The fields as croniter wants them, six with the seconds first; two alternatives where both days are restricted.
 
-    Both days restricted means either (Vixie); croniter knows that too, but not together with `W`.
+    A day that fits either of them is enough then (Vixie). croniter knows that too, but not together with `W`.
     Raises InvalidExpression.
     """
     fields = _FIELDS[-len(words) :]
@@ -570,7 +570,7 @@ def check_zone(name: object) -> str:
 
 
 def load_zone(name: str) -> zoneinfo.ZoneInfo:
-    """The zone behind a name that `check` passed. ValueError when this machine does not know it."""
+    """The zone of this name. ValueError where `check_zone` refuses it, or this machine does not know it."""
     try:
         return zoneinfo.ZoneInfo(check_zone(name))
     except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:

@@ -68,7 +68,7 @@ def format_iso(ms: int) -> str:
 
 
 def parse_moment(value: object, now: dt.datetime) -> dt.datetime:
-    """An instant as `parse_instant` reads it, or an age such as `24h` or `P7D`, which is so long before `now`.
+    """An instant as `parse_instant` reads it, or an age such as `24h` or `P7D`, counted back from `now`.
 
     ValueError for everything else.
     """

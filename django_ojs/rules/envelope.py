@@ -33,7 +33,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[
 
 @dataclass(slots=True)
 class JobSpec:
-    """A valid job that a client asks for. Times are UTC, durations milliseconds, None what it did not give.
+    """A valid job that a client asks for. Times are UTC, durations milliseconds; None is what the client did not give.
 
     `retry` holds the given fields by their names in `RetryPolicy`, `unique` the policy as sent. `extra` is
     everything to echo; the three texts are the JSON of `args`, `meta` and `extra` ('' without one), made once
@@ -186,7 +186,7 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
 
 
 def _measure(spec: JobSpec, document: dict[str, Any], settings: Settings) -> None:
-    """Write the three texts, once, and hold them against the limits."""
+    """Write the three texts, once, and check their sizes."""
     if spec.args:
         spec.args_text = attributes.to_text(spec.args, "args", "INVALID_ARGS")
     if spec.meta:
@@ -200,7 +200,7 @@ def _measure(spec: JobSpec, document: dict[str, Any], settings: Settings) -> Non
 
 
 def _locate(error: OJSError, index: int) -> None:
-    """Say in message and details which job of the batch is at fault: `jobs[3].type: ...`."""
+    """Name the job of the batch in the error's message and details: `jobs[3].type: ...`."""
     message = error.message
     if message.startswith("job: "):
         error.message = f"jobs[{index}]{message.removeprefix('job')}"

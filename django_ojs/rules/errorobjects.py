@@ -18,7 +18,7 @@ MAX_CHARACTERS = 10_000
 MAX_SOURCE = 500  #: characters of source below one frame
 MAX_DEPTH = 32  #: of nested arrays and objects; history and events wrap an error in more of them
 
-#: What Python says between the exception that came first and the one that came of it.
+#: What Python prints between an exception and the one that it led to.
 LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -110,7 +110,7 @@ def server_error(
 
 
 def overrun(kind: str, limit: dt.timedelta, elapsed: dt.timedelta) -> dict[str, Any]:
-    """What the error and the event of a timeout say of it (binding 5); lengths in seconds."""
+    """The facts of a timeout for its error and its event (binding 5), in seconds."""
     seconds = round(elapsed.total_seconds(), 3)
     return {"timeout_kind": kind, "limit_seconds": limit.total_seconds(), "elapsed_seconds": seconds}
 

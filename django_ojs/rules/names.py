@@ -79,7 +79,7 @@ def is_job_id(text: object) -> bool:
 def prefix(entry: str) -> str | None:
     """What a pattern's names begin with: `mail.*` is `mail.`, `*` is ''; None where `entry` means one name exactly.
 
-    Every filter, limit and claim reads its job types by this, so that a pattern means the same at every door.
+    Every filter, limit and claim reads its job types by this function, so a pattern means the same everywhere.
     """
     return entry[:-1] if entry.endswith("*") else None
 
@@ -107,8 +107,8 @@ def check_worker_id(value: object) -> str:
 # Job identifiers: UUIDv7 in the order in which this process made them (core 5.1, RFC 9562 section 6.2).
 
 
-# By hand, because the uuid6 package moves its clock on by a millisecond for every id (docs/why.md has the figures). The
-# 42-bit counter below is CPython 3.14's way; it is locked, which that one is not.
+# The uuid6 package is not used: it moves its clock on by a millisecond for every id (docs/why.md has the figures). The
+# 42-bit counter below is CPython 3.14's way; here it is locked.
 # The time is that of the host's wall clock: an id's time decides nothing (jobs are ordered by `enqueued_at`), and
 # `clock.now()` would make an id cost half as much again.
 _COUNTER_BITS = 42

@@ -92,7 +92,7 @@ def _readers(source: Source, now: dt.datetime) -> Iterator[tuple[str, Callable[[
 
 
 def _inside(place: Found, parse: Callable[[object, str], object]) -> list[Problem]:
-    """All that is wrong with a policy: its reader again, without the member that it refused, until it is content."""
+    """All that is wrong with a policy: its reader runs again without the member that it refused, until it passes."""
     found: list[Problem] = []
     if not isinstance(place.value, dict):
         return found
@@ -111,7 +111,7 @@ def _inside(place: Found, parse: Callable[[object, str], object]) -> list[Proble
 
 
 def _key(source: Source, values: Mapping[str, Any]) -> list[Problem]:
-    """Whether the unique policy finds in the arguments what it names."""
+    """What is wrong with the unique policy's names: the arguments may have none of them."""
     policy = values.get("unique")
     if policy is None or not {"type", "queue", "args", "meta"} <= values.keys():
         return []
@@ -149,7 +149,7 @@ _COUNTS = ("attempt", "max_attempts", "retry_delay_ms")
 
 
 def _system(document: Mapping[str, Any]) -> list[Problem]:
-    """What the server writes, where the document has it (core 5.3)."""
+    """What is wrong with the attributes that the server writes, where the document has them (core 5.3)."""
     found: list[Problem] = []
     state = document.get("state")
     if state is not None and state not in list(State):
@@ -342,7 +342,7 @@ def unknown_in_policy(name: str, given: object, path: str = "") -> Iterator[Unkn
 
 
 def unknown_in_job(document: Mapping[str, Any], prefix: str = "", known: frozenset[str] = _JOB) -> Iterator[Unknown]:
-    """The unknown members of an envelope, its `options` and its policies; every path begins with `prefix`."""
+    """The unknown members of an envelope, its `options` and its policies; each path begins with `prefix`."""
     yield from _attributes(document, known, prefix)
     options = document.get("options")
     if isinstance(options, Mapping):

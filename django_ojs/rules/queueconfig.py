@@ -37,7 +37,7 @@ def check(given: object, path: str = "config") -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, objects member by member; null removes."""
+    """`base` with the members of `over`; objects are merged member by member, and null removes a member."""
     merged = dict(base)
     for name, value in over.items():
         if value is None:
@@ -199,7 +199,7 @@ class Bound(NamedTuple):
     warning: float = WARNING_THRESHOLD
 
     def pressure(self, depth: int, size: int) -> float:
-        """How full the queue is, from 0 to 1, by the bound that is nearer."""
+        """How full the queue is, from 0 to 1, by the bound that it is nearer to."""
         shares = [depth / self.max_depth] if self.max_depth else []
         shares += [size / self.max_bytes] if self.max_bytes else []
         return min(max(shares, default=0.0), 1.0)
@@ -208,7 +208,7 @@ class Bound(NamedTuple):
 def bound_of(config: object) -> Bound | None:
     """The bound in a queue's configuration, None where there is none; `backpressure` beats `max_size`.
 
-    What makes no sense is no bound: `config` was checked where it was set.
+    An invalid value counts as no bound, since `config` was checked when it was set.
     """
     if not isinstance(config, Mapping):
         return None

@@ -30,7 +30,7 @@ Fault = Callable[[str, str, Any], OJSError]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """So many starts in so many milliseconds."""
+    """At most `limit` starts in `period_ms` milliseconds."""
 
     limit: int
     period_ms: int

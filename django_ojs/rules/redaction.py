@@ -74,7 +74,7 @@ class Rules:
         return PARTS if self.classified else self.hidden(job_type)
 
     def of_others(self) -> frozenset[str]:
-        """What is hidden where it is not known of which job a value is: as if it were of the most secret one."""
+        """What is hidden in a value of an unknown job: everything that is hidden in any job."""
         return PARTS if self.classified else frozenset().union(*(parts for _, parts in self._types))
 
     def frame(self, value: Any, hidden: frozenset[str]) -> Any:
@@ -101,7 +101,7 @@ class Rules:
         return MASK if value is not None else None
 
     def payload(self, value: Any) -> Any:
-        """Data of the site: only names of members tell what is secret in there."""
+        """Data of the site, of which only the names of members say what is secret."""
         if self._keys is None:
             return value
         if isinstance(value, list):
@@ -139,7 +139,7 @@ _compiled: tuple[Mapping[str, Any], Rules] | None = None
 
 
 def active() -> Rules | None:
-    """The site's rules; None, which is the rule, where it has none."""
+    """The site's rules; None where it has none, as most sites."""
     global _compiled
     setting = ojs_settings.REDACT
     if not setting:
@@ -157,7 +157,7 @@ def job(envelope: dict[str, Any]) -> dict[str, Any]:
 
 
 def event(job_type: str, data: dict[str, Any]) -> dict[str, Any]:
-    """The data of an event. It does not tell whether the job was classified, so with that rule none shows results."""
+    """The data of an event. It does not say whether its job was classified: under that rule no event shows results."""
     rules = active()
     if rules is None:
         return data
@@ -183,7 +183,7 @@ def progress(report: dict[str, Any], job_type: str, meta: Any) -> dict[str, Any]
 
 
 def part(name: str, value: Any, job_type: str, meta: Any) -> Any:
-    """One part of a job, for those who show parts: `name` is one of `PARTS`, `extra`, or another attribute's."""
+    """One part of a job as it is shown: `name` is one of `PARTS`, `extra`, or the name of another attribute."""
     rules = active()
     return value if rules is None else rules.part(name, value, rules.hidden(job_type, meta))
 

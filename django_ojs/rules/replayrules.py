@@ -31,7 +31,7 @@ NEVER = frozenset({
 })  # fmt: skip
 #: What a filter may name.
 FILTERS = ("queue", "type", "error_type", "since", "until")
-#: What answers show of a rule and a request may therefore repeat, without a meaning.
+#: Members of a rule in answers, which a request may repeat without effect.
 _ECHOED = ("source", "created_at", "updated_at")
 _MEMBERS = ("name", "filter", "delay", "max_replays", "per_minute", "enabled")
 

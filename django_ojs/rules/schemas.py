@@ -104,12 +104,12 @@ def order(version: str) -> tuple[Any, ...]:
 
 
 def same_version(one: str, other: str) -> bool:
-    """`2` is `2.0` is `2.0.0`."""
+    """Whether two texts name one version: `2`, `2.0` and `2.0.0` do."""
     return one == other or (order(one) == order(other) and order(one)[0] == 1)
 
 
 def is_minor_step(old: str, new: str) -> bool:
-    """Whether both are SemVer of one major version: between those nothing may break."""
+    """Whether both are SemVer of one major version, between which a schema may not break."""
     one, other = order(old), order(new)
     dotted = "." in old and "." in new
     return dotted and one[0] == other[0] == 1 and one[1][0] == other[1][0]
@@ -296,7 +296,7 @@ def _step(found: Any, name: str) -> Any:
 
 
 def _joined(base: str, reference: str) -> str:
-    """`reference` as `base` makes it whole. `urljoin` takes a fragment alone for whole where the base is a URN."""
+    """The absolute form of `reference`. `urljoin` returns a fragment alone as it is where the base is a URN."""
     if reference.startswith("#") or not reference:
         return urldefrag(base).url + (reference if reference != "#" else "")
     try:

@@ -33,7 +33,7 @@ _fault = functools.partial(fault, validation="unique_policy")
 
 
 class Strategy(StrEnum):
-    """What happens to a job that is there already (jobs 2.5)."""
+    """What happens where a job with the same key is there already (jobs 2.5)."""
 
     REJECT = "reject"
     IGNORE = "ignore"
@@ -57,14 +57,14 @@ class UniquePolicy:
     on_conflict: Strategy = Strategy.REJECT
 
     def conflicts(self, state: str, created_at: dt.datetime, now: dt.datetime) -> bool:
-        """Whether a job with the same key, in this state and of this age, is in the way (jobs 2.4)."""
+        """Whether a job with the same key, in this state and of this age, conflicts with a new one (jobs 2.4)."""
         if state not in self.states:
             return False
         until = self.until(created_at)
         return until is None or now < until
 
     def until(self, created_at: dt.datetime) -> dt.datetime | None:
-        """When a job made then stops being in the way, whatever its state; None where only its state decides."""
+        """Until when a job made then conflicts, whatever its state; None where only its state decides."""
         return None if self.period_ms is None else created_at + dt.timedelta(milliseconds=self.period_ms)
 
 
@@ -201,7 +201,7 @@ def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
 
 # Canonical JSON (RFC 8785): the same value has the same text, in whatever order and form it was written.
 #
-# Beyond the RFC every string is NFC-normalised, as uniqueness asks (jobs 2.3), and integers that a double
+# Beyond the RFC every string is NFC-normalised, as jobs 2.3 asks, and integers that a double
 # cannot hold keep all of their digits: two large ids must never become one.
 
 

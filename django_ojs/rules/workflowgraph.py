@@ -91,7 +91,7 @@ def decode(text: str) -> Graph:
 
 
 def evaluate(graph: Graph, letters: list[str]) -> list[int]:
-    """Let everything happen that follows from `letters`, in place; return the jobs to enqueue, in order.
+    """Change `letters` in place until nothing more follows from them; return the jobs to enqueue, in order.
 
     Positions grow from a composite to its parts and from a step to what needs it, so a pass settles all
     that hangs on a step, and another one is needed only for each composite that ends.
@@ -137,7 +137,7 @@ def causes(graph: Graph, letters: Sequence[str], scope: int = ROOT) -> list[int]
 
 
 def dependents(graph: Graph, positions: Iterable[int]) -> Iterator[tuple[int, bool]]:
-    """What hangs on these nodes: (position, whether it contains one of them rather than waits for it)."""
+    """The nodes that depend on these: (position, whether it contains one of them rather than waits for it)."""
     seen, work = set(positions), list(positions)
     while work:
         position = work.pop()
@@ -154,7 +154,7 @@ def dependents(graph: Graph, positions: Iterable[int]) -> Iterator[tuple[int, bo
 
 
 def reopen(graph: Graph, letters: list[str], revived: Sequence[int]) -> None:
-    """Let failed jobs run again, in place: composites around them are open, what never began waits again."""
+    """Let failed jobs run again, in place: composites around them are open again, and what never began waits again."""
     for position in revived:
         letters[position] = RUNNING
     for position, contains in dependents(graph, revived):
@@ -239,10 +239,10 @@ def _delivery(graph: Graph, position: int) -> tuple[int, int]:
 
 
 def sources(graph: Graph, position: int) -> list[int]:
-    """The positions whose results this node hears, in order.
+    """The positions whose results this node receives, in order.
 
-    A chain's step hears all steps before it, anything else what it needs; what needs nothing hears what the
-    workflow around it hears.
+    A chain's step receives those of all steps before it, any other node those of what it needs. A node that needs
+    nothing receives what the workflow around it receives.
     """
     node = graph.nodes[position]
     if node.scope < 0:
@@ -289,7 +289,7 @@ _OF_LETTER = {
 
 
 def render(flow: Workflow, steps: list[WorkflowStep], jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:
-    """The whole object, with every member that one of the sources or their readers expects."""
+    """The whole object, with every member that the specification or its published clients expect."""
     shown = {step.position: _step(flow, step, jobs) for step in steps}
     listed = _listed(flow, ROOT, shown)
     counted = summary(flow)
@@ -331,7 +331,7 @@ def summary(flow: Workflow) -> dict[str, Any]:
 
 
 def progress(flow: Workflow, steps: list[WorkflowStep], jobs: Mapping[uuid.UUID, JobRow]) -> dict[str, Any]:
-    """How far it is, from 0 to 1 (orchestration 5.3). A brief view will do."""
+    """How far it is, from 0 to 1 (orchestration 5.3). `jobs` may be those of a brief view."""
     counted = summary(flow)
     nodes = flow.shape.nodes
     shown = [_head(flow, step, _job(step, jobs)) for step in steps if not nodes[step.position].trigger]
@@ -368,7 +368,7 @@ def _listed(flow: Workflow, scope: int, shown: dict[int, dict[str, Any]]) -> lis
 
 
 def _callbacks(flow: Workflow, scope: int, shown: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """The member `callbacks`, which what has none lacks."""
+    """The member `callbacks`, absent where there are none."""
     nodes = flow.shape.nodes
     found = {nodes[position].trigger: shown[position] for position in flow.shape.callbacks(scope)}
     return {"callbacks": found} if found else {}
@@ -387,7 +387,7 @@ def _step(flow: Workflow, step: WorkflowStep, jobs: Mapping[uuid.UUID, JobRow]) 
 
 
 def _head(flow: Workflow, step: WorkflowStep, job: JobRow | None) -> dict[str, Any]:
-    """Which step it is and how far; nothing that a brief view lacks."""
+    """Which step it is and how far; only what a brief view has."""
     letter, node = flow.progress[step.position], flow.shape.nodes[step.position]
     began = letter not in (WAITING, NEVER, SKIPPED, REFUSED) and node.kind == "job"
     return {
@@ -417,7 +417,7 @@ def _of_job(job: JobRow) -> dict[str, Any]:
 
 
 def _state(flow: Workflow, letter: str, job: JobRow | None) -> str:
-    """The word for a step: derived from its job where it has one, and differing by the form (section 1.5)."""
+    """The state of a step for clients: from its job where it has one. The words depend on the form (section 1.5)."""
     waiting, enqueued = ("pending", "available") if flow.shape.free else ("waiting", "pending")
     if letter == WAITING:
         return waiting

@@ -30,7 +30,7 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 @dataclass(slots=True)
 class Step:
-    """One node but the root. `document` is the envelope to push; None for a nested workflow."""
+    """One node that is not the root. `document` is the envelope to push; None for a nested workflow."""
 
     position: int
     id: str
@@ -356,7 +356,7 @@ def _is_id(value: Any) -> bool:
 # What a workflow's options mean for its jobs: item options > item members > workflow options.
 
 
-#: Spellings of one attribute: who gives one of them overrides all of them.
+#: Spellings of one attribute: a value of one of them overrides all of them.
 _ALIASES = (
     frozenset({"timeout", "timeout_ms"}),
     frozenset({"retry", "retry_policy"}),
@@ -380,7 +380,7 @@ def inherit(inherited: dict[str, Any], document: dict[str, Any], path: str) -> d
 
 
 def leaf(item: dict[str, Any], inherited: dict[str, Any], path: str) -> dict[str, Any]:
-    """The envelope of a job: what the item says, and below it what the workflow says."""
+    """The envelope of a job: what the item says, over what the workflow says."""
     document = {name: value for name, value in item.items() if name not in _STRUCTURE}
     own = document.pop("options", None)
     if own is not None and not isinstance(own, dict):
@@ -424,7 +424,7 @@ def _spellings(name: str) -> frozenset[str]:
 
 
 def inherited_priorities(nodes: Sequence[Node], priorities: Mapping[int, int]) -> dict[int, int]:
-    """The priority of its roots for every job that waits for something, by position.
+    """The priority of each job that waits for others, by position: that of its roots.
 
     `priorities` are those of all jobs as they were given, 0 where none was. Positions grow from a composite to its
     parts and from a step to what needs it.

@@ -196,7 +196,7 @@ _moments = st.integers(0, int((TO - FROM).total_seconds() * 10**6)).map(lambda n
 def test_any_expression_anywhere(
     minute: str, hour: str, day: str, month: str, weekday: str, zone: str, moment: dt.datetime
 ) -> None:
-    # The 31st of February never comes, and is refused as such (test_policies_cron.py).
+    # The 31st of February never comes, and is refused as such (test_rules_cron.py).
     assume(not (day in ("31", "31W") and month == "2"))
     expression = f"{minute} {hour} {day} {month} {weekday}"
     compare(zone, moment.replace(second=0, microsecond=0), [expression], around=dt.timedelta(hours=20))
