@@ -33,11 +33,11 @@ class Settings:
 
     # The server
 
-    #: `spec` follows the specification's documents to the letter; `published` follows the published
-    #: conformance suite where the two cannot both be had (hyphens in job types, 409 for cancelling a
-    #: cancelled job, no `completed_at` on an expired job).
+    #: `spec` follows the specification to the letter. `published` follows the published conformance suite where the
+    #: two contradict each other: hyphens in job types, 409 for cancelling a cancelled job, no `completed_at` on an
+    #: expired job.
     DIALECT: Literal["spec", "published"] = "spec"
-    #: The service name in the `source` of events: `ojs://<SERVICE_NAME>/api`.
+    #: The name of the service in the `source` of events: `ojs://<SERVICE_NAME>/api`.
     SERVICE_NAME: str = "django-ojs"
     #: Whether requests without credentials may do everything. None: only while DEBUG is on.
     ALLOW_ANONYMOUS: bool | None = None
@@ -47,106 +47,110 @@ class Settings:
         "django_ojs.http.authentication.StaffSessionAuthentication",
     )
     # Jobs
-    #: What the priority names mean (L4-PRI-003). An absent priority stays 0.
+    #: The numbers of the priority names (L4-PRI-003). A job without a priority has 0.
     PRIORITY_LEVELS: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"HIGH": 3, "NORMAL": 2, "LOW": 1})
-    #: Execution timeout of a job that names none.
+    #: The execution timeout of a job that has none of its own.
     DEFAULT_TIMEOUT: WholeSeconds = 1800
-    #: How long a claim holds when neither request, job nor queue says (the protocol's default: 1800).
+    #: The length of a reservation if neither the request nor the job nor the queue sets one (the protocol's
+    #: default: 1800).
     VISIBILITY_TIMEOUT: WholeSeconds = 1800
-    #: What our own worker asks for and renews, for jobs without a value of their own.
+    #: The length of the reservations of an `ojs_worker`, which renews them, for jobs without a value of their own.
     WORKER_VISIBILITY_TIMEOUT: WholeSeconds = 60
-    #: Overrides of the default retry policy, in the wire's spelling: `{"max_attempts": 5}`.
+    #: Members that override the default retry policy, with the names of the wire: `{"max_attempts": 5}`.
     RETRY: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    #: After so many reservations in a row that expired unanswered a job is discarded.
+    #: The server discards a job after this number of lost reservations in a row.
     POISON_LIMIT: int = 5
-    #: Demand `worker_id` on ACK and FAIL.
+    #: Whether ACK and FAIL need a `worker_id`.
     STRICT_OWNERSHIP: bool = False
     # Workers
-    #: How often our own worker beats.
+    #: The time between two heartbeats of an `ojs_worker`.
     HEARTBEAT_INTERVAL: Seconds = 5.0
-    #: A worker that was silent for so long is dead and its jobs are handed back.
+    #: A worker without a heartbeat for this time is dead: the scheduler hands its jobs back.
     HEARTBEAT_TIMEOUT: Seconds = 45.0
-    #: How long a stopping worker lets its jobs finish. Where the setting is left out, the environment variable
-    #: `OJS_SHUTDOWN_GRACE_PERIOD` says it, in seconds.
+    #: How long a worker that stops lets its jobs finish. Without this setting the worker reads the environment
+    #: variable `OJS_SHUTDOWN_GRACE_PERIOD`, in seconds.
     SHUTDOWN_GRACE_PERIOD: Seconds = 25.0
-    #: Directory on the worker's machine for the outcomes of jobs that a worker could not report, because it stopped
-    #: while the database was away. The next worker that starts there reports them. Empty: none are kept.
+    #: A directory on the machine of the worker. A worker that stops while the database is away writes the outcomes
+    #: that it could not report to a file there, and the next worker that starts there reports them. Empty: it
+    #: writes none.
     WORKER_SPOOL: str = ""
     # Maintenance
-    #: Whether maintenance mode with an estimated end ends by itself then, unless the operator chose when starting it.
+    #: Whether maintenance mode ends by itself at its estimated end, unless the operator chose when starting it.
     MAINTENANCE_AUTO_END: bool = False
     # Limits
-    #: Largest serialised envelope.
+    #: The largest serialised envelope.
     MAX_ENVELOPE_BYTES: Bytes = 1_048_576
-    #: Largest serialised `meta`.
+    #: The largest serialised `meta`.
     MAX_META_BYTES: Bytes = 65_536
-    #: Most jobs in one batch.
+    #: The largest number of jobs in a batch or a workflow.
     MAX_BATCH_SIZE: int = 10_000
-    #: Largest body of a batch request.
+    #: The largest body of a batch request.
     MAX_BATCH_BYTES: Bytes = 16 * 1_048_576
-    #: Largest serialised result.
+    #: The largest serialised result.
     MAX_RESULT_BYTES: Bytes = 1_048_576
-    #: Most jobs that one FETCH hands out; a larger count is clamped.
+    #: The largest number of jobs that one FETCH returns. The server lowers a larger `count` to this.
     MAX_FETCH_COUNT: int = 1_000
-    #: How many of its latest errors a job keeps (the spec asks for at least 10).
+    #: How many of its latest errors a job keeps (the specification asks for at least 10).
     ERROR_HISTORY: int = 20
-    #: Whether backtraces are stored (core section 14.2).
+    #: Whether the server stores backtraces (core section 14.2).
     STORE_BACKTRACES: bool = True
     # Results and arguments
-    #: How long results are kept after the end of their jobs, None: for ever. A job's `result_ttl` beats it.
+    #: How long the server keeps a result after the end of its job. None: for ever. `result_ttl` of a job takes
+    #: precedence.
     RESULT_TTL: WholeSeconds | None = 604_800
-    #: What happens where the registry knows a schema for a job type and the job names none: `off` looks at
-    #: nothing, `warn` accepts with warnings, `strict` refuses. A job that names a registered schema must fit it.
+    #: What happens if the registry has a schema for a job type and the job names none: `off` does not validate,
+    #: `warn` accepts with warnings, `strict` refuses. A job that names a registered schema must fit it.
     SCHEMA_VALIDATION: Literal["off", "warn", "strict"] = "warn"
     # Events
-    #: Whether `job.completed` events carry the job's result.
+    #: Whether `job.completed` events contain the result of the job.
     RESULTS_IN_EVENTS: bool = True
-    #: Whether the log also holds the extension events that come with every workflow and every result
+    #: Whether the log also has the extension events that come with every workflow and every result
     #: (`events.catalogue.ON_REQUEST`). As with all extensions, only readers that name them exactly get them.
     EXTENSION_EVENTS: bool = False
-    #: Age at which events are pruned.
+    #: The age at which events are pruned.
     EVENT_RETENTION: Seconds = 168 * 3600.0
-    #: Number of events above which the oldest are pruned.
+    #: The number of events in the log. The oldest ones above it are pruned.
     EVENT_MAX_COUNT: int = 1_000_000
     # Metrics and traces
-    #: Whether the log is counted for the metrics, and `/metrics` answers.
+    #: Whether the scheduler counts events for the metrics, and `/metrics` answers.
     METRICS: bool = True
-    #: How many pairs of job type and queue the metrics tell apart. Further ones are counted as the type `other`
-    #: of their queue, and beyond twice as many of the queue `other`.
+    #: How many pairs of job type and queue the metrics distinguish. Further pairs count as the type `other` of
+    #: their queue, and above twice this number as the queue `other`.
     METRICS_MAX_SERIES: int = 500
-    #: Whether metrics are for everybody, as monitoring expects; if not, they need the scope `read`.
+    #: Whether `/metrics` needs no credentials, as monitoring expects. Otherwise it needs the scope `read`.
     METRICS_PUBLIC: bool = True
-    #: Spans, where an SDK of OpenTelemetry is at work: `parent` makes the enqueue span the parent of each attempt's
-    #: (and links it); `link` links only and names spans by queue, as the messaging conventions do; `off` makes none.
-    #: The trace context is carried in `meta` in any case.
+    #: The spans, if an SDK of OpenTelemetry is set up: `parent` makes the span that enqueued a job the parent of
+    #: the span of each attempt (and links them); `link` only links them, and names spans by queue, as the messaging
+    #: conventions do; `off` makes no spans. A job carries the trace context in `meta` in any case.
     TRACING: Literal["parent", "link", "off"] = "parent"
     # Realtime channels
-    #: Events that wait in memory for one slow subscriber, before it reads on from the log.
+    #: How many events wait in memory for a slow subscriber. A subscriber with more reads on from the log.
     REALTIME_BUFFER_SIZE: int = 1_000
-    #: Most events that one connection gets, None: as many as there are. What is above waits.
+    #: The largest number of events that one connection gets; further ones wait. None: no limit.
     REALTIME_RATE_LIMIT: PerSecond | None = 1_000.0
-    #: Most connections of one client (key, user or, for anonymous ones, address) to one server process, None: any.
+    #: The largest number of connections of one client (key, user, or address of an anonymous client) to one server
+    #: process. None: no limit.
     REALTIME_MAX_CONNECTIONS: int | None = 100
-    #: Most subscriptions of one connection.
+    #: The largest number of subscriptions of one connection.
     REALTIME_MAX_SUBSCRIPTIONS: int = 100
-    #: How long a frame may take to be sent before the connection is closed.
+    #: How long the server tries to send a frame before it closes the connection.
     REALTIME_WRITE_TIMEOUT: Seconds = 5.0
-    #: Silence after which a stream over HTTP sends a heartbeat; the spec wants one in 15 at least.
+    #: The silence after which an event stream sends a heartbeat (the specification asks for one every 15 seconds).
     REALTIME_HEARTBEAT: Seconds = 12.0
-    #: Time after which the rights of a connected client are looked at again.
+    #: The time after which the server checks the rights of a connected client again.
     REALTIME_RECHECK_INTERVAL: Seconds = 30.0
-    #: How long connected clients have when the server shuts down; the spec allows 5.
+    #: How long connected clients have when the server shuts down (the specification allows 5 seconds).
     REALTIME_SHUTDOWN_GRACE: Seconds = 5.0
-    #: How long a ticket for a WebSocket may wait for its only use.
+    #: How long a ticket for a WebSocket is valid. It works once.
     REALTIME_TICKET_TTL: Seconds = 30.0
     #: Origins (`https://app.example.com`) whose pages may connect, besides the site's own and ALLOWED_HOSTS.
     REALTIME_ALLOWED_ORIGINS: tuple[str, ...] = ()
-    #: Where browsers find the WebSocket, as a path or URL, if another server has it than the one that serves the pages,
-    #: or at another path. None: at `ojs/v1/ws` of this one, if it is there; "": nowhere, pages of the admin poll.
+    #: The path or URL of the WebSocket for browsers, if another server or another path than `ojs/v1/ws` serves it.
+    #: None: `ojs/v1/ws` of this server, if it serves it. "": none, so the pages of the admin poll.
     REALTIME_URL: str | None = None
     # Retention
-    #: Age at which finished jobs are pruned, by state; `dead_letter` is for discarded jobs in the dead
-    #: letter queue, `discarded` for those that were kept out of it. None keeps them for ever.
+    #: The age at which finished jobs are pruned, by state. `dead_letter` is for discarded jobs in the dead letter
+    #: queue, `discarded` for discarded jobs that are not in it. None keeps them for ever.
     RETENTION: Mapping[str, Seconds | None] = dataclasses.field(
         default_factory=lambda: {
             "completed": 7 * 86400.0,
@@ -155,61 +159,64 @@ class Settings:
             "dead_letter": 180 * 86400.0,
         }
     )
-    #: How many jobs the dead letter queue keeps, newest first.
+    #: How many jobs the dead letter queue keeps. It keeps the newest.
     DEAD_LETTER_MAX_COUNT: int = 10_000
-    #: Rules by which the scheduler retries dead letters, such as
-    #: `{"name": "payments", "filter": {"queue": "payments"}, "delay": "PT1H", "max_replays": 3}`.
-    #: Rules that operators make come after these (docs/dead-letters.md).
+    #: Rules by which the scheduler retries dead letters, such as `{"name": "payments", "filter": {"queue":
+    #: "payments"}, "delay": "PT1H", "max_replays": 3}`. Rules that operators add come after these
+    #: (docs/dead-letters.md).
     REPLAY_RULES: tuple[Mapping[str, Any], ...] = ()
-    #: How long an idempotency key is remembered.
+    #: How long the server remembers an idempotency key.
     IDEMPOTENCY_TTL: Seconds = 86_400.0
     # Webhooks
-    #: How many are sent at once.
+    #: How many attempts the scheduler makes at the same time.
     WEBHOOK_CONCURRENCY: int = 32
-    #: How many are sent at once to one subscription.
+    #: How many of them may be for one subscription.
     WEBHOOK_CONCURRENCY_PER_SUBSCRIPTION: int = 8
-    #: Time for one attempt, everything included, where the subscription says nothing (5 to 60).
+    #: The time of one attempt, everything included, if the subscription sets none (5 to 60).
     WEBHOOK_TIMEOUT: Seconds = 30.0
-    #: Times from one attempt to the next; one more attempt than delays. The spec asks for five retries at least.
+    #: The times between two attempts. There is one attempt more than delays; the specification asks for at least
+    #: five retries.
     WEBHOOK_RETRY_DELAYS: tuple[Seconds, ...] = (30, 120, 600, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
-    #: A subscription none of whose attempts went well for so long is switched off. None: never.
+    #: The scheduler disables a subscription whose attempts have all failed for this time. None: never.
     WEBHOOK_DISABLE_AFTER: Seconds | None = 3 * 86_400.0
-    #: Whether receivers may be called over plain http.
+    #: Whether webhooks may use plain http.
     WEBHOOK_ALLOW_HTTP: bool = False
-    #: Ports that receivers may use; for plain http also 80.
+    #: The ports that webhooks may use. With plain http they may also use 80.
     WEBHOOK_PORTS: tuple[int, ...] = (443, 8443)
-    #: Hosts of the site's own network that webhooks may reach all the same, on any port: names, addresses, networks.
+    #: Hosts of the site's own network that webhooks may reach, on any port: names, addresses, networks.
     WEBHOOK_ALLOWED_HOSTS: tuple[str, ...] = ()
-    #: Most subscriptions there may be.
+    #: The largest number of subscriptions.
     WEBHOOK_MAX_SUBSCRIPTIONS: int = 1000
-    #: How long deliveries that arrived are kept.
+    #: How long the server keeps deliveries that arrived.
     WEBHOOK_RETENTION: Seconds = 7 * 86_400.0
-    #: How long other deliveries are kept.
+    #: How long it keeps other deliveries.
     WEBHOOK_DEAD_RETENTION: Seconds = 30 * 86_400.0
     # Audit and redaction
-    #: How long the audit log keeps what operators did, None: for ever.
+    #: How long the audit log keeps entries. None: for ever.
     AUDIT_RETENTION: Seconds | None = 365 * 86_400.0
-    #: What is hidden wherever jobs are shown: `{"keys": [...], "types": {...}, "classified": True}`; see
-    #: `rules.redaction`.
+    #: What the server hides wherever it shows jobs: `{"keys": [...], "types": {...}, "classified": True}`
+    #: (docs/security.md).
     REDACT: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    #: Lists of jobs: a filter that no index helps looks at so many jobs, the newest; over HTTP at five times as many.
+    #: How many jobs, the newest, a list searches for a filter without an index. Over HTTP it searches five times as
+    #: many.
     SEARCH_DEPTH: int = 20_000
-    #: Time after which such a filter begins no further slice of them.
+    #: The time after which such a search begins no further batch.
     SEARCH_SECONDS: Seconds = 1.0
-    #: Filters for which the site has made an index of its own, so that they look at all jobs: some of `text`, `error`,
-    #: `type`, `queue` and `worker` (docs/dashboard.md).
+    #: Filters for which the site has added an index, so that they search all jobs: some of `text`, `error`, `type`,
+    #: `queue` and `worker` (docs/dashboard.md).
     INDEXED_FILTERS: tuple[str, ...] = ()
     # The site's code
-    #: Middlewares around enqueueing as dotted paths, outermost first.
+    #: The middlewares around enqueueing, as dotted paths, outermost first.
     ENQUEUE_MIDDLEWARE: tuple[str, ...] = ()
-    #: Middlewares around execution as dotted paths, outermost first.
+    #: The middlewares around execution, as dotted paths, outermost first.
     EXECUTION_MIDDLEWARE: tuple[str, ...] = ("django_ojs.worker.middleware.LoggingMiddleware",)
-    #: The alias of the database in whose transactions the site enqueues, where the jobs are in another one: jobs go
-    #: into a table there first, and the scheduler takes them over (docs/second-database.md). None: no detour.
+    #: The alias of the database in whose transactions the site enqueues, if the jobs are in another one.
+    #: `enqueue()` then writes into a table there, and the scheduler moves the jobs (docs/second-database.md). None:
+    #: no outbox.
     OUTBOX: str | None = None
-    #: The module of each app that holds its handlers.
+    #: The module of each app with its handlers.
     JOBS_MODULE: str = "jobs"
-    #: The module of each app that holds tasks, where `TASKS` names `django_ojs.tasks.OJSBackend`.
+    #: The module of each app with its tasks, if `TASKS` names `django_ojs.tasks.OJSBackend`.
     TASKS_MODULE: str = "tasks"
 
     @property
