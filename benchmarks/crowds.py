@@ -1,4 +1,4 @@
-"""Drains of a table that is not empty: a long history, a long queue, a snapshot that somebody holds, pruning.
+"""Drains of a table that is not empty: a long history, a long queue, a snapshot that a transaction holds, pruning.
 
 The crowd is put there by plain SQL for each run, with ids that grow like those of real jobs.
 """

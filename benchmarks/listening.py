@@ -1,6 +1,6 @@
 """The clients of the subscriber benchmark, in a process of their own: `python -m benchmarks.listening PORT ...`.
 
-Opens the sockets, says `ready`, counts what comes until it is told on standard input how many events there were, and
+Opens the sockets, says `ready`, counts what comes until standard input says how many events there were, and
 prints what it heard as JSON.
 """
 
@@ -56,7 +56,7 @@ class Ears:
             if len(self.seen) == self._expected:
                 self._all.set()
 
-    def told(self, expected: int) -> dict[str, Any]:
+    def summary(self, expected: int) -> dict[str, Any]:
         late = sorted(self.late) or [0.0]
 
         def percentile(share: float) -> float:
@@ -86,7 +86,7 @@ async def main(port: int, sockets: int, queues: int, filtered: bool) -> None:
     stopped = time.monotonic()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(ears.heard(expected), PATIENCE)
-    _say(json.dumps({**ears.told(expected), "backlog_seconds": max(0.0, ears.last - stopped)}))
+    _say(json.dumps({**ears.summary(expected), "backlog_seconds": max(0.0, ears.last - stopped)}))
     for client, task in zip(clients, tasks, strict=True):
         task.cancel()
         await client.close()

@@ -1,4 +1,4 @@
-"""What a measurement is, and how it is told."""
+"""What a measurement is, and how it is printed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Result:
         return self.median / self.reference if self.reference else None
 
     def as_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": self.name, **self.facts, "median": round(self.median, 3)}
-        told |= {"min": round(min(self.values), 3), "max": round(max(self.values), 3), "unit": self.unit}
+        shown: dict[str, Any] = {"name": self.name, **self.facts, "median": round(self.median, 3)}
+        shown |= {"min": round(min(self.values), 3), "max": round(max(self.values), 3), "unit": self.unit}
         if self.reference:
-            told |= {"reference": round(self.reference, 3), "ratio": round(self.ratio or 0.0, 3)}
-        return told
+            shown |= {"reference": round(self.reference, 3), "ratio": round(self.ratio or 0.0, 3)}
+        return shown
 
 
 def table(results: Sequence[Result]) -> str:

@@ -55,7 +55,7 @@ class Server:
             try:
                 for _ in range(share):
                     act(send)
-            except BaseException as error:  # noqa: BLE001 - told below, in the main thread
+            except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
                 errors.append(error)
 
         threads = [threading.Thread(target=work) for _ in range(self.connections)]

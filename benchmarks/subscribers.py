@@ -57,10 +57,10 @@ def run(database: str, port: int, *, sockets: int, queues: int, filtered: bool, 
             assert listener.stdin is not None
             listener.stdin.write(f"{expected}\n")
             listener.stdin.flush()
-            told: dict[str, Any] = json.loads(_line(listener))
+            heard: dict[str, Any] = json.loads(_line(listener))
             memory = processinfo.memory_mb(server.pid) or 0.0
     return Heard(
-        told["p50"], told["p99"], told["lost"], told["frames"], told["backlog_seconds"], sum(jobs) / spent, memory,
+        heard["p50"], heard["p99"], heard["lost"], heard["frames"], heard["backlog_seconds"], sum(jobs) / spent, memory,
         (after - before) / spent,
     )  # fmt: skip
 

@@ -82,7 +82,7 @@ def count_names(context: JobContext, package: str = "") -> dict[str, Any] | None
 
 @job("http.probe", queue="probes", priority="HIGH", retry={"max_attempts": 3, "initial_interval": "500ms"}, timeout=5)
 async def probe(port: int) -> dict[str, Any]:
-    """Ask an OJS server on this machine how it is. Where nobody listens, the connection is refused."""
+    """Ask an OJS server on this machine how it is. If no server listens there, the connection is refused."""
     started = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

@@ -180,7 +180,7 @@ LOGGING = {
         name: {"level": os.environ.get("DJANGO_LOG_LEVEL", "INFO").upper()}
         for name in ("django", "django_ojs", "example_project")
     }
-    # A line for each change of each job is for who looks for one of them; failures are told all the same.
+    # A line for each change of each job would hide the others; failures are logged all the same.
     | {"django_ojs.jobs.lifecycle": {"level": "WARNING"}},
 }
 

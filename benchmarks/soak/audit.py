@@ -34,12 +34,12 @@ def _compare_rows(ledger: Ledger) -> None:
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         ends = Event.objects.filter(job_id__in=chunk, type__in=ENDS)
-        told: dict[uuid.UUID | None, list[tuple[str, int]]] = {}
+        logged: dict[uuid.UUID | None, list[tuple[str, int]]] = {}
         for job_id, state, attempt in ends.values_list("job_id", "state", "attempt"):
-            told.setdefault(job_id, []).append((state, attempt))
+            logged.setdefault(job_id, []).append((state, attempt))
         for pk in chunk:
-            if told.get(pk) != [rows[pk]]:
-                ledger.faults.append(f"The row of {pk} says {rows[pk]}, its events say {told.get(pk)}.")
+            if logged.get(pk) != [rows[pk]]:
+                ledger.faults.append(f"The row of {pk} says {rows[pk]}, its events say {logged.get(pk)}.")
 
 
 def _compare_work(ledger: Ledger) -> None:

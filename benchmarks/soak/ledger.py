@@ -14,7 +14,7 @@ from typing import Any, Literal
 from django_ojs.states import State
 
 #: The first event of a job; later ones of these types are its promotion.
-BIRTHS = frozenset({"job.enqueued", "job.scheduled"})
+INSERTS = frozenset({"job.enqueued", "job.scheduled"})
 ENDS = frozenset({"job.completed", "job.discarded", "job.cancelled", "job.expired"})
 #: What the ledger has to hear of.
 TYPES = ("job.*", "workflow.completed", "workflow.failed", "workflow.cancelled", "cron.triggered")
@@ -36,7 +36,7 @@ class Ledger:
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self.kinds = {kind.type: kind for kind in kinds}
         self.pushed: Counter[str] = Counter()
-        self.born: Counter[str] = Counter()
+        self.inserted: Counter[str] = Counter()
         self.ended: dict[str, Counter[str]] = {name: Counter() for name in self.kinds}  #: type -> states
         self.attempts: Counter[str] = Counter()  #: the sums of `attempt` as the last events show it
         self.starts: Counter[str] = Counter()  #: `job.started` events
@@ -47,7 +47,7 @@ class Ledger:
         self._promised: dict[str, str] = {}
         self._open: dict[str, int] = {}
         self._flows: dict[str, int] = {}  #: how many of its members have not begun
-        self._made: set[str] = set()  #: jobs of schedules that `cron.triggered` has not told of yet
+        self._made: set[str] = set()  #: jobs of schedules that `cron.triggered` has not named yet
 
     @property
     def unended(self) -> int:
@@ -74,7 +74,7 @@ class Ledger:
     def hear(self, event: Mapping[str, Any]) -> None:
         """Take one event of the log, in its order."""
         what, data = event["type"], event["data"]
-        if what in BIRTHS:
+        if what in INSERTS:
             self._begin(data)
         elif what == "job.started":
             self._start(data)
@@ -91,14 +91,14 @@ class Ledger:
             ("jobs that were pushed are not in the log", list(self._promised)),
             ("jobs have not ended", list(self._open)),
             ("workflows have not ended", list(self._flows)),
-            ("jobs of the schedule were not told of", list(self._made)),
+            ("jobs of the schedule had no `cron.triggered`", list(self._made)),
         ):
             if left:
                 self.faults.append(f"{len(left)} {what}, such as {left[0]}.")
         for name in self.kinds:
             ended = self.ended[name].total()
-            if not self.pushed[name] == self.born[name] == ended:
-                self.faults.append(f"{name}: {self.pushed[name]} pushed, {self.born[name]} begun, {ended} ended.")
+            if not self.pushed[name] == self.inserted[name] == ended:
+                self.faults.append(f"{name}: {self.pushed[name]} pushed, {self.inserted[name]} begun, {ended} ended.")
             if self.attempts[name] != self.starts[name]:
                 self.faults.append(f"{name}: {self.attempts[name]} attempts, {self.starts[name]} started.")
 
@@ -113,11 +113,11 @@ class Ledger:
         if not self._is_asked(name, data):
             self.faults.append(f"{name} {job_id} began unasked, or a second time.")
             return
-        self.born[name] += 1
+        self.inserted[name] += 1
         self._open[job_id] = 0
 
     def _is_asked(self, name: str, data: Mapping[str, Any]) -> bool:
-        """Whether somebody was promised this job, and only this once; takes note of it."""
+        """Whether this job was promised to a producer or a schedule, and only once; takes note of it."""
         kind, flow_id = self.kinds.get(name), data.get("workflow_id") or ""
         if kind is None:
             return False
@@ -134,7 +134,7 @@ class Ledger:
     def _trigger(self, job_id: str) -> None:
         self.triggered += 1
         if job_id not in self._made:
-            self.faults.append(f"The schedule made {job_id}, which did not begin, or was told of before.")
+            self.faults.append(f"The schedule made {job_id}, which did not begin, or was named before.")
         self._made.discard(job_id)
 
     def _start(self, data: Mapping[str, Any]) -> None:

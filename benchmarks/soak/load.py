@@ -55,7 +55,7 @@ SCHEDULE, EVERY = "soak", "@every 5s"
 
 
 class Producer:
-    """Pushes round after round, and tells the ledger what it was promised."""
+    """Pushes round after round, and notes in the ledger what it was promised."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

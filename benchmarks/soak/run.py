@@ -42,8 +42,8 @@ class Follower:
             self._cursor, more = page.cursor, page.has_more
 
 
-def soak(minutes: float, database: str, tell: Callable[[str], object]) -> Report:
-    """Load a worker on this migrated, empty database for so many minutes; `tell` hears how far it is."""
+def soak(minutes: float, database: str, say: Callable[[str], object]) -> Report:
+    """Load a worker on this migrated, empty database for so many minutes; `say` gets lines about how far it is."""
     ledger = Ledger(KINDS)
     producer, follower = Producer(ledger), Follower(ledger)
     began = time.monotonic()
@@ -51,9 +51,9 @@ def soak(minutes: float, database: str, tell: Callable[[str], object]) -> Report
         gauges = Gauges(worker.pid)
         _wait_for_workers(worker)
         producer.start_schedule()
-        _run(minutes * 60, worker, producer, follower, gauges, tell)
+        _run(minutes * 60, worker, producer, follower, gauges, say)
         producer.stop_schedule()
-        tell("Draining.")
+        say("Draining.")
         _drain(worker, follower)
     if worker.returncode:
         ledger.faults.append(f"The worker ended with code {worker.returncode}.")
@@ -83,7 +83,7 @@ def _wait_for_workers(worker: Popen[str]) -> None:
 
 def _run(
     seconds: float, worker: Popen[str], producer: Producer, follower: Follower, gauges: Gauges,
-    tell: Callable[[str], object],
+    say: Callable[[str], object],
 ) -> None:  # fmt: skip
     began = next_round = time.monotonic()
     next_look = began + min(WARM_UP, WARM_UP_PART * seconds)
@@ -95,7 +95,7 @@ def _run(
             gauges.look()
             next_look = now + EVERY
         if now >= next_word:
-            tell(f"{(now - began) / 60:.0f} minutes, {producer.pushed:,} jobs.")
+            say(f"{(now - began) / 60:.0f} minutes, {producer.pushed:,} jobs.")
             next_word += WORD
         next_round = max(next_round + ROUND, now)
         time.sleep(max(0.0, next_round - time.monotonic()))

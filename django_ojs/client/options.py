@@ -112,7 +112,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def attributes(options: Mapping[str, Any]) -> dict[str, Any]:
     """The members of an envelope that say the same as `options`.
 
-    Raises TypeError or ValueError, naming the option, for a value that cannot be meant, TypeError for a member that no
+    Raises TypeError or ValueError, naming the option, for an impossible value, TypeError for a member that no
     policy has, and InvalidRetryPolicy or InvalidRequest for an impossible retry policy or rate limit.
     """
     if "at" in options and "delay" in options:
@@ -258,8 +258,8 @@ def _unknown(name: str, known: frozenset[str]) -> str:
     if name in NAMES:
         return f"{name}= belongs to one job, not to its handler: use .options({name}=...) where you enqueue."
     near = difflib.get_close_matches(name, known, 1)
-    meant = f" Did you mean {near[0]}=?" if near else f" There are {', '.join(sorted(known))}."
-    return f"There is no option {name}=.{meant} Arguments of a job are positional: pass them in order, or in one dict."
+    advice = f" Did you mean {near[0]}=?" if near else f" There are {', '.join(sorted(known))}."
+    return f"There is no option {name}=.{advice} Arguments of a job are positional: pass them in order, or in one dict."
 
 
 #: The only key of the object that holds keyword arguments.

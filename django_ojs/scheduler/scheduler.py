@@ -195,7 +195,7 @@ class Settle:
         left = (due - clock.now(using)).total_seconds()
         if left > 0:
             return min(left, self.LOOK)
-        settled = settle(limit=self.BATCH, spare_active=outage.is_felt, using=using)
+        settled = settle(limit=self.BATCH, spare_active=outage.is_recent, using=using)
         if settled:
             return 0.0
         # Nothing settled though something is due: another process has it locked, or it has to wait.
@@ -219,7 +219,7 @@ class Rescue:
     EVERY = 2.0
 
     def run_once(self, using: str) -> float:
-        count = rescue_dead_workers(spare=outage.is_felt, using=using)
+        count = rescue_dead_workers(spare=outage.is_recent, using=using)
         if count:
             logger.warning("Took %s back from workers that stopped beating.", jobs(count))
         return self.EVERY

@@ -127,8 +127,8 @@ T = TypeVar("T")
 ERRORS = (OperationalError, InterfaceError, BackendUnavailable)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 REMIND_EVERY = 60.0
-AFTERSHOCK = 2.0  #: seconds that a new failure right after an outage may last without being logged again
-CONVALESCENCE = 3 * LONGEST_PAUSE  #: seconds after an outage in which workers may still have to report
+QUIET_SECONDS = 2.0  #: seconds that a new failure right after an outage may last without being logged again
+RECOVERY_SECONDS = 3 * LONGEST_PAUSE  #: seconds after an outage in which workers may still have to report
 
 
 class Outage:
@@ -141,9 +141,9 @@ class Outage:
         self._ended = float("-inf")
 
     @property
-    def is_felt(self) -> bool:
+    def is_recent(self) -> bool:
         """Whether the database is away or has not been back for long: workers that seem dead may have been cut off."""
-        return self._since is not None or time.monotonic() - self._ended < CONVALESCENCE
+        return self._since is not None or time.monotonic() - self._ended < RECOVERY_SECONDS
 
     def forget(self) -> None:
         """Begin anew, as tests do."""
@@ -157,7 +157,7 @@ class Outage:
             lasted = now - self._since
             if self._logged is None:
                 # Right after an outage one thread after the other finds that its connection is broken.
-                if now - self._ended < CONVALESCENCE and lasted < AFTERSHOCK:
+                if now - self._ended < RECOVERY_SECONDS and lasted < QUIET_SECONDS:
                     return
             elif now - self._logged < REMIND_EVERY:
                 return

@@ -34,12 +34,12 @@ _MARGIN = dt.timedelta(minutes=1)
 _LOOPS = frozenset({"webhook.delivered", "webhook.failed", "webhook.dead"})
 
 
-class _Wish(NamedTuple):
+class _Subscriber(NamedTuple):
     """What one subscription wants, ready to be compared."""
 
     id: uuid.UUID
     kinds: filters.Kinds
-    types: frozenset[str]  #: of the stored events that it takes to tell them
+    types: frozenset[str]  #: of the stored events that the kinds are made of
     queues: frozenset[str] | None
     exact: frozenset[str] | None  #: job types
     prefixes: tuple[str, ...]
@@ -51,9 +51,9 @@ class _Wish(NamedTuple):
 def relay(*, using: str | None = None) -> int | None:
     """One pass. Returns how many events were read, and None without subscriptions: then nothing was."""
     using = database(using)
-    wishes = _wishes(using)
+    subscribers = _subscribers(using)
     place = _place(using)
-    if not wishes:
+    if not subscribers:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
@@ -62,7 +62,7 @@ def relay(*, using: str | None = None) -> int | None:
     with atomic(using=using):
         row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
         if row.event is None:
-            start = order.before(using, min(wish.since for wish in wishes) - _MARGIN)
+            start = order.before(using, min(subscriber.since for subscriber in subscribers) - _MARGIN)
         else:
             start = Place(row.commit, row.event)
         found = list(order.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
@@ -83,41 +83,43 @@ def _place(using: str) -> WebhookRelay:
     return row
 
 
-def _wishes(using: str, only: Iterable[uuid.UUID] | None = None, *, lock: bool = False) -> list[_Wish]:
+def _subscribers(using: str, only: Iterable[uuid.UUID] | None = None, *, lock: bool = False) -> list[_Subscriber]:
     active = WebhookSubscription.objects.using(using).filter(active=True, active_since__isnull=False)
     if only is not None:
         active = active.filter(pk__in=list(only))
     rows = active.order_by("pk").only("id", "events", "queues", "job_types", "limited", "active_since")
-    return [_wish(row, using) for row in (rows.select_for_update() if lock else rows)]
+    return [_subscriber(row, using) for row in (rows.select_for_update() if lock else rows)]
 
 
-def _wish(row: WebhookSubscription, using: str) -> _Wish:
+def _subscriber(row: WebhookSubscription, using: str) -> _Subscriber:
     types, queues = row.job_types, row.queues
     kinds = filters.kinds(row.events or [])
     kinds = kinds._replace(shown=kinds.shown - _LOOPS)
-    return _Wish(
+    return _Subscriber(
         row.pk, kinds, kinds.stored, frozenset(queues) if queues else None,
         frozenset(types) if types else None, tuple(split(types or ())[1]),
         row.limited, row.active_since or clock.now(using),
     )  # fmt: skip
 
 
-def _locked(found: Sequence[Event], using: str) -> list[_Wish]:
-    """The wishes that these events may fulfil, locked.
+def _locked(found: Sequence[Event], using: str) -> list[_Subscriber]:
+    """The subscribers that may want these events, locked.
 
-    They are read after the events: who subscribed before one of them happened is among them then.
+    They are read after the events, so a subscriber from before an event is among them.
     """
     types = {event.type for event in found}
-    wanted = [wish.id for wish in _wishes(using) if not types.isdisjoint(wish.types)] if found else []
-    return _wishes(using, wanted, lock=True) if wanted else []
+    wanted = (
+        [subscriber.id for subscriber in _subscribers(using) if not types.isdisjoint(subscriber.types)] if found else []
+    )
+    return _subscribers(using, wanted, lock=True) if wanted else []
 
 
-def _store(found: Sequence[Event], wishes: Sequence[_Wish], using: str) -> int:
+def _store(found: Sequence[Event], subscribers: Sequence[_Subscriber], using: str) -> int:
     """Store the deliveries of as many of the events as fit in one pass; returns how many events that were."""
     wanted: list[Event] = []
     done, load = 0, 0
     for event in found:
-        if takers := sum(event.type in wish.types for wish in wishes):
+        if takers := sum(event.type in subscriber.types for subscriber in subscribers):
             load += takers * (_OVERHEAD + (event.size or 0))  # type: ignore[attr-defined]
             if wanted and load > MAX_LOAD:
                 break
@@ -129,19 +131,21 @@ def _store(found: Sequence[Event], wishes: Sequence[_Wish], using: str) -> int:
     pairs = []
     for event in wanted:
         event.data = data.get(event.pk)
-        pairs += [(event, wish) for wish in wishes if _matches(wish, event)]
+        pairs += [(event, subscriber) for subscriber in subscribers if _matches(subscriber, event)]
     _insert(pairs, using)
     return done
 
 
-def _matches(wish: _Wish, event: Event) -> bool:
-    if event.type not in wish.types or event.time < wish.since:
+def _matches(subscriber: _Subscriber, event: Event) -> bool:
+    if event.type not in subscriber.types or event.time < subscriber.since:
         return False
-    if wish.queues is not None and not wish.queues.intersection(_queues(event, wish.limited)):
+    if subscriber.queues is not None and not subscriber.queues.intersection(_queues(event, subscriber.limited)):
         return False
-    if wish.exact is None:
+    if subscriber.exact is None:
         return True
-    return event.job_type in wish.exact or (bool(event.job_type) and event.job_type.startswith(wish.prefixes))
+    return event.job_type in subscriber.exact or (
+        bool(event.job_type) and event.job_type.startswith(subscriber.prefixes)
+    )
 
 
 def _queues(event: Event, limited: bool) -> list[str]:
@@ -152,26 +156,26 @@ def _queues(event: Event, limited: bool) -> list[str]:
     return [name for name in queues if isinstance(name, str)] if isinstance(queues, list) else []
 
 
-def _insert(pairs: Sequence[tuple[Event, _Wish]], using: str) -> None:
+def _insert(pairs: Sequence[tuple[Event, _Subscriber]], using: str) -> None:
     now = clock.now(using)
     salt = ids.salt_of(using)
     subjects = {event.pk: event.subject or str(event.job_id or "") for event, _ in pairs}
-    busy = _busy({wish.id for _, wish in pairs}, set(subjects.values()), using)
+    busy = _busy({subscriber.id for _, subscriber in pairs}, set(subjects.values()), using)
     rendered: dict[int, dict[str, Any]] = {}
     texts: dict[str, str] = {}
     rows = []
-    for event, wish in pairs:
+    for event, subscriber in pairs:
         if event.pk not in rendered:
             rendered[event.pk] = log.render(event, salt)
-        key = wish.id, subjects[event.pk]
-        for envelope in filters.views(wish.kinds, rendered[event.pk], salt, order.place_of(event)):
+        key = subscriber.id, subjects[event.pk]
+        for envelope in filters.views(subscriber.kinds, rendered[event.pk], salt, order.place_of(event)):
             if envelope["id"] not in texts:
                 texts[envelope["id"]] = jsontext.dumps(envelope)
             held = key in busy
             busy.add(key)
             rows.append(
                 WebhookDelivery(
-                    subscription_id=wish.id, event_id=envelope["id"], event_type=envelope["type"], subject=key[1],
+                    subscription_id=subscriber.id, event_id=envelope["id"], event_type=envelope["type"], subject=key[1],
                     body=texts[envelope["id"]], held=held, next_attempt_at=None if held else now, created_at=now,
                     max_attempts=len(ojs_settings.WEBHOOK_RETRY_DELAYS) + 1,
                 )

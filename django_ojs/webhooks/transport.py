@@ -72,7 +72,7 @@ def send(request: Request) -> Reply:
         reply = Reply(Verdict.RETRY, error=_late(request))
     except (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
         late = time.monotonic() - began >= request.timeout
-        reply = Reply(Verdict.RETRY, error=_late(request) if late else _told(error))
+        reply = Reply(Verdict.RETRY, error=_late(request) if late else _described(error))
     return reply._replace(duration_ms=round((time.monotonic() - began) * 1000))
 
 
@@ -186,7 +186,7 @@ def _late(request: Request) -> str:
     return phrase("No answer within %(seconds)s s.", seconds=f"{request.timeout:g}")
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """What went wrong, without addresses of ours or objects of the library."""
     reasons = [one for one in (error, getattr(error, "reason", None), error.__cause__) if isinstance(one, Exception)]
     for one in reasons:

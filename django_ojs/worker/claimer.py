@@ -150,7 +150,7 @@ class Claimer(Service):
         try:
             rows = persist(lambda: self._fetch(count, types), self._using, self.stopping)
             if rows and (self.stopping.is_set() or self._lifecycle.stage is not Stage.RUNNING):
-                # The worker was told to stop while the claim was under way: other workers can have these jobs now.
+                # An order came while the claim was under way: other workers can have these jobs now.
                 self._requeue({row["id"]: row["attempt"] for row in rows})
                 return 0
         except ERRORS:  # the database is away, and the worker is to stop

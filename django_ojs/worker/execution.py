@@ -182,7 +182,7 @@ class LoopRunner:
             try:
                 self._loop.run_forever()
                 break
-            except Interrupted:  # meant for a coroutine that has ended just before
+            except Interrupted:  # for a coroutine that has ended just before
                 continue
         left = [keeper, *self._tasks]
         for task in left:
@@ -485,6 +485,6 @@ def _state(connection: BaseDatabaseWrapper) -> str:
 
 
 def _log_open(context: JobContext | None, alias: str) -> None:
-    who = f"{context.type} {context.id}" if context else "An asynchronous handler"
+    handler = f"{context.type} {context.id}" if context else "An asynchronous handler"
     extra = log_fields(context.row) if context else {}
-    logger.error("%s left a transaction open on the database %r: it was rolled back.", who, alias, extra=extra)
+    logger.error("%s left a transaction open on the database %r: it was rolled back.", handler, alias, extra=extra)

@@ -56,7 +56,7 @@ class Heartbeat(Service):
         super().__init__(lifecycle.crashed)
         self._worker_id, self._info, self._pool = worker_id, info, pool
         self._lifecycle, self._using, self._incarnation = lifecycle, using, incarnation
-        self._holder: tuple[NameInUse, float] | None = None  #: who has our name, and since when silent
+        self._holder: tuple[NameInUse, float] | None = None  #: the process with our name; its silence began at
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._later: dict[JobContext, float] = {}  #: when the next progress report of a run may be written
         self.known = threading.Event()  #: the server knows this worker
@@ -146,7 +146,7 @@ class Heartbeat(Service):
         if (
             processinfo.has_ended(found.incarnation)
             or silence >= 3 * ojs_settings.HEARTBEAT_INTERVAL
-            or (found.silence >= dead.patience() and not outage.is_felt)
+            or (found.silence >= dead.patience() and not outage.is_recent)
         ):
             self._replace(found)
         return True

@@ -61,7 +61,7 @@ class Options:
     max_jobs: int | None = None
     max_memory: float | None = None  #: MiB, resident
     quiet: bool = False  #: begin quiet, as the process was whose place this one takes
-    token: str = ""  #: tells this process from others of its name; empty: made up
+    token: str = ""  #: distinguishes this process from others of its name; empty: a random one
     cautious: bool = False  #: begin with one job at a time: the process whose place this one takes died of one
 
 

@@ -1,4 +1,4 @@
-"""Tell which process a worker is, how much memory and CPU time it takes, and whether it is healthy."""
+"""Say which process a worker is, how much memory and CPU time it takes, and whether it is healthy."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CPU:
 
 
 class HealthFile:
-    """A file whose age tells a liveness probe how long ago the worker was last known to be healthy."""
+    """A file whose age shows a liveness probe how long ago the worker was last known to be healthy."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -412,7 +412,7 @@ def _flush() -> None:
         stream.flush()
 
 
-#: Tells the inner process when it began: what changed since then it may have read too early.
+#: When the inner process began. It may have read a file that changed since then too early.
 _BEGAN = "OJS_RELOAD_BEGAN"
 CHANGED = 3  #: the exit code that means "again", as Django's
 LOOK = 1.0  #: seconds between two looks at the files

@@ -47,7 +47,7 @@ class Load:
 
 
 def survey(port: int) -> None:
-    """Hash and count the modules of a package, report on them, and remind somebody if the report is late.
+    """Hash and count the modules of a package, report on them, and send a reminder if the report is late.
 
     All in one transaction: there is never a report without the jobs it reports on.
     """

@@ -1,4 +1,4 @@
-"""Somebody who may log in to the admin. The password is random, and known to this checkout only."""
+"""Make the user who logs in to the demo's admin. The password is random, and known to this checkout only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "demo"
 def ensure(file: Path) -> str:
     """Make the demo's superuser unless it is there; return its password, which `file` keeps.
 
-    Empty if it has another password than `file` says: then somebody has changed it, who knows it.
+    Empty if it has another password than `file` says, because a user has changed it.
     """
     password = _stored(file)
     user = get_user_model().objects.filter(username=NAME).first()

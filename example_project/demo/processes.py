@@ -25,7 +25,7 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], logs: Path) -> None:
         self.name = name
-        self._command = [sys.executable, "-m", "example_project.demo.tether", *command]
+        self._command = [sys.executable, "-m", "example_project.demo.child", *command]
         self._log = logs / f"{name}.log"
         self._output = logs / f"{name}.out"  #: what it says past its log: a few lines, from each start anew
         self._process: subprocess.Popen[bytes] | None = None

@@ -195,8 +195,8 @@ def job_without_run(ledger: Ledger) -> None:
         (flow_unended, "1 workflows have not ended, such as flow."),
         (flow_twice, "workflow.completed of flow: unasked, a second time, too early, or not what was promised."),
         (run_missing, "The schedule counts 1 runs, the log says 0."),
-        (run_without_job, "The schedule made cron-1, which did not begin, or was told of before."),
-        (job_without_run, "1 jobs of the schedule were not told of, such as cron-1."),
+        (run_without_job, "The schedule made cron-1, which did not begin, or was named before."),
+        (job_without_run, "1 jobs of the schedule had no `cron.triggered`, such as cron-1."),
     ],
 )
 def test_what_went_wrong_is_a_fault(ledger: Ledger, happen: Callable[[Ledger], None], said: str) -> None:

@@ -63,21 +63,21 @@ class Command(BaseCommand):
                 results.append(result)
                 if not options["json"]:
                     self.stderr.write(table([result]).splitlines()[1])
-            told = self._describe()
+            machine = self._describe()
         if options["json"]:
-            self.stdout.write(json.dumps({**told, "results": [result.as_dict() for result in results]}, indent=1))
+            self.stdout.write(json.dumps({**machine, "results": [result.as_dict() for result in results]}, indent=1))
         else:
-            self.stdout.write(f"\n{told['database']}, Python {told['python']}, {options['runs']} runs\n")
+            self.stdout.write(f"\n{machine['database']}, Python {machine['python']}, {options['runs']} runs\n")
             self.stdout.write(table(results))
 
     def _soak(self, options: dict[str, Any], url: str) -> None:
         with throwaway_database(url, durable=True) as database:
             report = soak(options["soak"], database, self.stderr.write)
-            told = self._describe()
+            machine = self._describe()
         if options["json"]:
-            self.stdout.write(json.dumps({**told, **report.as_dict()}, indent=1))
+            self.stdout.write(json.dumps({**machine, **report.as_dict()}, indent=1))
         else:
-            self.stdout.write(f"\n{told['database']}, Python {told['python']}\n\n{report.text()}")
+            self.stdout.write(f"\n{machine['database']}, Python {machine['python']}\n\n{report.text()}")
         if report.faults:
             raise CommandError("The sum is not right.")
 

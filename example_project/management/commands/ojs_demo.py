@@ -149,7 +149,7 @@ def server_command(port: int) -> list[str]:
 
 
 def _check_site() -> None:
-    """Refuse to run where the demo cannot, or where nobody should run it."""
+    """Refuse to run where the demo cannot run, or should not."""
     if importlib.util.find_spec("uvicorn") is None:
         raise CommandError("uvicorn is not installed. Install what the demo needs: pip install -e '.[demo]'")
     if not settings.DEBUG:
@@ -163,7 +163,7 @@ def _port(text: str) -> int:
 
 
 def _free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there, any free port for 0. Raises CommandError."""
+    """`wanted` if no program listens there, any free port for 0. Raises CommandError."""
     with socket.socket() as probe:
         if os.name == "posix":  # as the server will: connections of the last run may still be closing
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -190,7 +190,7 @@ def _is_healthy(port: int) -> bool:
 
 @contextlib.contextmanager
 def _closed_terminal() -> Iterator[None]:
-    """Nobody reads what we write any more (`| head`, a closed window): end as if told to, without a word."""
+    """End quietly, as after a signal, when no program reads the output any more (`| head`, a closed window)."""
     try:
         yield
     except OSError as error:

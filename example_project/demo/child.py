@@ -1,4 +1,4 @@
-"""`python -m example_project.demo.tether [-m] TARGET ARGUMENTS…`: run a script or module, tied to its parent.
+"""`python -m example_project.demo.child [-m] TARGET ARGUMENTS…`: run a script or module as a child of the demo.
 
 Standard input is a pipe that the parent holds and never writes to. It closes when the parent ends, however
 that happens, kill -9 included; then this process gets a SIGTERM, and a minute later it is gone for certain.
@@ -17,7 +17,7 @@ PATIENCE = 60.0  #: seconds between the SIGTERM and the end; the worker needs it
 
 
 def main() -> None:
-    threading.Thread(target=_follow, args=(_take_stdin(),), name="tether", daemon=True).start()
+    threading.Thread(target=_follow, args=(_take_stdin(),), name="parent", daemon=True).start()
     del sys.argv[0]
     if sys.argv[0] == "-m":
         del sys.argv[0]
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _take_stdin() -> int:
-    """The pipe, which nobody but us shall read; the program finds its standard input empty."""
+    """The pipe, which only `_follow` reads; the program finds its standard input empty."""
     pipe = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
