@@ -243,7 +243,7 @@ def doc_of(view: Any, method: str) -> Doc | None:
         if name == "list" and view.pagination_class is not None:
             found["lists"] = tuple((view.operator and view.operator_list_names) or view.list_names)
     found |= {name: fact for name, fact in facts.items() if name != "public"}
-    found["answers"] = answers | facts.get("answers", {})
+    found["answers"] = dict(sorted((answers | facts.get("answers", {})).items()))
     return Doc(**found) if found["answers"] else None
 
 

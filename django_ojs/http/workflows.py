@@ -16,11 +16,12 @@ from rest_framework.response import Response
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.http import compat, fields, media, permissions, query, shown
+from django_ojs.http import compat, media, permissions, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filtering import OJSFilterBackend, WordFilter
 from django_ojs.http.idempotency import Idempotent
+from django_ojs.http.jobserializers import ReasonSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, SamePagination, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, check_type, principal
@@ -89,15 +90,6 @@ class WorkflowRequestSerializer(BodySerializer):
         return workflows.parse(data, now=clock.now(router.db_for_write(Workflow)))
 
 
-class CancellationSerializer(BodySerializer):
-    needed = False
-
-    reason = serializers.CharField(required=False)
-
-    def to_internal_value(self, data: Any) -> Any:
-        return {"reason": fields.text(data, "reason", maximum=1000) or ""}
-
-
 class WorkflowViewSet(Idempotent, OJSViewSet):
     """The operator's door cannot make workflows: that is no operator's act."""
 
@@ -110,7 +102,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
     serializer_class = operator_serializer_class = WorkflowSerializer
     action_serializers = {"list": WorkflowLineSerializer, "progress": WorkflowProgressSerializer}
     body_serializers = {
-        "create": WorkflowRequestSerializer, "cancel": CancellationSerializer, "retry": NothingSerializer,
+        "create": WorkflowRequestSerializer, "cancel": ReasonSerializer, "retry": NothingSerializer,
     }  # fmt: skip
     filter_backends = (OJSFilterBackend,)
     filterset_class = WorkflowFilter
@@ -163,7 +155,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
     @audited("workflow.cancel")
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel a workflow, with a reason."""
-        return self._cancel(workflow_id, self.validated(self.payload(required=False))["reason"])
+        return self._cancel(workflow_id, self.validated(self.payload(required=False)).get("reason") or "")
 
     @action(detail=True, methods=["post"])
     @audited("workflow.retry")
