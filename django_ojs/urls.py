@@ -78,7 +78,7 @@ v1 = [
     path("events/ticket", streams.EventViewSet.as_view({"post": "ticket"}), name="events-ticket"),
     path("events/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"})),
     path("jobs/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"}), name="job-history"),
-    # Streams are asynchronous views, which DRF's router cannot serve.
+    # Streams: each is a view of its own in `realtime`, and no action of a resource.
     path("events/stream", streams.AllEvents.as_view(), name="event-stream"),
     path("jobs/<str:job_id>/events", streams.JobEvents.as_view(), name="job-events"),
     path("jobs/<str:job_id>/progress/stream", streams.JobProgress.as_view(), name="job-progress-stream"),

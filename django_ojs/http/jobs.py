@@ -221,7 +221,7 @@ class JobViewSet(Idempotent, OJSViewSet):
     @action(detail=True, methods=["get"])
     def retries(self, request: Request, job_id: str) -> Response:
         """The attempts of a job that failed."""
-        return Response(serializers.retries(self.get_object()))
+        return Response(self.represent(self.get_object()))
 
     @documented(200, 202, query="wait timeout", errors=(408, 410))
     @action(detail=True, methods=["get"])

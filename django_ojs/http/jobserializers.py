@@ -91,7 +91,15 @@ class JobDetailSerializer(JobSerializer):
     metadata = serializers.DictField()
 
     def show(self, instance: JobRow) -> dict[str, Any]:
-        return detail(instance)
+        job = shown.job(instance)
+        history = [_with_lines(error) for error in job.get("errors", [])]
+        job |= {
+            "errors": history,
+            "retry_policy": _retry_policy(instance["retry"]),
+            "metadata": _times(instance),
+            "dead_letter": instance["dead_letter"],
+        }
+        return job | ({"error": history[-1]} if "error" in job and history else {})
 
 
 @rendered_by_show
@@ -115,7 +123,11 @@ class JobLineSerializer(AnswerSerializer):
     workflow_id = serializers.CharField(required=False)
 
     def show(self, instance: JobRow) -> dict[str, Any]:
-        return item(instance)
+        names = ("type", "queue", "state", "priority", "attempt", "max_attempts", "dead_letter")
+        line = {"id": str(instance["id"]), **{name: instance[name] for name in names}, **_times(instance)}
+        if instance["worker_id"]:
+            line["worker_id"] = instance["worker_id"]
+        return line | ({"workflow_id": str(instance["workflow_id"])} if instance["workflow_id"] else {})
 
 
 class JobBatchSerializer(BodySerializer):
@@ -128,7 +140,10 @@ class JobBatchAnswerSerializer(serializers.Serializer[Any]):
     warnings = WarningSerializer(many=True, required=False)
 
 
-class RetriesSerializer(serializers.Serializer[Any]):
+@rendered_by_show
+class RetriesSerializer(AnswerSerializer):
+    """The attempts that failed, oldest first, as far as their errors are kept."""
+
     job_id = serializers.CharField()
     state = StateField()
     attempt = serializers.IntegerField()
@@ -137,6 +152,15 @@ class RetriesSerializer(serializers.Serializer[Any]):
     retries = serializers.ListField(child=serializers.DictField())
     items = serializers.ListField(child=serializers.DictField())
     total = serializers.IntegerField()
+
+    def show(self, instance: JobRow) -> dict[str, Any]:
+        job = shown.job(instance)
+        failed = job.get("errors", [])
+        facts: dict[str, Any] = {
+            name: job[name] for name in ("state", "attempt", "max_attempts", "next_attempt_at") if name in job
+        }
+        listed = {"retries": failed, "items": failed, "total": len(failed)}
+        return {"job_id": job["id"], **facts, "retry_policy": _retry_policy(instance["retry"]), **listed}
 
 
 class ResultSerializer(serializers.Serializer[Any]):
@@ -316,40 +340,7 @@ def failed(row: JobRow) -> dict[str, Any]:
     return {"id": job["id"], "job_id": job["id"], **outcome, "job": job}
 
 
-def item(row: JobRow) -> dict[str, Any]:
-    """A line of a list."""
-    names = ("type", "queue", "state", "priority", "attempt", "max_attempts", "dead_letter")
-    line = {"id": str(row["id"]), **{name: row[name] for name in names}, **_times(row)}
-    if row["worker_id"]:
-        line["worker_id"] = row["worker_id"]
-    return line | ({"workflow_id": str(row["workflow_id"])} if row["workflow_id"] else {})
-
-
-def detail(row: JobRow) -> dict[str, Any]:
-    """The whole job, flat."""
-    job = shown.job(row)
-    history = [_with_lines(error) for error in job.get("errors", [])]
-    job |= {
-        "errors": history,
-        "retry_policy": policy(row["retry"]),
-        "metadata": _times(row),
-        "dead_letter": row["dead_letter"],
-    }
-    return job | ({"error": history[-1]} if "error" in job and history else {})
-
-
-def retries(row: JobRow) -> dict[str, Any]:
-    """The attempts that failed, oldest first, as far as their errors are kept."""
-    job = shown.job(row)
-    failed = job.get("errors", [])
-    facts: dict[str, Any] = {
-        name: job[name] for name in ("state", "attempt", "max_attempts", "next_attempt_at") if name in job
-    }
-    listed = {"retries": failed, "items": failed, "total": len(failed)}
-    return {"job_id": job["id"], **facts, "retry_policy": policy(row["retry"]), **listed}
-
-
-def policy(text: str) -> dict[str, Any]:
+def _retry_policy(text: str) -> dict[str, Any]:
     """The retry policy in force, in the wire's words."""
     policy = retry_policy.from_json(text)
     found = {
