@@ -118,7 +118,7 @@ def _tick(schedule: CronSchedule, using: str) -> bool:
 
 
 def _claim(schedule: CronSchedule, aim: Mapping[str, Any], using: str) -> bool:
-    """Move a due schedule on, if it is still as it was read: neither fired nor changed by anybody else."""
+    """Move a due schedule on, if it is still as it was read: neither fired nor changed by another process."""
     mine = CronSchedule.objects.using(using).filter(
         pk=schedule.pk, wake_at=schedule.wake_at, updated_at=schedule.updated_at, enabled=True
     )

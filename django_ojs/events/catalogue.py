@@ -324,7 +324,7 @@ _SUBSCRIPTION: Members = {"subscription_id": "string", "by?": "string"}
 
 DESCRIBED: dict[str, Description] = {
     "job.enqueued": Description(
-        "A job waits to be claimed: it is new, or its time has come, or somebody activated or revived it.",
+        "A job waits to be claimed: it is new, or its time has come, or a caller activated or revived it.",
         {"priority": "integer", "unique_key?": "string", "scheduled_at?": "instant", **_WAS},
     ),
     "job.scheduled": Description("A new or activated job waits for its time.", {"scheduled_at": "instant", **_WAS}),
@@ -467,7 +467,7 @@ DESCRIBED: dict[str, Description] = {
         {"key": "string", "until": "instant", "reason": "string"},
     ),
     "webhook.subscription.created": Description(
-        "Somebody subscribed.", {**_SUBSCRIPTION, "events": "array of strings"}
+        "A caller subscribed.", {**_SUBSCRIPTION, "events": "array of strings"}
     ),
     "webhook.subscription.updated": Description("A subscription was changed.", {**_SUBSCRIPTION, "active": "boolean"}),
     "webhook.subscription.deleted": Description(
@@ -505,7 +505,7 @@ DESCRIBED: dict[str, Description] = {
         "A result was too large; the job is still active.",
         {"reason": "string", "size_bytes?": "integer", "max_bytes?": "integer"},
     ),
-    "result.retrieved": Description("Somebody read a result by an endpoint for results.", _RESULT),
+    "result.retrieved": Description("A caller read a result by an endpoint for results.", _RESULT),
     "webhook.delivered": Description("An event arrived at its receiver.", _DELIVERY),
     "webhook.failed": Description("An attempt at a delivery failed and will be repeated.", _DELIVERY),
     STATE_CHANGED: Description(

@@ -547,7 +547,7 @@ class OperatorAct:
         spare = wanted is not None and State.ACTIVE not in wanted.wanted_states
         how = How(principal(self.view.request), spare, override)
         jobs = wanted.jobs(using()) if wanted else None
-        return bulk.run_in_batches(self.verb, ids, how, self.view.act, using(), meant=jobs)
+        return bulk.run_in_batches(self.verb, ids, how, self.view.act, using(), selected=jobs)
 
     def _report(self, done: Report, *, dry: bool = False) -> dict[str, Any]:
         errors = [

@@ -56,7 +56,7 @@ _CHUNK = 2000
 KEPT_ERRORS, KEPT_FOR = 20, dt.timedelta(days=30)
 #: How often a batch may break off before its action has failed.
 MAX_TRIES = 5
-#: More than anybody looks for.
+#: More jobs than any search finds.
 MANY = 2**62
 
 
@@ -305,16 +305,16 @@ class Report:
 
 def run_in_batches(
     verb: BulkVerb, ids: Iterable[Sequence[uuid.UUID]], how: How, entry: Act, using: str,
-    *, meant: QuerySet[Job] | None = None,
+    *, selected: QuerySet[Job] | None = None,
 ) -> Report:  # fmt: skip
     """Do it to all of `ids`, batch by batch. What one job is refused stops no other.
 
-    `meant`, where a filter found the ids, are the jobs that it means: one that has changed since is refused.
+    `selected`, where a filter found the ids, are the jobs that fit it: one that has changed since is refused.
     """
     report = Report()
     for batch in ids:
         noted = dataclasses.replace(entry, detail=dict(entry.detail))
-        outcomes = run_batch(verb, batch, how, noted, using, meant=meant)
+        outcomes = run_batch(verb, batch, how, noted, using, selected=selected)
         refused = [(job_id, out) for job_id, out in zip(batch, outcomes, strict=True) if isinstance(out, OJSError)]
         report.matched += len(batch)
         report.succeeded += len(batch) - len(refused)
@@ -328,16 +328,16 @@ def _name_jobs(entry: Act, done: Sequence[uuid.UUID], matched: int) -> None:
 
 def run_batch(
     verb: BulkVerb, ids: Sequence[uuid.UUID], how: How, entry: Act, using: str, *,
-    meant: QuerySet[Job] | None = None, note: Callable[[Act, Sequence[uuid.UUID], int], None] = _name_jobs,
+    selected: QuerySet[Job] | None = None, note: Callable[[Act, Sequence[uuid.UUID], int], None] = _name_jobs,
 ) -> list[Any]:  # fmt: skip
     """Do it to these jobs, in one transaction with the entry, in which `note` says to which it was done."""
 
     def act() -> list[Any]:
-        if meant is None:
+        if selected is None:
             outcomes = run(verb, ids, how, partial=True, using=using)
         else:
             outcomes = done_where_fitting(
-                lambda kept: run(verb, kept, how, partial=True, using=using), meant, ids, using
+                lambda kept: run(verb, kept, how, partial=True, using=using), selected, ids, using
             )
         note(entry, [job_id for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)],
              len(ids))  # fmt: skip
@@ -371,7 +371,7 @@ def split(ids: Sequence[uuid.UUID]) -> Iterator[list[uuid.UUID]]:
 def start_action(
     verb: str, wanted: JobFilter, entry: Act, *, override: Mapping[str, Any] | None = None, using: str | None = None
 ) -> BulkAction:  # fmt: skip
-    """Note down that this is to be done to all jobs that fit now; none that comes later is meant.
+    """Note down that this is to be done to all jobs that fit now; none that comes later is selected.
 
     A text or a tag is looked for here, as far as searches go, and no further later on. `entry` says who wants it.
     Raises `InvalidRequest` for a verb there is not, a malformed `override`, and a filter without states.
@@ -391,7 +391,7 @@ def start_action(
         found, look = wanted.searched(using, MANY)
         wanted, action.expected = wanted.bounded(look), len(found)
     else:
-        action.expected = _meant(action, wanted, using).order_by().count()
+        action.expected = _selected(action, wanted, using).order_by().count()
 
     action.filter, action.override = wanted.to_json(), dict(override) if override else None
 
@@ -490,7 +490,7 @@ def prune_actions(now: dt.datetime, batch: int, using: str) -> int:
     return BulkAction.objects.using(using).filter(pk__in=list(old.values_list("pk", flat=True)[:batch])).delete()[0]
 
 
-def _meant(action: BulkAction, wanted: JobFilter, using: str) -> QuerySet[Job]:
+def _selected(action: BulkAction, wanted: JobFilter, using: str) -> QuerySet[Job]:
     """The jobs that were there when it was asked for; a clock may be a millisecond ahead."""
     then = action.created_at + dt.timedelta(milliseconds=1)
     column = "finished_at" if wanted.along == "finished_at" else "created_at"
@@ -504,7 +504,8 @@ def _next(action: BulkAction, using: str) -> tuple[list[uuid.UUID], bool]:
     """
     wanted = JobFilter.from_json(action.filter)
     by_end = wanted.along == "finished_at" and len(wanted.wanted_states) == 1
-    jobs = _meant(action, wanted, using).filter(wanted.rest()).order_by(*(["finished_at", "pk"] if by_end else ["pk"]))
+    order = ["finished_at", "pk"] if by_end else ["pk"]
+    jobs = _selected(action, wanted, using).filter(wanted.rest()).order_by(*order)
     if action.after_id is not None and by_end:
         behind = Q(finished_at__gt=action.after) | Q(finished_at=action.after, pk__gt=action.after_id)
         jobs = jobs.filter(behind, finished_at__gte=action.after)
@@ -526,7 +527,7 @@ def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
     wanted = JobFilter.from_json(action.filter)
     how = How(action.actor, State.ACTIVE not in wanted.wanted_states, action.override)
     outcomes = done_where_fitting(
-        lambda kept: verb_of_action(action).apply(kept, how, using), _meant(action, wanted, using), ids, using
+        lambda kept: verb_of_action(action).apply(kept, how, using), _selected(action, wanted, using), ids, using
     )
     refused = [(job_id, out) for job_id, out in zip(ids, outcomes, strict=True) if isinstance(out, OJSError)]
     done = [str(job_id) for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)]

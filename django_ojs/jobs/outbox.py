@@ -23,7 +23,7 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, Duplicate, OJSError
 from django_ojs.hooks import replaceable
 from django_ojs.jobs import push
-from django_ojs.jobs.push import Candidate, Outcome, Pushed, duplicate_id, push_read, read, refuse_repeated_ids
+from django_ojs.jobs.push import Candidate, Frame, Outcome, Pushed, duplicate_id, push_read, read, refuse_repeated_ids
 from django_ojs.messages import phrase
 from django_ojs.models import Job, OutboxEntry, Workflow
 from django_ojs.models.fields import RawJSON
@@ -172,7 +172,7 @@ def _take(kind: str, entries: list[OutboxEntry], target: str) -> list[Exception 
 def _push(entries: list[OutboxEntry], target: str) -> list[Exception | None]:
     candidates = [_candidate(index, entry) for index, entry in enumerate(entries)]
     now, stamp = clock.now(target), clock.stamps(len(candidates), target)
-    outcomes = push_read(candidates, now, stamp, True, "api", None, None, target)
+    outcomes = push_read(candidates, Frame(now, stamp, target))
     return [_judge(candidate, outcome, target) for candidate, outcome in zip(candidates, outcomes, strict=True)]
 
 

@@ -87,6 +87,27 @@ _DROPPED = Pushed(None, "dropped")
 Closing = Callable[[Sequence[Outcome]], Sequence[Record]]
 
 
+class Frame(NamedTuple):
+    """What holds for all jobs of one push.
+
+    Attributes:
+        stamp: the first of as many instants that `clock.stamps` gave.
+        partial: the others are stored though one is refused.
+        ended: gets the jobs that the push replaces or drops, whose workflows are then the caller's to take further.
+    """
+
+    now: dt.datetime
+    stamp: dt.datetime
+    using: str
+    partial: bool = True
+    component: str = "api"
+    ended: list[JobRow] | None = None
+
+    def stamp_of(self, place: int) -> dt.datetime:
+        """First in, first out in the order given."""
+        return self.stamp + dt.timedelta(microseconds=place)
+
+
 def push(
     documents: Sequence[Any],
     *,
@@ -138,7 +159,7 @@ def push_each(
             candidate.spec.workflow_id = (workflows or {}).get(candidate.spec.id)
     if not partial and workflows is None and len(candidates) > 1:
         _refuse_dropped(candidates)
-    return push_read(candidates, now, stamp, partial, component, closing, ended, using)
+    return push_read(candidates, Frame(now, stamp, using, partial, component, ended), closing)
 
 
 def _refuse_dropped(candidates: Sequence[Candidate]) -> None:
@@ -153,17 +174,13 @@ def _refuse_dropped(candidates: Sequence[Candidate]) -> None:
             )
 
 
-def push_read(
-    candidates: Sequence[Candidate], now: dt.datetime, stamp: dt.datetime, partial: bool, component: str,
-    closing: Closing | None, ended: list[JobRow] | None, using: str,
-) -> list[Outcome]:  # fmt: skip
-    """`push_each` for documents that have been read, and changed by the middleware, before. `stamp` is the first of
-    as many that `clock.stamps` gave."""
+def push_read(candidates: Sequence[Candidate], frame: Frame, closing: Closing | None = None) -> list[Outcome]:
+    """`push_each` for documents that have been read, and changed by the middleware, before."""
     if len(candidates) > 1:
         refuse_repeated_ids(candidates)
-    schemas.check(candidates, using)
-    if partial or not _failed(candidates):
-        _store(candidates, now, stamp, partial, component, closing, ended, using)
+    schemas.check(candidates, frame.using)
+    if frame.partial or not _failed(candidates):
+        _store(candidates, frame, closing)
     return [candidate.outcome or aborted(candidate) for candidate in candidates]
 
 
@@ -179,19 +196,11 @@ def _failed(candidates: Sequence[Candidate]) -> bool:
     return any(isinstance(candidate.outcome, OJSError) for candidate in candidates)
 
 
-def _store(
-    candidates: Sequence[Candidate],
-    now: dt.datetime,
-    stamp: dt.datetime,
-    partial: bool,
-    component: str,
-    closing: Closing | None,
-    ended: list[JobRow] | None,
-    using: str,
-) -> None:
+def _store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | None) -> None:
+    using, partial = frame.using, frame.partial
     waiting = [candidate for candidate in candidates if candidate.outcome is None]
     specs = [candidate.job for candidate in waiting]
-    defaults = queues.ensure((spec.queue for spec in specs), now, using) if specs else {}
+    defaults = queues.ensure((spec.queue for spec in specs), frame.now, using) if specs else {}
     for candidate, spec in zip(waiting, specs, strict=True):
         try:
             queues.admit(defaults[spec.queue], spec.queue, spec.type, candidate.index)
@@ -205,12 +214,12 @@ def _store(
     bounded = [name for name, known in defaults.items() if known.bound]
     in_callers = connections[using].in_atomic_block
     if not (partial or closing or bounded or any(spec.unique_policy for spec in specs)):
-        rows = new_rows(specs, defaults, now, stamp)
+        rows = [new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i)) for i, spec in enumerate(specs)]
         # Inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not taken.
         guarded = in_callers and any(candidate.named for candidate in waiting)
         try:
             with atomic(using=using) if guarded else contextlib.nullcontext():
-                worker_sleeps = insert(rows, component, using)
+                worker_sleeps = insert(rows, frame.component, using)
         except IntegrityError as error:
             raise _duplicate_of_id(specs, using) from error
         for candidate, row in zip(waiting, rows, strict=True):
@@ -223,7 +232,7 @@ def _store(
             candidate.outcome = None
         try:
             with atomic(using=using):
-                sleeps = _decide_and_write(waiting, defaults, bounded, now, stamp, partial, component, ended, using)
+                sleeps = _decide_and_write(waiting, defaults, bounded, frame)
                 if closing:
                     log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
         except IntegrityError as error:
@@ -248,22 +257,22 @@ def _despite_races(act: Callable[[], None]) -> None:
 
 
 def _decide_and_write(
-    waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], bounded: Sequence[str],
-    now: dt.datetime, stamp: dt.datetime, partial: bool, component: str, ended: list[JobRow] | None, using: str,
-) -> bool:  # fmt: skip
+    waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], bounded: Sequence[str], frame: Frame
+) -> bool:
     """Take the locks (keys, queues, jobs, in this order), decide, write. Returns whether a worker sleeps."""
+    using = frame.using
     specs = [candidate.job for candidate in waiting]
     store_of(using).begin_writing()
     lock_keys(specs, using)
     locked = bounds.lock(bounded, using)
     ledger = Ledger.read(specs, using)
     gates = bounds.gates(locked, specs, using)
-    taken = _taken_ids(specs, using) if partial or any(map(_may_ignore, specs)) else {}
+    taken = _taken_ids(specs, using) if frame.partial or any(map(_may_ignore, specs)) else {}
     rows: list[JobRow] = []
     replaced: dict[uuid.UUID, JobRow] = {}
     for i, candidate in enumerate(waiting):
         spec = candidate.job
-        verdict = ledger.judge(spec, now)
+        verdict = ledger.judge(spec, frame.now)
         refusal: OJSError | None = verdict.error
         if spec.id in taken:
             refusal = duplicate_id(spec.id, taken[spec.id])
@@ -284,21 +293,20 @@ def _decide_and_write(
         ledger.end(verdict.replaced, State.CANCELLED)
         replaced |= {row["id"]: row for row in verdict.replaced}
         spec = rescheduled(spec, verdict.replaced)
-        row = new_row(spec, defaults[spec.queue], now, stamp + dt.timedelta(microseconds=i))
+        row = new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i))
         ledger.add(row)
         rows.append(row)
         candidate.outcome = Pushed(row, "created", candidate.warnings, gate.pressure if gate else None)
-    if partial or not _failed(waiting):
-        return _write(rows, replaced, gates.values(), now, component, ended, using)
+    if frame.partial or not _failed(waiting):
+        return _write(rows, replaced, gates.values(), frame)
     for candidate in waiting:
         candidate.outcome = candidate.outcome if isinstance(candidate.outcome, OJSError) else None
     return False
 
 
 def _write(
-    rows: Sequence[JobRow], replaced: Mapping[uuid.UUID, JobRow], gates: Collection[bounds.Gate],
-    now: dt.datetime, component: str, ended: list[JobRow] | None, using: str,
-) -> bool:  # fmt: skip
+    rows: Sequence[JobRow], replaced: Mapping[uuid.UUID, JobRow], gates: Collection[bounds.Gate], frame: Frame
+) -> bool:
     """Cancel what is replaced, make room, insert; then cancel what a later job of the same push replaced.
 
     The workflows of all that ended go on last: they may push jobs into the same queues, where those of this
@@ -306,18 +314,19 @@ def _write(
     """
     from django_ojs.workflows import advance  # which pushes
 
+    using = frame.using
     new = {row["id"]: row for row in rows}
     gone = _cancel([job_id for job_id in replaced if job_id not in new], using)
     if gates:
-        gone += bounds.settle(gates, now, using)
-    worker_sleeps = insert(rows, component, using)
+        gone += bounds.settle(gates, frame.now, using)
+    worker_sleeps = insert(rows, frame.component, using)
     for row in _cancel([job_id for job_id in replaced if job_id in new], using):
         new[row["id"]].update(row)
         gone.append(row)
-    if ended is not None:
-        ended += gone
+    if frame.ended is not None:
+        frame.ended.extend(gone)
     elif any(row["workflow_id"] for row in gone):
-        advance.settled(gone, now, using)
+        advance.settled(gone, frame.now, using)
         for row in Job.objects.using(using).filter(pk__in=list(new), state=State.DISCARDED).rows():
             new[row["id"]].update(row)  # it had to make room for a callback
     return worker_sleeps
@@ -412,15 +421,6 @@ def duplicate_id(job_id: uuid.UUID, state: str | None) -> Duplicate:
 
 
 # The row of a new job: what its envelope asks for, over the defaults of its queue, over those of the site.
-
-
-def new_rows(
-    specs: Sequence[JobSpec], defaults: Mapping[str, queues.QueueDefaults], now: dt.datetime, stamp: dt.datetime
-) -> list[JobRow]:
-    """The rows of jobs that are pushed together: first in, first out in the order given, from `stamp` on."""
-    return [
-        new_row(spec, defaults[spec.queue], now, stamp + dt.timedelta(microseconds=i)) for i, spec in enumerate(specs)
-    ]
 
 
 def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enqueued_at: dt.datetime) -> JobRow:

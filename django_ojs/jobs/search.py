@@ -25,7 +25,7 @@ from django_ojs.rules.durations import EARLIEST, LATEST, format_instant, parse_d
 
 #: Rows of the first batch and of the largest; jobs that are few enough to be read all.
 FIRST, LARGEST, FEW = 1000, 8000, 20_000
-#: A request looks at so many times `OJS["SEARCH_DEPTH"]`: nobody sits before it, and each costs more than a batch.
+#: A request looks at so many times `OJS["SEARCH_DEPTH"]`: no page waits for it, and a request costs more than a batch.
 DEEPER = 5
 
 

@@ -83,7 +83,7 @@ class InstantField(forms.Field):
 
 
 class AgeField(InstantField):
-    """The instant before which jobs are meant: an age such as `PT24H` or `7d`, or a time."""
+    """The instant before which jobs are selected: an age such as `PT24H` or `7d`, or a time."""
 
     def problem(self, error: ValueError) -> str:
         return "must be a duration such as P7D, or a time"
@@ -146,7 +146,7 @@ def _of_column(lookup: str) -> Callable[[JobFilter, Any], Q]:
 
 
 def _along(lookup: str) -> Callable[[JobFilter, Any], Q]:
-    """The time of the end where only ended states are meant, else of the making, as the ids tell it."""
+    """The time of the end where only ended states are selected, else of the creation, as the ids tell it."""
 
     def condition(wanted: JobFilter, instant: dt.datetime) -> Q:
         edge = instant if wanted.along == "finished_at" else search.id_at(instant)
@@ -187,12 +187,12 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         priority: a number or a name.
         meta: members of its meta; `bulk.matching` looks for them.
         workflow: the id of the workflow that it is a member of.
-        since, until: when the job was made, to the millisecond; where only ended states are meant, when it ended.
+        since, until: when the job was made, to the millisecond; where only ended states are selected, when it ended.
         created_since, created_until: when it was made, whatever has become of it.
         enqueued_after, enqueued_before: when it became available last.
-        older_than: made before it, whatever the id says; where only ended states are meant, ended before it.
+        older_than: made before it, whatever the id says; where only ended states are selected, ended before it.
         only_queues, only_types: the limits of the caller; None: none.
-        edge: the last job that a search looked at: its id, or its end where only ended states are meant.
+        edge: the last job that a search looked at: its id, or its end where only ended states are selected.
 
     Raises `InvalidRequest`, with the member in `details.field`, when one that cannot be read is used.
     """
@@ -222,7 +222,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
     only_types = Member(LimitField, lambda wanted, value: allowed(None, value))
 
     base_filters: dict[str, Any]  #: all members of the class; of an instance, those that it was given
-    #: Members that there are not: passed over, one would widen what is meant.
+    #: Members that there are not: passed over, one would widen the selection.
     unknown: Sequence[str] = ()
 
     class Meta:
@@ -299,12 +299,12 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return reduce(and_, (one.condition(self, value) for one, value in given if isinstance(one, Member)), Q())
 
     def jobs(self, using: str | None = None) -> JobQuerySet:
-        """The jobs that may be meant; `rest` and `checks` say which of them are."""
+        """The jobs that may fit; `rest` and `checks` say which of them do."""
         found: JobQuerySet = self.narrow(Job.objects.using(database(using)))
         return found
 
     def narrow(self, jobs: Any) -> Any:
-        """Those of `jobs` that may be meant. A site's own members are any filters of django-filter."""
+        """Those of `jobs` that may fit. A site's own members are any filters of django-filter."""
         found = jobs.filter(self.condition())
         for name, member in self.filters.items():
             if not isinstance(member, Member):
@@ -322,8 +322,8 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         return found & with_text(wanted["text"]) if "text" in wanted else found
 
     def checks(self) -> tuple[list[Check], list[str]]:
-        """What the database cannot decide, and the columns that this takes: tags are inside a JSON text, and nobody
-        may find out by searching what the site hides."""
+        """What the database cannot decide, and the columns that this takes: tags are inside a JSON text, and a
+        search must not tell what the site hides."""
         wanted = self.values
         found: list[Check] = []
         columns: list[str] = []

@@ -82,7 +82,7 @@ def cancel(
     using: str | None = None,
 ) -> list[Cancelled | OJSError]:
     """Cancel these jobs; return for each what happened, or the error that refused it. An active one is cancelled at
-    once; its worker is told by its next heartbeat.
+    once; its worker learns it from its next heartbeat.
 
     `spare_active` leaves jobs alone that are running. Where `ended` is given, those that are cancelled are
     added to it, and it is the caller who takes their workflows further.

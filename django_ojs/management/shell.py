@@ -400,7 +400,9 @@ class Operator(ShellCommand):
         try:
             for part in bulk.split(ids):
                 meant = wanted.jobs(using) if wanted else None
-                outcomes = bulk.run_batch(action.verb, part, how, entry(action.audited), using, meant=meant, note=note)
+                outcomes = bulk.run_batch(
+                    action.verb, part, how, entry(action.audited), using, selected=meant, note=note
+                )
                 refused += [(pk, out) for pk, out in zip(part, outcomes, strict=True) if isinstance(out, OJSError)]
                 seen += len(part)
                 progress.show(seen)

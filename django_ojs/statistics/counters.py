@@ -115,7 +115,7 @@ def fold(*, limit: int = FOLD_BATCH, using: str | None = None) -> int:
 
 
 def _lock(using: str) -> bool:
-    """Take the lock of folding, which is a row; False where somebody else holds it."""
+    """Take the lock of folding, which is a row; False where another process holds it."""
     counts = QueueCount.objects.using(using)
     held = counts.select_for_update(skip_locked=store_of(using).skip_locked).filter(pk=_LOCK)
     if held.all():

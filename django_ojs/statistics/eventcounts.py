@@ -93,7 +93,7 @@ def _place(using: str) -> Place:
 
 
 def _locked_place(using: str) -> Place:
-    """The place, while nobody else can move it."""
+    """The place, while no other process can move it."""
     places = MetricPlace.objects.using(using)
     held = places.select_for_update().filter(pk=1).values_list("seq", "event")
     found = held.first()

@@ -2,7 +2,7 @@
 
 A wait is the time from when a job could be fetched (enqueued, or due if it was scheduled) to its start; each attempt
 has its own. `count` adds up the waits of all starts from groups of events, as sketches (`percentiles`), so that
-percentiles are right to 5 percent whatever the load. Where nobody counts the log, the latest completed jobs stand
+percentiles are right to 5 percent whatever the load. Where no process counts the log, the latest completed jobs stand
 for all of them.
 """
 
@@ -53,7 +53,7 @@ class Traffic:
 
 
 def count(groups: Iterable[Group], using: str) -> None:
-    """Add the events of these groups. The caller holds the lock of counting, so nobody else writes these rows."""
+    """Add the events of these groups. The caller holds the lock of counting, so no other process writes these rows."""
     found: dict[tuple[str, dt.datetime], Traffic] = {}
     for group in groups:
         for queue in (group.queue, ALL):
@@ -77,7 +77,7 @@ def count(groups: Iterable[Group], using: str) -> None:
 
 
 def enqueued_per_minute(queues: Sequence[str] | None = None, *, using: str | None = None) -> float | None:
-    """Jobs of these queues, or of all, that could be fetched from then on; None where nobody counts the log."""
+    """Jobs of these queues, or of all, that could be fetched from then on; None where no process counts the log."""
     if not ojs_settings.METRICS:
         return None
     using = database(using)
@@ -121,7 +121,7 @@ def _traffic(queues: Sequence[str] | None, now: dt.datetime, using: str) -> dict
 
 
 class Times(NamedTuple):
-    """How long a completed job waited for its last start, None where nobody knows, and ran."""
+    """How long a completed job waited for its last start, None where that is not known, and ran."""
 
     queue: str
     wait_ms: float | None

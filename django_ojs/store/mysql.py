@@ -28,7 +28,7 @@ class MySQLStore(Store):
             )
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
-        """By the index, come what may: a scan of the table waits for every row that anybody has locked.
+        """By the index, come what may: a scan of the table waits for every row that another transaction has locked.
 
         The look has to lock, or under REPEATABLE READ it would not see what the last holder committed.
         """
