@@ -10,8 +10,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
-    "states errors messages jsontext clock conf database hooks middleware registry routers rules",  # the kernel
-    "models store events",
+    # the kernel
+    "states errors messages jsontext clock conf database hooks middleware registry routers rules envelope",
+    "models store events",  # the rows
     "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
     """__init__ apps checks urls client worker tasks scheduler telemetry http realtime admin templatetags management
     testing conformance""",  # the faces
@@ -41,8 +42,8 @@ LATE = {
     # Loaded only where it is used, because it is large or needs a package that may be missing.
     "http.openapi", "management.commands.ojs_jobs", "telemetry.__init__", "telemetry.pushes", "telemetry.tracing",
     "testing.server",
-    # Circles between ideas: a push replaces jobs, and ends members of workflows; a worker that leaves hands jobs back.
-    "jobs.push", "workers.registration",
+    # A circle: a push replaces jobs and ends members of workflows, and those verbs push.
+    "jobs.push",
 }  # fmt: skip
 
 
