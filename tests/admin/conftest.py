@@ -46,7 +46,8 @@ def one_in_each_state() -> dict[str, Job]:
         "pending": pushed(pending=True)[0],
         "discarded": dead()[0],
     }
-    jobs["completed"], jobs["retryable"], jobs["cancelled"], jobs["active"] = claimed(4)
+    patient = {"initial_interval": "1h", "max_interval": "1h"}  # no later FETCH finds that its time has come
+    jobs["completed"], jobs["retryable"], jobs["cancelled"], jobs["active"] = claimed(4, retry=patient)
     ack([Ack(jobs["completed"].pk, result='{"ok":true}')])
     fail([Failure(jobs["retryable"].pk, error={"type": "OSError", "message": "gone"})])
     cancel([jobs["cancelled"].pk])

@@ -130,6 +130,8 @@ class Following:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "ojs_events", *arguments],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # Where this suite runs in the background of a shell, it and its children ignore SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - takes no lock
         )  # fmt: skip
 
     def line(self) -> str:

@@ -135,7 +135,7 @@ class TestChanges:
         ids = {"completed": api.push()["id"]}
         api.fetch()
         api.post("/workers/ack", {"job_id": ids["completed"]})
-        ids["retryable"] = api.push()["id"]
+        ids["retryable"] = api.push(retry={"initial_interval": "1h", "max_interval": "1h"})["id"]
         api.fetch()
         api.post("/workers/nack", {"job_id": ids["retryable"], "error": {"message": "no", "code": "x"}})
         ids["discarded"] = api.dead_letter()["id"]

@@ -618,7 +618,8 @@ def test_a_worker_never_runs_a_job_beside_its_own_earlier_run_of_it(start_worker
     eventually(lambda: handle.refresh().errors)
     for _ in range(3):  # claims that could take it
         other.enqueue().wait(timeout=60)
-    assert (handle.refresh().state, handle.attempt) == ("available", 1)
+    # A claim that met the run that goes on is given back, and counts for nothing.
+    eventually(lambda: (handle.refresh().state, handle.attempt) == ("available", 1))
     Job.objects.filter(pk=handle.id).update(visibility_ms=None)  # a busy machine would lose the second one, too
     go.set()
     assert handle.wait(timeout=60).attempt == 2

@@ -82,7 +82,7 @@ def test_a_worker_that_is_killed_in_a_fan_in_leaves_a_workflow_that_heals(start_
     doomed.signal(signal.SIGKILL)
     doomed.wait()
     assert get_workflow(flow.id).state == "running"
-    eventually(lambda: Job.objects.filter(state="active", visibility_ms__isnull=False).update(visibility_ms=None))
+    Job.objects.update(visibility_ms=None)  # on a busy machine the heir would lose it again
     doomed.let_go("fan")
     heir = start_process("ojs_worker", "--concurrency", "2")
     flow.wait(timeout=60)
