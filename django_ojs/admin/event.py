@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
 from django_ojs.admin import display
-from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, JobTypeFilter, TextFilter, unless_large
+from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, JobTypeFilter, text_filter, unless_large
 from django_ojs.admin.history import WORTH, note
 from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import log, order
@@ -29,14 +29,6 @@ from django_ojs.events.filters import Filter
 from django_ojs.http.events import socket_address
 from django_ojs.models import Event, Job
 from django_ojs.rules import names, redaction
-
-
-class EventTypeFilter(TextFilter):
-    title, parameter_name, field, placeholder = _("event type"), "type", "type", _("job.failed or worker.*")
-
-
-class QueueNameFilter(TextFilter):
-    title, parameter_name, field = _("queue"), "queue", "queue"
 
 
 class EventChangeList(EndlessChangeList):
@@ -114,7 +106,11 @@ class EventAdmin(IdSearchAdmin):
 
     list_display = ("shown_type", "at", "about", "job_type", "queue", "state_label", "attempt", "who", "glance")
     list_display_links = ("shown_type",)
-    list_filter = (EventTypeFilter, JobTypeFilter, QueueNameFilter)
+    list_filter = (
+        text_filter(_("event type"), "type", _("job.failed or worker.*")),
+        JobTypeFilter,
+        text_filter(_("queue"), "queue"),
+    )
     list_per_page = 100
     ordering = ("-id",)
     id_column = "job_id"

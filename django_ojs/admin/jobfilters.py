@@ -1,4 +1,4 @@
-"""The list of jobs: the filters beside it, and what it shows. The filters are the members of a
+"""The list of jobs: its filters, and the rows that they find. The filters are the members of a
 `jobs.selection.JobListFilter` under the names of the page's parameters."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import display
-from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, unless_large
+from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, text_filter, unless_large
 from django_ojs.admin.operate import MAX_ROWS
 from django_ojs.jobs.search import Look, moment
 from django_ojs.jobs.selection import LONGEST, JobListFilter
@@ -34,22 +34,21 @@ LARGE = ("args", "meta", "extra", "result", "errors", "retry")
 MOST_LINKS, SUGGESTED = 30, 1000
 
 
-class StateFilter(admin.SimpleListFilter):
+class _OfJobs(admin.ListFilter):
+    """A filter whose parameters `JobChangeList` reads itself."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+class StateFilter(_OfJobs, admin.SimpleListFilter):
     title, parameter_name = _("state"), "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [*((state.value, state.value) for state in State), (DEAD_LETTER, _("dead letter queue"))]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return queryset
 
-
-class _TextFilter(TextFilter):
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset
-
-
-class QueueFilter(admin.SimpleListFilter):
+class QueueFilter(_OfJobs, admin.SimpleListFilter):
     """Links while there are few queues, else a field to type into, with the first names to choose from."""
 
     title, parameter_name, placeholder = _("queue"), "queue", _("its name")
@@ -62,37 +61,14 @@ class QueueFilter(admin.SimpleListFilter):
             self.template = TextFilter.template
         return [(name, name) for name in self.names]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return queryset
-
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         if len(self.names) <= MOST_LINKS:
             return super().choices(changelist)
         return TextFilter.entry(self, changelist, self.names)
 
 
-class TypeFilter(_TextFilter):
-    title, parameter_name, placeholder = _("type"), "type", "mail.send, mail.*"
-
-
-class TagFilter(_TextFilter):
-    title, parameter_name, placeholder = _("tag"), "tag", "nightly"
-
-
-class WorkerFilter(_TextFilter):
-    title, parameter_name, placeholder = _("worker"), "worker", _("its id")
-
-
-class WorkflowFilter(_TextFilter):
-    title, parameter_name, placeholder = _("workflow"), "workflow", _("its id")
-
-
-class ErrorFilter(_TextFilter):
-    title, parameter_name, placeholder = _("error class or message"), "error", "ConnectionError"
-
-
-class TimeFilter(admin.ListFilter):
-    """From when until when the jobs are: by their creation, ended ones by their end."""
+class TimeFilter(_OfJobs):
+    """Two times between which a job was created, or ended, for the list of ended jobs."""
 
     title, template = _("time"), "django_ojs/admin/time_filter.html"
     names = ("since", "until")
@@ -109,9 +85,6 @@ class TimeFilter(admin.ListFilter):
 
     def expected_parameters(self) -> list[str | None]:
         return list(self.names)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         yield {
@@ -159,8 +132,15 @@ def _as_uuid(text: str) -> UUID | None:
 
 
 FILTERS = (
-    StateFilter, QueueFilter, TypeFilter, TagFilter, TimeFilter, ErrorFilter, WorkerFilter, WorkflowFilter,
-)  # fmt: skip
+    StateFilter,
+    QueueFilter,
+    text_filter(_("type"), "type", "mail.send, mail.*", field=""),
+    text_filter(_("tag"), "tag", "nightly", field=""),
+    TimeFilter,
+    text_filter(_("error class or message"), "error", "ConnectionError", field=""),
+    text_filter(_("worker"), "worker", _("its id"), field=""),
+    text_filter(_("workflow"), "workflow", _("its id"), field=""),
+)
 
 
 class JobChangeList(EndlessChangeList):

@@ -14,20 +14,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import display
-from django_ojs.admin.base import JobTypeFilter, TextFilter, ViewAdmin
+from django_ojs.admin.base import JobTypeFilter, ViewAdmin, text_filter
 from django_ojs.models import AuditEntry, JobSchema
-
-
-class ActorFilter(TextFilter):
-    title, parameter_name, field, placeholder = _("actor"), "actor", "actor", _("user:ann or key:*")
-
-
-class ActionFilter(TextFilter):
-    title, parameter_name, field, placeholder = _("action"), "action", "action", _("queue.pause or job.*")
-
-
-class TargetFilter(TextFilter):
-    title, parameter_name, field, placeholder = _("target"), "target", "target", _("an id or a name")
 
 
 class DoorFilter(admin.SimpleListFilter):
@@ -46,7 +34,13 @@ class DoorFilter(admin.SimpleListFilter):
 class AuditEntryAdmin(ViewAdmin):
     list_display = ("at", "shown_action", "shown_target", "shown_actor", "outcome_label", "door")
     list_display_links = ("at",)
-    list_filter = (ActorFilter, ActionFilter, TargetFilter, "outcome", DoorFilter)
+    list_filter = (
+        text_filter(_("actor"), "actor", _("user:ann or key:*")),
+        text_filter(_("action"), "action", _("queue.pause or job.*")),
+        text_filter(_("target"), "target", _("an id or a name")),
+        "outcome",
+        DoorFilter,
+    )
     list_per_page = 100
     many = _("audit entries")  # the list is called the audit log
     ordering = ("-id",)
