@@ -260,7 +260,7 @@ class Operator(ShellCommand):
     def add_list(self, parser: CommandParser, *, states: bool = True) -> None:
         """The arguments of a list."""
         add_choice(parser, states=states, act=False)
-        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
+        parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default: 50)")
         parser.add_argument("--json", action="store_true", help="as JSON, an array of envelopes")
 
     def add_verb(self, parser: CommandParser, *, states: bool = True) -> None:
@@ -428,10 +428,10 @@ def last_error(row: JobRow) -> str:
 
 
 def add_choice(parser: CommandParser, *, states: bool = True, act: bool = True) -> None:
-    """The arguments that say which jobs are meant: the filters of the admin's list, and those of enqueueing."""
+    """The arguments that select jobs: the filters of the admin's list, and those of enqueueing."""
     parser.add_argument("ids", nargs="*", type=job_id, metavar="ID", help="these jobs")
     if act:
-        parser.add_argument("--all", action="store_true", dest="everything", help="all jobs that may be meant")
+        parser.add_argument("--all", action="store_true", dest="everything", help="all jobs that it can change")
     if states:
         parser.add_argument("--state", type=_states, metavar="STATE[,STATE]", help="only jobs in these states")
 
@@ -442,9 +442,9 @@ def add_choice(parser: CommandParser, *, states: bool = True, act: bool = True) 
     text("--queue", "NAME", "only this queue")
     text("--tag", "TAG", "only jobs with this tag, among the newest")
     text("--search", "TEXT", "only jobs with this text in their arguments or meta, among the newest")
-    when = "an instant such as 2026-01-31T12:00:00Z or 2026-01-31, or so long ago: 90m, 2h, 7d"
+    when = "an instant such as 2026-01-31T12:00:00Z or 2026-01-31, or an age: 90m, 2h, 7d"
     for name, about in (
-        ("--since", f"only jobs made since then, or ended since then if only ended ones are meant: {when}"),
+        ("--since", f"only jobs created since then, or ended since then if only ended jobs are selected: {when}"),
         ("--until", "only jobs made, or ended, before then"), ("--before", "only jobs enqueued before then"),
         ("--after", "only jobs enqueued after then"),
     ):  # fmt: skip

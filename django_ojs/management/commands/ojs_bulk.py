@@ -31,7 +31,7 @@ class Command(ShellCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", metavar="list|show|cancel", required=True)
         listing = actions.add_parser("list", help="the newest, those that run and those of the last 30 days")
-        listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (default: 50)")
+        listing.add_argument("--limit", type=positive, default=50, metavar="N", help="at most this many (default: 50)")
         showing = actions.add_parser("show", help="one, and what it was refused; exits with 3 where it was, or failed")
         showing.add_argument("--watch", action="store_true", help="wait for its end, with a progress bar")
         stopping = actions.add_parser("cancel", help="let it end where it is; what it has done stays done")

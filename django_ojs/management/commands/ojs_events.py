@@ -51,7 +51,7 @@ class Command(BaseCommand):
         parser.add_argument("--since", default="", help="how long ago (10m, 2h, PT10M) or when (2026-01-15T12:00:00Z)")
         parser.add_argument("--after", default="", metavar="ID", help="the events behind this one")
         parser.add_argument("--follow", "-f", action="store_true", help="go on as events happen")
-        parser.add_argument("--limit", "-n", type=int, help="at most so many; without --since or --after the last ones")
+        parser.add_argument("--limit", "-n", type=int, help="at most N; without --since or --after the last ones")
         parser.add_argument("--json", action="store_true", help="one JSON object, the event's envelope, per line")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -46,7 +46,7 @@ class Command(ShellCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="as JSON, one object a line")
         parser.add_argument("--watch", nargs="?", const=2, type=positive, metavar="SECONDS",
-                            help="show it again every so many seconds (2) until Ctrl-C")  # fmt: skip
+                            help="show it again every SECONDS (2) until Ctrl-C")  # fmt: skip
         parser.add_argument("--check", action="store_true", help="exit with 3 when something needs attention")
         parser.add_argument("--max-backlog", type=positive, metavar="N",
                             help="a queue with more available jobs than this needs attention")  # fmt: skip

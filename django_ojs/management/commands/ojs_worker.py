@@ -45,18 +45,18 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=positive, default=1, metavar="N",
                             help="processes, each with an id of its own: NAME-1, NAME-2 (default: 1)")  # fmt: skip
         parser.add_argument("--name", type=_name,
-                            help="the worker's id, unlike any other's (default: host:pid:random)")  # fmt: skip
+                            help="the worker's id, which no other worker has (default: host:pid:random)")  # fmt: skip
         parser.add_argument(
             "--no-scheduler", action="store_true", help="leave scheduled jobs and timeouts to other processes"
         )
         parser.add_argument("--until-empty", action="store_true", help="end when no job is left that could run now")
         parser.add_argument(
-            "--max-jobs", type=positive, metavar="N", help="replace a process after it has run so many jobs"
+            "--max-jobs", type=positive, metavar="N", help="replace a process after it has run this number of jobs"
         )
         parser.add_argument("--max-memory", type=positive, metavar="MB",
                             help="replace a process that takes more memory than this")  # fmt: skip
         parser.add_argument("--health-file", type=Path, metavar="PATH",
-                            help="touch this file while all is well, for a liveness probe")  # fmt: skip
+                            help="touch this file while the worker is healthy, for a liveness probe")  # fmt: skip
         parser.add_argument("--reload", action="store_true", help="restart when the code changes (development)")
 
     def run_from_argv(self, argv: list[str]) -> None:
