@@ -28,12 +28,12 @@ from django_ojs.errors import InvalidRequest, NotFound, OJSError
 from django_ojs.http import fields, filters, media, permissions, shown
 from django_ojs.http.auditing import MAX_REASON, audited
 from django_ojs.http.base import OJSViewSet, using
-from django_ojs.http.filtering import OJSFilterBackend, WordFilter
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.jobs import check_size, pressure
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import CappedPagination, Key
 from django_ojs.http.permissions import check_queue, principal
+from django_ojs.http.query import OJSFilterBackend, WordFilter
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,

@@ -24,10 +24,10 @@ from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.http import permissions, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.filtering import FlagFilter, OJSFilterBackend
 from django_ojs.http.jobserializers import JobSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, SamePagination, parse_name
+from django_ojs.http.query import FlagFilter, OJSFilterBackend
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,

@@ -1,21 +1,67 @@
-"""Single values out of the query string, or `invalid_request` with the parameter's name (binding 1.7)."""
+"""The query string: single values out of it, and the filters of lists, or `invalid_request` with the name of the
+parameter (binding 1.7).
+
+A ViewSet names a django-filter `FilterSet` as its `filterset_class`; a site's subclass may name one with more filters.
+The app `django_filters` need not be in INSTALLED_APPS: that is for its HTML.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django_filters import BooleanFilter, Filter, NumberFilter
+from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework.request import Request
 
 from django_ojs import clock
 from django_ojs.rules import durations, names
-from django_ojs.rules.faults import query_fault
+from django_ojs.rules.faults import checked, query_fault
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255
 _MAX_LIST = 1000
 _HUGE = 2**53
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+# Readers of one value: a ValueError says what the value must be
+
+
+def read_text(given: str) -> str:
+    """A printable text."""
+    if len(given) > _MAX_TEXT or not given.isprintable():
+        raise ValueError(f"must be a printable text of at most {_MAX_TEXT} characters")
+    return given
+
+
+def read_texts(given: str) -> list[str]:
+    """The items of a comma-separated list; empty ones do not count."""
+    items = [item for item in map(str.strip, given.split(",")) if item]
+    if len(items) > _MAX_LIST or not given.isprintable() or any(len(item) > _MAX_TEXT for item in items):
+        raise ValueError(f"must be at most {_MAX_LIST} printable texts joined by commas")
+    return items
+
+
+def read_flag(given: str) -> bool:
+    """True or false, also as 1 and 0."""
+    if given.lower() not in _FLAGS:
+        raise ValueError("must be true or false")
+    return _FLAGS[given.lower()]
+
+
+def read_instant(given: str) -> dt.datetime:
+    """A time, or an age such as `24h`, which is so long ago."""
+    return durations.parse_moment(given.replace(" ", "+"), clock.now())  # an unescaped + of a zone offset
+
+
+# Parameters of a request
 
 
 def integer(request: Request, name: str, *, minimum: int) -> int | None:
@@ -33,64 +79,28 @@ def integer(request: Request, name: str, *, minimum: int) -> int | None:
 
 def text(request: Request, name: str) -> str:
     """A printable text, '' where absent."""
-    given = request.query_params.get(name, "")
-    if message := text_fault(given):
-        raise query_fault(name, message, given)
-    return given
+    return checked(read_text, request.query_params.get(name, ""), name, query_fault)
 
 
 def flag(request: Request, name: str) -> bool:
     """True or false, also as 1 and 0; false where absent."""
     given = text(request, name).lower()
-    if given not in ("", "true", "false", "1", "0"):
-        raise query_fault(name, "must be true or false", given)
-    return given in ("true", "1")
+    return bool(given) and checked(read_flag, given, name, query_fault)
 
 
 def texts(request: Request, *aliases: str) -> list[str]:
     """The values of a comma-separated list under the first of its names that is there."""
     for name in aliases:
         given = request.query_params.get(name)
-        if given is None:
-            continue
-        items = split(given)
-        if message := texts_fault(given, items):
-            raise query_fault(name, message, given)
-        return items
+        if given is not None:
+            return checked(read_texts, given, name, query_fault)
     return []
-
-
-def split(given: str) -> list[str]:
-    """The items of a comma-separated list; empty ones do not count."""
-    return [item for item in map(str.strip, given.split(",")) if item]
-
-
-def text_fault(given: str) -> str:
-    """What is wrong with a text; '' if nothing."""
-    good = len(given) <= _MAX_TEXT and given.isprintable()
-    return "" if good else f"must be a printable text of at most {_MAX_TEXT} characters"
-
-
-def texts_fault(given: str, items: list[str]) -> str:
-    """What is wrong with a comma-separated list of `items`; '' if nothing."""
-    good = len(items) <= _MAX_LIST and given.isprintable() and all(len(item) <= _MAX_TEXT for item in items)
-    return "" if good else f"must be at most {_MAX_LIST} printable texts joined by commas"
 
 
 def instant(request: Request, name: str) -> dt.datetime | None:
     """A time, or an age such as `24h`, which is so long ago; None where absent."""
     given = request.query_params.get(name)
-    if not given:
-        return None
-    try:
-        return parse_instant(given)
-    except ValueError as error:
-        raise query_fault(name, str(error), given) from error
-
-
-def parse_instant(given: str) -> dt.datetime:
-    """The time that a parameter names. Raises ValueError."""
-    return durations.parse_moment(given.replace(" ", "+"), clock.now())  # an unescaped + of a zone offset
+    return checked(read_instant, given, name, query_fault) if given else None
 
 
 def uuid7(request: Request, name: str) -> uuid.UUID | None:
@@ -100,3 +110,92 @@ def uuid7(request: Request, name: str) -> uuid.UUID | None:
     if not names.is_job_id(given):
         raise query_fault(name, "must be a UUIDv7", given)
     return uuid.UUID(given)
+
+
+# Filters of lists
+
+
+class OJSFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
+    """Raises `InvalidRequest` that names the first faulty parameter (binding 1.7)."""
+
+    def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
+        filters = self.get_filterset(request, queryset, view)
+        if filters is None:
+            return queryset
+        if not filters.is_valid():
+            name, (error, *_) = next(iter(filters.form.errors.as_data().items()))
+            received = (error.params or {}).get("received", request.query_params.get(name, ""))
+            raise query_fault(name, " ".join(error.messages), received)
+        found: QuerySet[Any] = filters.qs
+        return found
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """The parameters, for the OpenAPI document."""
+        kinds = {name: _kind(one) for name, one in view.filterset_class.base_filters.items()}
+        return [{"name": name, "in": "query", "schema": {"type": kind}} for name, kind in kinds.items()]
+
+
+class _ReaderField(forms.Field):
+    """A parameter that a function reads; its ValueError or ValidationError says what is wrong with it."""
+
+    def __init__(self, *, read: Callable[[str], Any], **given: Any) -> None:
+        super().__init__(**given)
+        self.read = read
+
+    def to_python(self, value: str | None) -> Any:
+        try:
+            return None if value is None else self.read(value)
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+
+
+class ReaderFilter(Filter):  # type: ignore[misc]
+    """A filter whose value is what `read` makes of the parameter; None and '' filter nothing."""
+
+    field_class = _ReaderField
+
+    def __init__(self, read: Callable[[str], Any], **given: Any) -> None:
+        super().__init__(read=read, **given)
+
+
+class WordFilter(ReaderFilter):
+    """One of some words, each with the value that it stands for."""
+
+    def __init__(self, words: Mapping[str, Any] | Iterable[str], **given: Any) -> None:
+        values = words if isinstance(words, Mapping) else {word: word for word in words}
+
+        def read(value: str) -> Any:
+            if (word := read_text(value)) and word not in values:
+                raise ValueError(f"must be one of {', '.join(values)}")
+            return values.get(word)
+
+        super().__init__(read, **given)
+
+
+class WordsFilter(ReaderFilter):
+    """Texts joined by commas, any of which may fit; each is one of `words`, where those are given."""
+
+    def __init__(self, words: Iterable[str] | None = None, **given: Any) -> None:
+        known = None if words is None else tuple(words)
+
+        def read(value: str) -> list[str]:
+            found = read_texts(value)
+            for word in found:
+                if known is not None and word not in known:
+                    raise ValidationError(f"must be one of {', '.join(known)}", params={"received": word})
+            return found
+
+        super().__init__(read, lookup_expr="in", **given)
+
+
+class FlagFilter(ReaderFilter):
+    """`true`, `1`, `false` or `0`."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(read_flag, **given)
+
+
+def _kind(one: Filter) -> str:
+    if isinstance(one, FlagFilter | BooleanFilter):
+        return "boolean"
+    return "number" if isinstance(one, NumberFilter) else "string"

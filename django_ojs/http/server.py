@@ -29,11 +29,11 @@ from django_ojs.http import compat, fields, manifest, media, openapi, permission
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSView, OJSViewSet, PublicView, using
 from django_ojs.http.compat import whole
-from django_ojs.http.filtering import OJSFilterBackend, ReaderFilter, instant, text
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import CappedPagination, Key, paginate, parse_name
 from django_ojs.http.permissions import principal, queue_limit
 from django_ojs.http.probes import uptime
+from django_ojs.http.query import OJSFilterBackend, ReaderFilter, read_instant, read_text
 from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer, throughput
 from django_ojs.http.serializers import (
     AnswerSerializer,
@@ -427,12 +427,12 @@ class AuditEntrySerializer(AnswerSerializer):
 class AuditFilter(FilterSet):  # type: ignore[misc]
     """What `?actor=&action=&target=&outcome=&since=&until=` asks for; a final `*` is for any end."""
 
-    actor = ReaderFilter(text, method="of_name")
-    action = ReaderFilter(text, method="of_name")
-    target = ReaderFilter(text, method="of_name")
-    outcome = ReaderFilter(text, method="of_name")
-    since = ReaderFilter(instant, field_name="time", lookup_expr="gte")
-    until = ReaderFilter(instant, field_name="time", lookup_expr="lt")
+    actor = ReaderFilter(read_text, method="of_name")
+    action = ReaderFilter(read_text, method="of_name")
+    target = ReaderFilter(read_text, method="of_name")
+    outcome = ReaderFilter(read_text, method="of_name")
+    since = ReaderFilter(read_instant, field_name="time", lookup_expr="gte")
+    until = ReaderFilter(read_instant, field_name="time", lookup_expr="lt")
 
     def of_name(self, entries: QuerySet[AuditEntry], name: str, value: str) -> QuerySet[AuditEntry]:
         return entries.filter(named(name, value))

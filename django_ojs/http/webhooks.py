@@ -24,7 +24,6 @@ from django_ojs.errors import PermissionDenied
 from django_ojs.http import permissions
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.filtering import OJSFilterBackend, ReaderFilter, WordsFilter, text
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, parse_time, parse_uuid
 from django_ojs.http.permissions import (
@@ -36,6 +35,7 @@ from django_ojs.http.permissions import (
     require_scope,
     type_limit,
 )
+from django_ojs.http.query import OJSFilterBackend, ReaderFilter, WordsFilter, read_text
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FilledField, InstantField, NothingSerializer
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
 from django_ojs.models.webhook import parse_public_id
@@ -207,7 +207,7 @@ class DeliveryDetailSerializer(DeliverySerializer):
 
 
 class DeliveryFilter(FilterSet):  # type: ignore[misc]
-    subscription_id = ReaderFilter(text, method="of_subscription")
+    subscription_id = ReaderFilter(read_text, method="of_subscription")
     status = WordsFilter(WebhookDelivery.Status.values)
     event_type = WordsFilter()
 

@@ -19,12 +19,12 @@ from django_ojs.conf import ojs_settings
 from django_ojs.http import compat, media, permissions, query, shown
 from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.filtering import OJSFilterBackend, WordFilter
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.jobserializers import ReasonSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, SamePagination, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, check_type, principal
+from django_ojs.http.query import OJSFilterBackend, WordFilter
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
