@@ -52,15 +52,27 @@ class ScheduleFilter(FilterSet):  # type: ignore[misc]
 class ScheduleSerializer(AnswerSerializer):
     """A schedule, without what the site hides. `cron` is the expression, or the schedule once more."""
 
+    id = serializers.CharField()
     name = serializers.CharField()
     cron = serializers.JSONField()
     expression = serializers.CharField()
-    type = serializers.CharField()
-    queue = serializers.CharField()
+    schedule = serializers.CharField()
     timezone = serializers.CharField()
+    type = serializers.CharField()
+    args = serializers.JSONField()
+    meta = serializers.JSONField()
+    options = serializers.DictField()
+    queue = serializers.CharField()
+    job_template = serializers.DictField()
+    overlap_policy = serializers.CharField()
     enabled = serializers.BooleanField()
+    status = serializers.CharField()
+    description = serializers.CharField()
     last_run_at = InstantField(allow_null=True)
     next_run_at = InstantField(allow_null=True)
+    run_count = serializers.IntegerField()
+    created_at = InstantField()
+    updated_at = InstantField()
     warnings = WarningSerializer(many=True, required=False)
 
     def show(self, instance: CronSchedule) -> dict[str, Any]:

@@ -55,7 +55,13 @@ class EventSerializer(AnswerSerializer):
     source = serializers.CharField()  # type: ignore[assignment]
     time = InstantField()
     subject = serializers.CharField(required=False)
+    datacontenttype = serializers.CharField()
     data = serializers.DictField()  # type: ignore[assignment]
+    event = serializers.CharField()
+    timestamp = InstantField()
+    job_id = serializers.CharField(required=False)
+    queue = serializers.CharField(required=False)
+    state = serializers.CharField(required=False)
 
     def show(self, instance: dict[str, Any]) -> dict[str, Any]:
         return compat.event(instance)

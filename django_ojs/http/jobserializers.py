@@ -119,6 +119,8 @@ class JobLineSerializer(AnswerSerializer):
     scheduled_at = InstantField(required=False)
     started_at = InstantField(required=False)
     completed_at = InstantField(required=False)
+    discarded_at = InstantField(required=False)
+    cancelled_at = InstantField(required=False)
     worker_id = serializers.CharField(required=False)
     workflow_id = serializers.CharField(required=False)
 

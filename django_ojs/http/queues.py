@@ -60,8 +60,14 @@ _NO_WAITS = {"p50": 0, "p95": 0, "p99": 0}
 class StateCountsSerializer(serializers.Serializer[Any]):
     """Jobs by state: every state, none missing."""
 
-    def get_fields(self) -> dict[str, Any]:
-        return {state.value: serializers.IntegerField() for state in State}
+    scheduled = serializers.IntegerField()
+    available = serializers.IntegerField()
+    pending = serializers.IntegerField()
+    active = serializers.IntegerField()
+    completed = serializers.IntegerField()
+    retryable = serializers.IntegerField()
+    cancelled = serializers.IntegerField()
+    discarded = serializers.IntegerField()
 
 
 class ThroughputSerializer(serializers.Serializer[Any]):
@@ -76,7 +82,7 @@ class LatencySerializer(serializers.Serializer[Any]):
 
 
 @rendered_by_show
-class QueueSerializer(AnswerSerializer):
+class QueueSerializer(StateCountsSerializer, AnswerSerializer):
     """A queue as the public door shows it: its state, and how many jobs are in which state."""
 
     name = serializers.CharField()

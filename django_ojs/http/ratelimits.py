@@ -24,7 +24,7 @@ from django_ojs.http.base import OJSViewSet
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, SamePagination, parse_name
 from django_ojs.http.permissions import check_queue, check_type, principal, queue_limit, type_limit
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, rendered_by_show
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField, rendered_by_show
 from django_ojs.limits import ratelimits
 from django_ojs.models import RateLimit
 from django_ojs.models.fields import any_of
@@ -39,6 +39,16 @@ class RateLimitSerializer(AnswerSerializer):
     """A limit and how much of it is used (jobs 5.3)."""
 
     key = serializers.CharField()
+    active = serializers.IntegerField()
+    waiting = serializers.IntegerField()
+    waiting_count = serializers.IntegerField()
+    concurrency = serializers.DictField(required=False)
+    rate = serializers.DictField(required=False)
+    throttle = serializers.DictField(required=False)
+    limit = serializers.IntegerField(required=False)
+    period = serializers.CharField(required=False)
+    blocked_until = InstantField(required=False)
+    override = serializers.DictField(required=False)
 
     def prepare(self, instances: list[RateLimit]) -> None:
         """Describe all of them: the number of queries does not depend on how many there are."""

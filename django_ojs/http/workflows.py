@@ -50,10 +50,14 @@ class WorkflowLineSerializer(AnswerSerializer):
     """A workflow in a list."""
 
     id = serializers.CharField()
+    name = serializers.CharField()
     type = serializers.CharField()
     state = serializers.CharField()
-    steps_total = serializers.IntegerField(required=False)
-    steps_completed = serializers.IntegerField(required=False)
+    step_count = serializers.IntegerField()
+    steps_total = serializers.IntegerField()
+    steps_completed = serializers.IntegerField()
+    created_at = InstantField()
+    completed_at = InstantField(required=False)
 
     def show(self, instance: Workflow) -> dict[str, Any]:
         return compat.workflow(workflowgraph.summary(instance), self.context["request"]._request)
@@ -63,6 +67,16 @@ class WorkflowLineSerializer(AnswerSerializer):
 class WorkflowSerializer(WorkflowLineSerializer):
     """A workflow with its steps, without what the site hides."""
 
+    step_count = None  # type: ignore[assignment]
+    jobs_total = serializers.IntegerField()
+    jobs_completed = serializers.IntegerField()
+    steps = serializers.ListField(child=serializers.DictField())
+    jobs = serializers.ListField(child=serializers.DictField(), required=False)
+    callbacks = serializers.JSONField(required=False)
+    error = serializers.JSONField(required=False)
+    started_at = InstantField(required=False)
+    cancelled_at = InstantField(required=False)
+    metadata = serializers.DictField()
     warnings = WarningSerializer(many=True, required=False)
 
     def show(self, instance: Any) -> dict[str, Any]:
