@@ -22,9 +22,6 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from croniter import croniter
-from croniter.croniter import CroniterBadDateError, CroniterError
-
 from django_ojs.errors import InvalidPayload, InvalidRequest
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import durations, envelope
@@ -392,6 +389,8 @@ def _period(words: list[str]) -> dt.timedelta:
 
 def _possible(alternatives: Sequence[str], expression: str) -> tuple[str, ...]:
     """The alternatives that some date fits. None fits 30 February."""
+    from croniter.croniter import CroniterBadDateError, CroniterError
+
     found = []
     for fields in alternatives:
         try:
@@ -408,6 +407,8 @@ def _possible(alternatives: Sequence[str], expression: str) -> tuple[str, ...]:
 
 def _next(fields: str, start: dt.datetime) -> dt.datetime:
     """The first wall time after `start`; croniter sees no zone."""
+    from croniter import croniter  # it takes 40 ms to load, and most commands fire no schedule
+
     found: dt.datetime = croniter(fields, start, second_at_beginning=True).get_next(dt.datetime)
     return found
 
