@@ -114,12 +114,12 @@ def override(key: str, given: Mapping[str, Any], *, using: str | None = None) ->
     expires_at = _instant(given.get("expires_at"), "expires_at")
     with atomic(using=using):
         now = clock.now(using)
-        _prepare_queue(key, now, using)
+        configuration.add_rows(_flagged(key), now, using)
         values = {"override": policy.as_wire(), "override_expires_at": expires_at, "updated_at": now}
         row, _ = RateLimit.objects.using(using).update_or_create(
             key=key, defaults=values, create_defaults={**values, "created_at": now}
         )
-        _flag(key, using)
+        flag_limited(_flagged(key), using)
     return describe([row], using)[0]
 
 
@@ -132,7 +132,7 @@ def clear_override(key: str, *, using: str | None = None) -> None:
             override=RawJSON(""), override_expires_at=None, updated_at=clock.now(using)
         ):
             raise NotFound.resource("rate_limit", key)
-        _flag(key, using)
+        flag_limited(_flagged(key), using)
 
 
 def override_of(row: RateLimit, now: dt.datetime) -> RatePolicy | None:
@@ -171,7 +171,7 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     for key in list(ended.values_list("pk", flat=True)):
         with atomic(using=using):  # by the same condition: an operator may have set another one since
             if ended.filter(pk=key).update(override=RawJSON(""), override_expires_at=None, updated_at=now):
-                _flag(key, using)
+                flag_limited(_flagged(key), using)
     with atomic(using=using):
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
         idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
@@ -199,17 +199,8 @@ def _instant(value: Any, path: str) -> dt.datetime | None:
         raise InvalidRequest(f"{path}: {error}.", details={"field": path}) from error
 
 
-def _prepare_queue(key: str, now: dt.datetime, using: str) -> None:
-    """The row that says "limited": that of the queue, or of the template for a job type."""
-    rows = [Queue(name=name, created_at=now, updated_at=now) for name in _flagged(key)]
-    Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
-
-
-def _flag(key: str, using: str) -> None:
-    flag_limited(_flagged(key), using)
-
-
 def _flagged(key: str) -> Iterable[str]:
+    """The row that says "limited": that of the queue, or of the template for a job type."""
     if key.startswith("type:"):
         return (TEMPLATE,)
     name = key.removeprefix("queue:")

@@ -12,7 +12,7 @@ from django_ojs.rules.cron import OverlapPolicy
 
 
 class CronSchedule(models.Model):
-    """One named schedule. Only `cron.schedules` and `cron.fire` write it.
+    """One named schedule. Only `cron.schedules` and `cron.runs` write it.
 
     `wake_at` is when the scheduler has to look: usually `next_run_at`, earlier where a clock change
     swallows an occurrence before that; both are None while the schedule is disabled. A tick is claimed by a
@@ -72,7 +72,7 @@ class CronRun(models.Model):
     """One job that a schedule made. The schedule and the job may both be gone by now.
 
     A `held` job waits behind a run that has not ended (policy `enqueue`): it is `available`, and its `due_at`
-    keeps every claim away until `cron.overlap` lets it go.
+    keeps every claim away until `cron.runs` lets it go.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -1,1 +1,1 @@
-"""Queues: their defaults for jobs, configuration, pauses, bounds and deletion, and maintenance mode."""
+"""Queues: configuration, defaults for jobs, pauses, bounds and deletion, and maintenance mode."""

@@ -179,9 +179,8 @@ def why_paused(queue: Queue, *, using: str | None = None) -> Pause:
 
 def _switch(name: str, paused: bool, by: str, reason: str, using: str) -> Queue:
     with atomic(using=using):
+        queue, _ = _locked(name, using)
         now = clock.now(using)
-        defaults = {"created_at": now, "updated_at": now}
-        queue, _ = Queue.objects.using(using).select_for_update().get_or_create(name=name, defaults=defaults)
         if queue.paused == paused:
             return queue
         queue.paused, queue.updated_at = paused, now
@@ -242,8 +241,8 @@ def admit(defaults: QueueDefaults, queue: str, job_type: str, index: int | None)
             phrase("The queue '%(queue)s' is draining: it takes no new jobs.", queue=queue),
             details=_at(index, queue=queue),
         )
-    if not queueconfig.allows(defaults.allowed_types, job_type):
-        details = _at(index, queue=queue, job_type=job_type, allowed_job_types=list(defaults.allowed_types or ()))
+    if defaults.allowed_types is not None and not queueconfig.allows(defaults.allowed_types, job_type):
+        details = _at(index, queue=queue, job_type=job_type, allowed_job_types=list(defaults.allowed_types))
         raise JobTypeNotAllowed(
             phrase("The queue '%(queue)s' takes no jobs of type '%(job_type)s'.", queue=queue, job_type=job_type),
             details=details,
@@ -262,8 +261,7 @@ def _create(names: list[str], template: QueueDefaults, now: dt.datetime, using: 
     """
 
     def create() -> None:
-        rows = [Queue(name=name, created_at=now, updated_at=now) for name in names]
-        Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+        add_rows(names, now, using)
         _remember(dict.fromkeys(names, template), using)
 
     follow = harmless(create, using)
@@ -271,6 +269,12 @@ def _create(names: list[str], template: QueueDefaults, now: dt.datetime, using: 
         transaction.on_commit(follow, using=using)
     else:
         follow()
+
+
+def add_rows(names: Iterable[str], now: dt.datetime, using: str) -> None:
+    """Make the rows of those queues that have none."""
+    rows = [Queue(name=name, created_at=now, updated_at=now) for name in names]
+    Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
 
 
 def restore(*, using: str | None = None) -> list[str]:
@@ -288,9 +292,7 @@ def restore(*, using: str | None = None) -> list[str]:
     live = Job.objects.using(using).live()
     found = [name for name in without.values_list("queue", flat=True) if live.filter(queue=name).exists()]
     if found:
-        now = clock.now(using)
-        rows = [Queue(name=name, created_at=now, updated_at=now) for name in found]
-        Queue.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+        add_rows(found, clock.now(using), using)
         wake_workers(using)
     return found
 

@@ -123,7 +123,8 @@ def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worke
 
 def may_fetch(worker_id: str, names: Sequence[str], using: str) -> bool:
     """Whether FETCH may give jobs to this worker; an unknown one is noted."""
-    worker = Worker.objects.using(using).filter(pk=worker_id).first()
+    facts = Worker.objects.using(using).only("state", "directive", "last_seen_at")
+    worker = facts.filter(pk=worker_id).first()
     now = clock.now(using)
     if worker is None:
         worker, records = meet(worker_id, {"queues": list(names)}, now, using)
