@@ -36,7 +36,7 @@ from django_ojs.http.bulk import (
     selection,
 )
 from django_ojs.http.filters import JobFilter
-from django_ojs.http.joblists import JobFilterBackend, JobPagination, listing, sorting, unchanged
+from django_ojs.http.joblists import JobFilterBackend, JobPagination, is_whole, listing, sorting
 from django_ojs.http.jobserializers import JobAnswerSerializer, JobDetailSerializer, JobSerializer
 from django_ojs.http.openapi import documented
 from django_ojs.http.pagination import Key, Page, parse_time, standing
@@ -183,7 +183,7 @@ class DeadLetterPagination(JobPagination):
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
         key = sorting(request, "finished_at") if view.operator else Key("finished_at", True, parse_time)
         total, base = None, None
-        if unchanged(view, DeadLetterViewSet):
+        if is_whole(view):
             letters = sum(dead_by_queue(request, query.text(request, "queue")).values())
             asked = (request.query_params.get(name) for name in filters.NAMES if name != "queue")
             total = None if type_limit(request) is not None or any(asked) else letters

@@ -76,13 +76,14 @@ class JobPagination(OJSPagination):
 
     def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
         key, sizes = sorting(request, "created_at"), self.sizes(view)
-        if not view.is_whole_list():
+        if not is_whole(view):
             return listing(request, queryset, key, sizes=sizes)
         return listing(request, queryset, key, _known_total(request), _base(request), sizes=sizes)
 
 
-def unchanged(view: Any, ours: Any) -> bool:
-    """Whether the list of a view is narrowed by nothing but the filters of `ours`, the ViewSet that it subclasses."""
+def is_whole(view: Any) -> bool:
+    """Whether the list of a view is narrowed by nothing but our own filters: a site's subclass may narrow it too."""
+    ours: Any = next(kind for kind in type(view).__mro__ if kind.__module__.startswith("django_ojs."))
     return (
         type(view).get_queryset is ours.get_queryset
         and view.filterset_class is ours.filterset_class

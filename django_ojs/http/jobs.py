@@ -26,7 +26,7 @@ from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.filters import JobFilter
 from django_ojs.http.idempotency import Idempotent
-from django_ojs.http.joblists import JobFilterBackend, JobPagination, unchanged
+from django_ojs.http.joblists import JobFilterBackend, JobPagination
 from django_ojs.http.openapi import documented
 from django_ojs.http.permissions import principal
 from django_ojs.http.serializers import EnvelopeSerializer, NothingSerializer
@@ -116,10 +116,6 @@ class JobViewSet(Idempotent, OJSViewSet):
             permissions.check_jobs(self.request, [job_id])
         else:
             self.get_object()
-
-    def is_whole_list(self) -> bool:
-        """Whether the list is narrowed by nothing but our own filters."""
-        return unchanged(self, JobViewSet)
 
     def list(self, request: Request) -> Response:
         """The jobs that fit a filter."""

@@ -20,7 +20,6 @@ from django_ojs.rules import redaction, unique
 from django_ojs.rules.durations import format_instant
 
 _COLUMNS = ("id", "type", "queue", "state", "created_at", "unique_key", "extra")
-_ORDER = [Key("id", descending=True, parse=parse_uuid)]
 #: A job that has ended holds its key only where its policy names states.
 _MAY_HOLD = Q(unique_key__gt="") & (Q(state__in=states.ordered(states.LIVE)) | Q(extra__contains='"states"'))
 
