@@ -117,13 +117,10 @@ class HeldJobSerializer(AnswerSerializer):
 
 
 class WorkerDetailSerializer(WorkerLineSerializer):
-    """A worker with the jobs that it holds, of which its row has some columns in `jobs`."""
+    """A worker with the jobs that it holds."""
 
-    active_job_ids = serializers.SerializerMethodField()
+    active_job_ids = serializers.ListField(child=serializers.CharField())
     jobs = HeldJobSerializer(many=True)
-
-    def get_active_job_ids(self, worker: Any) -> list[str]:
-        return [str(job["id"]) for job in worker.jobs]
 
 
 class WorkerHealthSerializer(AnswerSerializer):
@@ -280,8 +277,9 @@ class WorkerViewSet(OJSViewSet):
 
     lookup_url_kwarg = "worker_id"
     model_name = "worker"
+    serializer_class = operator_serializer_class = WorkerLineSerializer
     action_serializers = {
-        "list": WorkerLineSerializer, "retrieve": WorkerDetailSerializer, "health": WorkerHealthSerializer,
+        "health": WorkerHealthSerializer,
         "fetch": FetchAnswerSerializer, "ack": AckAnswerSerializer, "nack": NackAnswerSerializer,
         "create": RegisteredSerializer, "heartbeat": HeartbeatAnswerSerializer, "progress": ProgressSerializer,
         "deregister": GoodbyeSerializer, "destroy": GoodbyeSerializer, "direct_all": DirectedAllSerializer,
@@ -458,6 +456,7 @@ class WorkerViewSet(OJSViewSet):
         seen = self.get_queryset()
         return self.listed(seen, summary=_summary(seen, self.now))
 
+    @documented(answers={200: WorkerDetailSerializer})
     def retrieve(self, request: Request, worker_id: str) -> Response:
         """A worker and its jobs."""
         worker = self.get_object()
@@ -469,8 +468,9 @@ class WorkerViewSet(OJSViewSet):
             )  # fmt: skip
         held = Job.objects.using(_using()).filter(state=State.ACTIVE, worker_id=worker.pk).order_by("id")
         held = held.filter(permissions.visible(request))
-        worker.jobs = held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
-        return Response(self.represent(worker))
+        rows = held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
+        found: Any = HeldJobSerializer(many=True).to_representation(rows)
+        return Response({**self.represent(worker), "active_job_ids": [job["id"] for job in found], "jobs": found})
 
     @audited("worker.deregister", operator_only=True)
     def destroy(self, request: Request, worker_id: str) -> Response:

@@ -8,14 +8,17 @@ import pytest
 from django.urls import include, path
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
+from rest_framework.serializers import SerializerMethodField
 
 from django_ojs.http.bulk import AdminBulkViewSet, BulkViewSet
 from django_ojs.http.deadletter import DeadLetterSerializer, DeadLetterViewSet
 from django_ojs.http.jobs import JobViewSet
 from django_ojs.http.jobserializers import JobDetailSerializer, JobLineSerializer
-from django_ojs.models import AuditEntry, Job
+from django_ojs.http.workers import WorkerLineSerializer, WorkerViewSet
+from django_ojs.models import AuditEntry, Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.urls import served_by
+from django_ojs.workers.registration import register
 from tests.http.conftest import Api, error_of
 
 
@@ -74,9 +77,22 @@ class SiteAdminBulkViewSet(AdminBulkViewSet):
     permission_classes = (*AdminBulkViewSet.permission_classes, NoDeletes)
 
 
+class WorkerInRack(WorkerLineSerializer):
+    rack = SerializerMethodField()
+
+    def get_rack(self, worker: Worker) -> str:
+        return worker.hostname.partition("-")[0]
+
+
+class SiteWorkerViewSet(WorkerViewSet):
+    operator_serializer_class = WorkerInRack
+
+
 urlpatterns = [
-    path("", include(served_by(SiteJobViewSet, SiteDeadLetterViewSet, SiteBulkViewSet, SiteAdminBulkViewSet)))
-]
+    path("", include(served_by(
+        SiteJobViewSet, SiteDeadLetterViewSet, SiteBulkViewSet, SiteAdminBulkViewSet, SiteWorkerViewSet
+    )))
+]  # fmt: skip
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 
 
@@ -112,6 +128,13 @@ def test_each_door_has_its_serializer(api: Api) -> None:
     job = api.push(queue="mail")["id"]
     assert api.get(f"/admin/jobs/{job}").json()["team"] == "blue"
     assert "team" not in api.get(f"/jobs/{job}").json()
+
+
+def test_a_serializer_of_workers_shows_them_in_the_list_and_alone(api: Api) -> None:
+    register("w", {"hostname": "r7-12"})
+    assert [one["rack"] for one in api.get("/admin/workers").json()["items"]] == ["r7"]
+    alone = api.get("/admin/workers/w").json()
+    assert (alone["rack"], alone["id"], alone["jobs"]) == ("r7", "w", [])
 
 
 def test_a_sites_dead_letters_are_its_own_at_both_doors(with_key: Any) -> None:
