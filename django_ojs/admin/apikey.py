@@ -10,7 +10,6 @@ from django.contrib import admin
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -116,10 +115,8 @@ class APIKeyAdmin(OperatingAdmin):
             self.delete_model(request, key)
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
-        """The page with the key itself, not a redirect: nothing but this answer ever holds it."""
-        response = self.page(request, "key_made", gettext("API key made"), key=obj, back=self.own_url("changelist"))
-        add_never_cache_headers(response)
-        return response
+        """The page with the key itself: nothing but this answer ever holds it."""
+        return self.page_once(request, "key_made", gettext("API key made"), key=obj, back=self.own_url("changelist"))
 
     begins = display.column(display.code, "prefix", "begins with")
     its_scopes = display.column(display.codes, "scopes", "scopes")

@@ -115,7 +115,7 @@ class DeadLetters(LivePages):
         try:
             names.check_queue(queue or "default")
         except ValueError as error:
-            text = gettext("The queue %(problem)s.") % {"problem": display.local(error)}
+            text = gettext("The queue %(problem)s.") % {"problem": display.explain(error)}
             self.message_user(request, text, messages.ERROR)
             return HttpResponseRedirect(back)
         if wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:

@@ -189,7 +189,7 @@ KINDS = (
 )  # fmt: skip
 
 
-def local(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """What an operation refused, in the viewer's language. HTTP, Python and logs have the English text (`phrase`), and
     what a site's own middleware says stays as it is."""
     return translated(reason(error))

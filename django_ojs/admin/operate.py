@@ -19,13 +19,14 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
+from django.utils.cache import add_never_cache_headers
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_ojs import audit
 from django_ojs.admin.base import ViewAdmin
-from django_ojs.admin.display import local, printable, shorten
+from django_ojs.admin.display import explain, printable, shorten
 from django_ojs.errors import OJSError
 from django_ojs.statistics import summary
 
@@ -156,6 +157,12 @@ class OperatingAdmin(ViewAdmin):
         """What a subclass's page shows besides the fields."""
         return {}
 
+    def page_once(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+        """A page with a secret that no other page shows: no cache keeps it, and no redirect leads to it."""
+        response = self.page(request, template, title, **context)
+        add_never_cache_headers(response)
+        return response
+
     def changeform_view(
         self,
         request: HttpRequest,
@@ -171,7 +178,7 @@ class OperatingAdmin(ViewAdmin):
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except OJSError as error:
-            self.message_user(request, shorten(local(error), 300), messages.ERROR)
+            self.message_user(request, shorten(explain(error), 300), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
@@ -263,7 +270,7 @@ class OperatingAdmin(ViewAdmin):
 
     def report(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Any]) -> None:
         """A message with the number of objects changed, and one with the first refusals."""
-        refusals = [shorten(local(outcome), 300) for outcome in outcomes if isinstance(outcome, OJSError)]
+        refusals = [shorten(explain(outcome), 300) for outcome in outcomes if isinstance(outcome, OJSError)]
         if done := len(outcomes) - len(refusals):
             text = _("%(objects)s %(done)s.") % {"objects": self._counted(done), "done": verb.done}
             self.message_user(request, text, messages.SUCCESS)
@@ -283,9 +290,7 @@ class OperatingAdmin(ViewAdmin):
         """The entry of an act in the admin, for `audit.perform`."""
         return audit.Act(actor(request), action, str(target), detail, "admin", request.META.get("REMOTE_ADDR", ""))
 
-    def save_audited(
-        self, request: HttpRequest, form: Any, obj: Any, action: str, save: Callable[[], object]
-    ) -> None:  # fmt: skip
+    def save_audited(self, request: HttpRequest, form: Any, obj: Any, action: str, save: Callable[[], object]) -> None:
         """Save what a form changed, with an entry that names the fields, but not their values."""
         entry = self.audit_entry(request, action)
 

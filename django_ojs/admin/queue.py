@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
 from django_ojs.admin import display
-from django_ojs.admin.display import local
+from django_ojs.admin.display import explain
 from django_ojs.admin.forms import LinesField, OperationForm, WireField, blame
 from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.database import database
@@ -141,7 +141,7 @@ class QueueForm(OperationForm):
         try:
             return names.check_queue(name)
         except ValueError as error:
-            raise ValidationError(_("The name %(fault)s."), params={"fault": local(error)}) from error
+            raise ValidationError(_("The name %(fault)s."), params={"fault": explain(error)}) from error
 
     def clean(self) -> dict[str, Any]:
         super().clean()

@@ -12,7 +12,6 @@ from django.contrib.admin.models import DELETION
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -159,7 +158,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
         return self._show_secret(request, subscriptions.get(obj.pk), obj.shown_secret, gettext("Webhook made"))
 
     def respond(self, request: HttpRequest, verb: Verb, obj: Any, outcome: Any) -> HttpResponse:
-        """The page with a new secret is the answer itself, and no redirect leads to it: nothing else ever holds it."""
+        """The page with a new secret is the answer itself: nothing else ever holds it."""
         if verb is not ROTATE or isinstance(outcome, OJSError):
             return super().respond(request, verb, obj, outcome)
         rotated, secret = outcome
@@ -191,14 +190,9 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
             ]
         }
 
-    def _show_secret(
-        self, request: HttpRequest, subscription: WebhookSubscription, secret: str, title: str
-    ) -> HttpResponse:
-        back = self.own_url("change", subscription.pk)
-        shown = {"subscription": subscription, "secret": secret, "back": back}
-        response = self.page(request, "webhook_secret", title, **shown)
-        add_never_cache_headers(response)
-        return response
+    def _show_secret(self, request: HttpRequest, made: WebhookSubscription, secret: str, title: str) -> HttpResponse:
+        shown = {"subscription": made, "secret": secret, "back": self.own_url("change", made.pk)}
+        return self.page_once(request, "webhook_secret", title, **shown)
 
     short_id = display.column(display.ends, "public_id", "id")
     identity = display.column(display.code, "public_id", "id")

@@ -18,7 +18,7 @@ from django.utils import translation
 
 from django_ojs import jsontext
 from django_ojs.admin.charts import Chart, Series, describe
-from django_ojs.admin.display import local
+from django_ojs.admin.display import explain
 from django_ojs.admin.history import note
 from django_ojs.errors import Conflict, InvalidStateTransition
 from django_ojs.jobs.verbs import retry
@@ -154,8 +154,8 @@ def test_what_is_told_keeps_its_parts_through_exceptions() -> None:
     assert str(error) == error.message == "a: must be an integer from 1 to 5."
     copy = pickle.loads(pickle.dumps(error))
     with translation.override("fr"):
-        assert local(error) == local(copy) == "a : doit être un entier de 1 à 5."
-        assert local(Conflict("As a site's middleware says.")) == "As a site's middleware says."
+        assert explain(error) == explain(copy) == "a : doit être un entier de 1 à 5."
+        assert explain(Conflict("As a site's middleware says.")) == "As a site's middleware says."
 
 
 def test_a_chart_and_an_event_speak_french(db: None) -> None:
