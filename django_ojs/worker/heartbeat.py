@@ -86,7 +86,7 @@ class Heartbeat(Service):
                 self.beat_once()
             except NameInUse as error:
                 self._answered = time.monotonic()
-                if not self._outlasts(error):
+                if not self._awaits_holder(error):
                     self._lifecycle.give(Order.REFUSE, str(error))
                     return
                 self.stopping.wait(NAME_PAUSE)
@@ -129,7 +129,7 @@ class Heartbeat(Service):
         with contextlib.suppress(*ERRORS):  # away, and the worker is to stop: the files stay
             persist(deliver, self._using, self.stopping)
 
-    def _outlasts(self, found: NameInUse) -> bool:
+    def _awaits_holder(self, found: NameInUse) -> bool:
         """Wait for the process that has our name, and take its place if it is dead; False if it lives elsewhere."""
         if self.known.is_set():  # it took our place while we could not beat
             return False

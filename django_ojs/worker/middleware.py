@@ -19,7 +19,7 @@ from django_ojs.telemetry import logs
 logger = logging.getLogger("django_ojs.jobs")
 
 
-class Few:
+class LineLimit:
     """Which completed jobs get a line of their own: so many a second. The others are counted, and summed up."""
 
     def __init__(self, a_second: int, every: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class Few:
 
 
 #: Set where a person reads the log (`show_logs`): it limits the lines of completed jobs, and of no others.
-few: Few | None = None
+line_limit: LineLimit | None = None
 
 _STATUS = {Retry: "retry", Discard: "discarded", Snooze: "snoozed", Interrupted: "interrupted"}
 
@@ -86,7 +86,7 @@ def _logged(context: JobContext) -> Iterator[None]:
         status, error = _STATUS.get(type(exc), "failed"), type(exc).__name__
         raise
     finally:
-        if few is None or (status == "completed" and few.admits()):
+        if line_limit is None or (status == "completed" and line_limit.admits()):
             ms = round((time.perf_counter() - started) * 1000, 1)
             extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
             logger.info("%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)
@@ -107,7 +107,7 @@ def show_logs(verbosity: int) -> None:
     Verbosity 0 shows warnings, 1 what the worker does and how jobs end (a line each while they are few, a count of
     them while they are many), 2 a line for each job, 3 everything, every change of a job's state included.
     """
-    global few
+    global line_limit
     ours = logging.getLogger("django_ojs")
     if ours.hasHandlers():
         return
@@ -117,7 +117,7 @@ def show_logs(verbosity: int) -> None:
     levels = {0: logging.WARNING, 1: logging.INFO, 2: logging.INFO}
     ours.setLevel(levels.get(verbosity, logging.DEBUG))
     if verbosity == 1:
-        few = Few(LINES_A_SECOND, SUMMARY_SECONDS)
+        line_limit = LineLimit(LINES_A_SECOND, SUMMARY_SECONDS)
     if verbosity in (1, 2):
         logs.logger.setLevel(logging.WARNING)
 

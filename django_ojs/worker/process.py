@@ -257,5 +257,5 @@ class Worker:
 
 
 def _sum_up() -> None:
-    if middleware.few is not None:
-        middleware.few.sum_up()
+    if middleware.line_limit is not None:
+        middleware.line_limit.sum_up()

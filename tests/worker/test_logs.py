@@ -11,7 +11,7 @@ import pytest
 
 from django_ojs import Retry, enqueue, job
 from django_ojs.worker import middleware
-from django_ojs.worker.middleware import Few
+from django_ojs.worker.middleware import LineLimit
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     before = [(logger.level, logger.handlers[:]) for logger in ours]
     monkeypatch.setattr(middleware, "sys", SimpleNamespace(stderr=Terminal()))
     monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
-    monkeypatch.setattr(middleware, "few", None)
+    monkeypatch.setattr(middleware, "line_limit", None)
     yield written
     for logger, (level, handlers) in zip(ours, before, strict=True):
         logger.setLevel(level)
@@ -62,13 +62,13 @@ def test_success_and_the_next_attempt_show_at_the_default_verbosity(terminal: li
 def test_a_flood_of_jobs_is_summed_up(caplog: pytest.LogCaptureFixture, seconds: float, expected: list[str]) -> None:
     caplog.set_level(logging.INFO, "django_ojs.jobs")
     now = [100.0]
-    few = Few(2, 5.0, lambda: now[0])
-    assert [few.admits() for _ in range(5)] == [True, True, False, False, False]
+    limit = LineLimit(2, 5.0, lambda: now[0])
+    assert [limit.admits() for _ in range(5)] == [True, True, False, False, False]
     now[0] += seconds
-    few.sum_up()
+    limit.sum_up()
     assert caplog.messages == expected
-    assert few.admits(), "a new second"
-    few.sum_up()
+    assert limit.admits(), "a new second"
+    limit.sum_up()
     assert caplog.messages == expected
 
 
@@ -78,7 +78,7 @@ def test_an_exception_comes_out_of_the_log_line(drain: Any, monkeypatch: pytest.
     def fails() -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(middleware, "few", Few(0, 5.0))
+    monkeypatch.setattr(middleware, "line_limit", LineLimit(0, 5.0))
     handle = enqueue("test.fails")
     drain()
     assert handle.refresh().state == "discarded"

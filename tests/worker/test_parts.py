@@ -316,7 +316,7 @@ def test_a_name_that_beats_elsewhere_is_refused_and_the_name_of_a_dead_process_i
         try:
             return ours.beat_once() is not None
         except NameInUse as error:
-            return ours._outlasts(error)
+            return ours._awaits_holder(error)
 
     assert look(), "it waits for a sign of life"
     assert not ours.known.is_set()
