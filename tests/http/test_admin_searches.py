@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
+from django_ojs.jobs.search import id_at
+from tests.conftest import FrozenClock
 from tests.http.conftest import Api, error_of
 
 pytestmark = [pytest.mark.django_db]
@@ -123,19 +126,22 @@ def test_an_index_of_the_sites_own_ends_the_walk(api: Api, small: None, settings
     assert body["pagination"]["total"] == 1
 
 
-def test_times_are_looked_up_by_the_ids(api: Api) -> None:
-    first, second, third = (api.push() for _ in range(3))
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
-        found = api.get("/admin/jobs", {"since": second["created_at"], "until": third["created_at"]}).json()
-    assert [job["id"] for job in found["items"]] == [second["id"]]
+def test_times_are_looked_up_by_the_ids(api: Api, frozen_clock: FrozenClock) -> None:
+    def made(second: int) -> str:  # with an id of the caller's: that of the server may be older by a millisecond
+        at = dt.datetime(2026, 1, 15, 12, 0, second, tzinfo=dt.UTC)
+        frozen_clock.move_to(at)
+        return str(api.push(id=str(uuid.UUID(int=id_at(at).int | 7 << 76 | 2 << 62)))["id"])
+
+    first, second, _third = (made(second) for second in range(3))
+    with CaptureQueriesContext(connection) as queries:
+        limits = {"since": "2026-01-15T12:00:01Z", "until": "2026-01-15T12:00:02Z"}
+        found = api.get("/admin/jobs", limits).json()
+    assert [job["id"] for job in found["items"]] == [second]
     list_query = next(query["sql"] for query in queries if "ORDER BY" in query["sql"] and "LIMIT 21" in query["sql"])
     assert '."id" >=' in list_query.replace("`", '"')
     assert '."id" <' in list_query.replace("`", '"')
-    assert [job["id"] for job in api.get("/admin/jobs", {"until": second["created_at"]}).json()["items"]] == [
-        first["id"]
-    ]
+    found = api.get("/admin/jobs", {"until": "2026-01-15T12:00:01Z"}).json()
+    assert [job["id"] for job in found["items"]] == [first]
     error_of(api.get("/admin/jobs", {"since": "soon"}), 400, "invalid_request")
 
 
