@@ -1,4 +1,4 @@
-"""Who opens a connection, what they may subscribe to, and how many they may hold open.
+"""Decides who may open a WebSocket, and what its caller may subscribe to.
 
 The rules are those of the HTTP binding. The rights of a WebSocket are looked at before the upgrade and while it lasts.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import threading
 import time
 import uuid
-from collections import Counter
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from channels.db import database_sync_to_async
@@ -28,21 +26,15 @@ from rest_framework.request import Request
 
 from django_ojs import keys
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound, PermissionDenied, RateLimited, Unauthenticated
+from django_ojs.errors import NotFound, PermissionDenied, Unauthenticated
 from django_ojs.http import base, permissions
 from django_ojs.http.authentication import KeyUser
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
+from django_ojs.realtime.slots import client_of
 
 Scope = dict[str, Any]
 SCOPE_NEEDED = "read"
-#: Event streams and WebSockets are counted apart.
-Kind = Literal["streams", "connections"]
-#: Seconds after which a client that is refused may try again.
-RETRY_AFTER: dict[Kind, int] = {"streams": 3, "connections": 5}
-
-_lock = threading.RLock()  # the collector may drop a slot, and so release it, while this thread holds the lock
-_open: Counter[tuple[Kind, str]] = Counter()
 
 
 class Caller:
@@ -225,49 +217,3 @@ def _is_ours(origin: str, here: str) -> bool:
     if parts.netloc and parts.netloc.lower() == here.lower():
         return True
     return bool(host) and validate_host(f"[{host}]" if ":" in host else host, hosts)
-
-
-class Slot:
-    """One open connection of a client, which may hold so many in this process (events 3.5).
-
-    Raises RateLimited (429) where it holds them already: one page's bug stays small. The slot is given back by
-    `release()`, or at the latest when nothing refers to it any more.
-    """
-
-    _key: tuple[Kind, str] | None = None
-
-    def __init__(self, kind: Kind, client: str) -> None:
-        limit = ojs_settings.REALTIME_MAX_CONNECTIONS
-        with _lock:
-            count = _open[kind, client]
-            if limit is not None and count >= limit:
-                raise RateLimited(
-                    f"This client has {limit} {kind} open already, which is the most that one may have.",
-                    details={"open": count, "limit": limit},
-                    hint="Close one of them first, or watch several things with one.",
-                    retry_after=RETRY_AFTER[kind],
-                )
-            _open[kind, client] += 1
-            self._key = kind, client
-
-    def release(self) -> None:
-        with _lock:
-            key, self._key = self._key, None
-            if key is not None:
-                _open[key] -= 1
-                if not _open[key]:
-                    del _open[key]
-
-    def __del__(self) -> None:
-        self.release()
-
-
-def open_slots() -> int:
-    """The connections that are open in this process."""
-    return sum(_open.values())
-
-
-def client_of(request: Request, address: str) -> str:
-    """What connections are counted by: key, user, or the address of a caller without credentials."""
-    name = permissions.principal(request)
-    return f"anonymous@{address}" if name == "anonymous" else name

@@ -31,8 +31,8 @@ from django_ojs.jobs import progress
 from django_ojs.jobs.verbs import info
 from django_ojs.models.job import JobRow
 from django_ojs.realtime import shutdown
-from django_ojs.realtime.access import Slot
 from django_ojs.realtime.hub import Entry, Hub, Item, Stream
+from django_ojs.realtime.slots import Slot
 from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.service import ERRORS
 from django_ojs.statistics import summary

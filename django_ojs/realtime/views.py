@@ -31,7 +31,7 @@ from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_
 from django_ojs.jobs.verbs import info
 from django_ojs.models import APIKey, Queue
 from django_ojs.realtime import sse
-from django_ojs.realtime.access import Slot, client_of
+from django_ojs.realtime.slots import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
 from django_ojs.rules.faults import query_fault

@@ -30,9 +30,10 @@ from django_ojs.events import ids, log, order
 from django_ojs.events.order import CHANGE, Place
 from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
-from django_ojs.realtime.access import Caller, Slot
+from django_ojs.realtime.access import Caller
 from django_ojs.realtime.hub import Entry, Hub, Item, Stream
 from django_ojs.realtime.messages import Dialect, Ping, Resume, Subscribe, Unsubscribe
+from django_ojs.realtime.slots import Slot
 from django_ojs.rules.names import new_id
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ def bench(environment: dict[str, str], *options: str) -> dict[str, Any]:
     environment.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(
         [sys.executable, "manage.py", "ojs_bench", "--runs", "1", "--json", *options],
-        cwd=settings.BASE_DIR, env=environment, capture_output=True, text=True, timeout=110, check=False,
+        cwd=settings.BASE_DIR, env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)

@@ -21,7 +21,7 @@ from django_ojs.jobs.progress import Report, report
 from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, EventLog, Queue
-from django_ojs.realtime import access, views
+from django_ojs.realtime import slots, views
 from django_ojs.realtime.hub import Hub
 from django_ojs.workers.heartbeat import extend
 from django_ojs.workers.registration import register
@@ -40,9 +40,9 @@ def _open_site(settings: Any) -> None:
 @pytest.fixture(autouse=True)
 def _slots_come_back() -> Any:
     yield
-    if access.open_slots():  # what lies in a circle of references, then; to look costs half a second
+    if slots.open_slots():  # what lies in a circle of references, then; to look costs half a second
         gc.collect()
-    assert access.open_slots() == 0
+    assert slots.open_slots() == 0
 
 
 async def claimed(**attributes: Any) -> Any:
@@ -626,7 +626,7 @@ class TestEnds:
             await enqueue("a.a")
             await stream.events(1)
             hub = Hub.current()
-            assert (hub.subscribers, access.open_slots()) == (1, 1)
+            assert (hub.subscribers, slots.open_slots()) == (1, 1)
         await asyncio.wait_for(_gone(hub), 20)
 
     async def test_a_client_that_goes_at_once_leaves_nothing(self) -> None:
@@ -660,6 +660,6 @@ class TestEnds:
 
 
 async def _gone(hub: Hub) -> None:
-    while hub.subscribers or access.open_slots():
+    while hub.subscribers or slots.open_slots():
         gc.collect()
         await asyncio.sleep(0.01)

@@ -156,7 +156,7 @@ def test_who_subscribes_while_a_pass_runs_misses_nothing(
     relayed()
     enqueue("a.before")
     order.catch_up(USING)
-    real, calls = webhookrelay._wishes, iter(range(100))
+    real, calls = webhookrelay._subscribers, iter(range(100))
 
     def meanwhile(using: str, *args: Any, **kwargs: Any) -> Any:
         found = real(using, *args, **kwargs)
@@ -167,7 +167,7 @@ def test_who_subscribes_while_a_pass_runs_misses_nothing(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(webhookrelay, "_wishes", meanwhile)
+        patch.setattr(webhookrelay, "_subscribers", meanwhile)
         relay()
     deliver(sender)
     got = sorted((one.path, one.event["data"]["job_type"]) for one in receiver.got)
