@@ -46,16 +46,20 @@ class Service:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Ask the thread to end and wait so many seconds; False if it has not ended by then."""
+    def ask_to_stop(self) -> None:
+        """Ask the thread to end, and do not wait for it."""
         self.stopping.set()
         self.wake()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ask the thread to end and wait so many seconds; False if it has not ended by then."""
+        self.ask_to_stop()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def wake(self) -> None:
-        """Called by `stop()`: override it if `run()` waits for anything but `stopping`."""
+        """Called by `ask_to_stop()`: override it if `run()` waits for anything but `stopping`."""
 
     def run(self) -> None:
         raise NotImplementedError

@@ -136,7 +136,13 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     def wait(self, timeout: float = 90.0) -> int:
-        code = self.process.wait(timeout)
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # Python writes where each thread stands
+            self.process.wait(timeout)
+            self._reader.join(5.0)
+            raise AssertionError(f"It did not end in {timeout:g} s:\n{self.output}") from None
         self._reader.join(5.0)
         return code
 
@@ -157,6 +163,7 @@ def start_process(child_environment: dict[str, str], tmp_path: Path) -> Iterator
             "OJS_TEST_POOL": str(pool or ""),
             "OJS_TEST_RELEASE": release,
             "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
         }
         environment.pop("PYTEST_XDIST_WORKER", None)
         process = WorkerProcess(environment, tmp_path, *(arguments or ("ojs_worker",)))
