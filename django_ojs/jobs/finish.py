@@ -224,13 +224,13 @@ def settle_error(row: JobRow, error: dict[str, Any], now: dt.datetime, component
             return _retry(row, error, policies.backoff_ms(policy, attempts), now, component)
         case policies.Outcome.DISCARD:
             return _discard(row, error, now, component, dead_letter=False)
-        case _:
+        case policies.Outcome.DEAD_LETTER:
             return _discard(row, error, now, component, dead_letter=True)
 
 
 def _read(failure: Failure) -> tuple[dict[str, Any], dt.datetime | None]:
-    """The error of a failure as it is stored, but for its attempt and time; until when its far side wants to be left
-    alone. Nothing of both for a snoozed job. Raises `InvalidRequest`."""
+    """The error of a failure as it is stored, but for its attempt and time; and until when the service that
+    it called wants no calls (`rate_limit_until`). A snoozed job has no error. Raises `InvalidRequest`."""
     if failure.snooze_ms is not None:
         return {}, ratelimits.rate_limit_until(failure.error)
     if failure.error is None:

@@ -1,4 +1,5 @@
-"""Deletes finished jobs, old events and stale idempotency keys, in small batches (jobs 4.2, 7.2)."""
+"""Deletes in small batches what a site need not keep: ended jobs, old events, results, idempotency keys, deliveries of
+webhooks, audit entries and what belongs to them (jobs 4.2, 7.2). docs/retention.md has them all."""
 
 from __future__ import annotations
 

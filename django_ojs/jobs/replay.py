@@ -1,9 +1,9 @@
 """Automatic retries of dead letters by rules (core 11.9): the rules, and the scheduler's passes that follow them.
 
 A rule retries as an operator would (`verbs.retry`), so long after a job's end as it says. Each retry has a row in
-`JobReplay`, in the same transaction: by these a rule's cap for one job and its pace hold, whichever process leads. The
-first rule that is for a job and has retries left for it has the say; where none is left, the job stays where it is.
-Nothing is retried in maintenance mode, nor into a queue that is paused or draining.
+`JobReplay`, in the same transaction, and these rows enforce the rule's limit for one job and its limit per minute,
+whichever process leads. The first rule that matches a job and has retries left for it decides; if none has, the job
+stays where it is. Nothing is retried in maintenance mode, nor into a queue that is paused or draining.
 """
 
 from __future__ import annotations

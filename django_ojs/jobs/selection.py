@@ -4,7 +4,8 @@ actions.
     JobFilter({"states": ["available"], "type": "mail.*", "older_than": "7d"}).jobs()
 
 Each door gives the members names of its own (`worker_id` for `holder`, say) and passes them here, where they are read
-and mean the same. A filter is a django-filter `FilterSet`, so a site adds a member in a subclass. django-filter's app
+and mean the same. A filter is a django-filter `FilterSet`, so a site adds a member to the lists over
+HTTP in a subclass. docs/internals.md says where else a new member has to be named. django-filter's app
 need not be in INSTALLED_APPS: that is for its HTML.
 """
 
@@ -190,7 +191,8 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         since, until: when the job was made, to the millisecond; where only ended states are selected, when it ended.
         created_since, created_until: when it was made, whatever has become of it.
         enqueued_after, enqueued_before: when it became available last.
-        older_than: made before it, whatever the id says; where only ended states are selected, ended before it.
+        older_than: `created_at` is before it, whatever time the id tells; where only ended states are selected, the
+            end is.
         only_queues, only_types: the limits of the caller; None: none.
         edge: the last job that a search looked at: its id, or its end where only ended states are selected.
 

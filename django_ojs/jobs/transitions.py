@@ -113,7 +113,8 @@ def release(row: JobRow, using: str) -> None:
 def lose(row: JobRow, now: dt.datetime, using: str, kind: str, message: str) -> list[Record]:
     """Let an active job that lost its worker wait in its queue again; its attempt keeps its number (L1-VT-002).
 
-    After `POISON_LIMIT` losses in a row the job is discarded instead: it may be what kills its workers.
+    After `POISON_LIMIT` losses in a row the job is discarded instead, with the error `visibility_timeout` whatever the
+    last loss was: it may be what kills its workers.
     """
     row["losses"] += 1
     limit = dt.timedelta(milliseconds=row["lease_ms"])

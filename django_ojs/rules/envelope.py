@@ -256,8 +256,7 @@ def _render_end(
             envelope["completed_at"] = finished
 
 
-# How long the result of a job is kept (jobs 8).
-
+# How long the result of a job is kept (jobs 8)
 
 FOR_EVER = -1
 

@@ -1,4 +1,5 @@
-"""Error objects: from what a worker or the server says to what a job's history keeps (core 8, jobs 1.6)."""
+"""Makes the error objects that a job's history keeps, of what a worker reports and of what the server finds (core 8,
+jobs 1.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that is wrong with a document: its faults (the parser tier, conformance 3.1), and its members that mean nothing.
+"""All that is wrong with a document: its faults (the parser tier, conformance 3.1), and its unknown members.
 
 Where PUSH stops at the first fault, `validate` asks every attribute's reader by itself and collects what they say. The
 attributes of the server are checked too, as a document that a server wrote has them. `validate_sequence` does the same

@@ -39,7 +39,6 @@ class RetryPolicy:
 class Outcome(StrEnum):
     """What becomes of a job that failed."""
 
-    REQUEUE = "requeue"  #: back to `available` at once, nothing recorded
     RETRY = "retry"  #: `retryable`, with backoff
     DISCARD = "discard"  #: `discarded` and kept out of the dead letter queue
     DEAD_LETTER = "dead_letter"  #: `discarded`, in the dead letter queue
@@ -133,10 +132,11 @@ def is_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
     return not hopeless or _is_shutdown(error)
 
 
-def decide(policy: RetryPolicy, error: Mapping[str, Any], attempt: int, requeue: bool = False) -> Outcome:
-    """What becomes of a job whose `attempt` failed with `error`: the first matching row of jobs 1.4."""
-    if requeue:
-        return Outcome.REQUEUE
+def decide(policy: RetryPolicy, error: Mapping[str, Any], attempt: int) -> Outcome:
+    """What becomes of a job whose `attempt` failed with `error`: the first matching row of jobs 1.4.
+
+    Not asked where a worker gives its own delay, or hands the job back without an error (`jobs.finish`).
+    """
     if verdict := _VERDICTS.get(str(error.get("code"))):
         return verdict
     if attempt < max(1, policy.max_attempts) and is_retryable(policy, error):

@@ -24,8 +24,7 @@ from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
 from django_ojs.models import WebhookSubscription
 from django_ojs.scheduler.service import ERRORS, FOLLOWER_LOOK, DutyThread
-from django_ojs.webhooks import deliveries as webhooksending
-from django_ojs.webhooks import relay
+from django_ojs.webhooks import deliveries, relay
 from django_ojs.webhooks.deliveries import Sending
 from django_ojs.webhooks.subscriptions import mail_to_owner
 from django_ojs.webhooks.transport import Reply, Verdict
@@ -75,7 +74,7 @@ class SendWebhooks:
         if not webhooks.missing() and (self.settle(using) or time.monotonic() >= self._next_look):
             self._next_look = time.monotonic() + self.LOOK
             free = ojs_settings.WEBHOOK_CONCURRENCY - self.in_flight
-            for sending in webhooksending.claim(free, self._in_flight, using=using):
+            for sending in deliveries.claim(free, self._in_flight, using=using):
                 self._in_flight[sending.subscription.pk] += 1
                 self._threads.submit(partial(_attempt, sending))
         return self.IDLE
@@ -98,7 +97,7 @@ class SendWebhooks:
             return False
         done, self._done = self._done, []
         try:
-            disabled = webhooksending.settle(done, using=using)
+            disabled = deliveries.settle(done, using=using)
         except ERRORS:
             self._done = done  # any other fault would come again: those attempts count as lost
             raise
@@ -197,7 +196,7 @@ class Threads:
 def _attempt(sending: Sending) -> tuple[Sending, Reply]:
     """`attempt`, from which no fault of ours may escape: the slot would be lost for ever."""
     try:
-        return sending, webhooksending.attempt(sending)
+        return sending, deliveries.attempt(sending)
     except Exception:
         logger.exception("Sending %s failed for a reason of ours.", sending.delivery)
         return sending, Reply(Verdict.RETRY, error="This server failed while it was sending.")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 OVERLAP = dt.timedelta(hours=24)
 #: What is shown in place of the value of a custom header.
 HIDDEN = "***"
+#: What is stored in the row as it was read: a new field of a subscription is named here, or handled beside it.
 _PLAIN = (
     "url", "events", "queues", "job_types", "metadata", "timeout_seconds", "signature_format",
 )  # fmt: skip

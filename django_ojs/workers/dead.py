@@ -1,6 +1,8 @@
-"""Dead workers: take back the jobs of those that stopped beating, and of processes that a supervisor saw end.
+"""Takes back the jobs of dead workers (core 7.5, orchestration 3.6 and 3.9).
 
-(Core 7.5, orchestration 3.6 and 3.9.)
+`rescue_dead_workers` is the scheduler's, for workers that stopped beating. A worker that takes the name of a dead one
+calls `replace_dead_worker`, a supervisor whose child has died `hand_back`. Jobs of callers that only fetch come back
+when their reservations end (`jobs.timers`).
 """
 
 from __future__ import annotations

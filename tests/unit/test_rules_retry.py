@@ -243,7 +243,3 @@ def test_what_fail_decides(policy: RetryPolicy, error: dict[str, Any], attempt: 
 )
 def test_whether_an_error_is_worth_another_attempt(policy: RetryPolicy, error: dict[str, Any], retryable: bool) -> None:
     assert retry.is_retryable(policy, error) is retryable
-
-
-def test_requeue_wins_over_everything() -> None:
-    assert decide(LISTED, {"type": "Fatal", "code": "DISCARD", "retryable": False}, 99, requeue=True) is Outcome.REQUEUE
