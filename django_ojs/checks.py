@@ -408,7 +408,7 @@ def check_second_database(**kwargs: Any) -> _CheckResult:
             f"whose data is in {alias!r} while the jobs are in {jobs!r}: a rollback leaves the job, and a worker may "
             "run it before the data is committed.",
             hint=f"Set OJS['OUTBOX'] = {alias!r} and migrate it (docs/second-database.md), or route both to one "
-            "database. Silence django_ojs.W010 where nobody enqueues inside these transactions.",
+            "database. Silence django_ojs.W010 if no code enqueues inside these transactions.",
             id="django_ojs.W010",
         )
         for alias, names in sorted(callers.items())
