@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from django.db import DatabaseError, connection, connections
 
-from benchmarks import measures, processes, reference
+from benchmarks import longhistory, measures, processes, reference
 from django_ojs.models import Job
 from django_ojs.states import State
 
@@ -21,8 +21,11 @@ TYPE = "bench.inline"
 
 
 def history(jobs: int, crowd: int, database: str) -> float:
-    """Jobs per second among so many that have ended."""
-    _crowd(crowd, "completed", "default")
+    """Jobs per second among so many that have ended; on PostgreSQL with three times as many events."""
+    if connection.vendor == "postgresql":
+        longhistory.make(crowd, days=6, workers=False)
+    else:
+        _crowd(crowd, "completed", "default")
     return measures.drain(jobs, "inline", 1, database)
 
 

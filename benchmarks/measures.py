@@ -13,7 +13,7 @@ from django.db import connection
 
 from benchmarks import processes
 from django_ojs.jobs.push import push
-from django_ojs.models import Event, EventCommit, Job, Workflow, WorkflowStart, WorkflowStep
+from django_ojs.models import Event, EventCommit, IdempotencyKey, Job, Workflow, WorkflowStart, WorkflowStep
 from django_ojs.queues import configuration
 from django_ojs.states import State
 
@@ -23,7 +23,7 @@ BULK = 1000
 def empty() -> None:
     """No jobs, workflows and events, and statistics that say so."""
     with connection.cursor() as cursor:
-        for model in (Job, Event, EventCommit, Workflow, WorkflowStep, WorkflowStart):
+        for model in (Job, Event, EventCommit, Workflow, WorkflowStep, WorkflowStart, IdempotencyKey):
             table = model._meta.db_table
             cursor.execute(f"TRUNCATE {table}" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
     configuration.forget()
@@ -108,7 +108,7 @@ def latency(samples: int, database: str) -> tuple[float, float]:
             committed = time.time()
             assert row is not None
             waits.append((_result_of(row["id"]) - committed) * 1000)
-            time.sleep(chance.uniform(0.05, 0.25))
+            time.sleep(chance.uniform(0.03, 0.13))
     waits.sort()
     return statistics.median(waits), waits[min(len(waits) - 1, int(len(waits) * 0.99))]
 

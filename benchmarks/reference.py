@@ -1,4 +1,5 @@
-"""What plain SQL reaches with the same rows: the same tables, the same commits, batches of 100, no Python between.
+"""What plain SQL reaches with the same rows and commits, without Python between: on the tables of django-ojs, and on
+lean ones, which have only what a queue needs.
 
 Where the database is neither PostgreSQL nor SQLite there is no reference.
 """
@@ -6,21 +7,51 @@ Where the database is neither PostgreSQL nor SQLite there is no reference.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db import connection
+from django.db import connection, connections
 
+from benchmarks.measures import BULK
 from django_ojs.models import Event, Job
 from django_ojs.rules.names import new_id
 
-_JOB, _EVENT = Job._meta.db_table, Event._meta.db_table
 BATCH = 100
 _EVENT_COLUMNS = "type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, trace_id, data"
 _JOB_VALUES = {
     "id": "i.id", "type": "'bench.sync'", "queue": "'reference'", "state": "'available'", "max_attempts": "3",
     "args": "'[1]'", "meta": "'{}'", "timeout_ms": "1800000",
 }  # fmt: skip
+#: A queue and its log as one would write them for one purpose: a key, what a claim orders by, and one partial index.
+_LEAN_TABLES = """
+CREATE TABLE IF NOT EXISTS bench_job (
+    id {id} PRIMARY KEY, type varchar(255) NOT NULL, queue varchar(255) NOT NULL, state varchar(16) NOT NULL,
+    priority integer NOT NULL, attempt integer NOT NULL, args text NOT NULL, enqueued_at {time} NOT NULL,
+    started_at {time}, finished_at {time}, worker_id varchar(255) NOT NULL
+);
+CREATE INDEX IF NOT EXISTS bench_claim ON bench_job (queue, priority DESC, enqueued_at, id) WHERE state = 'available';
+CREATE TABLE IF NOT EXISTS bench_event (
+    id {serial} PRIMARY KEY, type varchar(64) NOT NULL, time {time} NOT NULL, job_id {id}, data text NOT NULL
+)
+"""
+
+
+class Tables(NamedTuple):
+    """Where the rows go, and what a row has there."""
+
+    job: str
+    event: str
+    event_columns: str
+
+    @property
+    def lean(self) -> bool:
+        return self.job == "bench_job"
+
+
+OWN = Tables(Job._meta.db_table, Event._meta.db_table, _EVENT_COLUMNS)
+LEAN = Tables("bench_job", "bench_event", "type, time, job_id, data")
+TABLES = {"ours": OWN, "lean": LEAN}
 
 
 def job_values(now: str) -> dict[str, str]:
@@ -35,77 +66,124 @@ def available() -> bool:
     return connection.vendor in ("postgresql", "sqlite")
 
 
-def insert(jobs: int, batch: int) -> float:
+def _postgres() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def insert(jobs: int, batch: int, tables: Tables = OWN) -> float:
     """Jobs per second inserted with one event each, `batch` to a commit."""
-    now = "now()" if connection.vendor == "postgresql" else "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
-    postgres = connection.vendor == "postgresql"
-    source = "unnest(%s::uuid[]) AS i(id)" if postgres else "(SELECT value AS id FROM json_each(%s)) AS i"
-    values = job_values(now)
-    jobs_in = f"INSERT INTO {_JOB} ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {source}"
-    events_in = (
-        f"INSERT INTO {_EVENT} ({_EVENT_COLUMNS}) SELECT 'job.enqueued', {now}, 'api', '', i.id, 'bench.sync', "
-        f"'reference', 'available', 0, '', '', '{{\"priority\":0}}' FROM {source}"
-    )
+    statements = _insert_statements(tables)
     ids = [[_id() for _ in range(batch)] for _ in range(jobs // batch)]
     started = time.perf_counter()
     with connection.cursor() as cursor:
         for chunk in ids:
-            given = chunk if connection.vendor == "postgresql" else json.dumps(chunk)
-            cursor.execute("BEGIN" if connection.vendor == "postgresql" else "BEGIN IMMEDIATE")
-            for statement in (jobs_in, events_in):
-                cursor.execute(statement, [given])
+            if _postgres():  # one statement is a transaction by itself
+                cursor.execute(statements[0], [chunk])
+                continue
+            cursor.execute("BEGIN IMMEDIATE")
+            for statement in statements:
+                cursor.execute(statement, [json.dumps(chunk)])
             cursor.execute("COMMIT")
     return len(ids) * batch / (time.perf_counter() - started)
 
 
-def drain() -> float:
-    """Jobs per second claimed and completed in batches of 100, with their two events, until none is left."""
-    claim, started_events, complete, completed_events = _drain_statements()
-    done, began = 0, time.perf_counter()
-    with connection.cursor() as cursor:
+def _insert_statements(tables: Tables) -> tuple[str, ...]:
+    now = _now().replace("%", "%%")
+    source = "unnest(%s::uuid[]) AS i(id)" if _postgres() else "(SELECT value AS id FROM json_each(%s)) AS i"
+    values = _lean_values(now) if tables.lean else job_values(now)
+    jobs_in = f"INSERT INTO {tables.job} ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {source}"
+    event = _event(tables, "job.enqueued", now, "i.id", "'bench.sync', 'reference'", "available", '{"priority":0}')
+    events_in = f"INSERT INTO {tables.event} ({tables.event_columns}) SELECT {event} FROM "
+    if _postgres():
+        return (f"WITH i AS ({jobs_in} RETURNING id) {events_in} i",)
+    return jobs_in, events_in + source
+
+
+def _lean_values(now: str) -> dict[str, str]:
+    kept = {name: _JOB_VALUES[name] for name in ("id", "type", "queue", "state", "args")}
+    return kept | {"priority": "0", "attempt": "0", "enqueued_at": now, "worker_id": "''"}
+
+
+def _event(tables: Tables, kind: str, now: str, job: str, of_job: str, state: str, data: str) -> str:
+    if tables.lean:
+        return f"'{kind}', {now}, {job}, '{data}'"
+    return f"'{kind}', {now}, 'api', '', {job}, {of_job}, '{state}', 1, 'reference', '', '{data}'"
+
+
+def drain(jobs: int, processes: int = 1, tables: Tables = OWN) -> float:
+    """Jobs per second claimed and completed in batches of 100, with their two events, until none is left.
+
+    Each of the `processes` is a connection with a thread here, which does nothing but wait for the server.
+    """
+    if tables.lean:
+        _make_lean_tables()
+    insert(jobs, BULK, tables)
+    if _postgres():
+        with connection.cursor() as cursor:
+            cursor.execute(f"ANALYZE {tables.job}")
+    began = time.perf_counter()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            _drain(tables)
+        except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
+            errors.append(error)
+        finally:
+            connections["default"].close()
+
+    threads = [threading.Thread(target=work) for _ in range(processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return jobs / (time.perf_counter() - began)
+
+
+def _drain(tables: Tables) -> None:
+    claim, started_events, complete, completed_events = _drain_statements(tables)
+    begin = "BEGIN" if _postgres() else "BEGIN IMMEDIATE"
+    with connections["default"].cursor() as cursor:
         while True:
-            cursor.execute("BEGIN" if connection.vendor == "postgresql" else "BEGIN IMMEDIATE")
+            cursor.execute(begin)
             cursor.execute(claim)
             ids = [row[0] for row in cursor.fetchall()]
-            given = _list(ids)
+            given = ids if _postgres() else json.dumps(ids)
             if ids:
                 cursor.execute(started_events, [given])
             cursor.execute("COMMIT")
             if not ids:
-                return done / (time.perf_counter() - began)
-            cursor.execute("BEGIN" if connection.vendor == "postgresql" else "BEGIN IMMEDIATE")
+                return
+            cursor.execute(begin)
             cursor.execute(complete, [given])
             cursor.execute(completed_events, [given])
             cursor.execute("COMMIT")
-            done += len(ids)
 
 
-def _drain_statements() -> tuple[str, str, str, str]:
-    postgres = connection.vendor == "postgresql"
-    now = "now()" if postgres else "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')"
-    lock = "FOR UPDATE SKIP LOCKED" if postgres else ""
-    these = "ANY(%s::uuid[])" if postgres else "(SELECT value FROM json_each(%s))"
-    match = f"id = {these}" if postgres else f"id IN {these}"
-    later = "now() + interval '1 hour'" if postgres else "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', '+1 hour')"
+def _drain_statements(tables: Tables) -> tuple[str, str, str, str]:
+    now = _now()
+    lock = "FOR UPDATE SKIP LOCKED" if _postgres() else ""
+    match = "id = ANY(%s::uuid[])" if _postgres() else "id IN (SELECT value FROM json_each(%s))"
+    later = "now() + interval '1 hour'" if _postgres() else "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 hour')"
+    reserve = "" if tables.lean else f", visible_until = {later}, timeout_at = {later}, wake_at = {later}"
+    free = "" if tables.lean else ", visible_until = NULL, timeout_at = NULL, wake_at = NULL"
     claim = (
-        f"UPDATE {_JOB} SET state = 'active', attempt = attempt + 1, started_at = {now}, worker_id = 'reference', "
-        f"visible_until = {later}, timeout_at = {later}, wake_at = {later} WHERE id IN (SELECT id FROM {_JOB} "
+        f"UPDATE {tables.job} SET state = 'active', attempt = attempt + 1, started_at = {now}, "
+        f"worker_id = 'reference'{reserve} WHERE id IN (SELECT id FROM {tables.job} "
         f"WHERE queue = 'reference' AND state = 'available' ORDER BY priority DESC, enqueued_at, id "
         f"LIMIT {BATCH} {lock}) RETURNING id, args"
     )
+    now = now.replace("%", "%%")
     complete = (
-        f"UPDATE {_JOB} SET state = 'completed', finished_at = {now}, visible_until = NULL, timeout_at = NULL, "
-        f"wake_at = NULL WHERE {match} AND state = 'active'"
+        f"UPDATE {tables.job} SET state = 'completed', finished_at = {now}{free} WHERE {match} AND state = 'active'"
     )
 
     def events(kind: str, state: str, data: str) -> str:
-        return (
-            f"INSERT INTO {_EVENT} ({_EVENT_COLUMNS}) SELECT '{kind}', {now}, 'workers', '', id, type, queue, "
-            f"'{state}', 1, 'reference', '', '{data}' FROM {_JOB} WHERE {match}"
-        )
+        event = _event(tables, kind, now, "id", "type, queue", state, data)
+        return f"INSERT INTO {tables.event} ({tables.event_columns}) SELECT {event} FROM {tables.job} WHERE {match}"
 
-    if not postgres:
-        claim = claim.replace("%%", "%")
     return (
         claim,
         events("job.started", "active", ""),
@@ -114,10 +192,23 @@ def _drain_statements() -> tuple[str, str, str, str]:
     )
 
 
-def _list(ids: list[Any]) -> Any:
-    return ids if connection.vendor == "postgresql" else json.dumps(ids)
+def _make_lean_tables() -> None:
+    types = (
+        {"id": "uuid", "time": "timestamptz", "serial": "bigserial"}
+        if _postgres()
+        else {"id": "char(32)", "time": "datetime", "serial": "integer"}
+    )
+    with connection.cursor() as cursor:
+        for statement in _LEAN_TABLES.split(";"):
+            cursor.execute(statement.format(**types))
+        for table in (LEAN.job, LEAN.event):
+            cursor.execute(f"TRUNCATE {table}" if _postgres() else f"DELETE FROM {table}")
+
+
+def _now() -> str:
+    return "now()" if _postgres() else "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 
 
 def _id() -> Any:
     new = new_id()
-    return new if connection.vendor == "postgresql" else new.hex
+    return new if _postgres() else new.hex

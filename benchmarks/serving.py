@@ -1,4 +1,4 @@
-"""HTTP servers of the benchmark, and clients of them."""
+"""HTTP servers of the benchmark, and the load on them."""
 
 from __future__ import annotations
 
@@ -6,83 +6,82 @@ import contextlib
 import http.client
 import importlib.util
 import json
-import threading
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from django.db import connection
 
+from benchmarks.client import SCRIPTS
 from benchmarks.measures import fill
+from benchmarks.processes import HOME
+
+__all__ = ["SCRIPTS", "Call", "Server", "servers"]
+
+
+class Call(NamedTuple):
+    """One run of a script of `benchmarks.client`: jobs (or calls) a second, and milliseconds of a call."""
+
+    rate: float
+    p50: float
+    p99: float
 
 
 class Server:
-    """A server that runs, with as many clients as connections."""
+    """A server that runs, and is loaded by a client in a process of its own."""
 
-    def __init__(self, port: int, connections: int = 8) -> None:
-        self.port, self.connections = port, connections
+    def __init__(self, port: int) -> None:
+        self.port = port
 
     def wait(self) -> None:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                if self._client()("GET", "/ojs/v1/health", None)[0] == 200:
+            client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            with contextlib.suppress(OSError), contextlib.closing(client):
+                client.request("GET", "/ojs/v1/health")
+                if client.getresponse().status == 200:
                     return
             time.sleep(0.05)
         raise RuntimeError("The server did not answer within 20 seconds.")
 
-    def push_rate(self, jobs: int) -> float:
-        body = json.dumps({"type": "bench.sync", "args": [1]})
-        return self._rate(jobs, lambda send: _expect(send("POST", "/ojs/v1/jobs", body), 201))
+    #: The module of the client, and the scripts for which jobs have to be there, with how many more for a connection.
+    client = "benchmarks.client"
+    takes: Mapping[str, int] = {"fetch_ack": 1}  # so that the last calls find a job, too
 
-    def cycle_rate(self, jobs: int) -> float:
-        """Jobs per second fetched and acknowledged, one at a time."""
-        fill(jobs, "bench.sync")
-        ask = json.dumps({"queues": ["default"], "worker_id": "bench"})
-
-        def cycle(send: Any) -> None:
-            job = _expect(send("POST", "/ojs/v1/workers/fetch", ask), 200)["job"]
-            _expect(send("POST", "/ojs/v1/workers/ack", json.dumps({"job_id": job["id"]})), 200)
-
-        return self._rate(jobs, cycle)
-
-    def _rate(self, jobs: int, act: Any) -> float:
-        share = max(1, jobs // self.connections)
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            send = self._client()
-            try:
-                for _ in range(share):
-                    act(send)
-            except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(self.connections)]
-        started = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return share * self.connections / (time.perf_counter() - started)
-
-    def _client(self) -> Any:
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-
-        def send(method: str, path: str, body: str | None) -> tuple[int, Any]:
-            client.request(method, path, body, {"Content-Type": "application/json"})
-            response = client.getresponse()
-            return response.status, json.loads(response.read())
-
-        return send
+    def load(self, script: str, connections: int, jobs: int) -> Call:
+        if script in self.takes:
+            fill(jobs + connections * self.takes[script], "bench.sync")
+        options = ["--connections", str(connections), "--jobs", str(jobs)]
+        done = subprocess.run(
+            [sys.executable, "-m", self.client, str(self.port), script, *options],
+            cwd=HOME, stdout=subprocess.PIPE, check=True,
+        )  # fmt: skip
+        return Call(**json.loads(done.stdout))
 
 
-def _expect(answer: tuple[int, Any], status: int) -> Any:
-    if answer[0] != status:
-        raise RuntimeError(f"The server answered {answer[0]}: {answer[1]}")
-    return answer[1]
+class GrpcServer(Server):
+    """The same of `ojs_grpc`. A client that streams has jobs in its hands, which do not count."""
+
+    client = "benchmarks.grpcclient"
+    takes: Mapping[str, int] = {"fetch_ack": 1, "stream": 100}
+
+    @staticmethod
+    def available() -> bool:
+        return importlib.util.find_spec("grpc") is not None
+
+    def command(self) -> list[str]:
+        return ["-m", "django", "ojs_grpc", "-v", "0", "--bind", f"127.0.0.1:{self.port}"]
+
+    def wait(self) -> None:
+        import grpc
+
+        channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        try:
+            grpc.channel_ready_future(channel).result(timeout=20)
+        finally:
+            channel.close()
 
 
 def servers(port: int) -> Sequence[tuple[str, list[str], str]]:
@@ -96,10 +95,15 @@ def servers(port: int) -> Sequence[tuple[str, list[str], str]]:
         )  # fmt: skip
     if importlib.util.find_spec("gunicorn"):
         found.append(
-            ("gunicorn", ["-m", "gunicorn", "benchmarks.wsgi:application", "-b", bind, "--threads", "8",
-                          "--log-level", "error"], "conn_max_age=60")
+            ("gunicorn", ["-m", "gunicorn", "benchmarks.wsgi:application", "-b", bind, "--threads", "16",
+                          "--log-level", "error"], kept())
         )  # fmt: skip
     return found
+
+
+def kept() -> str:
+    """What keeps the connections of threads that last, as those of gunicorn and of gRPC do."""
+    return "conn_max_age=60"
 
 
 def _pool() -> str:

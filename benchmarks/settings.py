@@ -21,14 +21,15 @@ INSTALLED_APPS = [
     "benchmarks.handlers",
 ]
 MIDDLEWARE: list[str] = []
-ROOT_URLCONF = "django_ojs.urls"
+ROOT_URLCONF = "benchmarks.urls"
 DATABASES: dict[str, Any] = {"default": parse_url(os.environ["OJS_BENCH_DATABASE"], Path.cwd())}
 SILENCED_SYSTEM_CHECKS = ["django_ojs.W002"]  # there is nothing here but us
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-OJS = {"ALLOW_ANONYMOUS": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None}
+OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True, "REALTIME_RATE_LIMIT": None, "REALTIME_MAX_CONNECTIONS": None}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
     "root": {"handlers": ["console"], "level": "ERROR"},
+    "loggers": {"django.request": {"level": "ERROR"}},
 }

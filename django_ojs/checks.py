@@ -9,8 +9,10 @@ E006 USE_TZ is off              W006 a connection per request        W106 databa
 E007 no users and permissions   W008 webhooks over plain http
                                 W009 webhooks cannot be sent
                                 W012 a pool that waits too long
+                                W013 gRPC cannot be served
                                 W010 enqueue is not transactional    W110 the outbox's table is missing
 E010 OUTBOX names no database   W011 the outbox is a needless detour
+E011 half of a TLS setup
 I001 no packages for webhooks
 
 In `tasks/discovery.py`, about the backend of Django's Tasks:
@@ -36,7 +38,7 @@ from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
 from django.db import connections, router
 
-from django_ojs import webhooks
+from django_ojs import grpc, webhooks
 from django_ojs.conf import FIELDS, Settings, ojs_settings
 from django_ojs.database import POOL_OPTIONS, SQLITE_OPTIONS, database
 from django_ojs.errors import InvalidRequest
@@ -131,6 +133,25 @@ def check_webhooks(**kwargs: Any) -> _CheckResult:
     return [Info(message, hint=f"{webhooks.HINT} Silence django_ojs.I001 if you do without.", id="django_ojs.I001")]
 
 
+@register(Tags.compatibility)
+def check_grpc(**kwargs: Any) -> _CheckResult:
+    """E011, W013: what the settings say of gRPC can be served."""
+    if check_settings():
+        return []
+    problems: _CheckResult = []
+    needs = {"GRPC_TLS_CERTIFICATE": "GRPC_TLS_KEY", "GRPC_TLS_KEY": "GRPC_TLS_CERTIFICATE",
+             "GRPC_TLS_CLIENT_CA": "GRPC_TLS_CERTIFICATE"}  # fmt: skip
+    for name, other in needs.items():
+        if getattr(ojs_settings, name) and not getattr(ojs_settings, other):
+            hint = f"Set OJS['{other}'] too, or neither of them."
+            problems.append(Error(f"OJS['{name}'] is set without {other}.", hint=hint, id="django_ojs.E011"))
+    if ojs_settings.GRPC and (missing := grpc.missing()):
+        message = f"OJS['GRPC'] says that this site offers gRPC, and {' and '.join(missing)} is not installed."
+        hint = f"{grpc.HINT} Silence django_ojs.W013 if gRPC is served from another installation."
+        problems.append(Caution(message, hint=hint, id="django_ojs.W013"))
+    return problems
+
+
 @register(Tags.database)
 def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W009: there are subscriptions to webhooks that this installation cannot send."""
@@ -171,17 +192,20 @@ def check_anonymous(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.compatibility, deploy=True)
 def check_pool(**kwargs: Any) -> _CheckResult:
-    """W006: under ASGI each request has a thread of its own, so nothing but a pool keeps a connection."""
+    """W006: under ASGI only a pool, or the threads of ASGI_THREADS with CONN_MAX_AGE, keep a connection."""
     alias = database(None)
     config = settings.DATABASES.get(alias, {})
     postgres = "postgresql" in config.get("ENGINE", "")
     if not postgres or not getattr(settings, "ASGI_APPLICATION", None) or config.get("OPTIONS", {}).get("pool"):
         return []
+    if ojs_settings.ASGI_THREADS > 0 and config.get("CONN_MAX_AGE", 0) != 0:
+        return []
     return [
         Caution(
             f"Under ASGI every request opens a connection of its own to the database {alias!r}: OJS over HTTP is slow.",
             hint=_options_hint(alias, pool=POOL_OPTIONS)
-            + " It takes psycopg[pool] and CONN_MAX_AGE = 0. Silence django_ojs.W006 if only WSGI serves this site.",
+            + " It takes psycopg[pool] and CONN_MAX_AGE = 0. Or set CONN_MAX_AGE = 60, if Django serves few other pages"
+            " under ASGI. Silence django_ojs.W006 if only WSGI serves this site.",
             id="django_ojs.W006",
         )
     ]

@@ -127,9 +127,25 @@ def _host_time(ticks: float) -> dt.datetime:
     return shown
 
 
-def _ask(using: str) -> dt.datetime:
-    """Ask a server database for the time, and remember it."""
-    global _asked_last
+def offset(using: str) -> float | None:
+    """How many seconds the wall clock of this host is ahead of the database's, right to half a round trip; None where
+    both are one clock, as with SQLite."""
+    if connections[using].vendor not in _ASK:
+        return None
+    answer = _question(using)
+    return (answer.wall - answer.theirs).total_seconds()
+
+
+class _Answer(NamedTuple):
+    """What a server database said of the time, by its clock and by the wall clock of this host when the answer came."""
+
+    theirs: dt.datetime
+    wall: dt.datetime
+    at: float  #: by the clock that nothing can set
+    took: float  #: seconds
+
+
+def _question(using: str) -> _Answer:
     with connections[using].cursor() as cursor:  # which may have to connect first
         before = _ticks()
         cursor.execute(_ASK[connections[using].vendor])
@@ -137,12 +153,20 @@ def _ask(using: str) -> dt.datetime:
         wall, after = _wall(), _ticks()
     if theirs.tzinfo is None:
         theirs = theirs.replace(tzinfo=UTC)
-    # The answer was made somewhere between the two. Where the wall clock says the same within that error, the two
-    # are one clock, and all processes of this host agree to the microsecond.
-    answered = theirs + dt.timedelta(seconds=(after - before) / 2)
-    if abs((wall - answered).total_seconds()) < max(after - before, 0.005):
-        answered = wall
-    _databases[using], _asked_last = _Anchor(answered, after), using
+    # The answer was made somewhere between the two.
+    return _Answer(theirs + dt.timedelta(seconds=(after - before) / 2), wall, after, after - before)
+
+
+def _ask(using: str) -> dt.datetime:
+    """Ask a server database for the time, and remember it."""
+    global _asked_last
+    answer = _question(using)
+    answered = answer.theirs
+    # Where the wall clock says the same within the error of the answer, the two are one clock, and all processes of
+    # this host agree to the microsecond.
+    if abs((answer.wall - answered).total_seconds()) < max(answer.took, 0.005):
+        answered = answer.wall
+    _databases[using], _asked_last = _Anchor(answered, answer.at), using
     return answered
 
 

@@ -46,6 +46,31 @@ class Settings:
         "django_ojs.http.authentication.APIKeyAuthentication",
         "django_ojs.http.authentication.StaffSessionAuthentication",
     )
+    #: How many threads of an ASGI server process serve the requests of the HTTP binding that neither stream nor wait.
+    #: They last, and keep their database connections as `CONN_MAX_AGE` says. 0: each request has a thread and a
+    #: connection of its own, as in Django.
+    ASGI_THREADS: int = 16
+    # gRPC
+    #: Whether the site offers gRPC, which `manage.py ojs_grpc` serves. The manifest says so over HTTP, too.
+    GRPC: bool = False
+    #: How many threads of an `ojs_grpc` process carry out unary calls.
+    GRPC_THREADS: int = 16
+    #: The certificate of `ojs_grpc` with its chain, a file in PEM. The server reads it again when it changes.
+    GRPC_TLS_CERTIFICATE: str = ""
+    #: The key of the certificate, a file in PEM.
+    GRPC_TLS_KEY: str = ""
+    #: The certificates, a file in PEM, of which one must have signed that of a client. Empty: clients need none.
+    GRPC_TLS_CLIENT_CA: str = ""
+    #: Whether a proxy in front of `ojs_grpc` ends TLS. Without this setting and without a certificate the server
+    #: refuses, outside DEBUG, to listen on anything but loopback.
+    GRPC_BEHIND_TLS_PROXY: bool = False
+    #: Whether the server answers what tools ask about its methods and messages (reflection). None: only while DEBUG is
+    #: on.
+    GRPC_REFLECTION: bool | None = None
+    #: The age at which the server asks a client to connect again, for balancing. None: never.
+    GRPC_MAX_CONNECTION_AGE: Seconds | None = None
+    #: How long running calls have to finish when `ojs_grpc` stops.
+    GRPC_SHUTDOWN_GRACE: Seconds = 25.0
     # Jobs
     #: The numbers of the priority names (L4-PRI-003). A job without a priority has 0.
     PRIORITY_LEVELS: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"HIGH": 3, "NORMAL": 2, "LOW": 1})

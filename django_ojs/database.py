@@ -10,8 +10,10 @@ import functools
 import logging
 import random
 import re
+import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -19,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import dj_database_url
 from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, InterfaceError, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from django_ojs.errors import BackendUnavailable
@@ -89,14 +91,24 @@ _STATES = frozenset({"40001", "40P01", "55P03"})
 _CODES = frozenset({1205, 1213})
 
 
+class LostRace(OperationalError):
+    """Another transaction was first, as a statement of ours has found: to be run again from the start."""
+
+
 def is_contention(error: BaseException) -> bool:
     """Whether the database answered, and only another transaction was in the way."""
     return (
-        getattr(error.__cause__, "sqlstate", None) in _STATES
+        isinstance(error, LostRace)
+        or getattr(error.__cause__, "sqlstate", None) in _STATES
         or (bool(error.args) and error.args[0] in _CODES)
         or "database is locked" in str(error)
         or "database table is locked" in str(error)
     )
+
+
+def is_disconnection(error: BaseException) -> bool:
+    """Whether the connection may have been lost, and with it the answer to a commit."""
+    return isinstance(error, OperationalError | InterfaceError) and not is_contention(error)
 
 
 def retried(operation: Callable[P, T]) -> Callable[P, T]:
@@ -132,6 +144,15 @@ def commits_later(using: str) -> bool:
     caller's (`in_callers_transaction`), or because autocommit is off."""
     connection = connections[using]
     return in_callers_transaction(using) or not (connection.in_atomic_block or connection.get_autocommit())
+
+
+def autocommits(using: str) -> bool:
+    """Whether a statement on this connection is committed by itself. Opens no connection to find out."""
+    connection = connections[using]
+    if connection.in_atomic_block:
+        return False
+    known = connection.autocommit if connection.connection is not None else connection.settings_dict["AUTOCOMMIT"]
+    return bool(known)
 
 
 def piece_by_piece(act: Callable[[Q, bool], int], pieces: Callable[[], Iterable[Q]], using: str) -> int:
@@ -205,9 +226,9 @@ ENGINES = {
     "mysql": "django.db.backends.mysql",
     "mariadb": "django.db.backends.mysql",
 }
-#: Under ASGI each request has a thread of its own, so a kept connection would only be left behind: none is
-#: kept unless the URL asks, by `?pool=true` (PostgreSQL: `POOL_OPTIONS`) or, under WSGI and in workers,
-#: `?conn_max_age=60`.
+#: Django under ASGI has a thread for each request, where a kept connection would only be left behind: none is kept
+#: unless the URL asks, by `?pool=true` (PostgreSQL: `POOL_OPTIONS`) or, for threads that last (WSGI, workers, and the
+#: binding under ASGI), `?conn_max_age=60`.
 SERVER_SETTINGS: dict[str, Any] = {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
 #: A pool of psycopg for a server, as Django takes it in `OPTIONS["pool"]`. `timeout` is how long a request waits for a
 #: connection before it is answered with 503, and `reconnect_timeout` how long the pool goes on with an attempt to
@@ -278,3 +299,33 @@ def renew_pool(connection: Any) -> None:
             _renewing.release()
 
     threading.Thread(target=renew, name="ojs-pool", daemon=True).start()
+
+
+# The health of connections that a thread keeps from one request to the next (`CONN_HEALTH_CHECKS`).
+
+
+#: For how many seconds without a look a connection is not taken for healthy any more.
+LOOKED_AT = 5.0
+_looked_at: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()  #: by the driver's connection
+
+
+def look_at_health(using: str) -> None:
+    """Spare a request the query by which Django checks a kept connection, where a look at its socket says enough.
+
+    The query costs a round trip, as much as an ACK. A server that ends or dies closes the socket, which shows here; one
+    that the network has cut off does not, so a connection that was not in use for some seconds is left to Django.
+    """
+    connection: Any = connections[using]
+    raw = connection.connection
+    if raw is None or not connection.health_check_enabled or connection.health_check_done:
+        return
+    if connection.vendor != "postgresql" or not hasattr(select, "poll"):
+        return
+    before, now = _looked_at.get(raw, float("-inf")), time.monotonic()
+    _looked_at[raw] = now
+    if now - before > LOOKED_AT or raw.closed:
+        return
+    socket = select.poll()
+    socket.register(raw.fileno(), select.POLLIN)
+    if not socket.poll(0):  # the server has said nothing, not even goodbye
+        connection.health_check_done = True

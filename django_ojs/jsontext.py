@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import uuid
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Self, TypeGuard
 
 MAX_DEPTH = 200  #: nested arrays and objects that `loads` accepts
@@ -153,8 +154,30 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 _ascii_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=_default)
 
 
+#: Makes the encoder in C, where Python has one. `JSONEncoder` makes it for each value, which takes as long as its use.
+_make_writer = getattr(json.encoder, "c_make_encoder", None)
+
+
+def _writer() -> Callable[[Any, int], Iterable[str]] | None:
+    """What `_encoder` makes for each value, made once, but without its notes of the containers that a value is in."""
+    if _make_writer is None:
+        return None
+    writer: Callable[[Any, int], Iterable[str]] = _make_writer(
+        None, _default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+    )
+    return writer
+
+
+_write = _writer()
+
+
 def _encode(value: Any, encoder: json.JSONEncoder) -> str:
     try:
+        if _write is not None and encoder is _encoder:
+            try:
+                return "".join(_write(value, 0))
+            except RecursionError:  # circular, or too deep: the encoder can tell
+                pass
         return encoder.encode(value)
     except _HasExactNumber:
         return _encode_exact(value, encoder)

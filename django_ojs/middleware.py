@@ -219,7 +219,8 @@ async def arun_execution_chain(context: Any, handler: Callable[[], Awaitable[Any
 def _execute(entries: tuple[Entry, ...], context: Any, handler: Callable[[], Any]) -> Any:
     if not entries:
         return handler()
-    proceed = Once(lambda: _execute(entries[1:], context, handler), entries[0].middleware)
+    rest = entries[1:]
+    proceed = Once((lambda: _execute(rest, context, handler)) if rest else handler, entries[0].middleware)
     return entries[0].sync(_job(entries[0], context), context, proceed)
 
 

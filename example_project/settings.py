@@ -25,6 +25,7 @@ from urllib.parse import quote
 import django
 from django.core.exceptions import ImproperlyConfigured
 
+from django_ojs import grpc
 from django_ojs.database import POOL_OPTIONS, parse_url
 from example_project.paths import BASE_DIR, DATA_DIR
 
@@ -188,6 +189,8 @@ LOGGING = {
 OJS: dict[str, Any] = {
     "SERVICE_NAME": "example-project",
     "SHUTDOWN_GRACE_PERIOD": 3.0,
+    "GRPC": not grpc.missing(),
+    "GRPC_SHUTDOWN_GRACE": 3.0,
     "RETENTION": {"completed": 3600.0, "cancelled": 3600.0, "discarded": 3600.0, "dead_letter": 86400.0},
     "DEAD_LETTER_MAX_COUNT": 500,
     "EVENT_RETENTION": 3600.0,

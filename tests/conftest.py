@@ -25,7 +25,6 @@ from hypothesis import HealthCheck
 
 from django_ojs import clock, jsontext, keys
 from django_ojs.conf import ojs_settings
-from django_ojs.cron import runs
 from django_ojs.database import url_of
 from django_ojs.events import catalogue, ids
 from django_ojs.events.catalogue import Record
@@ -194,7 +193,7 @@ def frozen_clock() -> FrozenClock:
 def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that count statements: what a process has asked once it knows to the end, on the slowest machine."""
     for module, name in (
-        (clock, "_RESYNC_SECONDS"), (runs, "_TRUST"), (configuration, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
+        (clock, "_RESYNC_SECONDS"), (configuration, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 3600.0)
 
@@ -224,6 +223,8 @@ def _fresh_state() -> Iterator[None]:
     clock._last_stamp = dt.datetime.min.replace(tzinfo=dt.UTC)
     database.forget()
     keys.forget()
+    if summary := sys.modules.get("django_ojs.statistics.summary"):
+        summary.forget()
     ids.salt_of.cache_clear()
     if access := sys.modules.get("django_ojs.realtime.access"):
         access._renewals.forget()

@@ -11,11 +11,11 @@ PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
     # the kernel
-    "states errors messages jsontext clock conf database hooks middleware registry routers rules envelope",
+    "states errors messages jsontext clock conf database groupcommit hooks middleware registry routers rules envelope",
     "models store events",  # the rows
     "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
-    """__init__ apps checks urls client worker tasks scheduler telemetry http realtime admin templatetags management
-    testing conformance""",  # the faces
+    """__init__ apps checks urls client worker tasks scheduler telemetry http realtime grpc admin templatetags
+    management doctor testing conformance""",  # the faces
 )
 STRATUM = {place: number for number, places in enumerate(STRATA) for place in places.split()}
 IDEAS = 2
@@ -30,7 +30,8 @@ PURE = {"states", "errors", "messages", "jsontext", "clock", "conf", "rules"}
 #: Faces that no others know than these. A site may leave out each of them but `http`.
 ONLY_FOR = {
     "admin": {"templatetags"},
-    "http": {"admin", "urls", "realtime", "management", "testing"},
+    "grpc": {"management", "checks", "testing", "conformance"},
+    "http": {"admin", "urls", "realtime", "grpc", "management", "testing"},
     "testing": {"http", "management"},
     "conformance": {"http"},
 }
@@ -40,8 +41,8 @@ LATE = {
     "apps", "database", "client.definition", "client.handle", "client.workflow", "tasks.backend",
     "tasks.discovery", "tasks.results", "templatetags.ojs_admin", "realtime.asgi", "testing.plugin",
     # Loaded only where it is used, because it is large or needs a package that may be missing.
-    "http.openapi", "management.commands.ojs_jobs", "telemetry.__init__", "telemetry.pushes", "telemetry.tracing",
-    "testing.server",
+    "http.openapi", "management.commands.ojs_grpc", "management.commands.ojs_jobs", "telemetry.__init__",
+    "telemetry.pushes", "telemetry.tracing", "testing.server", "conformance.suite",
     # A circle: a push replaces jobs and ends members of workflows, and those verbs push.
     "jobs.push",
 }  # fmt: skip

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
+from django.apps import apps
 from django.db import connection
 
-from django_ojs.models import Job, RateLimit, RateStart
+from django_ojs.models import IdempotencyKey, Job, RateLimit, RateStart, Ticket
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
+
+postgresql = import_module("django_ojs.migrations.0004_postgresql")
 
 
+@pytest.mark.mariadb
 def test_mariadb_has_whole_indexes_where_it_can_have_no_partial_ones() -> None:
     with connection.cursor() as cursor:
         found = connection.introspection.get_constraints(cursor, Job._meta.db_table)
@@ -21,6 +28,7 @@ def test_mariadb_has_whole_indexes_where_it_can_have_no_partial_ones() -> None:
     }
 
 
+@pytest.mark.mariadb
 @pytest.mark.parametrize("model,column", [(Job, "rate_key"), (RateLimit, "key"), (RateStart, "key")])
 def test_keys_that_differ_in_their_case_are_two_in_mariadb(model: type, column: str) -> None:
     with connection.cursor() as cursor:
@@ -30,3 +38,51 @@ def test_keys_that_differ_in_their_case_are_two_in_mariadb(model: type, column: 
             [model._meta.db_table, column],  # type: ignore[attr-defined]
         )
         assert cursor.fetchone() == ("utf8mb4_bin",)
+
+
+def vacuum_settings() -> dict[str, str]:
+    with connection.schema_editor() as editor:
+        return dict(postgresql.settings_of(editor, Job._meta.db_table))
+
+
+def indexes_by_prefix(model: Any) -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT indexname FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%(digest varchar_pattern_ops)'",
+            [model._meta.db_table],
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
+def migrate(direction: str) -> None:
+    with connection.schema_editor() as editor:
+        getattr(postgresql, direction)(apps, editor)
+
+
+@pytest.mark.postgres
+def test_jobs_are_vacuumed_early_with_their_indexes_and_digests_have_one_index() -> None:
+    assert vacuum_settings() == postgresql.VACUUM
+    assert indexes_by_prefix(IdempotencyKey) == indexes_by_prefix(Ticket) == []
+
+
+@pytest.mark.postgres
+def test_the_way_back_is_the_schema_before() -> None:
+    migrate("backwards")
+    assert vacuum_settings() == {}
+    assert indexes_by_prefix(IdempotencyKey) == [postgresql.PREFIXES["IdempotencyKey"]]
+    assert indexes_by_prefix(Ticket) == [postgresql.PREFIXES["Ticket"]]
+    migrate("forwards")
+    assert vacuum_settings() == postgresql.VACUUM
+    assert indexes_by_prefix(IdempotencyKey) == indexes_by_prefix(Ticket) == []
+
+
+@pytest.mark.postgres
+def test_what_a_site_has_set_for_its_table_stays() -> None:
+    own = {"autovacuum_vacuum_scale_factor": "0.005", "autovacuum_vacuum_cost_delay": "0"}
+    migrate("backwards")
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {Job._meta.db_table} SET ({', '.join(f'{k} = {v}' for k, v in own.items())})")
+    migrate("forwards")
+    assert vacuum_settings() == {**postgresql.VACUUM, **own}
+    migrate("backwards")
+    assert vacuum_settings() == own

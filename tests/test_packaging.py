@@ -38,7 +38,7 @@ TOP_LEVEL = {
 }
 EXTRAS = {
     *("postgres", "mysql", "redis"),
-    *("server", "schemas", "openapi", "webhooks", "otel", "prometheus", "admin", "tasks52", "fast", "zstd"),
+    *("server", "grpc", "schemas", "openapi", "webhooks", "otel", "prometheus", "admin", "tasks52", "fast", "zstd"),
     *("demo", "test"),
 }
 MIB = 1024 * 1024

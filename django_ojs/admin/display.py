@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib import admin
-from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -18,7 +17,7 @@ from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_ojs import clock, jsontext
 from django_ojs.messages import Phrase, reason
-from django_ojs.rules import redaction
+from django_ojs.rules.durations import parse_instant
 from django_ojs.states import State
 
 NOTHING = "–"
@@ -44,6 +43,14 @@ def when(instant: dt.datetime | None) -> SafeString | str:
     exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     short = timezone.localtime(instant).strftime("%Y-%m-%d %H:%M:%S")
     return format_html('<time class="ojs-time" datetime="{0}" title="{0}">{1}</time>', exact, short)
+
+
+def instant(text: object) -> dt.datetime | None:
+    """The instant that a text names; None for anything else."""
+    try:
+        return parse_instant(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def ago(instant: dt.datetime | None) -> SafeString | str:
@@ -126,11 +133,9 @@ def _wrapped(opening: str, items: list[str], closing: str, indent: str) -> str:
     return f"{opening}\n{indent}  {inner}\n{indent}{closing}"
 
 
-def errors(history: list[dict[str, Any]] | None) -> SafeString | str:
-    """A job's errors, newest first, with their backtraces folded."""
-    if not history:
-        return NOTHING
-    return render_to_string("django_ojs/admin/errors.html", {"errors": [_error(entry) for entry in reversed(history)]})
+def errors(history: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """A job's errors, newest first, for the template `errors.html`."""
+    return [_error(entry) for entry in reversed(history or ())]
 
 
 def brief(error: dict[str, Any] | None) -> tuple[str, str]:
@@ -159,15 +164,6 @@ def column(render: Callable[[Any], SafeString | str], attribute: str, descriptio
     )
 
 
-def job_part(name: str, description: str) -> Column:
-    """A column with a part of a job as JSON, without what the site hides."""
-
-    def shown(model_admin: Any, job: Any) -> SafeString | str:
-        return json(redaction.part(name, getattr(job, name), job.type, job.meta))
-
-    return admin.display(description=gettext_lazy(description))(shown)
-
-
 def _error(entry: dict[str, Any]) -> dict[str, Any]:
     backtrace = entry.get("backtrace") or ""
     lines = backtrace if isinstance(backtrace, list) else [backtrace]
@@ -175,7 +171,7 @@ def _error(entry: dict[str, Any]) -> dict[str, Any]:
         "type": printable(entry.get("type") or entry.get("code") or "error"),
         "message": printable(entry.get("message") or ""),
         "attempt": entry.get("attempt"),
-        "time": entry.get("occurred_at"),
+        "time": when(at) if (at := instant(entry.get("occurred_at"))) else "",
         "backtrace": printable("\n".join(map(str, lines)))[:MAX_CHARACTERS],
         "details": pretty(entry["details"])[:MAX_CHARACTERS] if entry.get("details") else "",
     }

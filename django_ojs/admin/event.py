@@ -32,10 +32,19 @@ from django_ojs.rules import names, redaction
 
 
 class EventChangeList(EndlessChangeList):
-    """Loads no large data, such as the results that events of completed jobs may carry."""
+    """Loads no large data, such as the results that events of completed jobs may carry.
+
+    No index finds what the filters ask for, so they look at the newest events only.
+    """
+
+    #: What the page says about that; '' where all events are listed.
+    reach = ""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Event]:
         events: QuerySet[Event] = super().get_queryset(request, exclude_parameters)
+        if self.has_active_filters and not self.query:
+            events = events.filter(pk__gt=order.newest_id(events.db) - log.WINDOW)
+            self.reach = gettext("Filters look at the newest %(number)s events.") % {"number": f"{log.WINDOW:,}"}
         return events.defer("data").annotate(short_data=unless_large("data"))
 
 

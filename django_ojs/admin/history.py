@@ -11,6 +11,7 @@ from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
@@ -18,7 +19,6 @@ from django_ojs.admin import display
 from django_ojs.admin.base import unless_large
 from django_ojs.models import Event
 from django_ojs.rules import redaction
-from django_ojs.rules.durations import parse_instant
 from django_ojs.states import State
 
 #: Events that a page shows: the latest.
@@ -72,12 +72,14 @@ WORTH: dict[str, Any] = {
 }  # fmt: skip
 
 
-_BAR, _THICK = 160, 10
+#: The time axis of the attempts in units of its own, and the shortest run that can be seen.
+_WIDE, _THICK, _THIN = 1000, 10, 8
 
 
 @dataclasses.dataclass(slots=True)
 class Attempt:
-    """One claim: since when the job waited for it, when it began and ended (None: it runs), and how."""
+    """One claim: since when the job waited for it, when it began and ended (None: it runs), how, and when the next
+    attempt was due."""
 
     number: int
     started: dt.datetime
@@ -86,12 +88,17 @@ class Attempt:
     ended: dt.datetime | None = None
     outcome: str = ""
     error: str = ""
+    next_due: dt.datetime | None = None
 
     def wait_ms(self) -> int | None:
         return None if self.waited_since is None else _ms(self.started - self.waited_since)
 
     def run_ms(self, now: dt.datetime) -> int:
         return _ms((self.ended or now) - self.started)
+
+    def backoff_ms(self) -> int | None:
+        """From its end until the next attempt was due; None for an attempt that is not followed by another."""
+        return _ms(self.next_due - self.ended) if self.next_due and self.ended else None
 
 
 def attempts(events: Iterable[Any]) -> list[Attempt]:
@@ -107,7 +114,9 @@ def attempts(events: Iterable[Any]) -> list[Attempt]:
             current.ended, current.outcome = event.time, event.type.partition(".")[2]
             current.error = display.error_line(data.get("error"))
         if event.type in ("job.enqueued", "job.retrying", "job.scheduled"):
-            waits = _instant(data.get("next_attempt_at") or data.get("scheduled_at")) or event.time
+            waits = display.instant(data.get("next_attempt_at") or data.get("scheduled_at")) or event.time
+            if found and event.type == "job.retrying":
+                found[-1].next_due = waits
         elif event.type != "job.started" and event.state == State.AVAILABLE:
             waits = event.time
     return found
@@ -115,17 +124,19 @@ def attempts(events: Iterable[Any]) -> list[Attempt]:
 
 def rows(found: list[Attempt], now: dt.datetime) -> list[dict[str, Any]]:
     """The attempts as a table shows them."""
-    longest = max(((one.wait_ms() or 0) + one.run_ms(now) for one in found), default=0)
+    first = min((one.waited_since or one.started for one in found), default=now)
+    last = max((one.next_due or one.ended or now for one in found), default=now)
     return [
         {
             "number": one.number,
             "started": display.when(one.started),
             "waited": display.duration(one.wait_ms()),
             "ran": display.duration(one.run_ms(now)),
+            "backoff": display.duration(one.backoff_ms()),
             "outcome": display.label(one.outcome or State.ACTIVE, _COLOURS.get(one.outcome, "")),
             "worker": display.shorten(one.worker, 60),
             "error": one.error,
-            "bar": bar(one.wait_ms() or 0, one.run_ms(now), longest, one.outcome),
+            "bar": bar(one, first, last, now),
         }
         for one in found
     ]
@@ -134,24 +145,31 @@ def rows(found: list[Attempt], now: dt.datetime) -> list[dict[str, Any]]:
 _COLOURS = {"failed": "discarded", "retrying": "retryable"}
 
 
-def bar(wait: int, run: int, longest: int, outcome: str) -> SafeString:
-    """How long an attempt waited and ran, beside the longest of them."""
-    unit = _BAR / longest if longest else 0.0
-    colour = "bad" if outcome in ("failed", "discarded", "retrying") else "good" if outcome == "completed" else "run"
-    tip = f"{display.duration(wait)} + {display.duration(run)}"
+def bar(one: Attempt, first: dt.datetime, last: dt.datetime, now: dt.datetime) -> SafeString:
+    """When an attempt waited, ran, and waited for the next one, on the time axis that all attempts of the job share."""
+    whole = _ms(last - first)
+
+    def place(instant: dt.datetime) -> float:
+        return round(_WIDE * _ms(instant - first) / whole, 1) if whole else 0.0
+
+    colour = {"completed": "good", "failed": "bad", "discarded": "bad", "retrying": "bad"}.get(one.outcome, "run")
+    began, ended = place(one.started), place(one.ended or now)
+    waited = place(one.waited_since or one.started)
+    due = max(place(one.next_due), ended) if one.next_due else ended
+    facts = {
+        "wait": display.duration(one.wait_ms()), "run": display.duration(one.run_ms(now)),
+        "backoff": display.duration(one.backoff_ms()),
+    }  # fmt: skip
+    tip = gettext("waited %(wait)s, ran %(run)s, backoff %(backoff)s") % facts
     return format_html(
-        '<svg class="ojs-bar" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
-        '<title>{2}</title><rect class="ojs-fill-wait" x="0" y="3" width="{3}" height="4"/>'
-        '<rect class="ojs-fill-{4}" x="{3}" y="0" width="{5}" height="{1}"/></svg>',
-        _BAR, _THICK, tip, round(wait * unit, 1), colour, max(round(run * unit, 1), 1.5 if longest else 0),
+        '<svg class="ojs-bar" viewBox="0 0 {0} {1}" preserveAspectRatio="none" role="img" aria-label="{2}">'
+        '<title>{2}</title><rect class="ojs-axis" x="0" y="4" width="{0}" height="2"/>'
+        '<rect class="ojs-fill-wait" x="{3}" y="2" width="{4}" height="6"/>'
+        '<rect class="ojs-fill-backoff" x="{5}" y="3" width="{6}" height="4"/>'
+        '<rect class="ojs-fill-{7}" x="{8}" y="0" width="{9}" height="{1}"/></svg>',
+        _WIDE, _THICK, tip, waited, round(max(began - waited, 0), 1), ended, round(due - ended, 1),
+        colour, min(began, _WIDE - _THIN), max(round(ended - began, 1), _THIN),
     )  # fmt: skip
-
-
-def _instant(text: object) -> dt.datetime | None:
-    try:
-        return parse_instant(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
 
 
 def _ms(period: dt.timedelta) -> int:

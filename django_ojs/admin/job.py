@@ -16,16 +16,16 @@ from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.html import format_html, format_html_join
-from django.utils.http import urlencode
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import audit, jsontext
-from django_ojs.admin import display, live
+from django_ojs import audit, clock
+from django_ojs.admin import display, jobpage, live
 from django_ojs.admin.base import EndlessChangeList
 from django_ojs.admin.deadletters import DeadLetters
+from django_ojs.admin.doctor import DoctorPage
 from django_ojs.admin.forms import WireField, blame
 from django_ojs.admin.history import timeline
 from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList, job_filter
@@ -34,8 +34,6 @@ from django_ojs.admin.maintenance import MaintenanceMode
 from django_ojs.admin.operate import Verb, one_by_one
 from django_ojs.admin.overview import Overview
 from django_ojs.errors import Conflict, OJSError
-from django_ojs.jobs import progress
-from django_ojs.jobs.selection import tags
 from django_ojs.jobs.verbs import (
     ACTIVATABLE,
     CANCELLABLE,
@@ -52,7 +50,7 @@ from django_ojs.jobs.verbs import (
     run_now,
 )
 from django_ojs.messages import phrase
-from django_ojs.models import Job, Workflow
+from django_ojs.models import Job
 from django_ojs.rules import redaction
 from django_ojs.states import State
 from django_ojs.statistics import summary
@@ -140,10 +138,8 @@ VERBS = (
 
 
 @admin.register(Job)
-class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
-    list_display = (
-        "short_id", "type", "state_label", "queue", "attempts", "priority", "last_error", "created_ago", "enqueued_ago",
-    )  # fmt: skip
+class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
+    list_display = ("short_id", "type", "state_label", "queue", "attempts")
     list_filter = FILTERS
     search_fields = ("id",)
     search_help_text = _("The id of a job, or a text in the arguments or meta of new ones.")
@@ -152,22 +148,7 @@ class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
     large_columns = LARGE
     change_form_template = "django_ojs/admin/job.html"
     live_types, live_filter = live.JOB, "job_ids"
-    fieldsets = (
-        (None, {"fields": (
-            "id", ("type", "queue"), ("state_label", "dead"), ("attempts", "priority"), "holder", "progress",
-            ("flow", "trace"), "tags",
-        )}),
-        (_("Errors"), {"fields": ("shown_errors",)}),
-        (_("Data"), {"fields": ("shown_args", "shown_meta", "shown_extra", "shown_result")}),
-        (_("Times"), {"fields": (
-            ("created", "enqueued"), ("due", "activated"), ("started", "finished"), ("visible", "timeout_end"),
-            ("expires", "start_by", "deadline"),
-        )}),
-        (_("Engine"), {"classes": ("collapse",), "fields": (
-            "shown_retry", ("max_attempts", "uncounted", "retry_delay"), ("timeout", "visibility"),
-            ("heartbeat", "grace"), ("lease", "losses"), "wake", "unique_key",
-        )}),
-    )  # fmt: skip
+    fieldsets = ()  # the page's own template shows the facts of `jobpage`
 
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -180,94 +161,58 @@ class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """The list of ended jobs shows their end, that of jobs which wait for their time when it comes."""
+        """Which times the list shows depends on the states it lists: where they wait, run or have ended."""
         wanted, _faults = job_filter(request.GET)
-        if wanted.wanted_states in ([State.SCHEDULED], [State.RETRYABLE]):
-            return tuple("due" if name == "enqueued_ago" else name for name in self.list_display)
-        if wanted.along == "id":
-            return self.list_display
-        return (*(name for name in self.list_display if name not in ("created_ago", "enqueued_ago")), "finished_ago")
+        times: tuple[str, ...]
+        match wanted.wanted_states:
+            case [State.SCHEDULED] | [State.RETRYABLE]:
+                times = ("last_error", "created_ago", "due")
+            case [State.AVAILABLE] | [State.PENDING]:
+                times = ("priority", "last_error", "created_ago", "enqueued_ago")
+            case [State.ACTIVE]:
+                times = ("ran", "last_error", "created_ago", "started_ago")
+            case _ if wanted.along != "id":
+                times = ("ran", "last_error", "finished_ago")
+            case _:
+                times = ("ran", "last_error", "created_ago", "finished_ago")
+        return (*self.list_display, *times)
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         return queryset, False  # `JobChangeList` searches
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """No heading for errors where there are none."""
-        return [one for one in self.fieldsets if one[1]["fields"] != ("shown_errors",) or (obj and obj.errors)]
-
     def page_context(self, obj: Job) -> dict[str, Any]:
-        return {"timeline": timeline(obj.pk), "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj)}
+        using = obj._state.db or DEFAULT_DB_ALIAS
+        sides = (
+            (gettext("Policy"), jobpage.policy(obj)),
+            (gettext("Relations"), jobpage.relations(self, obj, using)),
+            (gettext("Times"), jobpage.times(obj)),
+        )
+        return {
+            "title": display.shorten(obj.type), "subtitle": str(obj.pk),
+            "strip": jobpage.strip(self, obj, using), "failures": jobpage.failures(obj), "data": jobpage.data(obj),
+            "sides": [side for side in sides if side[1]], "timeline": timeline(obj.pk),
+            "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj),
+        }  # fmt: skip
 
     state_label = display.column(display.label, "state", "state")
-    holder = display.column(display.code, "worker_id", "worker")
-    trace = display.column(display.code, "trace_id", "trace id")
-    shown_args = display.job_part("args", "arguments")
-    shown_meta = display.job_part("meta", "meta")
-    shown_extra = display.job_part("extra", "other attributes")
-    shown_result = display.job_part("result", "result")
-    created = display.column(display.when, "created_at", "created")
     created_ago = display.column(display.ago, "created_at", "created")
     enqueued_ago = display.column(display.ago, "enqueued_at", "enqueued")
+    started_ago = display.column(display.ago, "started_at", "started")
     finished_ago = display.column(display.ago, "finished_at", "ended")
     due = display.column(display.when, "due_at", "due")
-    activated = display.column(display.when, "activated_at", "activated")
-    enqueued = display.column(display.when, "enqueued_at", "enqueued")
-    started = display.column(display.when, "started_at", "started")
-    visible = display.column(display.when, "visible_until", "reserved until")
-    timeout_end = display.column(display.when, "timeout_at", "times out")
-    expires = display.column(display.when, "expires_at", "expires")
-    start_by = display.column(display.when, "start_by", "to start by")
-    deadline = display.column(display.when, "deadline_at", "to end by")
-    finished = display.column(display.when, "finished_at", "finished")
-    wake = display.column(display.when, "wake_at", "next look by the scheduler")
-    retry_delay = display.column(display.duration, "retry_delay_ms", "latest backoff")
-    timeout = display.column(display.duration, "timeout_ms", "execution timeout")
-    visibility = display.column(display.duration, "visibility_ms", "own reservation length")
-    heartbeat = display.column(display.duration, "heartbeat_ms", "heartbeat timeout")
-    grace = display.column(display.duration, "grace_ms", "grace period")
-    lease = display.column(display.duration, "lease_ms", "reservation granted")
 
     @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
         return display.ends(str(job.pk))
 
-    @admin.display(description=_("workflow"))
-    def flow(self, job: Job) -> SafeString | str:
-        """A link to the workflow, where this admin site has its page."""
-        address = self.url_of(Workflow, job.workflow_id) if job.workflow_id else ""
-        if not address:
-            return display.code(job.workflow_id)
-        return format_html('<a class="ojs-id" href="{}">{}</a>', address, str(job.workflow_id))
-
-    @admin.display(description=_("tags"))
-    def tags(self, job: Job) -> SafeString | str:
-        """Each leads to the list of the jobs that have it."""
-        links = ((self.own_url("changelist"), urlencode({"tag": tag}), display.shorten(tag)) for tag in tags(job.extra))
-        return format_html_join(" ", '<a href="{}?{}">{}</a>', links) or display.NOTHING
-
     @admin.display(description=_("attempt"))
     def attempts(self, job: Job) -> str:
-        most = job.max_attempts + (job.uncounted or 0)
-        return _("%(number)s of %(most)s") % {"number": job.attempt, "most": most}
+        return jobpage.attempts(job)
 
-    @admin.display(description=_("progress"))
-    def progress(self, job: Job) -> SafeString | str:
-        """What the handler reported last in this attempt, as it shows in the API."""
-        row = {"id": job.pk, "attempt": job.attempt, "started_at": job.started_at, "state": job.state}
-        found = progress.of([row], job._state.db or DEFAULT_DB_ALIAS).get(job.pk)
-        if found is None:
-            return display.NOTHING
-        shown = progress.describe(row, found)
-        percent = "" if shown["progress"] is None else f"{shown['progress'] * 100:g} %"
-        message = redaction.part("progress", found.message, job.type, job.meta) if found.message else ""
-        words = ", ".join(filter(None, (percent, display.shorten(message))))
-        bar = format_html('<progress max="1" value="{}" aria-hidden="true"></progress> ', shown["progress"] or 0)
-        said = format_html("{} <small>({})</small>", words or _("data only"), display.when(found.updated_at))
-        return format_html("{}{}", bar if percent else "", said)
-
-    @admin.display(description=_("dead letter"))
-    def dead(self, job: Job) -> str:
-        return str(_("yes") if job.dead_letter else _("no"))
+    @admin.display(description=_("ran"))
+    def ran(self, job: Job) -> str:
+        """How long the latest attempt ran, or has been running."""
+        return display.duration(jobpage.ran_ms(job, clock.now(job._state.db)))
 
     @admin.display(description=_("last error"))
     def last_error(self, job: Any) -> SafeString | str:
@@ -278,15 +223,7 @@ class JobAdmin(Overview, DeadLetters, MaintenanceMode, LivePage):
             return redaction.MASK
         error = redaction.error(job.type, job.history[-1])
         kind, message = display.shorten(error.get("type") or "error", 40), display.shorten(error.get("message") or "")
-        return format_html('<span class="ojs-error"><b>{}</b> {}</span>', kind, message)
-
-    @admin.display(description=_("newest first"))
-    def shown_errors(self, job: Job) -> SafeString | str:
-        return display.errors(redaction.part("errors", job.errors, job.type, job.meta))
-
-    @admin.display(description=_("retry policy"))
-    def shown_retry(self, job: Job) -> SafeString | str:
-        return display.json(jsontext.loads(job.retry)) if job.retry else str(_("the default"))
+        return format_html('<span class="ojs-error" title="{0} {1}"><b>{0}</b> {1}</span>', kind, message)
 
     # Changing the priority of a job that waits
 

@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -22,6 +23,7 @@ from django_ojs.jobs.selection import LONGEST, JobListFilter
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE as QUEUE_TEMPLATE
 from django_ojs.states import State
+from django_ojs.statistics import counters
 
 #: The state that stands for the dead letter queue.
 DEAD_LETTER = "dead_letter"
@@ -42,7 +44,12 @@ class _OfJobs(admin.ListFilter):
 
 
 class StateFilter(_OfJobs, admin.SimpleListFilter):
+    """No entry beside the list: the tabs above it (`JobChangeList.tabs`) are its links."""
+
     title, parameter_name = _("state"), "state"
+
+    def has_output(self) -> bool:
+        return False
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [*((state.value, state.value) for state in State), (DEAD_LETTER, _("dead letter queue"))]
@@ -143,6 +150,15 @@ FILTERS = (
 )
 
 
+#: The parameters that a chip above the rows can show, with their names, in the order of the filters.
+CHIPS: dict[str, Any] = {
+    "q": _("text"),
+    **{one.parameter_name: one.title for one in FILTERS if one is not TimeFilter},
+    "since": _("since"),
+    "until": _("until"),
+}
+
+
 class JobChangeList(EndlessChangeList):
     """Loads no arguments and no results, and no errors of a completed job: it has none to show (core 5.3)."""
 
@@ -161,6 +177,49 @@ class JobChangeList(EndlessChangeList):
             else:
                 jobs, self.look = wanted.listed(jobs, MAX_ROWS if request.method == "POST" else page + 1)
         return jobs.defer(*LARGE).annotate(history=unless_large("errors", ~Q(state=State.COMPLETED), limit=262_144))
+
+    @property
+    def tabs(self) -> list[dict[str, Any]]:
+        """A link for each state that some job is in, with the number of its jobs where that is known without a search:
+        there are counters of all jobs and of those of a queue. Beside other filters every state has a link."""
+        given = {name for name in CHIPS if self.params.get(name)} - {"state"}
+        queue, chosen = clean(self.params.get("queue", "")), clean(self.params.get("state", ""))
+        counts: dict[str, int] = {}
+        if given <= {"queue"} and "*" not in queue:
+            found = list(counters.count_all([queue] if queue else None, using=self.queryset.db).values())
+            counts = {"": sum(one.total for one in found), **counters.totals(found)}
+            counts[DEAD_LETTER] = sum(one.dead for one in found)
+        words = {
+            "": gettext("All"),
+            **{state.value: state.value for state in State},
+            DEAD_LETTER: gettext("dead letters"),
+        }
+        return [
+            {
+                "text": word, "here": state == chosen, "address": self._address(state=state),
+                "count": f"{counts[state]:,}" if counts else "",
+            }
+            for state, word in words.items()
+            if not counts or counts[state] or state in ("", chosen)
+        ]  # fmt: skip
+
+    @property
+    def chips(self) -> list[dict[str, Any]]:
+        """What the list is filtered by, each with the address of the list without it."""
+        return [
+            {
+                "name": name, "value": display.shorten(self.params[parameter], 60),
+                "without": self._address(**{parameter: ""}),
+            }
+            for parameter, name in CHIPS.items()
+            if self.params.get(parameter)
+        ]  # fmt: skip
+
+    def _address(self, **changed: str) -> str:
+        """The first page of the list with these parameters changed; '' takes one away. (`get_query_string` would take
+        `queue` away with `q`.)"""
+        wanted = {name: value for name, value in {**self.params, **changed}.items() if value}
+        return f"?{urlencode(wanted)}"
 
     @property
     def looked(self) -> dict[str, Any] | None:

@@ -169,8 +169,7 @@ def _unserved(fronts: Iterable[Front], using: str) -> list[tuple[str, int]]:
     waiting: Counter[str] = Counter()
     for front in fronts:
         waiting += front.types
-    served = directory.served_types(using) if waiting else None
-    return [] if served is None else [(name, n) for name, n in waiting.most_common() if name not in served][:TYPES]
+    return list(directory.unserved_among(waiting, using).items())[:TYPES]
 
 
 def _hour(work: Minutes, now: dt.datetime) -> Points:

@@ -17,7 +17,19 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -31,7 +43,7 @@ from django_ojs.client.options import (
     Options,
     ScheduledOptions,
     attributes,
-    check_json,
+    check_arguments,
     checked,
     decode_arguments,
     encode_arguments,
@@ -44,6 +56,9 @@ from django_ojs.errors import OJSError
 from django_ojs.registry import Definition, InvalidHandler, registry
 from django_ojs.rules import cron, names
 from django_ojs.rules.cron import CronSpec
+
+if TYPE_CHECKING:
+    from django_ojs.jobs.push import Pushed
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -60,8 +75,7 @@ class PreparedJob:
 
     def document(self) -> dict[str, Any]:
         """The envelope to push. Raises TypeError for arguments that are not JSON."""
-        for index, value in enumerate(self.args):
-            check_json(value, f"args[{index}]")
+        check_arguments(self.args)
         return {"type": self.type, "args": list(self.args), **attributes(self.options)}
 
     def __repr__(self) -> str:
@@ -139,6 +153,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
             )
         self.transactional = _database_of(type, transactional, is_async=self.is_async)
         self.signature = _signature(type, handler, self.takes_context)
+        self._counts = _counts(self.signature)
         self.type = type
         super().__init__(self, options)
         self.queue: str = options.get("queue", "default")
@@ -149,6 +164,8 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError, which shows the signature, unless the handler takes these arguments."""
+        if not kwargs and len(args) in self._counts:
+            return
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -299,14 +316,18 @@ def prepare(type: str, args: Sequence[Any], options: Mapping[str, Any]) -> Prepa
 
 def push(jobs: Sequence[PreparedJob]) -> list[JobHandle]:
     """The handles of the stored jobs, in order; one that a middleware dropped has `dropped` set."""
-    from django_ojs.jobs.outbox import put
-    from django_ojs.jobs.push import push as operation
-
     if not jobs:
         return []
-    documents = [prepared.document() for prepared in jobs]
-    pushed = or_migrate(operation if ojs_settings.OUTBOX is None else put)(documents)
+    pushed = _stored([prepared.document() for prepared in jobs])
     return [JobHandle(done.row, done.status) for done in pushed]
+
+
+@or_migrate
+def _stored(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
+    from django_ojs.jobs import outbox
+    from django_ojs.jobs import push as jobs
+
+    return jobs.push(documents) if ojs_settings.OUTBOX is None else outbox.put(documents)
 
 
 def _from_tuple(entry: Any) -> PreparedJob:
@@ -380,6 +401,16 @@ def _wants_context(handler: Callable[..., Any]) -> bool:
         return False
     annotation = first.annotation if isinstance(first.annotation, str) else getattr(first.annotation, "__name__", "")
     return first.name == "context" or annotation.rpartition(".")[2] == "JobContext"
+
+
+def _counts(signature: inspect.Signature) -> range:
+    """How many positional arguments without any by keyword `signature.bind` surely takes: for most calls that is the
+    whole question, and `bind` takes as long as the row of the job."""
+    parameters = list(signature.parameters.values())
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+        return range(0)
+    return range(sum(one.default is one.empty for one in places), len(places) + 1)
 
 
 def _signature(type: str, handler: Callable[..., Any], takes_context: bool) -> inspect.Signature:

@@ -297,6 +297,13 @@ def _holds_keywords(value: object) -> bool:
     return isinstance(value, Mapping) and value.keys() == {MARKER} and isinstance(value[MARKER], Mapping)
 
 
+def check_arguments(args: Sequence[Any]) -> None:
+    """`check_json` for each of the arguments of a job."""
+    for index, value in enumerate(args):
+        if type(value) not in _SCALARS:
+            check_json(value, f"args[{index}]")
+
+
 def check_json(value: Any, path: str) -> None:
     """Raise TypeError, naming the place below `path`, unless `value` is made of JSON values.
 
@@ -304,6 +311,10 @@ def check_json(value: Any, path: str) -> None:
     member, a `SafeString`) arrive as plain values.
     """
     _check(value, path, 1)
+
+
+#: What needs no look, and no path to be named by.
+_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def _check(value: Any, path: str, depth: int) -> None:
@@ -323,12 +334,14 @@ def _check(value: Any, path: str, depth: int) -> None:
 def _check_members(value: list[Any] | tuple[Any, ...] | dict[Any, Any], path: str, depth: int) -> None:
     if not isinstance(value, dict):
         for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth)
+            if type(item) not in _SCALARS:
+                _check(item, f"{path}[{index}]", depth)
         return
     for key, item in value.items():
         if not isinstance(key, str):
             _refuse(f"{path} has the key {key!r:.40}, and JSON has only strings as keys: pass str(...)")
-        _check(item, f'{path}["{key}"]', depth)
+        if type(item) not in _SCALARS:
+            _check(item, f'{path}["{key}"]', depth)
 
 
 def _name(value: Any) -> str:

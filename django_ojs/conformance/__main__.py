@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from django_ojs.conformance.cases import load_path, select
-from django_ojs.conformance.report import Result
+from django_ojs.conformance.report import Result, save
 from django_ojs.conformance.servers import command_worker
 from django_ojs.conformance.suite import Target, run_report, suite_version
 
@@ -21,6 +21,9 @@ def arguments() -> argparse.ArgumentParser:
         help="directory of JSON cases, a JSON case, or a Markdown document with example cases; repeatable")  # fmt: skip
     add("--target", action="append", required=True, metavar="URL",
         help="base URL of a server; repeat it to spread the cases over several")  # fmt: skip
+    add("--grpc", action="append", default=[], metavar="HOST:PORT",
+        help="where the target has its gRPC binding, once for each target: the steps of the cases go there, but for "
+        "what gRPC has no equal of")  # fmt: skip
     add("--jobs", type=int, metavar="K", help="use only the first K targets")
     add("--level", type=int, help="run the levels up to this one, without cases tagged `ext`")
     add("--test", metavar="ID", help="run the cases with this test id, or of this file")
@@ -37,17 +40,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for and print a table."""
     options = arguments().parse_args(argv)
     cases = select([case for path in options.suites for case in load_path(path)], options.level, options.test)
-    targets = [_target(url, options) for url in options.target[: options.jobs]]
+    if options.grpc and len(options.grpc) != len(options.target):
+        arguments().error("--grpc has to be given once for each --target")
+    addresses = options.grpc or [""] * len(options.target)
+    pairs = list(zip(options.target, addresses, strict=True))[: options.jobs]
+    targets = [_target(url, address, options) for url, address in pairs]
     version = options.suite_version or suite_version(options.suites)
     report = run_report(cases, targets, options.level, version, on_result=_print_result)
     print(f"\n{report.as_text()}")
     if options.report:
-        report.save(options.report)
+        save([report], options.report)
     return 1 if report.failed else 0
 
 
-def _target(url: str, options: argparse.Namespace) -> Target:
-    return Target(url, options.reset, command_worker(options.worker, url) if options.worker else None)
+def _target(url: str, address: str, options: argparse.Namespace) -> Target:
+    worker = command_worker(options.worker, url) if options.worker else None
+    return Target(url, options.reset, worker, grpc=address)
 
 
 def _print_result(result: Result) -> None:

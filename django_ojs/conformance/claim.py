@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from django_ojs.conformance.cases import load_path
-from django_ojs.conformance.report import Report, count
+from django_ojs.conformance.report import BINDINGS, Report, count
 from django_ojs.conformance.values import timestamp
 
 FILE: Final = Path(__file__).with_name("claim.json")
@@ -26,14 +26,20 @@ class NoClaim(ValueError):
 
 @dataclass(frozen=True)
 class Claim:
-    """A conformance level, and the run that showed it. `passed_at` is an RFC 3339 text."""
+    """A conformance level, and the runs that showed it, one for each binding.
+
+    Attributes:
+        passed_at: when the last of the runs began, an RFC 3339 text.
+        bindings: by the name of a binding (`http`, `grpc`), how many cases there were and how they ended; `over_http`
+            is the number of those with a step that this binding left to HTTP, because it has no equal.
+    """
 
     level: int
     suite: str
     test_suite_version: str
     digest: str
     passed_at: str
-    counts: Mapping[str, int]
+    bindings: Mapping[str, Mapping[str, int]]
 
 
 def read(file: Path = FILE) -> Claim | None:
@@ -56,22 +62,40 @@ def digest(suite: Path) -> str:
     return whole.hexdigest()
 
 
-def claim_of(report: Report, suite: Path) -> Claim:
-    """The claim that a run of a whole suite allows. NoClaim if a case was left out, did not pass or is published."""
+def claim_of(reports: Sequence[Report], suite: Path) -> Claim:
+    """The claim that runs of a whole suite over each binding allow.
+
+    NoClaim if a binding was left out, or if in one of the runs a case was left out, did not pass or is published.
+    """
+    left_out = sorted(set(BINDINGS) - {report.binding for report in reports})
+    if left_out:
+        raise NoClaim(f"the suite was not run over {', '.join(left_out)}")
+    for report in reports:
+        _check(report, suite)
+    about = json.loads((suite / "manifest.json").read_text(encoding="utf-8"))
+    return Claim(
+        level=min(report.conformant_level or 0 for report in reports),
+        suite=str(about["name"]),
+        test_suite_version=str(about["version"]),
+        digest=digest(suite),
+        passed_at=timestamp(max(report.run_at for report in reports)),
+        bindings={report.binding: _counts(report) for report in reports},
+    )
+
+
+def _counts(report: Report) -> dict[str, int]:
+    over_http = sum(bool(result.over_http) for result in report.counted)
+    return count(report.counted) | ({} if report.binding == "http" else {"over_http": over_http})
+
+
+def _check(report: Report, suite: Path) -> None:
     ran = {result.case.file for result in report.results if result.outcome == "passed"}
     missing = sorted({case.file for case in load_path(suite) if not case.deprecated} - ran)
     if report.failed or missing:
-        raise NoClaim(f"not every case of {suite} has passed: {', '.join(missing) or 'others failed'}")
+        raise NoClaim(
+            f"not every case of {suite} has passed over {report.binding}: {', '.join(missing) or 'others failed'}"
+        )
     if any(result.case.format != "seed" for result in report.results):
         raise NoClaim("only a suite in the seed's format can be claimed")
     if report.conformant_level is None:
         raise NoClaim("no level 0 case has passed")
-    about = json.loads((suite / "manifest.json").read_text(encoding="utf-8"))
-    return Claim(
-        level=report.conformant_level,
-        suite=str(about["name"]),
-        test_suite_version=str(about["version"]),
-        digest=digest(suite),
-        passed_at=timestamp(report.run_at),
-        counts=count(report.counted),
-    )

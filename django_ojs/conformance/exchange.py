@@ -12,7 +12,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -32,8 +32,9 @@ def send(client: Client, scope: Scope, step: Object, method: str, path: str) -> 
     """Send a step's request with its references filled in. StepFailed if the server cannot be reached."""
     body = body_bytes(scope, step)
     headers = request_headers(scope, step, body)
+    looked_at = [name for key in ("assertions", "expect") for name in expected_headers(_object(step.get(key)))]
     try:
-        return client.request(method, scope.text(path), headers, body)
+        return client.step(method, scope.text(path), headers, body, looked_at)
     except (OSError, http.client.HTTPException) as error:
         raise StepFailed(f"{method} {path}: no answer: {error!r}") from error
 
@@ -103,7 +104,11 @@ class Response:
 
 
 class Client:
-    """Requests to a base URL, for one thread. A connection that lay idle is opened anew, as servers close them."""
+    """Requests to a base URL, for one thread. A connection that lay idle is opened anew, as servers close them.
+
+    Attributes:
+        over_http: of a client for another binding, the steps that went over HTTP all the same: `GET /path: why`.
+    """
 
     idle_limit: float = 3.0
 
@@ -111,6 +116,7 @@ class Client:
         self.base_url = base_url.rstrip("/")
         self._url = urlsplit(self.base_url)
         self._timeout = timeout
+        self.over_http: list[str] = []
         self._connection: http.client.HTTPConnection | None = None
         self._used = 0.0
 
@@ -143,6 +149,15 @@ class Client:
         except (OSError, http.client.HTTPException):
             self.close()
             raise
+
+    def step(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, looked_at: Collection[str] = ()
+    ) -> Response:
+        """Send the request of a case's step, whose assertions look at these headers of the answer.
+
+        Another binding than HTTP sends it its own way.
+        """
+        return self.request(method, path, headers, body)
 
     def json(self, method: str, path: str, body: object = MISSING) -> Response:
         """Send a JSON value with the protocol's media type."""
@@ -305,8 +320,11 @@ def expected_statuses(expected: Mapping[str, object]) -> list[object]:
 
 def expected_headers(expected: Mapping[str, object]) -> dict[str, object]:
     """What the assertions say of headers, by name."""
-    headers = expected.get("headers")
-    return headers if isinstance(headers, dict) else {}
+    return _object(expected.get("headers"))
+
+
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _check_header(name: str, expected: object, response: Response) -> list[str]:

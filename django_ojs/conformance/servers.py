@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from django_ojs.conformance.handlers import HANDLERS
+from django_ojs.conformance.report import Binding
 from django_ojs.conformance.running import WorkerFactory
 from django_ojs.conformance.suite import Target
 
@@ -29,16 +30,18 @@ class NotStarted(RuntimeError):
 
 
 @contextlib.contextmanager
-def farm(count: int, dialect: str = "spec", database: str = "") -> Iterator[list[Target]]:
+def farm(count: int, dialect: str = "spec", database: str = "", binding: Binding = "http") -> Iterator[list[Target]]:
     """Several servers side by side, started at once. NotStarted if one does not come up.
 
     Args:
         count: how many; cases wait more than they work.
         dialect: `spec` or `published`.
         database: URL of a server to make the throwaway databases on; empty: SQLite.
+        binding: which one the steps of the cases go to.
     """
+    options = ["--grpc-port", "0"] if binding == "grpc" else []
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(_server(dialect, database)) for _ in range(count)]
+        processes = [stack.enter_context(_server(dialect, database, *options)) for _ in range(count)]
         yield [_target(process) for process in processes]
 
 
@@ -50,9 +53,9 @@ def running(dialect: str = "spec", database: str = "") -> Iterator[Target]:
 
 
 @contextlib.contextmanager
-def _server(dialect: str, database: str) -> Iterator[subprocess.Popen[str]]:
+def _server(dialect: str, database: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        _command("ojs_testserver", "--port", "0", "--dialect", dialect, "--database", database),
+        _command("ojs_testserver", "--port", "0", "--dialect", dialect, "--database", database, *options),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -66,14 +69,16 @@ def _server(dialect: str, database: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _target(process: subprocess.Popen[str]) -> Target:
-    """The server that a process has become: it says `ready URL`, and on standard error which database it made."""
+    """The server that a process has become: it says `ready URL`, and maybe ` grpc ADDRESS`; and on standard error which
+    database it made."""
     assert process.stdout is not None
     assert process.stderr is not None
-    word, _, url = process.stdout.readline().strip().partition(" ")
-    if word != "ready":
+    words = process.stdout.readline().split()
+    if words[:1] != ["ready"]:
         raise NotStarted(f"the server did not start: {process.stderr.read().strip()}")
     worker = worker_on(process.stderr.readline().strip().removeprefix("database "))
-    return Target(url, RESET, worker, frozenset(HANDLERS))
+    grpc = words[3] if words[2:3] == ["grpc"] else ""
+    return Target(words[1], RESET, worker, frozenset(HANDLERS), grpc)
 
 
 def worker_on(database: str) -> Callable[[], AbstractContextManager[None]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from django_ojs.conformance import lint, values
 from django_ojs.conformance.cases import Case
 from django_ojs.conformance.exchange import Client, StepFailed, reset
-from django_ojs.conformance.report import Outcome, Report, Result, skip_reason
+from django_ojs.conformance.report import Binding, Outcome, Report, Result, skip_reason
 from django_ojs.conformance.running import WorkerFactory, needs_worker, run_published, run_seed
 from django_ojs.conformance.values import Clock
 
@@ -20,19 +20,29 @@ from django_ojs.conformance.values import Clock
 class Target:
     """A server under test: its base URL, its reset path if it has one, and how a worker for it is started.
 
-    `handlers` are those that this worker has; None where the runner cannot know them.
+    `handlers` are those that this worker has; None where the runner cannot know them. With `grpc`, the `host:port` of
+    its gRPC binding, the steps of the cases go there.
     """
 
     url: str
     reset: str | None = None
     worker: WorkerFactory | None = None
     handlers: frozenset[str] | None = None
+    grpc: str = ""
+
+    def client(self) -> Client:
+        """A client of the binding under test, for one case."""
+        if not self.grpc:
+            return Client(self.url)
+        from django_ojs.conformance.grpcbinding import GrpcClient
+
+        return GrpcClient(self.url, self.grpc)
 
 
 def run_case(case: Case, target: Target, clock: Clock | None = None) -> Result:
     """Run one case on an emptied server. Never raises: what goes wrong is the result's reason."""
     clock = clock or Clock()
-    skipped = skip_reason(case)
+    skipped = skip_reason(case, "grpc" if target.grpc else "http")
     if skipped is not None:
         return Result(case, "skipped", skipped)
     not_understood = lint.problems(case)
@@ -41,13 +51,16 @@ def run_case(case: Case, target: Target, clock: Clock | None = None) -> Result:
     if target.handlers is not None and case.handler and case.handler not in target.handlers:
         return Result(case, "failed", f"the worker of this run has no handler {case.handler!r}")
     start = clock.seconds()
-    outcome, reason = _attempt(case, target, clock)
-    return Result(case, outcome, reason, round((clock.seconds() - start) * 1000), target.url)
+    over_http: list[str] = []
+    outcome, reason = _attempt(case, target, clock, over_http)
+    took = round((clock.seconds() - start) * 1000)
+    return Result(case, outcome, reason, took, target.grpc or target.url, tuple(over_http))
 
 
-def _attempt(case: Case, target: Target, clock: Clock) -> tuple[Outcome, str]:
+def _attempt(case: Case, target: Target, clock: Clock, over_http: list[str]) -> tuple[Outcome, str]:
     try:
-        with Client(target.url) as client:
+        with target.client() as client:
+            client.over_http = over_http
             reset(client, target.reset)
             if case.format == "published":
                 run_published(case, client, clock)
@@ -170,9 +183,10 @@ def run_report(
     run_at = clock.now()
     results = run_suite(cases, targets, clock, on_result)
     took = round((clock.now() - run_at).total_seconds() * 1000)
-    names = ", ".join(target.url for target in targets)
+    names = ", ".join(target.grpc or target.url for target in targets)
     requested = Report.requested_level if level is None else level
-    return Report(results, names, run_at, took, requested, suite_version)
+    binding: Binding = "grpc" if any(target.grpc for target in targets) else "http"
+    return Report(results, names, run_at, took, requested, suite_version, binding)
 
 
 def suite_version(suites: Sequence[Path]) -> str | None:

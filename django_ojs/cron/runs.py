@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -45,10 +44,6 @@ logger = logging.getLogger(__name__)
 
 COMPONENT = "cron"
 HELD_UNTIL = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
-#: For how long a process trusts that nothing is held, in seconds.
-_TRUST = 1.0
-
-_nothing_held: dict[str, float] = {}  #: when a process last saw that nothing is held
 _INSTANT = dt.timedelta(microseconds=1)
 
 
@@ -253,7 +248,6 @@ def note(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, using: 
     runs = CronRun.objects.using(using)
     if hold:
         Job.objects.using(using).filter(pk=row["id"], state=State.AVAILABLE).update(due_at=HELD_UNTIL)
-        _nothing_held.pop(using, None)
     runs.create(
         name=name, job_id=row["id"], queue=row["queue"], scheduled_at=nominal, triggered_at=now, held=hold
     )  # fmt: skip
@@ -269,7 +263,6 @@ def release(queues: Sequence[str] | None = None, *, using: str | None = None) ->
     runs = CronRun.objects.using(using)
     held = runs.filter(held=True)
     if not held.exists():
-        _nothing_held[using] = time.monotonic()
         return 0
     if maintenance.is_on(using=using):
         return 0
@@ -282,22 +275,11 @@ def release(queues: Sequence[str] | None = None, *, using: str | None = None) ->
         return _let_go(runs.filter(pk__in=heads), using) if heads else 0
 
 
-def release_waiting(queues: Sequence[str], using: str) -> None:
-    """`release` as part of a FETCH; costs nothing while nothing is held anywhere."""
-    if time.monotonic() - _nothing_held.get(using, float("-inf")) > _TRUST:
-        release(queues, using=using)
-
-
 def prune(batch: int, using: str) -> int:
     """Forget runs whose job is gone."""
     gone = CronRun.objects.using(using).filter(~Exists(Job.objects.using(using).filter(pk=OuterRef("job_id"))))
     ids = list(gone.order_by("id").values_list("id", flat=True)[:batch])
     return CronRun.objects.using(using).filter(pk__in=ids).delete()[0] if ids else 0
-
-
-def forget() -> None:
-    """Drop what this process remembers."""
-    _nothing_held.clear()
 
 
 def _let_go(runs: QuerySet[CronRun], using: str) -> int:

@@ -45,8 +45,13 @@ def append(records: Sequence[Record], using: str) -> None:
     """Write events in the caller's transaction, in one statement however many."""
     if records:
         store_of(using).insert_events(records)
-        if hooks.event_listeners:
-            hooks.tell(hooks.event_listeners, records, using)
+        tell(records, using)
+
+
+def tell(records: Sequence[Record], using: str) -> None:
+    """Tell subscribers of events that a statement of `store` has written."""
+    if records and hooks.event_listeners:
+        hooks.tell(hooks.event_listeners, records, using)
 
 
 def read(
@@ -215,10 +220,8 @@ def newest(
     """The events from place `offset`, counted from the end, that match."""
     using = using or database()
     order.catch_up(using, strict=False)
-    query = order.behind(using, order.START).filter(wanted.condition())
-    if not wanted.job_ids:
-        end = Event.objects.using(using).order_by("-id").values_list("id", flat=True).first() or 0
-        query = query.filter(id__gt=end - WINDOW)
+    query = order.behind(using, order.START) if wanted.job_ids else order.latest(using, WINDOW)
+    query = query.filter(wanted.condition())
     if since:
         query = query.filter(time__gte=since)
     if until:

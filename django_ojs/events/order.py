@@ -88,6 +88,39 @@ def catch_up(using: str, *, strict: bool = True) -> None:
         numbered = _pass(using, wait=left if numbered is None else None)
 
 
+def unordered_since(using: str) -> dt.datetime | None:
+    """The time of the earliest event that is committed and that no pass has put in order; None where there is none.
+
+    It looks at a thousand of them at most, by an index, and makes no pass.
+    """
+    vendor = connections[using].vendor
+    if vendor == "sqlite":
+        return None
+    if vendor == "postgresql":
+        log = EventLog.objects.using(using).filter(pk=1).first()
+        last = {"last": log.snapshot} if log is not None and log.snapshot else {}
+        with connections[using].cursor() as cursor:
+            cursor.execute(
+                f"SELECT min(time) FROM (SELECT time FROM {_EVENT} WHERE {_fresh(bool(last))} LIMIT {_STAMP_BATCH})"
+                " AS found",
+                last,
+            )
+            found: dt.datetime | None = cursor.fetchone()[0]
+        return found
+    waiting = Event.objects.using(using).filter(seq__isnull=True).order_by("id")
+    return waiting.values_list("time", flat=True).first()
+
+
+def _fresh(has_last: bool) -> str:
+    """The condition of the events that became visible behind the snapshot `last`; of all, where there is none yet."""
+    return (
+        "(txid >= pg_snapshot_xmax(%(last)s::pg_snapshot)::text::bigint OR txid = ANY("
+        "ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(%(last)s::pg_snapshot) AS x)))"
+        if has_last
+        else "txid IS NOT NULL"
+    )
+
+
 def _pass(using: str, wait: float | None = None) -> int | None:
     """One pass: how much it numbered, or None if another connection is at it, after `wait` seconds still."""
     vendor = connections[using].vendor
@@ -129,12 +162,7 @@ def _number_transactions(using: str, log: EventLog) -> int:
         if log.snapshot and _is_another_cluster(cursor, log.snapshot):
             _retire_old_transaction_ids(cursor)
             log.snapshot = ""
-        fresh = (
-            "txid >= pg_snapshot_xmax(%(last)s::pg_snapshot)::text::bigint OR txid = ANY("
-            "ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(%(last)s::pg_snapshot) AS x))"
-            if log.snapshot
-            else "txid IS NOT NULL"
-        )
+        fresh = _fresh(bool(log.snapshot))
         cursor.execute(
             f"WITH fresh AS (SELECT txid, max(id) AS last FROM {_EVENT} WHERE {fresh} GROUP BY txid), "
             f"numbered AS (INSERT INTO {_COMMIT} (txid) SELECT txid FROM fresh ORDER BY last "
@@ -208,10 +236,17 @@ def behind(using: str, place: Place) -> QuerySet[Event]:
     column = _ORDER.get(connections[using].vendor, "seq")
     events = Event.objects.using(using).filter(**{f"{column}__isnull": False})
     if place != START:
-        rest = Q(pk__gt=place.id) if place.seen == EVENT else Q(pk__gte=place.id)
-        later = Q(**{f"{column}__gt": place.order}) | rest
-        events = events.filter(later, **{f"{column}__gte": place.order})
+        seen = Q(pk__lte=place.id) if place.seen == EVENT else Q(pk__lt=place.id)
+        # Said by what is left out, of which PostgreSQL expects little: of "or behind this id" it expects next to
+        # nothing, and then it sorts all that is behind for a page of a hundred.
+        events = events.filter(~(Q(**{column: place.order}) & seen), **{f"{column}__gte": place.order})
     return events.annotate(place_order=F(column)).order_by(*dict.fromkeys((column, "id")))
+
+
+def next_id(using: str, place: Place) -> int | None:
+    """The id of the event that comes next behind `place`; None at the end. `exists()` would forget the order, in which
+    it is found at once."""
+    return behind(using, place).values_list("pk", flat=True).first()
 
 
 def between(using: str, place: Place, last: Place | None) -> QuerySet[Event]:
@@ -222,14 +257,18 @@ def between(using: str, place: Place, last: Place | None) -> QuerySet[Event]:
     events = behind(using, place)
     if last is not None:
         column = _ORDER.get(connections[using].vendor, "seq")
-        events = events.filter(
-            Q(**{f"{column}__lt": last.order}) | Q(pk__lte=last.id), **{f"{column}__lte": last.order}
-        )
+        beyond = Q(**{column: last.order}, pk__gt=last.id)
+        events = events.filter(~beyond, **{f"{column}__lte": last.order})
     if connections[using].vendor == "postgresql":
         orders = [place.order] if last is None else [place.order, last.order]
         chosen = _SINCE if last is None else _SINCE_UNTIL
         events = events.extra(where=[f"{_EVENT}.txid = ANY(ARRAY({chosen}))"], params=orders)  # noqa: S610
     return events
+
+
+def waiting_since(using: str, place: Place) -> dt.datetime | None:
+    """The time of the event that comes next behind `place`, so since when a reader there is behind; None at the end."""
+    return behind(using, place).values_list("time", flat=True).first()
 
 
 def ahead(using: str, place: Place, events: int) -> Event | None:
@@ -246,6 +285,20 @@ def ahead(using: str, place: Place, events: int) -> Event | None:
 def place_of(event: Event) -> Place:
     """The place of an event that `behind` found."""
     return Place(event.place_order, event.pk)  # type: ignore[attr-defined]
+
+
+def newest_id(using: str) -> int:
+    """The highest id of an event; 0 where there is none."""
+    return Event.objects.using(using).order_by("-id").values_list("id", flat=True).first() or 0
+
+
+def latest(using: str, number: int) -> QuerySet[Event]:
+    """The events with the last `number` ids that have been put in order, in it."""
+    events = behind(using, START).filter(pk__gt=newest_id(using) - number)
+    if connections[using].vendor == "postgresql":  # which would else read the numbers of all transactions
+        top = EventCommit.objects.using(using).order_by("-seq").values_list("seq", flat=True).first() or 0
+        events = events.filter(commit__seq__gt=top - number)
+    return events
 
 
 def find(using: str, position: int, seen: int = EVENT) -> Place | None:
@@ -265,9 +318,26 @@ def last(using: str, **conditions: Any) -> Place | None:
     return None if event is None else place_of(event)
 
 
+#: Ids by which events may be out of the order of their times: what a busy site writes in some seconds.
+_NEAR = 5_000
+
+
 def before(using: str, instant: dt.datetime) -> Place:
-    """The place of the last event that happened before `instant`; reads back from the end as far as that is."""
-    event = Event.objects.using(using).filter(time__lt=instant).order_by("-id").values_list("id", flat=True).first()
+    """The place of the last event that happened before `instant`.
+
+    No index has the times, but the ids follow them closely. So their range is halved until it is short.
+    """
+    events = Event.objects.using(using).order_by("id")
+    low, high = events.values_list("id", flat=True).first() or 0, newest_id(using)
+    while high - low > _NEAR:
+        middle = (low + high) // 2
+        found = events.filter(pk__gte=middle).values_list("pk", "time").first()
+        if found is not None and found[1] < instant:
+            low = found[0]
+        else:
+            high = middle
+    near = events.filter(time__lt=instant, pk__gte=low - _NEAR, pk__lte=high + _NEAR)
+    event = near.values_list("pk", flat=True).last()
     return START if event is None else find(using, event) or START
 
 

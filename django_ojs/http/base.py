@@ -32,6 +32,7 @@ from rest_framework.viewsets import GenericViewSet
 from django_ojs import errors
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
+from django_ojs.database import look_at_health
 from django_ojs.http import body, exceptions, media, openapi
 from django_ojs.http.body import OJSParser
 from django_ojs.http.pagination import Key, OJSPagination
@@ -96,6 +97,7 @@ class OJSView(APIView):
         given = given if _REQUEST_ID.fullmatch(given) else ""
         self.request_id = given or f"req_{new_id()}"
         token = tracing.receive(request.META, given)
+        look_at_health(using())
         try:
             return super().dispatch(request, *args, **kwargs)
         finally:
@@ -122,6 +124,9 @@ class OJSView(APIView):
         self.perform_authentication(request)
         self.check_permissions(request)
         self.check_throttles(request)
+        prepare = getattr(request._request, "prepare", None)
+        if prepare is not None:  # what another transport carries is read once its caller is known
+            prepare()
 
     def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:  # type: ignore[override]
         """The methods of this path, for every caller; the CORS headers are the site's (django-cors-headers)."""

@@ -18,7 +18,7 @@ from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.jobs import selection
 from django_ojs.jobs.search import id_at
 from django_ojs.jobs.selection import Member
-from django_ojs.models import Job
+from django_ojs.models import Job, job
 from django_ojs.models.job import JobQuerySet
 from django_ojs.rules import durations, faults, names
 from django_ojs.states import State
@@ -53,7 +53,7 @@ class ScannedJobs(JobFilter):
 
 def in_states(jobs: QuerySet[Job], wanted: Sequence[State]) -> QuerySet[Job]:
     """Those in these states."""
-    return jobs.filter(selection.in_states(wanted))
+    return jobs.filter(job.in_states(wanted))
 
 
 def made_between(jobs: JobQuerySet, since: dt.datetime | None, until: dt.datetime | None) -> JobQuerySet:

@@ -16,6 +16,9 @@ from django_ojs.models import Job
 from django_ojs.models.fields import RawJSON
 from django_ojs.queues import bounds
 
+#: The answer to a request with this key, given the database alias, and whether it is an old one.
+Once = Callable[[Operation, str], tuple[Answer, bool]]
+
 
 class Idempotent:
     """What views share that honour `Idempotency-Key`."""
@@ -25,19 +28,23 @@ class Idempotent:
     #: What the key is for: the same key may be used for another operation.
     operation = "push"
 
-    def answer(self, act: Callable[[str], Answer], key: str | None = None) -> Response:
+    def answer(self, act: Callable[[str], Answer], key: str | None = None, once: Once | None = None) -> Response:
         """The answer of `act`, which is given the database alias; with an Idempotency-Key, of its first call.
 
-        `key` is one from the body, which counts where there is no header.
+        `key` is one from the body, which counts where there is no header. `once` does the same as `act` under a key,
+        where that is done in another way than in one transaction around it.
         """
         using = router.db_for_write(Job)
         key = self.request.META.get("HTTP_IDEMPOTENCY_KEY", key)
         if key is None:
             done, headers = (found := act(using)), found.headers
         else:
-            operation = Operation(key.strip(), principal(self.request), self.operation, self.raw or b"")
+            name = " ".join(filter(None, (getattr(self.request._request, "binding", ""), self.operation)))
+            operation = Operation(key.strip(), principal(self.request), name, self.raw or b"")
             try:
-                done, replayed = idempotency.once(operation, lambda: act(using), using)
+                done, replayed = (
+                    once(operation, using) if once else idempotency.once(operation, lambda: act(using), using)
+                )
             except QueueFull as error:
                 bounds.record(error, using)
                 raise

@@ -20,13 +20,13 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.http import filters, openapi, pagination, permissions, query
 from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_time, parse_uuid
-from django_ojs.http.permissions import type_limit
+from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.jobs.search import DEEPER, FEW, scan, time_of
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import query_fault
-from django_ojs.states import State
+from django_ojs.states import LIVE, TERMINAL, State
 from django_ojs.statistics import counters
 
 #: What a line of a list holds; the columns that hold data of the site are left where they are.
@@ -37,8 +37,8 @@ ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.
 #: Ids are UUIDv7 and begin with the time at which they were made: the order of `created_at`, with an index.
 _SORTS = {"created_at": "id", "scheduled_at": "due_at", "priority": "priority", "finished_at": "finished_at"}
 _PARSERS: dict[str, Any] = {"id": parse_uuid, "due_at": parse_time, "priority": int, "finished_at": parse_time}
-#: The filters that no index finds, as the site's setting calls them.
-_OWN_INDEX = {"type": "type", "error_type": "error"}
+#: The filters that no index finds, as the site's setting calls them; the queue only where jobs may have ended.
+_OWN_INDEX = {"type": "type", "error_type": "error", "queue": "queue"}
 #: Ids beyond all others: where a cursor stands behind every row of one instant.
 _LOWEST, _HIGHEST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
 #: By the column along which jobs can be gone through: all of them, and those that are asked for.
@@ -78,7 +78,7 @@ class JobPagination(OJSPagination):
         key, sizes = sorting(request, "created_at"), self.sizes(view)
         if not is_whole(view):
             return listing(request, queryset, key, sizes=sizes)
-        return listing(request, queryset, key, _known_total(request), _base(request), sizes=sizes)
+        return listing(request, queryset, key, _known_total(request), _base(request, key), sizes=sizes)
 
 
 def is_whole(view: Any) -> bool:
@@ -100,7 +100,7 @@ def listing(
     Args:
         total: how many there are, where it is known without counting.
         base: by the column of an order that an index has, the jobs to look through for what no index finds, and the
-            filter that they have to pass.
+            filter that they have to pass. Any other order is made of stretches along the first of these columns.
         columns: those that the rows are to have; None for all.
         sizes: the most rows of a page, and those of one that says nothing.
         bounded: whether a page must not begin too far behind the first row (see `paginate`).
@@ -112,8 +112,10 @@ def listing(
     def rows(found: QuerySet[Any]) -> list[JobRow]:
         return found.rows(*([columns] if columns else []))  # type: ignore[attr-defined, no-any-return]
 
-    if base is not None and key.column in base and unindexed(request):
-        return searched(request, *base[key.column], order, rows, maximum=sizes[0], default=sizes[1])
+    if base is not None and key.column not in base:
+        return stretched(request, next(iter(base)), base, order, rows, total, maximum=sizes[0], default=sizes[1])
+    if base is not None and unindexed(request):
+        return searched(request, *base[key.column], order, rows, total=total, maximum=sizes[0], default=sizes[1])
     count = capped if total is None else lambda _: (total, False)
     return paginate(jobs, request, order, rows=rows, maximum=sizes[0], default=sizes[1], count=count, bounded=bounded)
 
@@ -123,15 +125,22 @@ def unindexed(request: Request) -> bool:
     given = {own for name, own in _OWN_INDEX.items() if request.query_params.get(name)}
     if type_limit(request) is not None:
         given.add("type")
+    if queue_limit(request) is not None:
+        given.add("queue")
+    if LIVE.issuperset(_states(request) or State):
+        given.discard("queue")
     return bool(given) and given.isdisjoint(ojs_settings.INDEXED_FILTERS)
 
 
-def _base(request: Request) -> Base | None:
+def _base(request: Request, key: Key) -> Base | None:
     """What a search of the list goes through; None where the states and the queue leave few enough to read them all."""
     given = request.query_params
-    wanted = filters.StatesField(required=False).clean(given.get("state"))
+    wanted = _states(request)
     queues = permissions.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
-    if given.get("worker_id") or (wanted and _counted(queues, wanted) <= FEW):
+    indexed = key.column == "id" or (key.column == "finished_at" and len(wanted) == 1 and wanted[0] in ENDS)
+    # Only of jobs that have not ended an index knows the queue.
+    readable = queues if wanted and LIVE.issuperset(wanted) else []
+    if given.get("worker_id") or ((wanted or not indexed) and _counted(readable, wanted or list(State)) <= FEW):
         return None
     every = Job.objects.using(database(None))
     made = filters.made_between(every, query.instant(request, "since"), query.instant(request, "until"))
@@ -139,6 +148,11 @@ def _base(request: Request) -> Base | None:
     if len(wanted) == 1 and wanted[0] in ENDS:
         base["finished_at"] = (filters.in_states(every, wanted), filters.of_query(request))
     return base
+
+
+def _states(request: Request) -> Sequence[State]:
+    found: Sequence[State] = filters.StatesField(required=False).clean(request.query_params.get("state"))
+    return found
 
 
 def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
@@ -151,9 +165,10 @@ def _known_total(request: Request) -> int | None:
     given = request.query_params
     if type_limit(request) is not None or any(given.get(name) for name in set(filters.NAMES) - {"queue", "state"}):
         return None
-    if given.get("sort") in ("scheduled_at", "finished_at"):  # leaves out those without one
-        return None
-    wanted = filters.StatesField(required=False).clean(given.get("state")) or list(State)
+    wanted = _states(request) or list(State)
+    ended = TERMINAL.issuperset(wanted)
+    if given.get("sort") == "scheduled_at" or (given.get("sort") == "finished_at" and not ended):
+        return None  # leaves out those without one
     limit = permissions.queues_to_read(request, [given["queue"]] if given.get("queue") else [])
     return _counted(limit, wanted)
 
@@ -171,11 +186,12 @@ def sorting(request: Request, default: str) -> Key:
 
 def searched(
     request: Request, base: QuerySet[Job], jobs: QuerySet[Job], order: Sequence[Key],
-    rows: Callable[[QuerySet[Any]], list[Any]], *, maximum: int, default: int,
+    rows: Callable[[QuerySet[Any]], list[Any]], *, maximum: int, default: int, total: int | None = None,
 ) -> Page:  # fmt: skip
     """The page of `jobs`, all of which are in `base`, whose order along the first key an index has.
 
-    A page further on may look at as many jobs more as those before it might have.
+    A page further on may look at as many jobs more as those before it might have. `total` is how many jobs there are,
+    where it is known: then none is looked for to count them, and none where all have been found.
     """
     window = pagination.read(request, order, maximum, default)
     pagination.check_offset(window)
@@ -184,9 +200,13 @@ def searched(
     skipped = 0 if window.after is not None else window.offset
     key, cap = order[0], pagination.CAP
     names = [column.column for column in order]
+    before = window.offset if window.after is not None else 0
+    enough, there = skipped + window.limit + 1, None
+    if window.after is None:  # behind a cursor the number says nothing: jobs before it may be gone
+        there = total
+        enough = max(enough, cap + 1) if there is None else min(enough, there)
     done = scan(
-        base, key.column, lambda part: (part & jobs).order_by().values_list(*names),
-        skipped + window.limit + 1 if window.after is not None else max(skipped + window.limit, cap) + 1,
+        base, key.column, lambda part: (part & jobs).order_by().values_list(*names), enough,
         depth=DEEPER * ojs_settings.SEARCH_DEPTH * (1 + skipped // window.limit),
         descending=key.descending,
     )  # fmt: skip
@@ -194,11 +214,13 @@ def searched(
     chosen = found[skipped : skipped + window.limit]
     ids = [values[-1] for values in chosen]
     shown = {row["id"]: row for row in rows(Job.objects.using(base.db).filter(pk__in=ids))} if ids else {}
-    left, whole = len(found) > skipped + window.limit, done.ended == "all"
-    before = window.offset if window.after is not None else 0
-    total = before + len(found) if whole or len(found) <= cap else before + cap
+    left = len(found) > skipped + window.limit
+    whole = done.ended == "all" or (there is not None and len(found) >= there)
+    minimum = total is None and (not whole or len(found) > cap)
+    if total is None:
+        total = before + len(found) if whole or len(found) <= cap else before + cap
     standing = pagination.standing(total, window.limit, window.offset, has_more=left or not whole)
-    if not whole or len(found) > cap:
+    if minimum:
         standing["total_is_minimum"] = True
     if left:
         standing["next_cursor"] = pagination.encode(window.offset + len(chosen), chosen[-1])
@@ -208,3 +230,55 @@ def searched(
         back_to = done.edge if isinstance(done.edge, dt.datetime) else time_of(done.edge)
         standing["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
     return Page([shown[job_id] for job_id in ids if job_id in shown], standing)
+
+
+def stretched(
+    request: Request, along: str, base: Base, order: Sequence[Key], rows: Callable[[QuerySet[Any]], list[Any]],
+    total: int | None, *, maximum: int, default: int,
+) -> Page:  # fmt: skip
+    """The page in an order that no index has: that of the newest `OJS["SEARCH_DEPTH"]` jobs `along` a column that has
+    one, then of those before them, and so on. `order` holds within such a stretch.
+    """
+    edge = Key(along, True, _PARSERS[along])
+    keys = [key._replace(parse=_or_none(key.parse)) for key in (*order, edge, edge)]
+    window = pagination.read(request, keys, maximum, default)
+    pagination.check_offset(window)
+    *after, begin, end = window.after or [None] * len(keys)
+    every, jobs = base[along]
+    part, depth = every, ojs_settings.SEARCH_DEPTH
+    if begin is not None:
+        part = part.filter(**{f"{along}__lt": begin})
+    if after[0] is None:  # the first page of a stretch decides where it ends
+        end = part.order_by(f"-{along}").values_list(along, flat=True)[depth - 1 : depth].first()
+    if end is not None:
+        part = part.filter(**{f"{along}__gte": end})
+    fitting = (part & jobs).filter(**{f"{order[0].column}__isnull": False})
+    ordered = fitting.order_by(*(f"-{key.column}" if key.descending else key.column for key in order))
+    if after[0] is not None:
+        ordered = ordered.filter(pagination.beyond(order, after))
+    skipped = 0 if window.after is not None else window.offset
+    found = rows(ordered[skipped : skipped + window.limit + 1])
+    if skipped and not found and end is not None:
+        message = f"must not begin behind what fits of the newest {depth} jobs in this order: follow next_cursor"
+        raise query_fault("page", message, str(skipped))
+    left, shown = len(found) > window.limit, found[: window.limit]
+    if total is None:
+        total, more = capped(fitting)
+        more = more or end is not None
+    else:
+        more = False
+    standing = pagination.standing(total, window.limit, window.offset, has_more=left or end is not None)
+    if more:
+        standing["total_is_minimum"] = True
+    if left:
+        values = [shown[-1][key.column] for key in order]
+        standing["next_cursor"] = pagination.encode(window.offset + len(shown), [*values, begin or "", end or ""])
+    elif end is not None:
+        standing["next_cursor"] = pagination.encode(window.offset + len(shown), [*("" for _ in order), end, ""])
+        back_to = end if isinstance(end, dt.datetime) else time_of(end)
+        standing["searched"] = {"jobs": depth, "up_to": format_instant(back_to)}
+    return Page(shown, standing)
+
+
+def _or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: parse(text) if text else None

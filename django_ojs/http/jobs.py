@@ -32,6 +32,7 @@ from django_ojs.http.permissions import principal
 from django_ojs.http.serializers import EnvelopeSerializer, NothingSerializer
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one, retrieved
+from django_ojs.jobs.gathered import push_once, push_one
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.jobs.push import Pushed, push
 from django_ojs.jobs.transitions import only, refuse
@@ -129,7 +130,11 @@ class JobViewSet(Idempotent, OJSViewSet):
         """Enqueue a job."""
         document = self.payload(field="envelope")
         permissions.check_documents(request, [document])
-        return self.answer(lambda using: self._push(document, using))
+        seconds = patience(request)  # without a key: one is not held for so long
+        return self.answer(
+            lambda using: self._pushed(push_one(document, using=using, patience=seconds)),
+            once=lambda operation, using: push_once(document, operation, self._pushed, using=using),
+        )
 
     @documented(public=serializers.JobAnswerSerializer)
     def retrieve(self, request: Request, job_id: str) -> Response:
@@ -312,8 +317,7 @@ class JobViewSet(Idempotent, OJSViewSet):
             raise refuse(done.row, Verb.CANCEL, State.CANCELLED)
         return self.shown(done.row, previous_state=done.previous_state)
 
-    def _push(self, document: dict[str, Any], using: str) -> Answer:
-        (pushed,) = push([document], using=using, patience=patience(self.request))
+    def _pushed(self, pushed: Pushed) -> Answer:
         if pushed.row is None:
             return Answer(200, '{"job":null,"dropped":true}', {})
         warnings = {"warnings": list(pushed.warnings)} if pushed.warnings else {}

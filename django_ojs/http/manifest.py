@@ -22,7 +22,6 @@ SPECVERSION = "1.0"
 CLAIM = claim.read()
 CONFORMANCE_LEVEL = CLAIM.level if CLAIM else 0
 CONFORMANCE_TIER = "runtime"
-PROTOCOLS = ["http"]
 #: How events can be had (events 7.2). What needs more than the URLs of the site is announced when it is put in place.
 TRANSPORTS = ["http-polling"]
 #: Pushes of one unique key take turns on every database (L4-UNIQ-003, jobs 2.6).
@@ -103,7 +102,7 @@ def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[s
         },
         "conformance_level": CONFORMANCE_LEVEL,
         "conformance_tier": CONFORMANCE_TIER,
-        "protocols": PROTOCOLS,
+        "protocols": protocols(),
         "backend": backend(),
         "capabilities": CAPABILITIES | {"schema_validation": schemas.available()},
         "extensions": extensions,
@@ -123,6 +122,11 @@ def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[s
     }
 
 
+def protocols() -> list[str]:
+    """The bindings that the site offers, from this process or from another."""
+    return ["http", "grpc"] if ojs_settings.GRPC else ["http"]
+
+
 def announce(transport: str) -> None:
     """Say in the manifest that this process serves events this way too."""
     if transport not in TRANSPORTS:
@@ -131,13 +135,14 @@ def announce(transport: str) -> None:
 
 def events(streams: bool = False) -> dict[str, Any]:
     """The declaration of events 7.2, which the specification demands (events specification 9.1)."""
+    others = {"grpc": ojs_settings.GRPC, "sse": streams, "webhook": not webhooks.missing()}
     return {
         "delivery": "at_least_once",
         "delivery_guarantee": "at_least_once",
         "ordering": "per_job",
         "retention_period": f"{ojs_settings.EVENT_RETENTION / 3600:g}h",
         "max_count": ojs_settings.EVENT_MAX_COUNT,
-        "transports": [*TRANSPORTS, *(["sse"] if streams else []), *([] if webhooks.missing() else ["webhook"])],
+        "transports": [*TRANSPORTS, *(name for name, there in others.items() if there)],
     }
 
 

@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 from django.db import Error, OperationalError, connections, router
-from django.db.models import Count, Q
 from django.urls import path
 from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication
@@ -34,14 +33,12 @@ from django_ojs.http.exceptions import logger
 from django_ojs.http.openapi import documented
 from django_ojs.http.permissions import require_scope
 from django_ojs.http.serializers import InstantField
-from django_ojs.models import Job, Queue, Worker
+from django_ojs.models import Job
 from django_ojs.models.fields import RawJSON
-from django_ojs.models.queue import TEMPLATE
-from django_ojs.queues import maintenance
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters, summary
 from django_ojs.telemetry import collector
-from django_ojs.workers.directory import unserved_queues
+from django_ojs.workers.directory import presence
 
 #: Seconds after which a store that has not answered counts as away.
 PATIENCE = 2.0
@@ -73,7 +70,8 @@ class HealthSerializer(StatusSerializer):
 class Health(PublicView):
     """`GET /health`: whether the store answers and, for callers with the scope `read`, what waits in front of it.
 
-    It says whether maintenance mode is on; the server serves meanwhile, so the status is as ever.
+    It says whether maintenance mode is on; the server serves meanwhile, so the status is as ever. All who ask a process
+    within a second get the same figures.
     """
 
     def get_authenticators(self) -> list[BaseAuthentication]:
@@ -94,7 +92,7 @@ class Health(PublicView):
         try:
             body["backend"] = _backend()
             if _may_see_more(request):
-                body |= _counts()
+                body |= _figures.get(router.db_for_write(Job))
         except Error as error:
             logger.error("The health check could not reach the job store: %s", error)
             body |= {"status": "unhealthy", "backend": _unreachable(error)}
@@ -246,9 +244,15 @@ def _may_see_more(request: Request) -> bool:
     return not permissions.is_limited(request)
 
 
+def store_answers() -> None:
+    """Return once the job store has given a sign of life. Raises `django.db.Error` where it has not for `PATIENCE`
+    seconds."""
+    _life.get(router.db_for_write(Job))
+
+
 def _backend() -> dict[str, Any]:
-    """Ask the store for a sign of life, and time it."""
-    latency = round(ask(router.db_for_write(Job)) * 1000)  # whole: clients decode an integer
+    """The store's last sign of life, of this second or asked for now."""
+    latency = round(_life.get(router.db_for_write(Job)) * 1000)  # whole: clients decode an integer
     return {"type": manifest.backend(), "status": "ok", "connection": "connected", "latency_ms": latency}
 
 
@@ -257,20 +261,23 @@ def _unreachable(error: Error) -> dict[str, Any]:
     return {"type": manifest.backend(), "status": "unhealthy", "connection": "disconnected", "error": message}
 
 
-def _counts() -> dict[str, Any]:
-    using = router.db_for_write(Job)
-    named = Queue.objects.using(using).exclude(name=TEMPLATE)
-    queues = named.aggregate(total=Count("pk"), paused=Count("pk", filter=Q(paused=True)))
-    total, connected = Worker.objects.using(using).count(), summary.workers_active(using=using)
-    workers = {"total": total, "stale": max(0, total - connected)}  # one may come between the two statements
+def _counts(using: str) -> dict[str, Any]:
+    """What waits in front of the server, in two statements."""
     counted = counters.count_all(using=using)
-    unserved = unserved_queues(counted, using=using)
+    there = presence(counted, using=using)
+    stale = there.workers - there.connected
     return {
-        "maintenance": maintenance.is_on(using=using),
-        "queues": {"active": queues["total"] - queues["paused"], **queues, "unserved": unserved},
+        "maintenance": there.maintenance,
+        "queues": {"active": there.queues - there.paused, "total": there.queues, "paused": there.paused,
+                   "unserved": there.unserved},
         "jobs": counters.totals(counted.values()),
-        "workers": {"connected": connected, "active": connected, **workers},
-    }
+        "workers": {"connected": there.connected, "active": there.connected, "total": there.workers, "stale": stale},
+    }  # fmt: skip
+
+
+#: Seconds that the store took to answer, and what `_counts` found, for all who look within a second. A store that does
+#: not answer is asked by each request anew, so one that is back is seen at once.
+_life, _figures = summary.Shared(ask, summary.FRESH), summary.Shared(_counts, summary.FRESH)
 
 
 urlpatterns = [

@@ -49,7 +49,7 @@ from django_ojs.http.serializers import (
     NothingSerializer,
     TextField,
 )
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch_with_others
 from django_ojs.models import Job, Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import durations, envelope, names
@@ -314,12 +314,14 @@ class WorkerViewSet(OJSViewSet):
         queues = fields.queue_names(body)
         count = fields.integer(body, "count" if body.get("count") is not None else "max_jobs")
         check_queue(request, queues)
-        rows = fetch(
-            queues,
-            count=1 if count is None else max(count, 1),
-            worker_id=fields.worker_id(body),
-            visibility_ms=fields.duration_ms(body, "visibility_timeout_ms"),
-            types=type_limit(request),
+        rows = fetch_with_others(
+            Fetch(
+                queues,
+                count=1 if count is None else max(count, 1),
+                worker_id=fields.worker_id(body),
+                visibility_ms=fields.duration_ms(body, "visibility_timeout_ms"),
+                types=type_limit(request),
+            )
         )
         found = [RawJSON(jsontext.dumps(envelope.render(row))) for row in rows]
         return Response({"jobs": found, "job": found[0]} if found else {"jobs": []})
@@ -343,7 +345,7 @@ class WorkerViewSet(OJSViewSet):
         active, unknown, count = _active_jobs(body)
         worker_id = fields.worker_id(body, required=True)
         permissions.check_jobs(request, active)
-        answer = beats.beat(
+        answer = beats.beat_with_others(
             beats.Beat(
                 worker_id,
                 active=active,

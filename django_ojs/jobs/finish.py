@@ -12,14 +12,16 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from django.db import connections
 from django.db.models import Q
 
 from django_ojs import clock, hooks, jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.database import atomic, database, retried
+from django_ojs.database import atomic, database, is_disconnection, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.groupcommit import ALONE, Group
 from django_ojs.jobs import transitions
 from django_ojs.jobs.transitions import (
     WITH_LIMITED,
@@ -27,8 +29,9 @@ from django_ojs.jobs.transitions import (
     add_error,
     counted,
     each_locked,
-    only,
+    in_rounds,
     refuse,
+    settled_all,
     uncount,
 )
 from django_ojs.limits import ratelimits
@@ -46,41 +49,111 @@ from django_ojs.workflows import advance
 __all__ = ["Ack", "Failure", "ack", "ack_one", "fail", "fail_one", "release", "settle_error"]
 
 
-@retried
 def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | None = None) -> list[Outcome]:
     """Complete these jobs; return for each its row, or the error that refused it.
 
-    Of the rows `columns` are returned, `id` among them.
+    Of the rows `columns` are returned, `id` among them. Of several reports on one job the last counts. Jobs of
+    workflows are completed after the others: where that raises an error of the database, the others are completed.
 
     A result over the limit leaves its job active (jobs section 8). A late or foreign ACK changes nothing.
     """
-    using = database(using)
-    oversized = {ack.job_id: error for ack in acks if ack.result and (error := _oversized(ack.job_id, ack.result))}
-    wanted = list({ack.job_id: ack for ack in acks if ack.job_id not in oversized}.values())
-    with atomic(using=using):
-        now = clock.now(using)
-        keep = ojs_settings.RESULTS_IN_EVENTS
-        needed = RESULT_COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
-        listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
-        heard = [name for listener in listening for name in listener.columns]
-        returned = tuple(dict.fromkeys((*columns, LIMITED, *needed, *heard)))
-        done = store_of(using).complete(wanted, now, with_result=keep, columns=returned) if wanted else []
-        if ojs_settings.EXTENSION_EVENTS:
-            stored(done, now, using)
-            rejected([(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in oversized], now, using)
-        if listening:
-            hooks.tell(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
-        advance.settled(done, now, using)
-        slots_freed(done, using)
-        rows = {row["id"]: row for row in done}
-        late = [ack for ack in wanted if ack.job_id not in rows]
-        refused = _refusals(late, using) if late else {}
-    return [rows.get(a.job_id) or oversized.get(a.job_id) or refused[a.job_id] for a in acks]
+    by_id = {ack.job_id: ack for ack in acks}
+    found = settled_all(_ack(list(by_id.values()), columns, database(using)))
+    outcomes = dict(zip(by_id, found, strict=True))
+    return [outcomes[ack.job_id] for ack in acks]
 
 
 def ack_one(ack_: Ack, *, using: str | None = None) -> JobRow:
-    """Complete one job. Raises `NotFound`, `InvalidStateTransition` or `ResultTooLarge`."""
-    return only(ack([ack_], using=using))
+    """Complete one job, together with those that other threads complete at this moment.
+
+    Raises `NotFound`, `InvalidStateTransition` or `ResultTooLarge`.
+    """
+    return _acks.call(ack_, database(using))
+
+
+def _ack_each(acks: Sequence[Ack], *, using: str) -> list[Outcome | Exception]:
+    """ACK for several callers. Of several reports on one job each counts after the one before."""
+    hurried = len(acks) > 1
+    return in_rounds(acks, lambda some: _ack(some, COLUMNS, using, hurried=hurried), about=lambda ack: ack.job_id)
+
+
+def _ack(
+    acks: Sequence[Ack], columns: Sequence[str], using: str, *, hurried: bool = False
+) -> list[Outcome | Exception]:
+    """ACK for different jobs.
+
+    Most belong to no workflow. Where the store completes those in one statement, that is all, and it needs no
+    transaction around it. The others follow with their workflows, in a transaction, as do those that another
+    transaction has locked. `hurried`: if that has to wait for long, or fails, they are `ALONE`.
+    """
+    oversized = {ack.job_id: error for ack in acks if ack.result and (error := _oversized(ack.job_id, ack.result))}
+    wanted = [ack for ack in acks if ack.job_id not in oversized]
+    outcomes: dict[uuid.UUID, Outcome | Exception] = {**oversized}
+    if store_of(using).single_statements and not ojs_settings.EXTENSION_EVENTS:
+        alone = [ack for ack in wanted if not ack.in_workflow]
+        if len(alone) > 1 and connections[using].in_atomic_block:
+            # It passes by jobs that are locked, and inside a transaction it would hold the others while it waits for
+            # them: two that do so with the same jobs would wait for each other.
+            alone = []
+        done = _complete_alone(alone, columns, using=using) if alone else []
+        outcomes |= {row["id"]: row for row in done}
+        slots_freed(done, using)
+        wanted = [ack for ack in wanted if ack.job_id not in outcomes]
+    told = oversized if ojs_settings.EXTENSION_EVENTS else {}
+    rejections = [(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in told]
+    if not wanted and not rejections:
+        return [outcomes[ack.job_id] for ack in acks]
+    act = _complete_together if hurried else retried(_complete_together)
+    try:
+        outcomes |= act(wanted, rejections, columns, hurried=hurried, using=using)
+    except Exception as error:
+        if len(outcomes) == len(oversized):
+            raise
+        # The others are completed. Where the connection was lost, these may be as well.
+        again = hurried and not is_disconnection(error)
+        outcomes |= {ack.job_id: ALONE if again else error for ack in wanted}
+    return [outcomes[ack.job_id] for ack in acks]
+
+
+@retried
+def _complete_alone(acks: Sequence[Ack], columns: Sequence[str], *, using: str) -> list[JobRow]:
+    """Complete those of the jobs that belong to no workflow, in one statement; return their rows."""
+    return _complete(acks, clock.now(using), columns, using, members=False)
+
+
+def _complete_together(
+    acks: Sequence[Ack], rejections: Sequence[tuple[Ack, ResultTooLarge]], columns: Sequence[str], *, hurried: bool,
+    using: str,
+) -> dict[uuid.UUID, Outcome]:  # fmt: skip
+    """Complete these jobs with all that follows from it, in one transaction; refuse the others."""
+    with atomic(using=using):
+        if hurried:
+            store_of(using).lose_patience()
+        now = clock.now(using)
+        needed = RESULT_COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
+        done = _complete(acks, now, (*columns, *needed), using) if acks else []
+        if ojs_settings.EXTENSION_EVENTS:
+            stored(done, now, using)
+            rejected(rejections, now, using)
+        advance.settled(done, now, using)
+        slots_freed(done, using)
+        outcomes: dict[uuid.UUID, Outcome] = {row["id"]: row for row in done}
+        late = [ack for ack in acks if ack.job_id not in outcomes]
+        return outcomes | (_refusals(late, using) if late else {})
+
+
+def _complete(
+    acks: Sequence[Ack], now: dt.datetime, columns: Sequence[str], using: str, *, members: bool = True
+) -> list[JobRow]:
+    """The store's part of ACK, and what listeners hear of it."""
+    listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
+    heard = [name for listener in listening for name in listener.columns]
+    returned = tuple(dict.fromkeys((*columns, LIMITED, *heard)))
+    keep = ojs_settings.RESULTS_IN_EVENTS
+    done = store_of(using).complete(acks, now, with_result=keep, columns=returned, members=members)
+    if listening:
+        hooks.tell(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
+    return done
 
 
 def _oversized(job_id: uuid.UUID, result: str) -> ResultTooLarge | None:
@@ -92,7 +165,7 @@ def _oversized(job_id: uuid.UUID, result: str) -> ResultTooLarge | None:
     return ResultTooLarge(f"The result has {size} bytes; at most {limit} are kept.", details=details)
 
 
-def _refusals(acks: Sequence[Ack], using: str) -> dict[object, OJSError]:
+def _refusals(acks: Sequence[Ack], using: str) -> dict[uuid.UUID, OJSError]:
     """Why each of these could not be completed."""
     found = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=[a.job_id for a in acks]).rows()}
     return {a.job_id: why_not(found.get(a.job_id), a.job_id, Verb.ACK, State.COMPLETED, a) for a in acks}
@@ -129,23 +202,57 @@ class Failure:
     snooze_ms: int | None = None
 
 
-@retried
+#: What `_read` makes of the error of a failure.
+_Error = tuple[dict[str, Any], dt.datetime | None]
+
+
 def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outcome]:
     """Settle these failures; return for each the job's row, or the error that refused the report.
 
-    Raises `InvalidRequest` for a malformed error object, before anything is changed.
+    Of several reports on one job the last counts. Raises `InvalidRequest` for a malformed error object, before anything
+    is changed.
     """
-    using = database(using)
     by_id = {failure.job_id: failure for failure in failures}
-    read = {failure.job_id: _read(failure) for failure in by_id.values() if not failure.requeue}
+    found = retried(_fail)([_Reported(failure) for failure in by_id.values()], using=database(using))
+    outcomes = dict(zip(by_id, found, strict=True))
+    return [outcomes[failure.job_id] for failure in failures]
+
+
+def fail_one(failure: Failure, *, using: str | None = None) -> JobRow:
+    """Settle one failure, together with those that other threads report at this moment.
+
+    Raises `NotFound`, `InvalidStateTransition` or `InvalidRequest`.
+    """
+    return _failures.call(_Reported(failure), database(using))
+
+
+class _Reported:
+    """A failure whose error has been read. Raises `InvalidRequest` for one that is malformed."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.job_id, self.failure = failure.job_id, failure
+        self.error, self.until = ({}, None) if failure.requeue else _read(failure)
+
+
+def _fail_each(reports: Sequence[_Reported], *, using: str) -> list[Outcome | Exception]:
+    """FAIL for several callers. Of several reports on one job each counts after the one before."""
+    hurried = len(reports) > 1
+    return in_rounds(reports, lambda some: _fail(some, hurried=hurried, using=using), about=lambda one: one.job_id)
+
+
+def _fail(reports: Sequence[_Reported], *, hurried: bool = False, using: str) -> Sequence[Outcome]:
+    """FAIL for different jobs. `hurried`: rather than wait for long it raises the error of a lost race."""
+    by_id = {report.job_id: report for report in reports}
     with atomic(using=using):
+        if hurried:
+            store_of(using).lose_patience()
         now = clock.now(using)
         released: list[JobRow] = []
         blocked: dict[str, dt.datetime] = {}
-        failed: list[tuple[JobRow, Failure]] = []
+        failed: list[tuple[JobRow, _Reported]] = []
 
         def decide(row: JobRow) -> Outcome:
-            failure = by_id[row["id"]]
+            failure = by_id[row["id"]].failure
             if not holds(row, failure.worker_id, failure.attempt):
                 claim = Ack(row["id"], None, failure.worker_id, failure.attempt)
                 target = State.AVAILABLE if failure.requeue else State.RETRYABLE
@@ -153,18 +260,18 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
             if failure.requeue:
                 released.append(row)
             else:
-                failed.append((row, failure))
+                failed.append((row, by_id[row["id"]]))
             return row
 
-        outcomes = each_locked([failure.job_id for failure in failures], using, decide, WITH_LIMITED)
+        outcomes = each_locked(list(by_id), using, decide, WITH_LIMITED)
         if released:
-            release(released, now, using, unrun={failure.job_id for failure in by_id.values() if failure.unrun})
+            release(released, now, using, unrun={report.job_id for report in reports if report.failure.unrun})
         records: list[Record] = []
-        for row, failure in failed:
-            error, until = read[row["id"]]
+        for row, report in failed:
+            until = report.until
             if until and row["rate_key"]:
                 blocked[row["rate_key"]] = max(until, blocked.get(row["rate_key"], until))
-            records += _settle(row, failure, error, now)
+            records += _settle(row, report.failure, dict(report.error), now)
         store_of(using).update_jobs(Verb.FAIL, [row for row, _ in failed], transitions.FAIL_COLUMNS)
         if blocked:
             records += ratelimits.block(blocked, now, using)
@@ -174,9 +281,8 @@ def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outco
     return outcomes
 
 
-def fail_one(failure: Failure, *, using: str | None = None) -> JobRow:
-    """Settle one failure. Raises `NotFound`, `InvalidStateTransition` or `InvalidRequest`."""
-    return only(fail([failure], using=using))
+_acks: Group[Ack, JobRow] = Group(_ack_each)
+_failures: Group[_Reported, JobRow] = Group(_fail_each)
 
 
 @retried
@@ -228,7 +334,7 @@ def settle_error(row: JobRow, error: dict[str, Any], now: dt.datetime, component
             return _discard(row, error, now, component, dead_letter=True)
 
 
-def _read(failure: Failure) -> tuple[dict[str, Any], dt.datetime | None]:
+def _read(failure: Failure) -> _Error:
     """The error of a failure as it is stored, but for its attempt and time; and until when the service that
     it called wants no calls (`rate_limit_until`). A snoozed job has no error. Raises `InvalidRequest`."""
     if failure.snooze_ms is not None:

@@ -7,10 +7,14 @@ writer, it waits for the first instead and gets its answer.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime as dt
+import functools
 import hashlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from django.db import transaction
@@ -18,9 +22,10 @@ from django.db import transaction
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import retried
-from django_ojs.errors import Conflict, InvalidRequest
+from django_ojs.errors import Conflict, InvalidRequest, OJSError
 from django_ojs.models import IdempotencyKey
 from django_ojs.store import store_of
+from django_ojs.store.base import StoredKey
 
 MAX_KEY_LENGTH = 256
 
@@ -33,7 +38,8 @@ class Answer(NamedTuple):
     headers: dict[str, str]
 
 
-class Operation(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Operation:
     """Whose key it is and for what. `body` are the bytes that must be the same again."""
 
     key: str
@@ -41,7 +47,12 @@ class Operation(NamedTuple):
     name: str
     body: bytes
 
-    @property
+    @functools.cached_property
+    def request(self) -> str:
+        """Of the body."""
+        return hashlib.sha256(self.body).hexdigest()
+
+    @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps([self.principal, self.name, self.key]).encode()).hexdigest()
 
@@ -52,45 +63,107 @@ def once(operation: Operation, act: Callable[[], Answer], using: str) -> tuple[A
     `act` runs inside the transaction, and again from the start where that loses a race. Raises Conflict when the key
     was used for another body, or when its first request is still running.
     """
-    if not 1 <= len(operation.key) <= MAX_KEY_LENGTH:
-        details = {"field": "Idempotency-Key", "max_length": MAX_KEY_LENGTH, "length": len(operation.key)}
-        raise InvalidRequest(f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.", details=details)
+    check(operation)
     return _once(operation, act, using=using)
 
 
 @retried
 def _once(operation: Operation, act: Callable[[], Answer], *, using: str) -> tuple[Answer, bool]:
-    with transaction.atomic(using=using):
-        if not store_of(using).hold_key(operation.digest):
-            raise _still_running()
-        now = clock.now(using)
-        if (known := _take(operation, now, using)) is not None:
-            return known, True
-        answer = act()
-        held = IdempotencyKey.objects.using(using).filter(pk=operation.digest)
-        held.update(status=answer.status, body=answer.text, headers=json.dumps(answer.headers))
+    try:
+        with transaction.atomic(using=using):
+            (found,) = hold([operation], using)
+            if isinstance(found, Conflict):
+                raise found
+            if found is not None:
+                return found, True
+            answer = act()
+            keep([(operation, answer)], using)
+    except OJSError:
+        if (missed := missed_answer(operation, using)) is not None:
+            return missed, True
+        raise
     return answer, False
 
 
-def _take(operation: Operation, now: dt.datetime, using: str) -> Answer | None:
-    """Reserve the key, which this transaction holds, or give back the answer that it stands for."""
-    request = hashlib.sha256(operation.body).hexdigest()
-    keys = IdempotencyKey.objects.using(using)
-    found, created = keys.get_or_create(pk=operation.digest, defaults={"request": request, "created_at": now})
-    if created:
+def check(operation: Operation) -> None:
+    """Raise InvalidRequest for a key that is none."""
+    if not 1 <= len(operation.key) <= MAX_KEY_LENGTH:
+        details = {"field": "Idempotency-Key", "max_length": MAX_KEY_LENGTH, "length": len(operation.key)}
+        raise InvalidRequest(f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.", details=details)
+
+
+#: The requests that this process is answering, by database and key.
+_running: dict[tuple[str, str], object] = {}
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(after_in_child=_running.clear)
+
+
+@contextlib.contextmanager
+def under_way(operation: Operation, using: str) -> Iterator[None]:
+    """A block that answers a request. Raises Conflict where this process is answering another one with its key, which
+    does not wait for a turn to find out; where the database lets the second wait, it waits."""
+    if not store_of(using).refuses_held_keys:
+        yield
+        return
+    place, mine = (using, operation.digest), object()
+    if _running.setdefault(place, mine) is not mine:
+        raise _still_running()
+    try:
+        yield
+    finally:
+        del _running[place]
+
+
+def hold(operations: Sequence[Operation], using: str) -> list[Answer | Conflict | None]:
+    """Hold the keys of these requests, which differ, until the transaction ends. For each what it has to be answered
+    without doing anything; None for one that is now to be done, and whose answer is to be kept."""
+    held = store_of(using).hold_keys([operation.digest for operation in operations], clock.now(using))
+    return [
+        _known(operation, held[operation.digest], using) if operation.digest in held else _still_running()
+        for operation in operations
+    ]
+
+
+def look(operation: Operation, using: str) -> Answer | Conflict | None:
+    """The same of one request without holding its key, and without noticing that another one does."""
+    stored = IdempotencyKey.objects.using(using).filter(pk=operation.digest).values_list(*StoredKey._fields).first()
+    return _known(operation, stored and StoredKey(*stored), using)
+
+
+def missed_answer(operation: Operation, using: str) -> Answer | None:
+    """The answer that `hold` did not see, for a request that failed: an earlier request may have committed it, and what
+    is now in the way of this one, between the look of that statement and its lock."""
+    found = look(operation, using)
+    return found if isinstance(found, Answer) else None
+
+
+def _known(operation: Operation, stored: StoredKey | None, using: str) -> Answer | Conflict | None:
+    # Without an answer it was left by a request that died under an older version, which committed the key first.
+    if stored is None or stored.status is None or stored.created_at < _stale(using):
         return None
-    if now - found.created_at > dt.timedelta(seconds=ojs_settings.IDEMPOTENCY_TTL):
-        keys.filter(pk=found.pk).update(request=request, status=None, body="", headers="", created_at=now)
-        return None
-    if found.request != request:
-        raise Conflict(
+    if stored.request != operation.request:
+        return Conflict(
             "This Idempotency-Key was used for a request with another body.",
             canonical="IDEMPOTENCY_KEY_REUSED",
             details={"field": "Idempotency-Key"},
             hint="Use a new key for a new request; repeat a request with exactly the same body.",
         )
-    # Without an answer it was left by a request that died under an older version, which committed the key first.
-    return None if found.status is None else Answer(found.status, found.body, json.loads(found.headers))
+    return Answer(stored.status, stored.body, json.loads(stored.headers))
+
+
+def keep(answers: Sequence[tuple[Operation, Answer]], using: str, *, free: Sequence[Operation] = ()) -> None:
+    """Store the answers of requests whose keys this transaction holds; `free` are those that ended without one."""
+    now = clock.now(using)
+    rows = [
+        StoredKey(operation.digest, operation.request, answer.status, answer.text, json.dumps(answer.headers), now)
+        for operation, answer in answers
+    ]
+    store_of(using).keep_answers(rows, [operation.digest for operation in free], _stale(using))
+
+
+def _stale(using: str) -> dt.datetime:
+    """Answers that were stored before are forgotten."""
+    return clock.now(using) - dt.timedelta(seconds=ojs_settings.IDEMPOTENCY_TTL)
 
 
 def _still_running() -> Conflict:

@@ -4,8 +4,10 @@ webhooks, audit entries and what belongs to them (jobs 4.2, 7.2). docs/retention
 from __future__ import annotations
 
 import datetime as dt
+import time
 import uuid
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
@@ -162,12 +164,14 @@ def _is_over(row: JobRow, now: dt.datetime) -> bool:
 def _own_results(jobs: QuerySet[Job], now: dt.datetime, batch: int) -> list[Any]:
     """By the times that jobs name, of which there are few, so that an index finds what is over."""
     found: list[Any] = []
-    ttls: QuerySet[Any] = jobs.filter(result_ttl__gte=0).order_by("result_ttl")
-    for ttl in ttls.values_list("result_ttl", flat=True).distinct():
-        over = jobs.filter(result_ttl=ttl, finished_at__lte=_before(now, ttl))
-        found += over.values_list("pk", flat=True)[: batch - len(found)]
-        if len(found) >= batch:
-            break
+    ttl: int | None = -1
+    while ttl is not None and len(found) < batch:
+        # One after the other: the database would read all of them to tell the different ones.
+        longer: QuerySet[Any] = jobs.filter(result_ttl__gt=ttl).order_by("result_ttl", "finished_at")
+        ttl = longer.values_list("result_ttl", flat=True).first()
+        if ttl is not None:
+            over = jobs.filter(result_ttl=ttl, finished_at__lte=_before(now, ttl)).order_by("finished_at")
+            found += over.values_list("pk", flat=True)[: batch - len(found)]
     return found
 
 
@@ -181,8 +185,10 @@ def _before(now: dt.datetime, seconds: int) -> dt.datetime:
 
 #: Up to which end of a job this process has dealt with the results that are kept for the site's time.
 _seen: dict[str, dt.datetime] = {}
-#: What was finished before a pass may be committed after it.
+#: A job may be committed so long after its end.
 _LATE = dt.timedelta(hours=1)
+#: Ended jobs among which one statement looks for results.
+_STRETCH = 10_000
 
 
 def forget() -> None:
@@ -191,15 +197,28 @@ def forget() -> None:
 
 
 def _default_results(jobs: QuerySet[Job], now: dt.datetime, batch: int, using: str) -> list[Any]:
+    """The index of ended jobs is read from where the last pass ended, in stretches, as long as a search may take."""
     if ojs_settings.RESULT_TTL is None or batch <= 0:
         return []
     edge = _before(now, ojs_settings.RESULT_TTL)
-    due = jobs.filter(state=State.COMPLETED, result_ttl__isnull=True, finished_at__lte=edge)
-    if (seen := _seen.get(using)) is not None and seen <= edge:
-        due = due.filter(finished_at__gte=seen - _LATE)  # the index is read from where the last pass ended
-    found: list[tuple[Any, Any]] = list(due.values_list("pk", "finished_at")[:batch])
-    reached = found[-1][1] if len(found) == batch else edge
-    transaction.on_commit(lambda: _seen.update({using: reached}), using=using)
+    completed = Job.objects.using(using).filter(state=State.COMPLETED, finished_at__lte=edge).order_by("finished_at")
+    begin = _seen.get(using)
+    if begin is not None:  # what is committed late is younger than the edge, unless results are kept for less than that
+        begin -= max(_LATE - dt.timedelta(seconds=ojs_settings.RESULT_TTL), dt.timedelta())
+        completed = completed.filter(finished_at__gte=begin)
+    found: list[tuple[Any, Any]] = []
+    until = time.monotonic() + ojs_settings.SEARCH_SECONDS
+    while True:
+        reached = completed.values_list("finished_at", flat=True)[_STRETCH : _STRETCH + 1].first() or edge
+        due = (completed & jobs).filter(result_ttl__isnull=True, finished_at__lte=reached)
+        found += due.values_list("pk", "finished_at")[: batch - len(found)]
+        if len(found) == batch:
+            reached = found[-1][1]
+        elif reached != edge and time.monotonic() < until:
+            completed = completed.filter(finished_at__gt=reached)
+            continue
+        transaction.on_commit(partial(_seen.update, {using: reached}), using=using)
+        break
     return [pk for pk, _ in found]
 
 

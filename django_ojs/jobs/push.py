@@ -14,6 +14,7 @@ import functools
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError, connections
@@ -30,7 +31,7 @@ from django_ojs.jobs.transitions import wake_at
 from django_ojs.limits import ratelimits
 from django_ojs.messages import phrase
 from django_ojs.models import Job, UniqueLock
-from django_ojs.models.job import JobRow, blank_row
+from django_ojs.models.job import BLANK, JobRow
 from django_ojs.queues import bounds
 from django_ojs.queues import configuration as queues
 from django_ojs.queues.bounds import Pressure
@@ -83,6 +84,10 @@ class Candidate:
 Outcome: TypeAlias = Pushed | OJSError
 
 _DROPPED = Pushed(None, "dropped")
+#: How often a push looks again for ids that were taken between its last look and its insert.
+_LOOKS = 3
+#: Stores a job that has been read, unless it is refused or dropped already; returns what became of it.
+Through = Callable[["Candidate", str], "Outcome | None"]
 #: Given the outcomes, what else to log in the transaction of the push.
 Closing = Callable[[Sequence[Outcome]], Sequence[Record]]
 
@@ -94,6 +99,8 @@ class Frame(NamedTuple):
         stamp: the first of as many instants that `clock.stamps` gave.
         partial: the others are stored though one is refused.
         ended: gets the jobs that the push replaces or drops, whose workflows are then the caller's to take further.
+        own: an open transaction is undone as a whole where this push fails, so that nothing in it has to be spared.
+        hurried: fail as a lost race, rather than wait for long for what another transaction has locked.
     """
 
     now: dt.datetime
@@ -102,6 +109,8 @@ class Frame(NamedTuple):
     partial: bool = True
     component: str = "api"
     ended: list[JobRow] | None = None
+    own: bool = False
+    hurried: bool = False
 
     def stamp_of(self, place: int) -> dt.datetime:
         """First in, first out in the order given."""
@@ -135,7 +144,6 @@ def push(
 @hooks.around(hooks.around_push)
 @replaceable("push")
 @hooks.around(hooks.around_work_of_push)
-@retried
 def push_each(
     documents: Sequence[Any],
     *,
@@ -144,19 +152,42 @@ def push_each(
     closing: Closing | None = None,
     workflows: Mapping[uuid.UUID, uuid.UUID] | None = None,
     ended: list[JobRow] | None = None,
+    through: Through | None = None,
     using: str | None = None,
 ) -> list[Outcome]:
     """Enqueue what can be; return for each document what became of it, or the error that refused it.
 
     With `partial` the others are stored though one is refused; without, nothing is, and the culprits come
-    with their errors, the others with `BatchAborted`.
+    with their errors, the others with `BatchAborted`. `through` stores each job by
+    itself, once it has been read.
     """
     using = database(using)
+    if through:
+        candidates = [read(document, clock.now(using), None) for document in documents]
+        schemas.check(candidates, using)
+        return [through(candidate, using) or aborted(candidate) for candidate in candidates]
+    return _push_each(documents, partial, component, closing, workflows, ended, using=using)
+
+
+@retried
+def _push_each(
+    documents: Sequence[Any],
+    partial: bool,
+    component: str,
+    closing: Closing | None,
+    workflows: Mapping[uuid.UUID, uuid.UUID] | None,
+    ended: list[JobRow] | None,
+    *,
+    using: str,
+) -> list[Outcome]:
     now, stamp = clock.now(using), clock.stamps(len(documents), using)
     candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
     for candidate in candidates if workflows else ():
         if candidate.spec:
             candidate.spec.workflow_id = (workflows or {}).get(candidate.spec.id)
+            candidate.named = (
+                candidate.named and candidate.spec.workflow_id is None
+            )  # a workflow's job has an id of ours
     if not partial and workflows is None and len(candidates) > 1:
         _refuse_dropped(candidates)
     return push_read(candidates, Frame(now, stamp, using, partial, component, ended), closing)
@@ -180,7 +211,7 @@ def push_read(candidates: Sequence[Candidate], frame: Frame, closing: Closing | 
         refuse_repeated_ids(candidates)
     schemas.check(candidates, frame.using)
     if frame.partial or not _failed(candidates):
-        _store(candidates, frame, closing)
+        store(candidates, frame, closing)
     return [candidate.outcome or aborted(candidate) for candidate in candidates]
 
 
@@ -196,7 +227,13 @@ def _failed(candidates: Sequence[Candidate]) -> bool:
     return any(isinstance(candidate.outcome, OJSError) for candidate in candidates)
 
 
-def _store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | None) -> None:
+def is_decided(spec: JobSpec, queue: queues.QueueDefaults) -> bool:
+    """Whether a push decides about this job under locks: a unique one, or one of a bounded queue."""
+    return bool(spec.unique_policy or queue.bound)
+
+
+def store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | None = None) -> None:
+    """Store those that are neither refused nor dropped, and say of each in its `outcome` what became of it."""
     using, partial = frame.using, frame.partial
     waiting = [candidate for candidate in candidates if candidate.outcome is None]
     specs = [candidate.job for candidate in waiting]
@@ -212,20 +249,12 @@ def _store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | Non
         waiting = [candidate for candidate in waiting if candidate.outcome is None]
         specs = [candidate.job for candidate in waiting]
     bounded = [name for name, known in defaults.items() if known.bound]
-    in_callers = connections[using].in_atomic_block
-    if not (partial or closing or bounded or any(spec.unique_policy for spec in specs)):
-        rows = [new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i)) for i, spec in enumerate(specs)]
-        # Inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not taken.
-        guarded = in_callers and any(candidate.named for candidate in waiting)
-        try:
-            with atomic(using=using) if guarded else contextlib.nullcontext():
-                worker_sleeps = insert(rows, frame.component, using)
-        except IntegrityError as error:
-            raise _duplicate_of_id(specs, using) from error
-        for candidate, row in zip(waiting, rows, strict=True):
-            candidate.outcome = Pushed(row, "created", candidate.warnings)
-        _wake(worker_sleeps, in_callers, using)
-        return
+    if not closing:
+        if not any(is_decided(spec, defaults[spec.queue]) for spec in specs):
+            _store_plain(waiting, defaults, frame)
+            return
+        if not bounded and _store_if_free(waiting, defaults, frame):
+            return
 
     def act() -> None:
         for candidate in waiting:
@@ -236,21 +265,86 @@ def _store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | Non
                 if closing:
                     log.append(closing([candidate.outcome or aborted(candidate) for candidate in candidates]), using)
         except IntegrityError as error:
-            raise _duplicate_of_id(specs, using) from error
-        _wake(sleeps, in_callers, using)
+            raise duplicate_of_id(specs, using) from error
+        _wake(sleeps, using)
 
     _despite_races(act) if partial else act()
 
 
-def _wake(worker_sleeps: bool, in_callers: bool, using: str) -> None:
+def _store_plain(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], frame: Frame) -> None:
+    """Store jobs about which there is nothing to decide, all or none; with `partial` those whose ids are free, and
+    refuse the others. Which ids are taken it asks only where an insert has failed."""
+    for _ in range(_LOOKS if frame.partial else 0):
+        try:
+            return _insert(waiting, defaults, frame)
+        except IntegrityError:
+            taken = _taken_ids([candidate.job for candidate in waiting], frame.using)
+        for candidate in waiting:
+            if (state := taken.get(candidate.job.id)) is not None:
+                candidate.refuse(duplicate_id(candidate.job.id, state))
+        waiting = [candidate for candidate in waiting if candidate.outcome is None]
+    try:
+        return _insert(waiting, defaults, frame)
+    except IntegrityError as error:
+        if frame.own:
+            raise
+        raise duplicate_of_id([candidate.job for candidate in waiting], frame.using) from error
+
+
+def _insert(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], frame: Frame) -> None:
+    """Raises IntegrityError when an id is taken."""
+    using = frame.using
+    specs = [candidate.job for candidate in waiting]  # none, where all are refused
+    rows = [new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i)) for i, spec in enumerate(specs)]
+    with _guarded(waiting, frame):
+        worker_sleeps = insert(rows, frame.component, using)
+    for candidate, row in zip(waiting, rows, strict=True):
+        candidate.outcome = Pushed(row, "created", candidate.warnings)
+    _wake(worker_sleeps, using)
+
+
+def _guarded(waiting: Iterable[Candidate], frame: Frame) -> AbstractContextManager[None]:
+    """Around an insert: inside the caller's transaction a taken id must not spoil the rest of it. Ids of ours are not
+    taken."""
+    foreign = connections[frame.using].in_atomic_block and not frame.own
+    needed = foreign and any(candidate.named for candidate in waiting)
+    return atomic(using=frame.using) if needed else contextlib.nullcontext()
+
+
+def _store_if_free(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], frame: Frame) -> bool:
+    """Store a unique job that comes alone, and has nothing in its way; False: it takes a closer look to tell."""
+    if len(waiting) != 1:
+        return False
+    candidate, spec, using = waiting[0], waiting[0].job, frame.using
+    policy = spec.unique_policy
+    if policy is None or not spec.unique_key:
+        return False
+    row = new_row(spec, defaults[spec.queue], frame.now, frame.stamp)
+    wanted, since = states.ordered(policy.states), policy.since(frame.now)
+    try:
+        with _guarded(waiting, frame):
+            worker_sleeps = store_of(using).push_if_free(row, frame.component, wanted, since)
+    except IntegrityError:  # the id is taken
+        if frame.own:
+            raise
+        return False
+    if worker_sleeps is None:
+        return False
+    _inserted([row], frame.component, using)
+    candidate.outcome = Pushed(row, "created", candidate.warnings)
+    _wake(worker_sleeps, using)
+    return True
+
+
+def _wake(worker_sleeps: bool, using: str) -> None:
     """Wake sleeping workers. Inside the caller's transaction always: a worker may fall asleep before it commits."""
-    if worker_sleeps or in_callers:
+    if worker_sleeps or connections[using].in_atomic_block:
         wake_workers(using)
 
 
 def _despite_races(act: Callable[[], None]) -> None:
     """`act` again, where an id was taken between the look and the insert: the next look finds it."""
-    for _ in range(3):
+    for _ in range(_LOOKS):
         with contextlib.suppress(Duplicate):
             return act()
     return act()
@@ -263,6 +357,8 @@ def _decide_and_write(
     using = frame.using
     specs = [candidate.job for candidate in waiting]
     store_of(using).begin_writing()
+    if frame.hurried:
+        store_of(using).lose_patience()
     lock_keys(specs, using)
     locked = bounds.lock(bounded, using)
     ledger = Ledger.read(specs, using)
@@ -276,6 +372,12 @@ def _decide_and_write(
         refusal: OJSError | None = verdict.error
         if spec.id in taken:
             refusal = duplicate_id(spec.id, taken[spec.id])
+        elif verdict is FREE and not gates:  # nothing is in the way of most
+            row = new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i))
+            ledger.add(row)
+            rows.append(row)
+            candidate.outcome = Pushed(row, "created", candidate.warnings)
+            continue
         if refusal is None and verdict.existing is not None:
             candidate.outcome = Pushed(verdict.existing, "duplicate", candidate.warnings)
             continue
@@ -354,14 +456,19 @@ def insert(rows: Sequence[JobRow], component: str, using: str) -> bool:
     if not rows:
         return False
     worker_sleeps = store_of(using).push(rows, component)
+    _inserted(rows, component, using)
+    return worker_sleeps
+
+
+def _inserted(rows: Sequence[JobRow], component: str, using: str) -> None:
+    """What follows on an insert, in its transaction if it has one."""
     if listening := [one for one in hooks.event_listeners if one.wants("job.enqueued")]:
         hooks.tell(listening, [made for row in rows if (made := catalogue.of_new_job(row, component))], using)
     if any(row["rate_key"] for row in rows):
         ratelimits.note(rows, using)
-    return worker_sleeps
 
 
-def _duplicate_of_id(specs: Sequence[JobSpec], using: str) -> Duplicate:
+def duplicate_of_id(specs: Sequence[JobSpec], using: str) -> Duplicate:
     """Which of these ids is taken, for the IntegrityError of an insert that was rolled back; with the state of that job
     as far as the transaction can still be asked."""
     taken = {} if connections[using].needs_rollback else _taken_ids(specs, using)
@@ -430,15 +537,18 @@ def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enq
     later = spec.scheduled_at is not None and spec.scheduled_at > now
     state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
     created_at = enqueued_at if state is State.AVAILABLE else now
-    row = blank_row(
-        created_at, id=spec.id, type=spec.type, queue=spec.queue, state=state.value, priority=spec.priority,
-        max_attempts=policy.max_attempts, args=spec.args_text, meta=spec.meta_text, extra=spec.extra_text,
-        retry=retry_policy.to_json(policy), trace_id=spec.trace_id, expires_at=spec.expires_at,
-        timeout_ms=spec.timeout_ms or defaults.timeout_ms or ojs_settings.DEFAULT_TIMEOUT * 1000,
-        visibility_ms=spec.visibility_ms, due_at=spec.scheduled_at if later else None,
-        enqueued_at=enqueued_at if state is State.AVAILABLE else None, unique_key=spec.unique_key,
-        result_ttl=spec.result_ttl, workflow_id=spec.workflow_id,
-    )  # fmt: skip
+    row = {
+        **BLANK, "id": spec.id, "type": spec.type, "queue": spec.queue, "state": state.value, "priority": spec.priority,
+        "max_attempts": policy.max_attempts, "args": spec.args_text, "meta": spec.meta_text, "extra": spec.extra_text,
+        "retry": retry_policy.to_json(policy), "trace_id": spec.trace_id, "expires_at": spec.expires_at,
+        "timeout_ms": spec.timeout_ms or defaults.timeout_ms or ojs_settings.DEFAULT_TIMEOUT * 1000,
+        "visibility_ms": spec.visibility_ms, "created_at": created_at, "unique_key": spec.unique_key,
+        "result_ttl": spec.result_ttl, "workflow_id": spec.workflow_id,
+    }  # fmt: skip
+    if state is State.AVAILABLE:
+        row["enqueued_at"] = enqueued_at
+    if later:
+        row["due_at"] = spec.scheduled_at
     if spec.limits_ms:
         _limit(row, spec.limits_ms)
     if spec.rate_limit is not None:
@@ -464,7 +574,7 @@ def _policy(of_queue: Mapping[str, Any] | None, of_job: Mapping[str, Any]) -> Re
     return retry_policy.merge(retry_policy.parse(of_site or {}), retry_policy.parse(of_queue or {}), of_job)
 
 
-_DEFAULT_POLICY = RetryPolicy()
+_DEFAULT_POLICY = retry_policy.DEFAULT
 
 
 # Unique jobs (jobs 2.4 to 2.6): `lock_keys` makes pushes of one key take turns; what is read after it stays true until
@@ -480,6 +590,10 @@ class Verdict(NamedTuple):
     error: Duplicate | None = None
     existing: JobRow | None = None
     replaced: Sequence[JobRow] = ()
+
+
+#: What most policies say: nothing is in the way.
+FREE = Verdict()
 
 
 def lock_keys(specs: Iterable[JobSpec], using: str) -> None:
@@ -506,11 +620,11 @@ class Ledger:
 
     def judge(self, spec: JobSpec, now: dt.datetime) -> Verdict:
         policy = spec.unique_policy
-        if policy is None:
-            return Verdict()
+        if policy is None or spec.unique_key not in self._rows:
+            return FREE
         met = [row for row in self._rows[spec.unique_key] if policy.conflicts(self._state(row), row["created_at"], now)]
         if not met:
-            return Verdict()
+            return FREE
         met.sort(key=lambda row: (self._state(row) in states.LIVE, row["created_at"]), reverse=True)
         match policy.on_conflict:
             case Strategy.REJECT:

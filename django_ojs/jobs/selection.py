@@ -33,7 +33,7 @@ from django_ojs.jobs.search import Look
 from django_ojs.messages import phrase
 from django_ojs.models import Job, WorkflowStep
 from django_ojs.models.fields import any_of, named
-from django_ojs.models.job import STAGED, JobQuerySet, is_staged
+from django_ojs.models.job import JobQuerySet, in_states
 from django_ojs.rules import names, redaction
 from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant, parse_moment
@@ -450,14 +450,6 @@ def readable(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Conditions
-
-
-def in_states(wanted: Sequence[State]) -> Q:
-    """Jobs in these states; what follows from that is said too, because the partial indexes are found by it."""
-    found = Q(state=wanted[0]) if len(wanted) == 1 else Q(state__in=list(wanted))
-    if states.TERMINAL.issuperset(wanted):
-        found &= Q(finished_at__isnull=False)
-    return found & is_staged() if set(STAGED).issuperset(wanted) else found
 
 
 def allowed(queues: Sequence[str] | None, types: Sequence[str] | None) -> Q:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
@@ -18,6 +18,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import Conflict, InvalidStateTransition, NotFound, OJSError
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
+from django_ojs.groupcommit import passed_on
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
@@ -28,6 +29,7 @@ from django_ojs.store import store_of
 from django_ojs.store.base import FINISH_COLUMNS, finish
 
 T = TypeVar("T")
+R = TypeVar("R")
 Outcome = JobRow | OJSError
 #: A whole job, and whether its end may let others start.
 WITH_LIMITED = (*COLUMNS, LIMITED)
@@ -272,17 +274,56 @@ def only(outcomes: Iterable[T | OJSError]) -> T:
     return outcome
 
 
+def in_rounds(
+    reports: Sequence[R], act: Callable[[Sequence[R]], Sequence[T | Exception]], *, about: Callable[[R], Hashable]
+) -> list[T | Exception]:
+    """`act` on reports about different jobs, and then on the second ones about the same jobs, and so on; the outcomes
+    in the order of `reports`, as if they had come one after the other. `about` tells the job, or the worker.
+
+    Raises what `act` raises while nothing has been changed; later it becomes the outcome of those that it concerns.
+    """
+    outcomes: dict[int, T | Exception] = {}
+    left = list(range(len(reports)))
+    while left:
+        first = {about(reports[index]): index for index in reversed(left)}
+        now = sorted(first.values())
+        try:
+            found = act([reports[index] for index in now])
+        except Exception as error:
+            if not outcomes:
+                raise
+            found = [passed_on(error)] * len(now)
+        outcomes |= zip(now, found, strict=True)
+        left = [index for index in left if index not in outcomes]
+    return [outcomes[index] for index in range(len(reports))]
+
+
+def settled_all(outcomes: Iterable[T | Exception]) -> list[T | OJSError]:
+    """The outcomes of a verb on many jobs; raises the first that is another error than a refusal."""
+    settled: list[T | OJSError] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Exception) and not isinstance(outcome, OJSError):
+            raise outcome
+        settled.append(outcome)
+    return settled
+
+
 def wake_at(row: JobRow) -> dt.datetime | None:
     """The next instant at which time alone changes this job (see `jobs.timers`)."""
-    moments: tuple[dt.datetime | None, ...] = ()
-    match row["state"]:
-        case State.ACTIVE:
-            moments = (row["visible_until"], row["timeout_at"], row["deadline_at"])
-        case State.SCHEDULED | State.RETRYABLE | State.AVAILABLE | State.PENDING as state:
-            due_at = None if state in (State.AVAILABLE, State.PENDING) else row["due_at"]
-            start_by = row["start_by"] if row["attempt"] == 0 else None  # what has started once need not start in time
-            moments = (due_at, row["expires_at"], row["deadline_at"], start_by)
-    return min((moment for moment in moments if moment is not None), default=None)
+    state = row["state"]
+    if state in _WAITING:
+        due_at = row["due_at"] if state in _TIMED else None
+        start_by = row["start_by"] if row["attempt"] == 0 else None  # what has started once need not start in time
+        moments = (due_at, row["expires_at"], row["deadline_at"], start_by)
+    elif state == State.ACTIVE:
+        moments = (row["visible_until"], row["timeout_at"], row["deadline_at"], None)
+    else:
+        return None
+    return min(filter(None, moments), default=None)
+
+
+_TIMED = frozenset({State.SCHEDULED, State.RETRYABLE})  #: which wait for `due_at`
+_WAITING = _TIMED | {State.AVAILABLE, State.PENDING}
 
 
 def counted(row: JobRow) -> int:

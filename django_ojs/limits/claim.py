@@ -1,13 +1,16 @@
 """FETCH under rate limits: read the jobs that could be claimed, ask the limits, claim what they admit.
 
-A constant number of statements for each queue: the candidates, one lock and two looks for all their keys, the
-candidates again as they are once the keys are held, the claim. What the claim does not get all the same is not counted.
+A constant number of statements for each queue: for the keys of the queues one lock and one count, the candidates, the
+claim. Where only queues have limits, and these leave room for all that is asked for, no candidates are read. Where jobs
+or their types have keys, these are locked and counted too, and then the candidates are read again, as they are once the
+keys are held. What the claim does not get all the same is not counted.
 Jobs and queues without limits never come here (`store.base.Store.outlook`).
 
 Concurrency is counted from the jobs that are active, so it cannot drift. A rate is counted over a window that slides,
 from the log of starts. A throttle keeps the instant of the next start that it allows (jobs 5.2).
 
-Lock order: the keys of all queues first, sorted; then jobs, which are skipped where another transaction holds them.
+Lock order: the keys of all queues, sorted; the other keys, sorted; then jobs, which are skipped where another
+transaction holds them.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from django_ojs.database import atomic
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
-from django_ojs.limits.ratelimits import override_of, queue_policies
+from django_ojs.limits.ratelimits import limits_of, override_of
 from django_ojs.models import Job, RateLimit, RateStart
 from django_ojs.models.job import JobRow
 from django_ojs.rules import ratelimit
@@ -37,41 +40,47 @@ from django_ojs.store import store_of
 from django_ojs.store.base import Store
 from django_ojs.workflows import advance
 
-#: How many jobs are looked at to fill one claim, for each asked for and at least; and how often more are
-#: looked at when those were shut out.
+#: How many jobs are looked at to fill one claim, for each asked for and at least, where the first were shut out; and
+#: how often more are looked at then.
 AHEAD, LEAST, ROUNDS = 4, 100, 10
 
-#: `take(queue, ids, now)` claims those of the jobs that are still there.
-Take = Callable[[str, list[uuid.UUID], dt.datetime], list[JobRow]]
+#: `take(queue, ids, limit, now)` claims those of the jobs that are still there; without ids the next ones that have no
+#: key of their own, up to the limit.
+Take = Callable[[str, list[uuid.UUID] | None, int, dt.datetime], list[JobRow]]
 
 
 def claim(
     names: Sequence[str], count: int, types: Sequence[str] | None, take: Take, now: dt.datetime, using: str, *,
-    except_ids: Sequence[uuid.UUID] = (),
+    keyed: bool, except_ids: Sequence[uuid.UUID] = (),
 ) -> list[JobRow]:  # fmt: skip
-    """Claim up to `count` jobs of these queues through `take`, as far as the limits allow, and none of `except_ids`."""
-    window = max(LEAST, AHEAD * count)
+    """Claim up to `count` jobs of these queues through `take`, as far as the limits allow, and none of `except_ids`.
+
+    `keyed`: jobs there may have keys of their own.
+    """
+    first, further = max(LEAST, count), max(LEAST, AHEAD * count)
     store = store_of(using)
-    gate = Gate(using, now, queue_policies(names, using))
+    gate = Gate.of(names, now, using)
 
     def look() -> dict[str, list[Candidate]]:
-        return {name: _look(store, name, gate.now, types, window, (), except_ids) for name in dict.fromkeys(names)}
+        return {name: _look(store, name, gate.now, types, first, (), except_ids) for name in dict.fromkeys(names)}
 
+    gate.hold_queues(names)
+    if not keyed and gate.has_room(names, count):
+        return _claim_next(names, count, take, gate)
     ahead = look()
-    gate.hold([job for jobs in ahead.values() for job in jobs], wait=True)
-    if store.skip_locked:  # while this claim waited for the keys, others may have claimed what it saw
-        ahead = look()
+    if gate.hold([job for jobs in ahead.values() for job in jobs], wait=True) and store.skip_locked:
+        ahead = look()  # while this claim waited for the keys, others may have claimed what it saw
         gate.hold([job for jobs in ahead.values() for job in jobs], wait=False)
     rows: list[JobRow] = []
     turned_away: list[tuple[Candidate, Blocked]] = []
     for name, found in ahead.items():
         jobs = found
         shut: set[tuple[str, str, str]] = set()
-        full_look = len(jobs) >= window
+        full_look = len(jobs) >= first
         for _ in range(ROUNDS):
             chosen, blocked = _choose(jobs, count - len(rows), gate)
             turned_away += blocked
-            taken = take(name, chosen, gate.now) if chosen else []
+            taken = take(name, chosen, len(chosen), gate.now) if chosen else []
             rows += taken
             if len(rows) >= count:
                 break
@@ -82,8 +91,8 @@ def claim(
             shut |= {_reason(job, why) for job, why in blocked}
             if not full_look or not blocked or any(why.key == queue_key(name) for _, why in blocked):
                 break
-            jobs = _look(store, name, gate.now, types, window, shut, except_ids)
-            full_look = len(jobs) >= window
+            jobs = _look(store, name, gate.now, types, further, shut, except_ids)
+            full_look = len(jobs) >= further
             gate.hold(jobs, wait=False)
         if len(rows) >= count:
             break
@@ -91,6 +100,19 @@ def claim(
     more, dropped = _turn_away(turned_away, gate.now, using)
     log.append([*records, *more], using)
     advance.settled(dropped, gate.now, using)
+    return rows
+
+
+def _claim_next(names: Sequence[str], count: int, take: Take, gate: Gate) -> list[JobRow]:
+    """Claim the next jobs of these queues, whose limits leave room for all of them."""
+    rows: list[JobRow] = []
+    for name in dict.fromkeys(names):
+        taken = take(name, None, count - len(rows), gate.now)
+        gate.start_of_queue(name, [row["id"] for row in taken])
+        rows += taken
+        if len(rows) >= count:
+            break
+    log.append(gate.save(), gate.using)
     return rows
 
 
@@ -102,7 +124,8 @@ def next_release(
     Counts nothing and claims nothing. Jobs that wait for a slot of a concurrency limit wait for no time.
     """
     with atomic(using=using):
-        gate = Gate(using, now, queue_policies(names, using))
+        gate = Gate.of(names, now, using)
+        gate.hold_queues(names)
         jobs = [job for name in dict.fromkeys(names) for job in _look(store_of(using), name, now, types, LEAST)]
         gate.hold(jobs, wait=True)
         _, blocked = _choose(jobs, len(jobs) + 1, gate)
@@ -170,7 +193,7 @@ def _drop(row: JobRow, why: Blocked, now: dt.datetime) -> list[Record]:
 
 # The state of the keys
 
-_JOB = Job._meta.db_table
+_JOB, _START = Job._meta.db_table, RateStart._meta.db_table
 _SOON = dt.timedelta(seconds=1)  #: when to look again at a key that is full: no one can say when a job will end
 
 
@@ -201,17 +224,27 @@ class _Key:
 
     row: RateLimit
     running: int = 0
-    starts: list[tuple[dt.datetime, int]] = field(default_factory=list)
+    spent: int = 0  #: starts that some window still reaches: no window holds more
+    starts: list[tuple[dt.datetime, int]] | None = None  #: the same one by one; None: not read
     #: The jobs that this claim starts, and how far behind each the next may start (milliseconds).
     admitted: dict[Any, float] = field(default_factory=dict)
     longest_ms: int = 0
     blocked: Blocked | None = None
 
-    def start(self, job: Candidate, policies: Iterable[RatePolicy]) -> None:
-        """Count a start under these policies; the strictest of their throttles sets the distance to the next."""
+    def start(self, jobs: Iterable[Any], policies: Iterable[RatePolicy]) -> None:
+        """Count starts under these policies; the strictest of their throttles sets the distance to the next."""
         self.longest_ms = max([self.longest_ms, *(p.rate.period_ms for p in policies if p.rate)])
         spacings = [p.throttle.period_ms / p.throttle.limit for p in policies if p.throttle]
-        self.admitted[job.id] = max(spacings, default=0.0)
+        self.admitted |= dict.fromkeys(jobs, max(spacings, default=0.0))
+
+    def has_room(self, policy: RatePolicy, number: int, now: dt.datetime) -> bool:
+        """Whether so many more may start under this policy, as far as can be told without the starts one by one."""
+        return not (
+            (self.row.blocked_until and self.row.blocked_until > now)
+            or policy.throttle
+            or (policy.concurrency is not None and self.active + number > policy.concurrency)
+            or (policy.rate and self.spent + self.started + number > policy.rate.limit)
+        )
 
     @property
     def started(self) -> int:
@@ -235,48 +268,73 @@ class _Key:
     def within(self, window: Window, now: dt.datetime) -> int:
         """How many jobs have started in this window, those of this claim included."""
         edge = now - dt.timedelta(milliseconds=window.period_ms)
-        return self.started + sum(number for at, number in self.starts if at > edge)
+        return self.started + sum(number for at, number in self.starts or () if at > edge)
 
 
 class Gate:
-    """The keys that one FETCH has to do with. `queue_policies` are those of the queues themselves."""
+    """The keys that one FETCH has to do with.
 
-    def __init__(self, using: str, now: dt.datetime, queue_policies: Mapping[str, RatePolicy]) -> None:
-        self.using, self.now, self.queue_policies = using, now, queue_policies
+    `queue_policies` are those of the queues themselves; `by_type`: types may have limits.
+    """
+
+    def __init__(
+        self, using: str, now: dt.datetime, queue_policies: Mapping[str, RatePolicy], *, by_type: bool
+    ) -> None:
+        self.using, self.now, self.queue_policies, self._by_type = using, now, queue_policies, by_type
         self.keys: dict[str, _Key] = {}
         self.shut: set[str] = set()  #: keys that could not be locked
+        self._looked_for: set[str] = set()
+        self._parts_of: dict[tuple[str, str, str, str], dict[str, list[RatePolicy]]] = {}
 
-    def hold(self, candidates: Iterable[Candidate], *, wait: bool) -> None:
-        """Lock the keys of these jobs, in the order of the keys, and read what is left of them.
+    @classmethod
+    def of(cls, queues: Sequence[str], now: dt.datetime, using: str) -> Gate:
+        """The gate before these queues, with nothing locked yet."""
+        policies, by_type = limits_of(queues, using)
+        return cls(using, now, policies, by_type=by_type)
+
+    def hold_queues(self, names: Iterable[str]) -> None:
+        """Lock the keys of these queues and read what is left of them. To be called first: it waits."""
+        needed = {queue_key(name) for name in names if self.queue_policies.get(name, ratelimit.NONE).limits}
+        self._hold({queue_key(name) for name in names}, needed, wait=True)
+
+    def hold(self, candidates: Iterable[Candidate], *, wait: bool) -> bool:
+        """The same for the keys of these jobs and of their types. Returns whether there are some that were not held.
 
         With `wait` False a key that another claim holds stays shut for this one: further locks are taken out of
         order, and waiting could be for ever.
         """
-        wanted: set[str] = set()
-        needed: set[str] = set()
-        for job in candidates:
-            wanted |= {queue_key(job.queue), type_key(job.type)}
-            if job.rate_key:
-                needed.add(job.rate_key)
-            if self.queue_policies.get(job.queue, ratelimit.NONE).limits:
-                needed.add(queue_key(job.queue))
-        wanted = (wanted | needed) - self.keys.keys()
+        needed = {job.rate_key for job in candidates if job.rate_key}
+        types = {type_key(job.type) for job in candidates} if self._by_type else set()
+        return self._hold(needed | types, needed, wait=wait)
+
+    def _hold(self, wanted: set[str], needed: set[str], *, wait: bool) -> bool:
+        """Lock those of the keys that are there, in their order; of those that are needed make the rows."""
+        wanted = wanted - self.keys.keys() - (self._looked_for - needed)
         if not wanted:
-            return
+            return False
+        self._looked_for |= wanted
+        self._parts_of.clear()
         rows = RateLimit.objects.using(self.using).filter(pk__in=wanted).order_by("key")
-        known = set(rows.values_list("pk", flat=True)) | needed
-        _make(sorted(wanted & needed), self.now, self.using)
-        held = {
-            row.key: _Key(row)
-            for row in rows.select_for_update(skip_locked=not wait and store_of(self.using).skip_locked)
-        }
+        locking = rows.select_for_update(skip_locked=not wait and store_of(self.using).skip_locked)
+        # A single one is locked at once. Of several, those that are missing are made first, or the order would be lost.
+        found, known = list(locking) if len(wanted) == 1 else [], wanted
+        if not found:
+            known = set(rows.values_list("pk", flat=True))
+            if missing := wanted & needed - known:
+                new = [RateLimit(key=key, created_at=self.now, updated_at=self.now) for key in sorted(missing)]
+                RateLimit.objects.using(self.using).bulk_create(new, ignore_conflicts=True)
+                known |= missing
+            if not known:
+                return False
+            found = list(locking.all())
+        held = {row.key: _Key(row) for row in found}
         if wait:
             self.now = clock.now(self.using)  # the locks may have taken a while
         if held:
-            self._count_active(held)
-            self._count_starts(held)
+            self._count(held)
         self.keys |= held
         self.shut |= known - self.keys.keys()
+        return True
 
     def admit(self, job: Candidate) -> Blocked | None:
         """None when the job may start now, and it is counted as started; else what stops it."""
@@ -288,8 +346,26 @@ class Gate:
                         self.keys[key].blocked = blocked
                     return blocked
         for key, policies in parts.items():
-            self.keys[key].start(job, policies)
+            self.keys[key].start([job.id], policies)
         return None
+
+    def has_room(self, names: Iterable[str], number: int) -> bool:
+        """Whether each of these queues lets so many more jobs start, of any type and without a key of their own."""
+        return not self._by_type and all(
+            key in self.keys and self.keys[key].has_room(policy, number, self.now)
+            for name in names
+            for key, policies in self._of_queue(name).items()
+            for policy in policies
+        )
+
+    def start_of_queue(self, name: str, jobs: Sequence[Any]) -> None:
+        """Count these jobs as started, for which there was room."""
+        for key, policies in self._of_queue(name).items() if jobs else ():
+            self.keys[key].start(jobs, policies)
+
+    def _of_queue(self, name: str) -> dict[str, list[RatePolicy]]:
+        """`_parts` of a job that has no key of its own and is of no type with a limit."""
+        return self._parts(Candidate(None, "", name, "", ""))
 
     def withdraw(self, jobs: Iterable[Any]) -> None:
         """Count these jobs no longer: they were admitted, and the claim found them taken or locked by another."""
@@ -323,6 +399,9 @@ class Gate:
 
         An override replaces what jobs and queue say. A key that is shut is asked too, and says no.
         """
+        signature = (job.queue, job.rate_key, job.rate_limit, job.type)
+        if (known := self._parts_of.get(signature)) is not None:
+            return known
         stated = [(queue_key(job.queue), self.queue_policies.get(job.queue, ratelimit.NONE))]
         if job.rate_key:
             stated.insert(0, (job.rate_key, ratelimit.from_json(job.rate_limit)))
@@ -331,6 +410,7 @@ class Gate:
             override = override_of(self.keys[key].row, self.now) if key in self.keys else None
             if policy.limits or override or key == job.rate_key or key in self.shut:
                 parts.setdefault(key, []).append(override or policy)
+        self._parts_of[signature] = parts
         return parts
 
     def _test(self, key: str, policy: RatePolicy) -> Blocked | None:
@@ -342,46 +422,49 @@ class Gate:
             return Blocked(key, "dynamic", 0, 0, row.blocked_until, on_limit)
         if policy.concurrency is not None and found.active >= policy.concurrency:
             return Blocked(key, "concurrency", policy.concurrency, found.active, now + _SOON, on_limit)
-        if policy.rate and (number := found.within(policy.rate, now)) >= policy.rate.limit:
-            release = _release(found.starts, policy.rate, now)
-            return Blocked(key, "rate", policy.rate.limit, number, release, on_limit)
+        if policy.rate and found.spent + found.started >= policy.rate.limit:
+            starts = self._read_starts(found)
+            if (number := found.within(policy.rate, now)) >= policy.rate.limit:
+                release = _release(starts, policy.rate, now)
+                return Blocked(key, "rate", policy.rate.limit, number, release, on_limit)
         if policy.throttle and (following := found.next_allowed(now)) and following > now:
             return Blocked(key, "throttle", policy.throttle.limit, 1, following, on_limit)
         return None
 
-    def _count_active(self, held: Mapping[str, _Key]) -> None:
-        """One look at the active jobs, for all the keys: by job, by queue and by type."""
+    def _count(self, held: Mapping[str, _Key]) -> None:
+        """One statement for all the keys: the active jobs, by job, by queue and by type; and the starts."""
         queues = [key.removeprefix("queue:") for key in held if key.startswith("queue:")]
         types = [key.removeprefix("type:") for key in held if key.startswith("type:")]
         conditions: list[str] = []
-        params: list[str] = []
+        params: list[Any] = []
         for column, values in (("rate_key", list(held)), ("queue", queues), ("type", types)):
             if values:
                 conditions.append(f"{column} IN ({', '.join(['%s'] * len(values))})")
                 params += values
-        with connections[self.using].cursor() as cursor:
+        connection = connections[self.using]
+        key, count = map(connection.ops.quote_name, ("key", "count"))
+        params += [*held, connection.ops.adapt_datetimefield_value(self.now)]
+        with connection.cursor() as cursor:
             cursor.execute(
-                f"SELECT rate_key, queue, type, count(*) FROM {_JOB} WHERE state = 'active' "  # noqa: S608 - our own
-                f"AND ({' OR '.join(conditions)}) GROUP BY rate_key, queue, type",
+                f"SELECT rate_key, queue, type, count(*), 0 FROM {_JOB} WHERE state = 'active' "  # noqa: S608 - our own
+                f"AND ({' OR '.join(conditions)}) GROUP BY rate_key, queue, type "
+                f"UNION ALL SELECT {key}, '', '', 0, sum({count}) FROM {_START} "
+                f"WHERE {key} IN ({', '.join(['%s'] * len(held))}) AND expires_at > %s GROUP BY {key}",
                 params,
             )
             groups = cursor.fetchall()
-        for rate_key, queue, job_type, number in groups:
-            for key in {rate_key, queue_key(queue), type_key(job_type)} & held.keys():
-                held[key].running += number
+        for name, queue, job_type, running, spent in groups:
+            if spent:
+                held[name].spent = int(spent)
+                continue
+            for found in {name, queue_key(queue), type_key(job_type)} & held.keys():
+                held[found].running += running
 
-    def _count_starts(self, held: Mapping[str, _Key]) -> None:
-        log = RateStart.objects.using(self.using).filter(key__in=list(held), expires_at__gt=self.now).order_by("at")
-        for key, at, number in log.values_list("key", "at", "count"):
-            held[key].starts.append((at, number))
-
-
-def _make(keys: Iterable[str], now: dt.datetime, using: str) -> None:
-    """Make the rows of keys that have none, so that they can be locked."""
-    wanted = sorted(keys)
-    known = set(RateLimit.objects.using(using).filter(pk__in=wanted).values_list("pk", flat=True))
-    missing = [RateLimit(key=key, created_at=now, updated_at=now) for key in wanted if key not in known]
-    RateLimit.objects.using(using).bulk_create(missing, ignore_conflicts=True)
+    def _read_starts(self, key: _Key) -> list[tuple[dt.datetime, int]]:
+        if key.starts is None:
+            log = RateStart.objects.using(self.using).filter(key=key.row.key, expires_at__gt=self.now).order_by("at")
+            key.starts = list(log.values_list("at", "count"))
+        return key.starts
 
 
 def _release(starts: Iterable[tuple[dt.datetime, int]], window: Window, now: dt.datetime) -> dt.datetime:

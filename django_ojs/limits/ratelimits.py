@@ -175,7 +175,8 @@ def prune(now: dt.datetime, batch: int, using: str) -> int:
     with atomic(using=using):
         idle = RateLimit.objects.using(using).filter(updated_at__lt=now - _IDLE, override=RawJSON(""))
         idle = idle.exclude(key__startswith="queue:").exclude(key__startswith="type:")
-        idle = idle.filter(~Exists(Job.objects.filter(rate_key=OuterRef("key")).using(using)))
+        limited = Job.objects.using(using).filter(rate_key__gt="")  # in the words of the index
+        idle = idle.filter(~Exists(limited.filter(rate_key=OuterRef("key"))))
         locked = idle.select_for_update(skip_locked=store_of(using).skip_locked)
         keys = list(locked.values_list("pk", flat=True)[:batch])
         return RateLimit.objects.using(using).filter(pk__in=keys).delete()[0]
@@ -262,9 +263,15 @@ def _policies(rows: Iterable[RateLimit], using: str) -> dict[str, RatePolicy]:
 
 def queue_policies(wanted: Collection[str], using: str) -> dict[str, RatePolicy]:
     """The limits that queues have by their own configuration or the template's, fresh from their rows."""
+    return limits_of(wanted, using)[0]
+
+
+def limits_of(wanted: Collection[str], using: str) -> tuple[dict[str, RatePolicy], bool]:
+    """`queue_policies`, and whether job types may have limits, too."""
     found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[*wanted, TEMPLATE])}
     template = found.get(TEMPLATE)
-    return {name: queueconfig.rate_policy(effective(found.get(name), template)) for name in wanted}
+    policies = {name: queueconfig.rate_policy(effective(found.get(name), template)) for name in wanted}
+    return policies, template is not None and template.limited
 
 
 def _counted(keys: Iterable[str], using: str) -> dict[str, dict[str, int]]:

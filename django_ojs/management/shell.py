@@ -27,7 +27,7 @@ from django_ojs.errors import BackendUnavailable, OJSError
 from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import BulkVerb, How
 from django_ojs.jobs.search import Look, moment
-from django_ojs.jobs.selection import LONGEST, JobFilter
+from django_ojs.jobs.selection import LONGEST, JobFilter, JobListFilter
 from django_ojs.messages import jobs
 from django_ojs.models import Job, Lease
 from django_ojs.models.job import JobRow
@@ -171,6 +171,11 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def printable(text: object) -> str:
+    """One line of printable characters: what a job or a worker says must not steer the terminal."""
+    return "".join(c if c.isprintable() else "�" for c in str(text))
+
+
 def positive(text: str) -> int:
     """A whole number above zero."""
     if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 2**31:
@@ -212,7 +217,7 @@ codecs.register_error(_ESCAPED, _escaped)
 def refuse_unmigrated() -> None:
     """Raise CommandError where the database of the jobs lacks their tables; one that is away may come back."""
     try:
-        Job.objects.using(database(None)).exists()
+        Job.objects.using(database(None)).filter(pk=uuid.UUID(int=0)).exists()
     except ERRORS as error:
         if sentence := unmigrated(error):
             raise CommandError(sentence) from error
@@ -283,16 +288,15 @@ class Operator(ShellCommand):
 
     def _rows(self, options: dict[str, Any], default: Sequence[State], columns: Sequence[str] | None = None) -> Any:
         """The newest of the chosen jobs as rows, at most `limit`."""
-        wanted, limit, using = self._wanted(options, default), options["limit"], database(None)
-        found = wanted.jobs(using)
+        wanted, limit, every = self._wanted(options, default), options["limit"], Job.objects.using(database(None))
         if options["ids"]:
-            found = found.filter(pk__in=options["ids"])
-        elif wanted.searches:
-            ids, look = wanted.searched(using, limit + 1)
-            found = Job.objects.using(using).filter(pk__in=sorted(ids, reverse=True)[: limit + 1])
-            if len(ids) <= limit and (reach := reach_of(look)):
-                self.stderr.write(reach, str)
-        rows: list[JobRow] = found.order_by("-pk")[: limit + 1].rows(columns)
+            found: Any = every.filter(wanted.condition(), pk__in=options["ids"]).order_by("-pk")
+            look = None
+        else:
+            found, look = JobListFilter(wanted.values).listed(every, limit + 1)
+        rows: list[JobRow] = found[: limit + 1].rows(columns)
+        if look is not None and len(rows) <= limit and (reach := reach_of(look)):
+            self.stderr.write(reach, str)
         if len(rows) > limit and not options["json"]:
             self.stderr.write(f"The newest {limit}; --limit shows more.", str)
         return rows[:limit]

@@ -12,7 +12,7 @@ import datetime as dt
 import functools
 import operator
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -210,6 +210,7 @@ class QueueDefaults(NamedTuple):
     bound: Bound | None = None
     allowed_types: tuple[str, ...] | None = None  #: patterns; None: any
     draining: bool = False
+    limited: bool = False  #: a claim has to look at limits
 
 
 #: Of a queue that says nothing.
@@ -217,6 +218,10 @@ PLAIN = QueueDefaults(None, None, None)
 #: Limits that this process has noted lately (see `limits.ratelimits`), forgotten together with the rest.
 noted: dict[tuple[str, str, str], float] = {}
 _cache: dict[tuple[str, str], tuple[float, QueueDefaults]] = {}
+#: Queues that workers ask for and that have no row, with the template: so many at most. A push looks itself, because it
+#: makes the row.
+_MOST_ABSENT = 1000
+_absent: dict[tuple[str, str], tuple[float, QueueDefaults]] = {}
 
 
 def ensure(names: Iterable[str], now: dt.datetime, using: str) -> dict[str, QueueDefaults]:
@@ -297,24 +302,33 @@ def restore(*, using: str | None = None) -> list[str]:
     return found
 
 
-def defaults(name: str, using: str) -> QueueDefaults:
-    """The defaults of one queue, which need not exist."""
-    if known := _known([name], using):
-        return known[name]
-    found, template = _load([name], using)
-    if name not in found:
-        return template
-    transaction.on_commit(lambda: _remember(found, using), using=using)
-    return found[name]
+def defaults(names: Sequence[str], using: str) -> dict[str, QueueDefaults]:
+    """The defaults of these queues, which need not exist."""
+    found = _known(names, using)
+    missing = [name for name in names if name not in found]
+    fresh = time.monotonic() - _TTL_SECONDS
+    for name in missing:
+        if (absent := _absent.get((using, name))) is not None and absent[0] > fresh:  # another thread may empty it
+            found[name] = absent[1]
+    if missing := [name for name in missing if name not in found]:
+        stored, template = _load(missing, using)
+        at = time.monotonic()
+        if len(_absent) > _MOST_ABSENT:
+            _absent.clear()
+        _absent.update({(using, name): (at, template) for name in missing if name not in stored})
+        transaction.on_commit(lambda: _remember(stored, using), using=using)
+        found |= dict.fromkeys(missing, template) | stored
+    return found
 
 
 def forget() -> None:
     """Drop what this process remembers about queues."""
     _cache.clear()
+    _absent.clear()
     noted.clear()
 
 
-def _known(names: list[str], using: str) -> dict[str, QueueDefaults]:
+def _known(names: Sequence[str], using: str) -> dict[str, QueueDefaults]:
     fresh = time.monotonic() - _TTL_SECONDS
     hits = {name: _cache[using, name] for name in names if (using, name) in _cache}
     return {name: value for name, (at, value) in hits.items() if at > fresh}
@@ -338,6 +352,7 @@ def _layered(below: QueueDefaults, queue: Queue) -> QueueDefaults:
         allowed_types=below.allowed_types if patterns is None else tuple(patterns),
         draining=queue.draining,
         bound=bound_of(queue.config) or below.bound,
+        limited=queue.limited or below.limited,
     )
 
 

@@ -20,7 +20,7 @@ from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.jobs import transitions
 from django_ojs.models import Job, Queue
-from django_ojs.models.job import JobRow
+from django_ojs.models.job import JobRow, in_states
 from django_ojs.queues import configuration
 from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
@@ -116,8 +116,7 @@ def _discard(name: str, *, using: str) -> int:
     with atomic(using=using):
         now = clock.now(using)
         store = store_of(using)
-        live = Q(queue=name, state__in=states.ordered(states.LIVE))
-        rows = store.lock_where(live, limit=BATCH)
+        rows = store.lock_where(Q(queue=name) & in_states(states.LIVE), limit=BATCH)
         records: list[Record] = []
         waiting: list[JobRow] = [row for row in rows if row["state"] != State.ACTIVE]
         active: list[JobRow] = [row for row in rows if row["state"] == State.ACTIVE]
@@ -138,7 +137,7 @@ def _move(name: str, target: str, using: str) -> int:
     with atomic(using=using):
         store = store_of(using)
         configuration.ensure([target], clock.now(using), using)
-        rows = store.lock_where(Q(queue=name, state__in=_WAITING), limit=BATCH)
+        rows = store.lock_where(Q(queue=name) & in_states(_WAITING), limit=BATCH)
         for row in rows:
             row["queue"] = target
         for state in _WAITING:

@@ -10,11 +10,11 @@ import hashlib
 import io
 import time
 import uuid
+from functools import partial
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-from channels.db import database_sync_to_async
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user, get_user_model
@@ -32,6 +32,7 @@ from django_ojs.http.authentication import KeyUser
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
+from django_ojs.realtime.sse import in_thread
 
 Scope = dict[str, Any]
 SCOPE_NEEDED = "read"
@@ -41,7 +42,14 @@ class Caller:
     """The client that opened a connection, as the request that the rules of the HTTP binding ask about.
 
     Raises, when made and when renewed, what the HTTP binding answers: `Unauthenticated` or `PermissionDenied`.
+
+    Attributes:
+        needs: the scope that the connection takes; '' for one that any caller may open whose credentials are valid.
+        operation: the name of the call in a refusal.
     """
+
+    needs = SCOPE_NEEDED
+    operation = "events"
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -51,7 +59,7 @@ class Caller:
 
     @classmethod
     async def of(cls, scope: Scope) -> Caller:
-        return await database_sync_to_async(cls)(scope)
+        return await in_thread(lambda: cls(scope))
 
     @property
     def name(self) -> str:
@@ -76,7 +84,7 @@ class Caller:
         for job_type in asked.wanted.job_types:
             permissions.check_type(self.request, job_type)
         if asked.job is not None:
-            await database_sync_to_async(self._check_job)(asked.job)
+            await in_thread(partial(self._check_job, asked.job))
         self.narrow(asked)
 
     def narrow(self, asked: Subscribe) -> None:
@@ -115,7 +123,8 @@ class Caller:
                 raise Unauthenticated("The ticket is unknown, used up or expired.", hint="Ask for a new one.")
         if self._ticket is not None:
             _take_rights(request, self._ticket)
-        permissions.require_scope(request, SCOPE_NEEDED, operation="events")
+        if self.needs:
+            permissions.require_scope(request, self.needs, operation=self.operation)
         return request
 
 
@@ -126,19 +135,20 @@ class _Renewals:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, Request]] = {}
+        self._known: dict[tuple[str, str], tuple[float, Request]] = {}
 
     async def renew(self, caller: Caller) -> None:
         if not caller.credentials:
-            permissions.require_scope(caller.request, SCOPE_NEEDED)  # the site may have closed itself to strangers
+            permissions.require_scope(caller.request, caller.needs)  # the site may have closed itself to strangers
             return
         now = time.monotonic()
         patience = ojs_settings.REALTIME_RECHECK_INTERVAL / 2
         self._known = {key: known for key, known in self._known.items() if now - known[0] < patience}
-        known = self._known.get(caller.credentials)
+        wanted = caller.credentials, caller.needs
+        known = self._known.get(wanted)
         if known is None:
-            known = now, await database_sync_to_async(caller.look)()
-            self._known[caller.credentials] = known
+            known = now, await in_thread(caller.look)
+            self._known[wanted] = known
         caller.request = known[1]
 
     def forget(self) -> None:

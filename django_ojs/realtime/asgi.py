@@ -13,14 +13,18 @@ from typing import Any
 
 from django.apps import apps
 
+from django_ojs.realtime.handler import on_threads
+
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def application(http: ASGI, websocket: ASGI | None = None) -> ASGI:
     """`http` with our WebSockets beside it, and `websocket` for those at any other path.
 
+    Short requests of the binding are served on threads that last (`handler.on_threads`).
     Without Channels among the site's apps ours are refused with 404 (the system check django_ojs.W003 says so).
     """
+    http = on_threads(http)
     if not apps.is_installed("channels"):
         return _without(http, websocket or nowhere)
     from channels.routing import ProtocolTypeRouter, URLRouter

@@ -457,8 +457,10 @@ class Hub:
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
+            # Not wait_for: before Python 3.12 it forgets that it was cancelled if the kick comes at the same moment.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._kick.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._kick.wait()
 
     async def _spread(self, page: Pages) -> None:
         if page.gap:

@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from django_ojs import jsontext
@@ -62,6 +63,11 @@ class Found(NamedTuple):
     path: str
 
 
+@lru_cache(maxsize=64)
+def _absent(path: str) -> Found:
+    return Found(None, path)
+
+
 class Source:
     """A client's document with its `options`. Neither is changed."""
 
@@ -79,15 +85,16 @@ class Source:
 
     def find(self, *in_options: str, top: tuple[str, ...] = ()) -> Found:
         """The first of the names that has a value: in `options`, then at the top level (default: the first name)."""
-        for name in in_options if self.options else ():
-            value = self.options.get(name)
-            if value is not None:
-                return Found(value, f"options.{name}")
+        if self.options:
+            for name in in_options:
+                value = self.options.get(name)
+                if value is not None:
+                    return Found(value, f"options.{name}")
         for name in top or in_options[:1]:
             value = self.document.get(name)
             if value is not None:
                 return Found(value, name)
-        return Found(None, in_options[0])
+        return _absent(in_options[0])
 
     def unknown(self) -> dict[str, Any]:
         """The members that no rule of ours names, in their places: at the top level, or under `options` (core 5.5)."""
@@ -110,22 +117,24 @@ class Job(Protocol):
 
 
 def check_specversion(source: Source) -> None:
-    value, path = source.top("specversion")
+    value = source.document.get("specversion")
     if value is not None and not (isinstance(value, str) and value in _SPECVERSIONS):
         raise job_fault(
-            path, phrase("must be %(specversion)s (1.0 and 1.0.0 are read alike)", specversion=SPECVERSION), value
+            "specversion",
+            phrase("must be %(specversion)s (1.0 and 1.0.0 are read alike)", specversion=SPECVERSION),
+            value,
         )
 
 
 def job_id(source: Source) -> uuid.UUID:
     """The client's UUIDv7, or a new one where the client gave none."""
-    value, path = source.top("id")
+    value = source.document.get("id")
     if value is None:
         return new_id()
     if not names.is_job_id(value):
         example = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
         raise job_fault(
-            path,
+            "id",
             phrase("must be a UUIDv7 in lowercase such as %(example)s; leave it out to get one", example=example),
             value,
         )
@@ -172,18 +181,22 @@ def queue(source: Source) -> str:
 
 
 def args(source: Source) -> list[Any]:
-    value, path = source.top("args")
+    value = source.document.get("args")
     if isinstance(value, list):
         return value
     validation = "required" if value is None else "invalid"
     message = phrase("must be an array of JSON values, such as []")
-    raise job_fault(path, message, value, canonical="INVALID_ARGS", validation=validation)
+    raise job_fault("args", message, value, canonical="INVALID_ARGS", validation=validation)
 
 
 def meta(source: Source) -> dict[str, Any]:
     """`meta`, with the keys of `options.meta` and then of `options.metadata` laid over it."""
-    overlays = (name for name in ("meta", "metadata") if name in source.options)
-    layers = [source.top("meta"), *(Found(source.options[name], f"options.{name}") for name in overlays)]
+    layers = [source.top("meta")]
+    if not source.options and layers[0].value is None:
+        return {}
+    if source.options:
+        overlays = (name for name in ("meta", "metadata") if name in source.options)
+        layers += (Found(source.options[name], f"options.{name}") for name in overlays)
     merged: dict[str, Any] = {}
     for value, path in layers:
         if value is None:
@@ -484,11 +497,15 @@ def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
 
     Most envelopes pass by the count of brackets and commas in their texts, without a walk through the values.
     """
+    size = sum(map(len, texts))
+    if size < MAX_DEPTH:
+        return
     opened = separated = longest = 0
     for text in texts:
         opened += text.count("[") + text.count("{")
-        separated += text.count(",") + text.count(":")
-        longest = max(longest, len(text))
+        if size >= MAX_MEMBERS - MAX_DEPTH:  # else there can be no more of them
+            separated += text.count(",") + text.count(":")
+            longest = max(longest, len(text))
     # Each container holds one value more than it has commas.
     if opened < MAX_DEPTH and opened + separated < MAX_MEMBERS and longest <= MAX_STRING:
         return

@@ -11,6 +11,7 @@ import datetime as dt
 import re
 import uuid
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,11 @@ from django_ojs.rules.unique import UniquePolicy
 from django_ojs.states import State
 
 MAX_TRACE_ID = 64
+
+#: The member in which `render` adds the stored retry policy that is in force, where `with_policy` is set. Only the gRPC
+#: binding shows that policy.
+POLICY_MEMBER = "__ojs_retry_policy"
+with_policy: ContextVar[bool] = ContextVar("with_policy", default=False)
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
@@ -117,6 +123,8 @@ def render(row: Mapping[str, Any], *, dialect: str | None = None) -> dict[str, A
         _render_result(envelope, row)
     if state == State.ACTIVE and row["worker_id"]:
         envelope["worker_id"] = row["worker_id"]
+    if with_policy.get() and "retry" in row:
+        envelope[POLICY_MEMBER] = row["retry"]
     return envelope
 
 
@@ -152,14 +160,21 @@ def _parse(document: dict[str, Any], now: dt.datetime, settings: Settings) -> Jo
         extra=extra,
     )
     if not plain:
-        _parse_rest(spec, source, now)
+        if document.keys() <= _UNIQUE:
+            spec.unique = attributes.unique(source, extra)
+        else:
+            _parse_rest(spec, source, now)
+        _parse_policy(spec, source)
     _measure(spec, document, settings)
-    spec.trace_id = trace_id_of(spec.meta)
+    if spec.meta:
+        spec.trace_id = trace_id_of(spec.meta)
     return spec
 
 
 #: An envelope with nothing else has no options, no times and no policies to look for.
 _PLAIN = frozenset({"specversion", "id", "type", "queue", "args", "meta", "priority"})
+#: One with a unique policy and nothing else. Not to look for the other attributes saves a sixth of its reading.
+_UNIQUE = _PLAIN | {"unique"}
 
 
 def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
@@ -177,6 +192,10 @@ def _parse_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
     attributes.tags(source, extra)
     spec.rate_limit = attributes.rate_limit(source, extra)
     spec.result_ttl = attributes.result_ttl(source, extra)
+
+
+def _parse_policy(spec: JobSpec, source: Source) -> None:
+    """The unique policy with its key, and what the document has in vain."""
     spec.unique_policy = attributes.unique_policy(source)
     spec.warnings = problems.warnings(problems.unknown_in_job(source.document))
     if spec.unique_policy is not None and "args" in spec.unique_policy.dimensions and attributes.is_encoded(spec.meta):

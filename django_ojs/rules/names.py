@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import threading
 import time
 import uuid
+from functools import lru_cache
 
 from django_ojs.messages import phrase
 
@@ -36,7 +38,7 @@ def check_type(value: object, hyphens: bool = False) -> str:
             raise NameTooLong(
                 phrase("must have at most %(most)s characters, not %(number)s", most=MAX_TYPE_LENGTH, number=len(value))
             )
-        if (_TYPE_WITH_HYPHENS if hyphens else _TYPE).fullmatch(value):
+        if _is_type(value, hyphens):
             return value
     if hyphens:
         raise ValueError(
@@ -53,6 +55,16 @@ def check_type(value: object, hyphens: bool = False) -> str:
     )
 
 
+@lru_cache(maxsize=1024)
+def _is_type(text: str, hyphens: bool) -> bool:
+    return (_TYPE_WITH_HYPHENS if hyphens else _TYPE).fullmatch(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _is_queue(text: str) -> bool:
+    return _QUEUE.fullmatch(text) is not None
+
+
 def check_queue(value: object) -> str:
     """`value` if it is a queue name; ValueError with what is allowed, NameTooLong beyond 128 characters."""
     if isinstance(value, str):
@@ -62,7 +74,7 @@ def check_queue(value: object) -> str:
                     "must have at most %(most)s characters, not %(number)s", most=MAX_QUEUE_LENGTH, number=len(value)
                 )
             )
-        if _QUEUE.fullmatch(value):
+        if _is_queue(value):
             return value
     raise ValueError(
         phrase(
@@ -114,36 +126,61 @@ def check_worker_id(value: object) -> str:
 _COUNTER_BITS = 42
 _SEED_BITS = _COUNTER_BITS - 1  # leaves half of the range for increments within one millisecond
 
+_WORDS = 1024
+
 _lock = threading.Lock()
 _last_ms = 0
 _counter = 0
+_words: list[int] = []
 
 
 def new_id() -> uuid.UUID:
     """A new UUIDv7, greater than every one that this process made before."""
-    tail = int.from_bytes(os.urandom(10), "big")
-    ms, counter = _tick(time.time_ns() // 1_000_000, tail >> 32 & (1 << _SEED_BITS) - 1)
+    ms, counter = _tick(time.time_ns() // 1_000_000)
     high, low = counter >> 30, counter & (1 << 30) - 1
-    number = (ms & (1 << 48) - 1) << 80 | 7 << 76 | high << 64 | 2 << 62 | low << 32 | tail & 0xFFFF_FFFF
-    return uuid.UUID(int=number)
+    number = (ms & (1 << 48) - 1) << 80 | 7 << 76 | high << 64 | 2 << 62 | low << 32 | _word()
+    new = object.__new__(uuid.UUID)  # what its constructor checks takes as long as all of the above
+    _set_number(new, number)
+    _set_safety(new, _UNKNOWN)
+    return new
 
 
-def _tick(now_ms: int, seed: int) -> tuple[int, int]:
+_set_number, _set_safety = uuid.UUID.__dict__["int"].__set__, uuid.UUID.__dict__["is_safe"].__set__
+_UNKNOWN = uuid.SafeUUID.unknown
+
+
+def _word() -> int:
+    """32 random bits that no other call gets. The kernel is asked for some hundred ids at once."""
+    while True:
+        try:
+            return _words.pop()
+        except IndexError:
+            _words.extend(struct.unpack(f"{_WORDS}I", os.urandom(4 * _WORDS)))
+
+
+def _seed() -> int:
+    """Where the counter of a millisecond begins."""
+    return (_word() << 32 | _word()) & (1 << _SEED_BITS) - 1
+
+
+def _tick(now_ms: int) -> tuple[int, int]:
     """The next (millisecond, counter), greater than the last one even where the clock went back."""
     global _last_ms, _counter
     with _lock:
         if now_ms > _last_ms:
-            _last_ms, _counter = now_ms, seed
+            _last_ms, _counter = now_ms, _seed()
         elif _counter < (1 << _COUNTER_BITS) - 1:
             _counter += 1
         else:
-            _last_ms, _counter = _last_ms + 1, seed
+            _last_ms, _counter = _last_ms + 1, _seed()
         return _last_ms, _counter
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()  # another thread may have held it while the process was copied
+    _words.clear()  # the other process draws the same
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # a system that forks
+    os.register_at_fork(after_in_child=_after_fork)

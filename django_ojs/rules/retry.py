@@ -88,7 +88,7 @@ def merge(*layers: Mapping[str, Any]) -> RetryPolicy:
 
 def to_json(policy: RetryPolicy) -> str:
     """The fields of `policy` that differ from the defaults as JSON text; '' where none does."""
-    if policy == DEFAULT:
+    if policy is DEFAULT or policy == DEFAULT:
         return ""
     values = {name: getattr(policy, name) for name in RetryPolicy.__slots__}
     return jsontext.dumps({name: value for name, value in values.items() if value != getattr(DEFAULT, name)})

@@ -67,6 +67,10 @@ class UniquePolicy:
         """Until when a job made then conflicts, whatever its state; None where only its state decides."""
         return None if self.period_ms is None else created_at + dt.timedelta(milliseconds=self.period_ms)
 
+    def since(self, now: dt.datetime) -> dt.datetime | None:
+        """Jobs that were created then or before it no longer conflict; None where only their state decides."""
+        return None if self.period_ms is None else now - dt.timedelta(milliseconds=self.period_ms)
+
 
 def parse(given: object, path: str = "unique") -> UniquePolicy:
     """The policy that a client's `unique` means. Null counts as absent, unknown members are ignored.
@@ -75,6 +79,35 @@ def parse(given: object, path: str = "unique") -> UniquePolicy:
     """
     if not isinstance(given, dict):
         raise _fault(path, phrase('must be an object such as {"keys": ["type", "args"]}'), given)
+    signature = _signature(given)
+    if signature is None or (policy := _parsed.get(signature)) is None:
+        policy = _parse(given, path)
+        if signature is not None:
+            if len(_parsed) >= _MOST_PARSED:
+                _parsed.clear()
+            _parsed[signature] = policy
+    return policy
+
+
+#: The policies that this process has read lately: a site has few, and many jobs under each.
+_parsed: dict[tuple[Any, ...], UniquePolicy] = {}
+_MOST_PARSED = 256
+#: The longest text, and the most members and names, of a policy that is remembered.
+_LONGEST_TEXT, _MOST_NAMES = 64, 8
+
+
+def _signature(given: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What policies that say the same have in common; None for one that is too unusual to be remembered."""
+    found: list[Any] = []
+    for name, value in given.items():
+        texts = value if type(value) is list else [value]
+        if len(texts) > _MOST_NAMES or not all(type(text) is str and len(text) <= _LONGEST_TEXT for text in texts):
+            return None
+        found += name, len(texts) if texts is value else None, *texts
+    return tuple(found) if len(given) <= _MOST_NAMES else None
+
+
+def _parse(given: Mapping[str, Any], path: str) -> UniquePolicy:
     dimensions, args_names = _dimensions(given, path)
     wanted = _names(given, "args_keys", path)
     if wanted and "args" not in dimensions:
@@ -206,12 +239,19 @@ def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
 
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+#: Integers up to here are written with all of their digits.
+_PLAIN_BELOW = 10**21
 # A lone surrogate has no UTF-8: it is escaped, as JavaScript's JSON.stringify does.
 _SPECIAL = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 
 
 def canonical(value: Any) -> str:
     """The canonical text of a JSON value. TypeError for what JSON does not know, ValueError for NaN and Infinity."""
+    kind = type(value)
+    if kind is str:  # most values are texts and small integers
+        return _string(value)
+    if kind is int and -_PLAIN_BELOW < value < _PLAIN_BELOW:
+        return str(value)
     match value:
         case None:
             return "null"
@@ -233,11 +273,13 @@ def _member(item: tuple[Any, Any]) -> tuple[bytes, str]:
     name, value = item
     if not isinstance(name, str):
         raise TypeError(f"A name in a JSON object is a string, not {type(name).__name__}.")
-    normal = unicodedata.normalize("NFC", name)
+    normal = name if name.isascii() else unicodedata.normalize("NFC", name)
     return normal.encode("utf-16-be", "surrogatepass"), f"{_string(name)}:{canonical(value)}"
 
 
 def _string(text: str) -> str:
+    if text.isascii() and not _SPECIAL.search(text):
+        return f'"{text}"'
     return f'"{_SPECIAL.sub(_escape, unicodedata.normalize("NFC", text))}"'
 
 

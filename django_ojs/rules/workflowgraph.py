@@ -110,10 +110,11 @@ def evaluate(graph: Graph, letters: list[str]) -> list[int]:
                 continue
             if new != letter:
                 letters[position] = new
-                changed = True
-                if new == RUNNING and node.kind == "job":
+                if new != RUNNING:
+                    changed = True  # what is around it, and so comes before it, may end
+                elif node.kind == "job":
                     ready.append(position)
-    return sorted(ready, key=lambda position: _delivery(graph, position))
+    return sorted(ready, key=lambda position: _delivery(graph, position)) if len(ready) > 1 else ready
 
 
 def cancel(letters: list[str], cancelled: Iterable[int]) -> None:

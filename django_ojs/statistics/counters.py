@@ -22,7 +22,7 @@ from django_ojs.states import LIVE, State
 from django_ojs.store import store_of
 from django_ojs.store.base import COUNTED
 
-#: Differences folded in one go, and the number beyond which a reader folds them first.
+#: Differences folded in one go, and the number from which a reader folds them for the next one.
 FOLD_BATCH, TOO_MANY = 5_000, 20_000
 #: How long the minutes are kept before they become part of their hour: long enough for "today" in any zone.
 KEEP_MINUTES = dt.timedelta(days=2)
@@ -64,17 +64,17 @@ def count_all(queues: Sequence[str] | None = None, *, using: str | None = None) 
         params = [*queues, *queues]
         if not queues:
             return {}
-    _relieve(using)
     numbers = ", ".join(NUMBERS)
     sums = ", ".join(f"sum({name})" for name in NUMBERS)
     with connections[using].cursor() as cursor:
         cursor.execute(
-            f"SELECT queue, {sums} FROM (SELECT queue, {numbers} FROM {_COUNT} {where} "  # noqa: S608 - names of our own models
-            f"UNION ALL SELECT queue, {numbers} FROM {_DELTA} {where}) AS c WHERE queue <> '' GROUP BY queue",
+            f"SELECT queue, sum(unfolded), {sums} FROM (SELECT queue, 0 AS unfolded, {numbers} FROM {_COUNT} {where} "  # noqa: S608 - names of our own models
+            f"UNION ALL SELECT queue, 1, {numbers} FROM {_DELTA} {where}) AS c WHERE queue <> '' GROUP BY queue",
             params,
         )
         found = cursor.fetchall()
-    return {queue: _counts(queue, [int(value) for value in values]) for queue, *values in found}
+    _relieve(sum(int(unfolded) for _, unfolded, *_ in found), using)
+    return {queue: _counts(queue, [int(value) for value in values]) for queue, _, *values in found}
 
 
 def totals(counted: Iterable[Counts]) -> dict[str, int]:
@@ -88,13 +88,10 @@ def _counts(queue: str, values: list[int]) -> Counts:
     return Counts(queue, {state.value: numbers[state] for state in State}, numbers["dead"])
 
 
-def _relieve(using: str) -> None:
-    """Fold on the reader's time where the scheduler does not keep up or there is none."""
-    edges = CountDelta.objects.using(using)
-    first = edges.order_by("id").values_list("id", flat=True).first()
-    last = edges.order_by("-id").values_list("id", flat=True).first() if first is not None else None
-    while first is not None and last is not None and last - first >= TOO_MANY and fold(using=using):
-        first += FOLD_BATCH
+def _relieve(unfolded: int, using: str) -> None:
+    """Fold on the time of a reader that met so many, where the scheduler does not keep up or there is none."""
+    while unfolded >= TOO_MANY and (folded := fold(using=using)):
+        unfolded -= folded
 
 
 def fold(*, limit: int = FOLD_BATCH, using: str | None = None) -> int:

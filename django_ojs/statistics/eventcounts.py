@@ -19,6 +19,7 @@ from django.db.models import F
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
+from django_ojs.events import order
 from django_ojs.models import Event, EventCommit, MetricPlace, MetricSeries, Worker
 from django_ojs.statistics import latency
 from django_ojs.store import store_of
@@ -68,6 +69,12 @@ def catch_up(using: str) -> None:
     """Count everything that is in order by now."""
     while count(using=using) >= BATCH:
         pass
+
+
+def place(using: str) -> order.Place:
+    """Up to where the log has been counted."""
+    found = _place(using)
+    return order.Place(found.event if connections[using].vendor == "sqlite" else found.seq, found.event)
 
 
 def edges(event: str) -> tuple[int, ...]:

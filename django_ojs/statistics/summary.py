@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 from django.db.models import Sum
 
 from django_ojs import clock
-from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.models import MetricSeries, Worker
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters
 from django_ojs.statistics.counters import Counts
 from django_ojs.statistics.throughput import throughput
+from django_ojs.workers import directory
 from django_ojs.workers.directory import is_stale, state_of, with_held
 
 #: Seconds for which all who look at the snapshot share one, and the workers that it has.
@@ -64,9 +64,7 @@ def forget() -> None:
 
 def workers_active(*, using: str | None = None) -> int:
     """Workers of any language that called within the heartbeat timeout."""
-    using = database(using)
-    since = clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-    return Worker.objects.using(using).filter(last_seen_at__gte=since).count()
+    return directory.connected(database(using)).count()
 
 
 def summary(*, using: str | None = None) -> dict[str, Any]:

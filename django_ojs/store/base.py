@@ -10,19 +10,23 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db import OperationalError, connections, transaction
-from django.db.models import Case, Exists, F, Q, QuerySet, Value, When, Window
+from django.db import IntegrityError, OperationalError, connections, transaction
+from django.db.models import Case, Exists, ExpressionWrapper, F, Q, QuerySet, TextField, Value, When, Window
 from django.db.models.functions import Cast, RowNumber
 
 from django_ojs import clock, states
+from django_ojs.database import LostRace
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record, milliseconds, moment
 from django_ojs.models import (
+    CronRun,
     Event,
     IdempotencyKey,
     Job,
@@ -31,47 +35,98 @@ from django_ojs.models import (
     Maintenance,
     Queue,
     UniqueLock,
+    Worker,
     Workflow,
     WorkflowStart,
+    WorkflowStep,
 )
 from django_ojs.models.fields import RawJSON, any_of, split
-from django_ojs.models.job import COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
+from django_ojs.models.job import BLANK, COLUMNS, JSON_COLUMNS, LIMITED, STAGED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.models.statistics import NUMBERS, CountDelta
 from django_ojs.states import State, Verb
 
 #: MariaDB and MySQL: another transaction has the row that NOWAIT asks for.
 _NOT_NOW = frozenset({1205, 3572})
-_JOB, _QUEUE, _MAINTENANCE = (model._meta.db_table for model in (Job, Queue, Maintenance))
+_JOB, _QUEUE, _MAINTENANCE, _CRON_RUN, _WORKER = (
+    model._meta.db_table for model in (Job, Queue, Maintenance, CronRun, Worker)
+)
+
+
+class Taker(NamedTuple):
+    """A worker that takes part in a claim, with the most jobs that it takes.
+
+    `visibility_ms` is the reservation length that it asks for; that beats the job's own.
+    """
+
+    worker_id: str
+    limit: int
+    visibility_ms: int | None = None
+
+    def lease_ms(self, own: int | None, base: int) -> int:
+        """How long the reservation of a job is, which may have a length of its own; `base` is that of its queue."""
+        return self.visibility_ms or own or base
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """What one FETCH asks of one queue. Lengths in milliseconds."""
+    """What a FETCH asks of its queues, or several FETCHes together. Lengths in milliseconds."""
 
-    queue: str
-    limit: int
+    queues: Mapping[str, int]  #: in the order in which they are served; the length for jobs without one of their own
+    takers: Sequence[Taker]  #: in the order of their calls: each is served before the next
     now: dt.datetime
-    worker_id: str
-    visibility_ms: int | None  #: the request's; beats the job's own
-    base_visibility_ms: int  #: for jobs without a value of their own
     base_timeout_ms: int
     types: Sequence[str] | None = None  #: job types, and `mail.*` for all that begin with `mail.`; None: any
     #: Only these jobs, whose limits have been looked at; None: any that is under no limit.
     ids: Sequence[uuid.UUID] | None = None
     except_ids: Sequence[uuid.UUID] = ()  #: jobs that are not to be claimed
+    roomy: bool = False  #: without ids: the limits of the queues have been looked at, and leave room for all
+    #: No outlook was asked: take nothing where it would show more than jobs that wait. For stores that can do that.
+    unasked: bool = False
+    urgent: bool = False  #: a job is known to wait: what serves only later claims can be done by a later one
 
-    def lease_ms(self, own: int | None) -> int:
-        return self.visibility_ms or own or self.base_visibility_ms
+    @property
+    def limit(self) -> int:
+        return sum(taker.limit for taker in self.takers)
+
+    def places(self) -> list[int]:
+        """For each job that is claimed, in the order of delivery, the index of its taker."""
+        return [index for index, taker in enumerate(self.takers) for _ in range(taker.limit)]
+
+
+class Presence(NamedTuple):
+    """What a FETCH has to know of its worker. `unseen`: its row does not say yet that it has called lately."""
+
+    state: str
+    directive: str
+    unseen: bool
+
+
+class StoredKey(NamedTuple):
+    """What is stored of an idempotency key; without a `status` it has no answer."""
+
+    digest: str
+    request: str
+    status: int | None
+    body: str
+    headers: str
+    created_at: dt.datetime
 
 
 class Outlook(NamedTuple):
-    """What a FETCH has to know first: is anything due in its queues, is anything there under a limit, and does
-    maintenance close them all."""
+    """What a FETCH has to know first, of its queues and of its workers."""
 
-    due: bool
-    limited: bool
-    closed: bool
+    waiting: bool  #: a job is there, whether or not it may be claimed
+    due: bool  #: time has something to do with a job that waits
+    keyed: bool  #: a job there is under a limit of its own
+    bounded: bool  #: a queue there is under a limit, or a job type
+    closed: bool  #: maintenance closes all queues
+    held: bool  #: a run of a schedule waits there for the run before it
+    workers: dict[str, Presence]  #: those of the workers asked about that are known
+
+    @property
+    def limited(self) -> bool:
+        return self.keyed or self.bounded
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,13 +134,49 @@ class Ack:
     """One job's success, as a worker reports it.
 
     `result` is JSON text, None when there is no result. A non-empty `worker_id` must be that of the
-    holder, an `attempt` that of the claim; both fence off a worker that lost the job.
+    holder, an `attempt` that of the claim; both fence off a worker that lost the job. `in_workflow`: the worker knows
+    that the job is a member of a workflow, which spares the attempt to complete it without one.
     """
 
     job_id: uuid.UUID
     result: str | None = None
     worker_id: str = ""
     attempt: int | None = None
+    in_workflow: bool = False
+
+
+class Members(NamedTuple):
+    """Workflows that run, locked, and what ended in them.
+
+    Attributes:
+        flows: each with the time of its first start; `graph` and `facts` are deferred.
+        ended: of each job that ended `MEMBER` and its errors as text, by workflow, in the order in which they ended.
+        following: `NEXT` of steps that may be next, as far as they come at no cost.
+    """
+
+    flows: list[tuple[Workflow, dt.datetime | None]]
+    ended: list[Sequence[Any]]
+    following: list[Sequence[Any]]
+
+
+class Heard(NamedTuple):
+    """A step as those after it know it: `result` is that of its job as JSON text, None where it has not completed."""
+
+    step_id: str
+    result: str | None
+
+
+class Membership(NamedTuple):
+    """Where a job is in its workflow, which was created then.
+
+    `before` are the results of all steps before it as JSON texts, in their order. None: they take another statement.
+    """
+
+    job_id: uuid.UUID
+    workflow_id: uuid.UUID
+    position: int
+    created_at: dt.datetime
+    before: Sequence[str] | None
 
 
 class Store:
@@ -93,6 +184,15 @@ class Store:
 
     #: Whether `SELECT ... FOR UPDATE SKIP LOCKED` is there.
     skip_locked = True
+    #: Whether `claim`, and `complete` of jobs without a workflow, are one statement each, which needs no transaction
+    #: around it. BEGIN and COMMIT would be two more round trips.
+    single_statements = False
+    #: Whether `claim` can find out by itself, in its statement, that a plain claim is not enough (`Claim.unasked`).
+    claims_unasked = False
+
+    def wants_practice(self) -> bool:
+        """Whether the worker should make a claim in vain while no job waits, so that the next one needs no plan."""
+        return False
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -127,35 +227,59 @@ class Store:
             self.insert_events([record for row in rows if (record := catalogue.of_new_job(row, component))])
         return False
 
+    def push_if_free(
+        self, row: JobRow, component: str, wanted: Sequence[State], since: dt.datetime | None
+    ) -> bool | None:
+        """`push` of one unique job, under the lock of its key, if no job with the key is in one of the states `wanted`
+        and, where `since` is given, was created after it; None if there is one, or if it takes a closer look to tell.
+
+        Raises IntegrityError when the id is taken.
+        """
+        return None
+
     def insert_events(self, records: Sequence[Record]) -> None:
         """Append to the event log, in the caller's transaction."""
         fields = [{**record._asdict(), "data": RawJSON(record.data)} for record in records]
         Event.objects.using(self.using).bulk_create(Event(**values) for values in fields)
 
-    def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[JobRow]:
-        """Take up to `limit` jobs of one queue for a worker, in delivery order, with their events.
+    def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[list[JobRow]]:
+        """Take jobs for workers, in delivery order, with their events; return for each taker the rows that it has.
 
-        Delivery order is priority descending, then first in, first out. Of each job the named columns
-        are returned, as they are after the claim. `raw` lets times come as the database's ISO text (UTC)
-        where that saves time; who needs one parses it.
+        Delivery order is the queues from left to right, in a queue priority descending, then first in, first out. Of
+        each job the named columns are returned, as they are after the claim. `raw` lets times come as the database's
+        ISO text (UTC) where that saves time; who needs one parses it.
         """
-        condition = Q(queue=claim.queue, state=State.AVAILABLE) & _claimable(claim)
-        closed = Q(name=claim.queue, paused=True)
+        given: list[list[JobRow]] = [[] for _ in claim.takers]
+        places = iter(claim.places())
+        left, claimed = claim.limit, []
+        for queue, base in claim.queues.items():
+            found = self._lock_claimable(claim, queue, left) if left else []
+            for row, place in zip(found, places):  # noqa: B905 - there may be more places
+                reserve(row, claim, claim.takers[place], base)
+                given[place].append(row)
+            left -= len(found)
+            claimed += found
+        self.update_jobs(Verb.FETCH, claimed, CLAIM_COLUMNS)
+        if claimed:
+            began = self.begin_workflows([(row["workflow_id"], row["id"]) for row in claimed], claim.now)
+            self.insert_events([*began, *(catalogue.started(row, row["started_at"]) for row in claimed)])
+        return given
+
+    def _lock_claimable(self, claim: Claim, queue: str, limit: int) -> list[JobRow]:
+        """The next jobs of one queue that may be claimed, locked."""
+        condition = Q(queue=queue, state=State.AVAILABLE) & _claimable(claim)
+        closed = Q(name=queue, paused=True)
         if claim.ids is None:
             condition &= Q(rate_key="")
-            closed |= Q(name__in=[claim.queue, TEMPLATE], limited=True)
+            if not claim.roomy:
+                closed |= Q(name__in=[queue, TEMPLATE], limited=True)
         else:
             condition &= Q(pk__in=claim.ids)
         query = self.jobs.filter(condition, ~Exists(Queue.objects.filter(closed)))
-        query = query.order_by(F("priority").desc(), "enqueued_at", "pk")
-        rows = query.select_for_update(skip_locked=self.skip_locked)[: claim.limit].rows()  # type: ignore[attr-defined]
-        for row in rows:
-            reserve(row, claim)
-        self.update_jobs(Verb.FETCH, rows, CLAIM_COLUMNS)
-        if rows:
-            began = self.begin_workflows([(row["workflow_id"], row["id"]) for row in rows], claim.now)
-            self.insert_events([*began, *(catalogue.started(row, row["started_at"]) for row in rows)])
-        return rows  # type: ignore[no-any-return]
+        query = query.order_by(F("priority").desc(), "enqueued_at", "pk").select_for_update(
+            skip_locked=self.skip_locked
+        )
+        return query[:limit].rows()  # type: ignore[attr-defined, no-any-return]
 
     def begin_workflows(self, members: Sequence[tuple[uuid.UUID | None, uuid.UUID]], now: dt.datetime) -> list[Record]:
         """The `workflow.started` events of those (workflow, job) of which the job is the first to be claimed.
@@ -182,14 +306,52 @@ class Store:
         """A time in a `values_list()` as this database gives it fastest: a datetime or its ISO text."""
         return F(name)
 
-    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str]) -> None:
-        """Write `columns` of locked workflows back, in one statement."""
+    def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
+        """Lock those of these workflows that run, in the order of their ids, and read what ended in them.
+
+        Only with `errors` are those of the jobs read.
+        """
+        running = Workflow.objects.using(self.using).filter(pk__in=list(flows), state=Workflow.State.RUNNING)
+        locked = list(running.select_for_update().order_by("pk").defer("graph", "facts"))
+        starts = WorkflowStart.objects.using(self.using).filter(pk__in=[flow.pk for flow in locked])
+        began = dict(starts.values_list("pk", "started_at"))
+        steps = WorkflowStep.objects.using(self.using).filter(job_id__in=list(jobs), workflow_id__in=list(flows))
+        steps = steps.order_by("workflow_id", "job__finished_at", "position")
+        text = ExpressionWrapper(F("job__errors"), TextField()) if errors else Value(None, output_field=TextField())
+        return Members([(flow, began.get(flow.pk)) for flow in locked], list(steps.values_list(*MEMBER, text)), [])
+
+    def memberships(self, jobs: Collection[uuid.UUID]) -> list[Membership]:
+        """Where these members of workflows are, with the results before them where they come at no cost."""
+        steps = WorkflowStep.objects.using(self.using).filter(job_id__in=list(jobs))
+        found = steps.values_list("job_id", "workflow_id", "position", "workflow__created_at")
+        return [Membership(*values, before=None) for values in found]
+
+    def results(self, places: Collection[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], Heard]:
+        """What the steps at these places (workflow, position) leave to those after them."""
+        if not places:
+            return {}
+        steps = WorkflowStep.objects.using(self.using).filter(
+            workflow_id__in={flow for flow, _ in places}, position__in={position for _, position in places}
+        )
+        text = ExpressionWrapper(F("job__result"), TextField())
+        completed = Case(When(job__state=State.COMPLETED, then=text), output_field=TextField())
+        found = steps.values_list("workflow_id", "position", "step_id", completed)
+        return {(flow, place): Heard(*rest) for flow, place, *rest in found if (flow, place) in places}
+
+    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str], records: Sequence[Record]) -> None:
+        """Write `columns` of locked workflows back, and the events of the change, in one statement each."""
         Workflow.objects.using(self.using).bulk_update(flows, columns)
+        if records:
+            self.insert_events(records)
 
     def complete(
-        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS
-    ) -> list[JobRow]:
+        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS,
+        members: bool = True,
+    ) -> list[JobRow]:  # fmt: skip
         """Complete those jobs that are active and whose holder and attempt fit, with their events.
+
+        Without `members` those that belong to a workflow are left alone, and those that another transaction has
+        locked; only where `single_statements` is true.
 
         Of each completed job the named columns are returned, `LIMITED` among them if named, in no particular order.
         """
@@ -213,20 +375,44 @@ class Store:
     def begin_writing(self) -> None:
         """What a transaction must do first if it decides by what it reads. Nothing, where rows can be locked."""
 
-    def hold_key(self, digest: str) -> bool:
-        """Hold this idempotency key until the transaction ends; False where another transaction holds it.
+    #: Whether a request is refused whose idempotency key another one holds; else it waits for the other's answer.
+    refuses_held_keys = True
 
-        Here a key is its row, of which a lock finds one that is not committed yet. Of two that come at once and find
-        none, the second waits at its insert.
+    def hold_keys(self, digests: Sequence[str], now: dt.datetime) -> dict[str, StoredKey | None]:
+        """Hold these idempotency keys until the transaction ends, but for those that another one holds; what is stored
+        of each that is held, None where nothing is.
+
+        Here a key is its row, so a new one is inserted at once. Raises LostRace where one of several is held by
+        another transaction, or one was inserted meanwhile.
         """
-        wanted = IdempotencyKey.objects.using(self.using).filter(pk=digest).select_for_update(nowait=True)
+        keys = IdempotencyKey.objects.using(self.using)
+        rows = keys.filter(pk__in=list(digests)).select_for_update(nowait=True)
         try:
-            list(wanted.values_list("pk"))
+            stored = [StoredKey(*values) for values in rows.values_list(*StoredKey._fields)]
         except OperationalError as error:
-            if error.args[:1] and error.args[0] in _NOT_NOW:
-                return False
-            raise
-        return True
+            if not error.args[:1] or error.args[0] not in _NOT_NOW:
+                raise
+            if len(digests) == 1:
+                return {}
+            raise LostRace("Another transaction holds an idempotency key of these.") from error
+        found: dict[str, StoredKey | None] = {key.digest: key for key in stored}
+        new = [IdempotencyKey(digest=digest, created_at=now) for digest in digests if digest not in found]
+        try:
+            keys.bulk_create(new)
+        except IntegrityError as error:
+            raise LostRace("Another transaction has just stored this idempotency key.") from error
+        return found | {key.digest: None for key in new}
+
+    def keep_answers(self, keys: Sequence[StoredKey], free: Sequence[str], stale: dt.datetime) -> None:
+        """Store the answers of requests with keys that are held, and free the keys of others. What was stored before
+        `stale` may be replaced; raises LostRace where a newer answer is there, and then keeps nothing.
+        """
+        known = IdempotencyKey.objects.using(self.using)
+        if free:
+            known.filter(pk__in=list(free), status=None)._raw_delete(self.using)
+        if keys:
+            columns = [name for name in StoredKey._fields if name != "digest"]
+            known.bulk_update([IdempotencyKey(**key._asdict()) for key in keys], columns)
 
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """Hold these rows of `UniqueLock` until the transaction ends; `stripes` are sorted (jobs 2.6).
@@ -289,20 +475,36 @@ class Store:
     #: The bytes of a text column in SQL.
     octets = "octet_length({})"
 
-    def outlook(self, queues: Sequence[str], now: dt.datetime) -> Outlook:
-        """One cheap look before a claim, at three small indexes and a table that is nearly always empty."""
+    def outlook(self, queues: Sequence[str], workers: Collection[str], now: dt.datetime, *, unseen: float) -> Outlook:
+        """One cheap look before a claim, at small indexes, at tables that are nearly always empty, and at the workers.
+
+        A worker counts as unseen if its row does not know of a call in the last `unseen` seconds.
+        """
         names = ", ".join(["%s"] * len(queues))
-        at = connections[self.using].ops.adapt_datetimefield_value(now)
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(
-                f"SELECT EXISTS(SELECT 1 FROM {_JOB} WHERE wake_at <= %s AND queue IN ({names}) "
-                f"AND state IN ('scheduled', 'retryable', 'available')), "
-                f"EXISTS(SELECT 1 FROM {_JOB} WHERE state = 'available' AND rate_key > '' AND queue IN ({names})) "
-                f"OR EXISTS(SELECT 1 FROM {_QUEUE} WHERE limited AND name IN (%s, {names})), "
-                f"EXISTS(SELECT 1 FROM {_MAINTENANCE})",
-                [at, *queues, *queues, TEMPLATE, *queues],
+        asked = [*workers]
+        asked += asked[-1:] * ((1 << (len(asked) - 1).bit_length()) - len(asked) if asked else 0)  # few texts
+        adapt = connections[self.using].ops.adapt_datetimefield_value
+        available = f"EXISTS(SELECT 1 FROM {_JOB} WHERE state = 'available' AND queue IN ({names}))"
+        questions = ", ".join([available, *obstacles(f"IN ({names})", "%s")])
+        params = [*queues, adapt(now), *queues, *queues, *queues, *queues]
+        if not asked:
+            statement = f"SELECT {questions}"
+        else:
+            statement = (
+                f"SELECT {questions}, w.id, w.state, w.directive, w.last_seen_at < %s FROM (SELECT 1 AS one) AS here "
+                f"LEFT JOIN {_WORKER} AS w ON w.id IN ({', '.join(['%s'] * len(asked))})"
             )
-            return Outlook(*map(bool, cursor.fetchone()))
+            params += [adapt(now - dt.timedelta(seconds=unseen)), *asked]
+        found = self._execute(statement, params)
+        known = {row[6]: Presence(row[7], row[8], bool(row[9])) for row in found if row[6:] and row[6] is not None}
+        waiting, due, keyed, bounded, closed, held = map(bool, found[0][:6])
+        return Outlook(waiting, due, keyed, bounded, closed, held, known)
+
+    def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows."""
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(statement, params)
+            return cursor.fetchall() if cursor.description else []
 
     def candidates(
         self, queue: str, now: dt.datetime, types: Sequence[str] | None, limit: int,
@@ -407,8 +609,8 @@ def guarded(guard: Verb | State) -> tuple[State, ...]:
 def new_jobs(rows: Sequence[JobRow]) -> Tally:
     """What new jobs change in the counts."""
     tally = Tally()
-    for row in rows:
-        tally.add(row["queue"], row["state"], 1)
+    for (queue, state), number in Counter(map(itemgetter("queue", "state"), rows)).items():
+        tally.add(queue, state, number)
     return tally
 
 
@@ -439,10 +641,104 @@ def _of_types(entries: Sequence[str]) -> tuple[str, list[Any]]:
     return f"(type IN ({marks}){' OR substr(type, 1, %s) = %s' * len(prefixes)})", params
 
 
+#: What `lock_members` reads of a job that has ended, and its place.
+MEMBER = ("workflow_id", "position", "step_id", "job_id", "type", "job__state", "job__started_at", "job__finished_at",
+          "job__worker_id", "job__trace_id", "job__attempt")  # fmt: skip
+#: What is read of a step whose job is to be enqueued.
+NEXT = ("workflow_id", "position", "step_id", "job_id", "type", "document")
+
+
+def members_statement(own: str, given: str, lock: str, *, text: str, errors: bool) -> str:
+    """`lock_members` as one statement. `own` are the steps of the jobs that are meant, as the source `s`, `given` says
+    which workflows, `lock` how rows are locked, `text` how times become text, which is the fastest to read.
+
+    The row of a job brings its workflow, which only the first of it shows, and in a chain the step behind it. The
+    steps are found by their jobs, and the workflows by their ids in words that fit no other index, since there may be
+    many steps in a workflow, and many workflows that run.
+    """
+    flow, step, job, start = (model._meta.db_table for model in (Workflow, WorkflowStep, Job, WorkflowStart))
+    times = ", ".join(f"j.{name}{text}" for name in ("started_at", "finished_at"))
+    place = "ORDER BY s.workflow_id, j.finished_at, s.position"
+    return (
+        f"WITH flows AS (SELECT id, created_at, progress, type FROM {flow} "
+        f"WHERE id {given} AND state || '' = 'running' ORDER BY id {lock}), "
+        f"ended AS MATERIALIZED (SELECT s.workflow_id, s.position, s.step_id, s.job_id, s.type "
+        f"FROM {own}) "
+        f"SELECT s.workflow_id, s.position, s.step_id, s.job_id, s.type, j.state, {times}, j.worker_id, j.trace_id, "
+        f"j.attempt, {'j.errors' if errors else 'NULL'}, w.created_at{text}, b.started_at{text}, "
+        f"CASE WHEN lag(s.workflow_id) OVER ({place}) = s.workflow_id THEN NULL ELSE w.progress END, "
+        f"n.step_id, n.job_id, n.type, n.document "
+        f"FROM ended s JOIN flows w ON w.id = s.workflow_id JOIN {job} j ON j.id = s.job_id "
+        f"LEFT JOIN {start} b ON b.workflow_id = s.workflow_id "
+        f"LEFT JOIN {step} n ON w.type = 'chain' AND n.workflow_id = s.workflow_id AND n.position = s.position + 1 "
+        f"{place}"
+    )
+
+
+#: Between two results of `memberships_statement`: JSON text never contains it.
+_BETWEEN = "\x1f"
+
+
+def memberships_statement(given: str, joined: str, *, text: str) -> str:
+    """`Store.memberships` as one statement. `given` are the steps of the jobs as the source `s`, `joined` is how the
+    texts in `result` become one, in the order of `position`, and `text` how a time becomes text.
+
+    In a chain that has only steps, all before a step lie at lower positions, and that is all it hears. Elsewhere there
+    may be many that do not concern it.
+    """
+    flow, step = Workflow._meta.db_table, WorkflowStep._meta.db_table
+    before = (
+        f"SELECT p.position, CASE WHEN j.state = 'completed' THEN coalesce(j.result, 'null') ELSE 'null' END AS result "
+        f"FROM {step} p LEFT JOIN {_JOB} j ON j.id = p.job_id WHERE p.workflow_id = s.workflow_id "
+        f"AND p.position < s.position ORDER BY p.position"
+    )
+    return (
+        f"SELECT s.job_id, s.workflow_id, s.position, w.created_at{text}, "
+        f"CASE WHEN w.type = 'chain' AND length(w.progress) = w.job_count + 1 "
+        f"THEN coalesce((SELECT {joined} FROM ({before}) AS b), '') END "
+        f"FROM {given} JOIN {flow} w ON w.id = s.workflow_id"
+    )
+
+
+def membership(
+    job_id: uuid.UUID, flow_id: uuid.UUID, position: int, created_at: dt.datetime, results: str | None
+) -> Membership:
+    """A row of `memberships_statement`."""
+    before = None if results is None else results.split(_BETWEEN) if results else ()
+    return Membership(job_id, flow_id, position, created_at, before)
+
+
+def results_statement(source: str) -> str:
+    """`Store.results` as one statement. `source` gives the places as `v`, with the columns `flow` and `position`."""
+    return (
+        f"SELECT s.workflow_id, s.position, s.step_id, CASE WHEN j.state = 'completed' THEN j.result END FROM {source} "
+        f"JOIN {WorkflowStep._meta.db_table} s ON s.workflow_id = v.flow AND s.position = v.position "
+        f"LEFT JOIN {_JOB} j ON j.id = s.job_id"
+    )
+
+
+def members(found: Iterable[Sequence[Any]], using: str) -> Members:
+    """The rows of `members_statement`."""
+    answer = Members([], [], [])
+    names = ("id", "state", "progress", "error", "created_at", "finished_at")  # in the order of the model's fields
+    width = len(MEMBER) + 1
+    for row in found:
+        answer.ended.append(row[:width])
+        created_at, began, progress, *behind = row[width:]
+        if progress is not None:
+            values = (row[0], Workflow.State.RUNNING, progress, None, created_at, None)
+            answer.flows.append((Workflow.from_db(using, names, values), began))
+        if behind[-1]:
+            answer.following.append((row[0], row[1] + 1, *behind))
+    return answer
+
+
 def workflow_values(flow: Workflow, columns: Sequence[str]) -> list[Any]:
     """The id of a workflow and these columns, as they are stored."""
-    fields = {field.attname: field for field in Workflow._meta.concrete_fields}
-    return [flow.pk, *(fields[name].get_prep_value(getattr(flow, name)) for name in columns)]
+    return [flow.pk, *(_FLOW_FIELDS[name].get_prep_value(getattr(flow, name)) for name in columns)]
+
+
+_FLOW_FIELDS: dict[str, Any] = {field.attname: field for field in Workflow._meta.concrete_fields}
 
 
 # Counts: what a change of states means for them, a few numbers a queue whatever the number of jobs
@@ -499,6 +795,40 @@ NEW_COLUMNS = ("id", "type", "queue", "state", "priority", "max_attempts", "args
                  "timeout_ms", "visibility_ms", "heartbeat_ms", "grace_ms", "trace_id", "created_at", "enqueued_at",
                  "due_at", "expires_at", "start_by", "deadline_at", "wake_at", "unique_key", "workflow_id",
                  "result_ttl", "rate_key", "rate_limit")  # fmt: skip
+#: What a new job has in them that says nothing.
+NEW_DEFAULTS = {name: BLANK[name] for name in NEW_COLUMNS}
+_new_values = itemgetter(*NEW_COLUMNS)
+
+
+def said(row: JobRow) -> dict[str, Any]:
+    """What a new job says: its columns that are not at their defaults."""
+    pairs = zip(NEW_COLUMNS, _new_values(row), strict=True)
+    return {name: value for name, value in pairs if value != NEW_DEFAULTS[name]}
+
+
+def compared(rows: Sequence[JobRow]) -> tuple[dict[str, Any], dict[str, tuple[Any, ...] | str]]:
+    """What new jobs say: the columns in which all say the same with that value, and the others with a value for each
+    job, or with the name of the column that has the same values.
+
+    So of a thousand like jobs only the ids and the times travel a thousand times.
+    """
+    alike: dict[str, Any] = {}
+    varying: dict[str, tuple[Any, ...] | str] = {}
+    for name, column in zip(NEW_COLUMNS, zip(*map(_new_values, rows), strict=True), strict=True):
+        first = column[0]
+        if column.count(first) < len(column):
+            varying[name] = next((other for other, found in varying.items() if found == column), column)
+        elif first != NEW_DEFAULTS[name]:
+            alike[name] = first
+    return alike, varying
+
+
+def new_constant(name: str) -> str:
+    """What a new job has by default in a column, in SQL: null, a number, or a text without quotes in it."""
+    value = NEW_DEFAULTS[name]
+    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else str(value)
+
+
 #: What a claim writes.
 CLAIM_COLUMNS = ("state", "attempt", "started_at", "worker_id", "lease_ms", "visible_until", "timeout_at", "wake_at",
                  "due_at")  # fmt: skip
@@ -522,12 +852,30 @@ def under_limit(queue: str) -> str:
     return f"(rate_key <> '' OR EXISTS ({limited}))"
 
 
-def reserve(row: JobRow, claim: Claim) -> None:
+def obstacles(these_queues: str, now: str) -> tuple[str, str, str, str, str]:
+    """What a plain claim cannot do with, as conditions in SQL, in the order of `Outlook`: due, keyed, bounded, closed,
+    held.
+
+    `these_queues` is how a column is compared with the queues, such as `IN (%s, %s)`. Parameters are `now`, and three
+    times the queues after the queues of the first condition.
+    """
+    # In an order that only the index of these times has: with EXISTS, PostgreSQL may read all jobs.
+    due = (
+        f"(SELECT wake_at FROM {_JOB} WHERE wake_at <= {now} AND queue {these_queues} "
+        f"AND state IN ('scheduled', 'retryable', 'available') ORDER BY wake_at LIMIT 1) IS NOT NULL"
+    )
+    keyed = f"EXISTS(SELECT 1 FROM {_JOB} WHERE state = 'available' AND rate_key > '' AND queue {these_queues})"
+    bounded = f"EXISTS(SELECT 1 FROM {_QUEUE} WHERE limited AND (name = '{TEMPLATE}' OR name {these_queues}))"
+    closed = f"EXISTS(SELECT 1 FROM {_MAINTENANCE})"
+    return due, keyed, bounded, closed, f"EXISTS(SELECT 1 FROM {_CRON_RUN} WHERE held AND queue {these_queues})"
+
+
+def reserve(row: JobRow, claim: Claim, taker: Taker, base_visibility_ms: int) -> None:
     """Make `row` what the claim makes it (core 7.2)."""
-    lease = claim.lease_ms(row["visibility_ms"])
+    lease = taker.lease_ms(row["visibility_ms"], base_visibility_ms)
     timeout = (row["timeout_ms"] or claim.base_timeout_ms) + (row["grace_ms"] or 0)
     row.update(
-        state=State.ACTIVE.value, attempt=row["attempt"] + 1, worker_id=claim.worker_id,
+        state=State.ACTIVE.value, attempt=row["attempt"] + 1, worker_id=taker.worker_id,
         started_at=max(claim.now, row["enqueued_at"] or claim.now),
         lease_ms=lease, visible_until=held_until(row, lease, claim.now),
         timeout_at=claim.now + dt.timedelta(milliseconds=timeout), due_at=None,

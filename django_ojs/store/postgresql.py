@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from django.db import connections
@@ -12,18 +14,56 @@ from django.db.models import F, TextField
 from django.db.models.functions import Cast
 
 from django_ojs import clock, states
+from django_ojs.database import LostRace
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.models import CountDelta, Event, Job, Queue, Worker, Workflow, WorkflowStart
+from django_ojs.models import (
+    CountDelta,
+    Event,
+    IdempotencyKey,
+    Job,
+    Queue,
+    UniqueLock,
+    Worker,
+    Workflow,
+    WorkflowStart,
+    WorkflowStep,
+)
 from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
-from django_ojs.store.base import ALIVE, COUNTED, NEW_COLUMNS, Ack, Claim, Store, guarded, under_limit, workflow_values
-
-_JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA = (
-    m._meta.db_table for m in (Job, Queue, Event, Worker, Workflow, WorkflowStart, CountDelta)
+from django_ojs.store import prepared
+from django_ojs.store.base import (
+    ALIVE,
+    COUNTED,
+    NEW_COLUMNS,
+    NEW_DEFAULTS,
+    Ack,
+    Claim,
+    Heard,
+    Members,
+    Membership,
+    Store,
+    StoredKey,
+    compared,
+    guarded,
+    members,
+    members_statement,
+    membership,
+    memberships_statement,
+    new_constant,
+    obstacles,
+    results_statement,
+    said,
+    under_limit,
+    workflow_values,
 )
+
+_JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA, _LOCK = (
+    m._meta.db_table for m in (Job, Queue, Event, Worker, Workflow, WorkflowStart, CountDelta, UniqueLock)
+)
+_KEY = IdempotencyKey._meta.db_table
 
 
 def _array_types(model: type[Any]) -> dict[str, str]:
@@ -38,6 +78,7 @@ def _array_types(model: type[Any]) -> dict[str, str]:
 
 
 _JOB_ARRAYS = _array_types(Job)
+_JOB_TYPES = {name: kind.removesuffix("[]") for name, kind in _JOB_ARRAYS.items()}
 _EVENT_ARRAYS = _array_types(Event)
 _DELTA_ARRAYS = _array_types(CountDelta)
 _WORKFLOW_ARRAYS = _array_types(Workflow)
@@ -62,56 +103,118 @@ _DURATION_MS = "round(date_part('epoch', finished_at - started_at) * 1000)::bigi
 class PostgreSQLStore(Store):
     """One statement for each step, its events included.
 
-    A job is found by a partial index and locked without waiting for others. LIMIT is a literal: as a
-    parameter it would be planned anew each time.
+    A job is found by a partial index and locked without waiting for others. The server plans each statement once for
+    a connection (`store.prepared`), so none may depend on how many rows a plan for other parameters would meet.
     """
+
+    single_statements = True
+    claims_unasked = True
+
+    def wants_practice(self) -> bool:
+        return prepared.are_old(self.using)
 
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
         if len(rows) == 1:
-            found = self._push_one(rows[0], component)
-        else:
-            found = self._execute(_push_statement(), [*_arrays(rows, NEW_COLUMNS), component])
-        return bool(found[0][0])
+            return self._push_one(rows[0], component)
+        alike, varying = compared(rows)
+        sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
+        arrays = {name: array_literal(column) for name, column in varying.items() if sources[name] == name}
+        statement = _push_statement(tuple(alike), tuple(sources.items()))
+        return bool(self._execute(statement, {**alike, **arrays, "component": component})[0][0])
 
-    def _push_one(self, row: JobRow, component: str) -> list[tuple[Any, ...]]:
+    def _push_one(self, row: JobRow, component: str) -> bool:
         """Three inserts of constants take the server half the time of one that feeds the others."""
+        given = said(row)
+        statement = _push_one_statement(tuple(given), row["state"])
+        if record := catalogue.of_new_job(row, component):
+            given |= {"event": record.type, "component": component, "data": record.data}
+        return bool(self._execute(statement, given)[0][0])
+
+    def push_if_free(
+        self, row: JobRow, component: str, wanted: Sequence[State], since: dt.datetime | None
+    ) -> bool | None:
+        """The lock and the insert travel together, as two statements: one statement would not see what was committed
+        while it waited for the lock."""
+        if not self.takes_scripts:
+            return None
         given = tuple(name for name in NEW_COLUMNS if row[name] is not None)
         record = catalogue.of_new_job(row, component)
-        statement = _push_one_statement(given, row["state"], logged=record is not None)
-        return self._execute(
-            statement, [*(row[name] for name in given), row["queue"], row["created_at"], *(record or ())]
+        statement = _push_if_free_statement(
+            given, row["state"], tuple(map(str, wanted)), logged=record is not None, aged=since is not None
         )
+        params = [UniqueLock.of(row["unique_key"]), row["unique_key"], *([since] if since else ())]
+        params += [*(row[name] for name in given), row["queue"], row["created_at"], *(record or ())]
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(statement, params)
+            cursor.nextset()
+            free, sleeps = cursor.fetchone()
+        return sleeps if free else None
+
+    @property
+    def takes_scripts(self) -> bool:
+        """Whether statements can be sent together. Not where the site has the server put in the parameters."""
+        return not connections[self.using].settings_dict["OPTIONS"].get("server_side_binding")
+
+    def lock_stripes(self, stripes: Sequence[int]) -> None:
+        """One statement makes and locks the rows, each in its turn: a condition that is never true leaves them as they
+        are, and they are locked before it is asked."""
+        self._execute(_LOCK_STRIPES, [array_literal(stripes)])
+
+    def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
+        found = self._execute(
+            f"SELECT {', '.join(COLUMNS)} FROM {_JOB} WHERE unique_key = ANY(%s::text[]) AND unique_key > '' "
+            f"AND state IN ({_literals(live)}) ORDER BY id FOR UPDATE",
+            [array_literal(keys)],
+        )
+        return [dict(zip(COLUMNS, values, strict=True)) for values in found]
 
     def insert_events(self, records: Sequence[Record]) -> None:
-        arrays = _unnest(Record._fields, _EVENT_ARRAYS)
-        names = ", ".join(Record._fields)
-        self._execute(
-            f"INSERT INTO {_EVENT} (txid, {names}) SELECT pg_current_xact_id()::text::bigint, * FROM {arrays}",
-            [array_literal(column) for column in zip(*records, strict=True)],
-        )
+        self._execute(_INSERT_EVENTS, [array_literal(column) for column in zip(*records, strict=True)])
 
-    def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[JobRow]:
+    def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[list[JobRow]]:
+        if len(claim.queues) == len(claim.takers) == 1:
+            (taker,), ((queue, base),) = claim.takers, claim.queues.items()
+            given: dict[str, Any] = {
+                "queue": queue, "base": base, "worker": taker.worker_id, "visibility": taker.visibility_ms,
+            }  # fmt: skip
+        else:
+            ends = [*accumulate(taker.limit for taker in claim.takers)]
+            given = {
+                "queues": array_literal(claim.queues), "bases": array_literal(claim.queues.values()),
+                "workers": array_literal(taker.worker_id for taker in claim.takers),
+                "visibilities": array_literal(taker.visibility_ms for taker in claim.takers),
+                "ends": array_literal(ends), "begins": array_literal([0, *ends[:-1]]),
+            }  # fmt: skip
+        shared = "queues" in given
         statement = _claim_statement(
-            claim.limit, claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None,
-            excepting=bool(claim.except_ids),
+            _power_of_two(claim.limit), claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None,
+            admitted=claim.roomy or claim.ids is not None,
+            excepting=bool(claim.except_ids), shared=shared,
+            unasked=claim.unasked,
         )  # fmt: skip
         exact, prefixes = split(claim.types or ())
-        found = self._execute(
-            statement,
-            {
-                "queue": claim.queue, "now": claim.now, "worker": claim.worker_id, "types": exact, "prefixes": prefixes,
-                "ids": array_literal(claim.ids or ()), "except_ids": array_literal(claim.except_ids),
-                "visibility": claim.visibility_ms, "base": claim.base_visibility_ms, "timeout": claim.base_timeout_ms,
-            },
-        )  # fmt: skip
-        return [dict(zip(columns, values, strict=True)) for values in found]
+        given |= {
+            "limit": claim.limit, "now": claim.now, "timeout": claim.base_timeout_ms, "types": exact,
+            "prefixes": prefixes, "ids": array_literal(claim.ids or ()),
+            "except_ids": array_literal(claim.except_ids),
+        }  # fmt: skip
+        found = prepared.execute(self.using, statement, given, urgent=claim.urgent)
+        if claim.unasked and not claim.urgent:
+            found = prepared.practise(self.using, statement, given, found)
+        if not shared:
+            return [[dict(zip(columns, values, strict=True)) for values in found]]
+        rows: list[list[JobRow]] = [[] for _ in claim.takers]
+        for place, *values in found:
+            rows[place - 1].append(dict(zip(columns, values, strict=True)))
+        return rows
 
     def complete(
-        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS
-    ) -> list[JobRow]:
+        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS,
+        members: bool = True,
+    ) -> list[JobRow]:  # fmt: skip
         acks = sorted(acks, key=lambda ack: ack.job_id)
         found = self._execute(
-            _complete_statement(with_result, tuple(columns)),
+            _complete_statement(with_result, tuple(columns), members=members),
             {
                 "ids": array_literal([ack.job_id for ack in acks]),
                 "results": array_literal([ack.result for ack in acks]),
@@ -140,10 +243,24 @@ class PostgreSQLStore(Store):
             cursor.execute(update, params)
             self.check_count(guard, rows, cursor.rowcount)
 
-    def hold_key(self, digest: str) -> bool:
-        """By an advisory lock: a row that is not committed yet cannot be seen. One for each request under way."""
-        number = int.from_bytes(bytes.fromhex(digest)[:8], signed=True)
-        return bool(self._execute("SELECT pg_try_advisory_xact_lock(%s::bigint)", [number])[0][0])
+    def hold_keys(self, digests: Sequence[str], now: dt.datetime) -> dict[str, StoredKey | None]:
+        """By an advisory lock for each request under way: a row that is not committed yet cannot be seen.
+
+        The look is as old as the statement, so it may miss what was committed just before the lock was had. Then
+        `keep_answers` finds it.
+        """
+        numbers = [int.from_bytes(bytes.fromhex(digest)[:8], signed=True) for digest in digests]
+        found = self._execute(_HOLD_KEYS, [array_literal(digests), array_literal(numbers)])
+        return {digest: StoredKey(digest, *stored) if stored[0] else None for digest, *stored in found}
+
+    def keep_answers(self, keys: Sequence[StoredKey], free: Sequence[str], stale: dt.datetime) -> None:
+        if not keys:
+            return
+        arrays = [array_literal(column) for column in zip(*keys, strict=True)]
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(_KEEP_ANSWERS, [*arrays, stale])
+            if cursor.rowcount < len(keys):
+                raise LostRace("Another request with this idempotency key was first.")
 
     def lose_patience(self) -> None:
         self._execute("SET LOCAL lock_timeout = '100ms'", [])
@@ -151,71 +268,158 @@ class PostgreSQLStore(Store):
     def instant(self, name: str) -> F | Cast:
         return Cast(F(name), TextField())  # Django's loader of times is Python code
 
-    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str]) -> None:
-        names = ("id", *columns)
-        values = zip(*(workflow_values(flow, columns) for flow in flows), strict=True)
-        self._execute(
-            f"UPDATE {_WORKFLOW} w SET {', '.join(f'{name} = v.{name}' for name in columns)} "
-            f"FROM {_unnest(names, _WORKFLOW_ARRAYS)} AS v({', '.join(names)}) WHERE w.id = v.id",
-            [array_literal(column) for column in values],
+    def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
+        found = self._execute(_members_statement(errors), [array_literal(sorted(flows)), array_literal(jobs)])
+        return members(
+            ((*row[:12], row[12] and _instant(row[12]), row[13] and _instant(row[13]), *row[14:]) for row in found),
+            self.using,
         )
 
-    def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(statement, params)
-            return cursor.fetchall() if cursor.description else []
+    def memberships(self, jobs: Collection[uuid.UUID]) -> list[Membership]:
+        found = self._execute(_MEMBERSHIPS, [array_literal(jobs)])
+        return [membership(job, flow, at, _instant(created), before) for job, flow, at, created, before in found]
 
+    def results(self, places: Collection[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], Heard]:
+        if not places:
+            return {}
+        found = self._execute(_RESULTS, [array_literal(column) for column in zip(*places, strict=True)])
+        return {(flow, position): Heard(*rest) for flow, position, *rest in found}
+
+    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str], records: Sequence[Record]) -> None:
+        values = zip(*(workflow_values(flow, columns) for flow in flows), strict=True)
+        params = [array_literal(column) for column in (*values, *zip(*records, strict=True))]
+        self._execute(_save_workflows_statement(tuple(columns), logged=bool(records)), params)
+
+    def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
+        return prepared.execute(self.using, statement, params)
+
+
+_LOCK_STRIPES = (
+    f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%s::int[]) AS stripe "
+    f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
+)
+
+#: The lock is taken once for each key, whatever the plan: a materialized query is run once.
+_HOLD_KEYS = (
+    "WITH held AS MATERIALIZED (SELECT digest, pg_try_advisory_xact_lock(number) AS held "
+    "FROM unnest(%s::text[], %s::bigint[]) AS given(digest, number)) "
+    "SELECT held.digest, k.request, k.status, k.body, k.headers, k.created_at "
+    f"FROM held LEFT JOIN {_KEY} k ON k.digest = held.digest WHERE held.held"
+)
+_KEEP_ANSWERS = (
+    f"INSERT INTO {_KEY} AS k ({', '.join(StoredKey._fields)}) "
+    "SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::text[], %s::text[], %s::timestamptz[]) "
+    f"ON CONFLICT (digest) DO UPDATE SET {', '.join(f'{name} = EXCLUDED.{name}' for name in StoredKey._fields[1:])} "
+    "WHERE k.status IS NULL OR k.created_at < %s"
+)
 
 #: What a push answers: whether some worker sleeps. Asked here it costs no round trip of its own.
 _WORKER_SLEEPS = f"SELECT EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
 
 
-@lru_cache(maxsize=64)
-def _push_one_statement(given: tuple[str, ...], state: str, *, logged: bool) -> str:
-    """Insert one job of which these columns are not null, its count, and its event if it has one."""
-    event = f"pg_current_xact_id()::text::bigint, {_marks(Record._fields)}"
-    log = f", logged AS (INSERT INTO {_EVENT} (txid, {', '.join(Record._fields)}) VALUES ({event}))" if logged else ""
+@lru_cache(maxsize=256)
+def _push_one_statement(given: tuple[str, ...], state: str) -> str:
+    """Insert one job that says something in these columns, its count, and its event unless it is pending."""
+    says = {name: new_constant(name) for name, value in NEW_DEFAULTS.items() if value is not None}
+    says |= {name: f"%({name})s" for name in given}
+    event = {
+        "txid": "pg_current_xact_id()::text::bigint", "type": "%(event)s", "time": says["created_at"],
+        "component": "%(component)s", "subject": "''", "job_id": says["id"], "job_type": says["type"],
+        "queue": says["queue"], "state": f"'{state}'", "attempt": "0", "worker_id": "''", "trace_id": says["trace_id"],
+        "workflow_id": says.get("workflow_id", "NULL"), "data": "%(data)s",
+    }  # fmt: skip
+    log = f", logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) VALUES ({', '.join(event.values())}))"
     return (
-        f"WITH inserted AS (INSERT INTO {_JOB} ({', '.join(given)}, attempt, losses, dead_letter, worker_id, errors) "
-        f"VALUES ({_marks(given)}, 0, 0, false, '', '')), "
-        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) VALUES (%s, %s, 1)){log} {_WORKER_SLEEPS}"
+        f"WITH inserted AS (INSERT INTO {_JOB} ({', '.join(says)}, attempt, losses, dead_letter, worker_id, errors) "
+        f"VALUES ({', '.join(says.values())}, 0, 0, false, '', '')), "
+        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) VALUES ({says['queue']}, {says['created_at']}, 1))"
+        f"{'' if state == State.PENDING else log} {_WORKER_SLEEPS}"
     )
 
 
-@lru_cache(maxsize=1)
-def _push_statement() -> str:
-    """Insert jobs from arrays, and their events from the rows just inserted."""
+@lru_cache(maxsize=64)
+def _push_if_free_statement(
+    given: tuple[str, ...], state: str, wanted: tuple[str, ...], *, logged: bool, aged: bool
+) -> str:
+    """Lock the stripe of a key, and then insert as `_push_one_statement` does, unless there is a job with the key in
+    one of the states `wanted` that is not too old to count."""
+    event = f"pg_current_xact_id()::text::bigint, {_marks(Record._fields)}"
+    log = (
+        f", logged AS (INSERT INTO {_EVENT} (txid, {', '.join(Record._fields)}) SELECT {event} FROM free)"
+        if logged
+        else ""
+    )
+    return (
+        f"INSERT INTO {_LOCK} (stripe, used) VALUES (%s, true) "
+        f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false; "
+        f"WITH free AS MATERIALIZED (SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM {_JOB} WHERE unique_key = %s "
+        f"AND unique_key > '' AND state IN ({_literals(wanted)}){' AND created_at > %s' if aged else ''})), "
+        f"inserted AS (INSERT INTO {_JOB} ({', '.join(given)}, attempt, losses, dead_letter, worker_id, errors) "
+        f"SELECT {_marks(given)}, 0, 0, false, '', '' FROM free), "
+        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) SELECT %s, %s, 1 FROM free){log} "
+        f"SELECT EXISTS (SELECT 1 FROM free), EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
+    )
+
+
+@lru_cache(maxsize=256)
+def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...]) -> str:
+    """Insert jobs, their counts and events, all from what was sent; the arguments are the names in `compared`.
+
+    Counts and events made of the rows just inserted take the server half as long again.
+    """
+    says = {name: f"{new_constant(name)}::{_JOB_TYPES[name]}" for name in NEW_COLUMNS}
+    says |= {name: f"%({name})s::{_JOB_TYPES[name]}" for name in alike}
+    says |= {name: f"v.{source}" for name, source in varying}
+    arrays = {source: _JOB_ARRAYS[source] for _, source in varying}
     names = ", ".join(NEW_COLUMNS)
     return (
-        f"WITH inserted AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
-        f"SELECT b.*, 0, 0, false, '', '' FROM {_unnest(NEW_COLUMNS, _JOB_ARRAYS)} AS b RETURNING {names}), "
+        f"WITH new AS NOT MATERIALIZED (SELECT {', '.join(f'{value} AS {name}' for name, value in says.items())} "
+        f"FROM unnest({', '.join(f'%({name})s::{kind}' for name, kind in arrays.items())}) AS v({', '.join(arrays)})), "
+        f"inserted AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
+        f"SELECT {names}, 0, 0, false, '', '' FROM new), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_NEW_COUNTS)}) SELECT queue, max(created_at), "
-        f"{', '.join(_NEW_COUNTS.values())} FROM inserted GROUP BY queue), "
+        f"{', '.join(_NEW_COUNTS.values())} FROM new GROUP BY queue), "
         f"logged AS ({_LOG}, CASE state WHEN 'available' THEN 'job.enqueued' ELSE 'job.scheduled' END, "
-        f"created_at, %s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_NEW_DATA} FROM inserted "
+        f"created_at, %(component)s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_NEW_DATA} FROM new "
         f"WHERE state <> 'pending') {_WORKER_SLEEPS}"
     )
 
 
-#: Whether the queue delivers, and the job is under no limit or passed it.
-_OPEN = (
-    f"AND rate_key = '' AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %(queue)s AND paused "
-    f"OR name IN (%(queue)s, '{TEMPLATE}') AND limited)"
-)
-_OPEN_IF_CHOSEN = (
-    f"AND id = ANY(%(ids)s::uuid[]) AND NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %(queue)s AND paused)"
-)
+#: Whether a queue delivers, and where no limits have been looked at, whether it is under none.
+_DELIVERS = f"NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = {{queue}} AND paused{{limited}})"
+_UNDER_LIMIT = f" OR name IN ({{queue}}, '{TEMPLATE}') AND limited"
 _EXCEPT = "AND id <> ALL(%(except_ids)s::uuid[])"
 _OF_TYPES = "AND (type = ANY(%(types)s) OR type ^@ ANY(%(prefixes)s::text[]))"
 
 
 @lru_cache(maxsize=256)
 def _claim_statement(
-    limit: int, typed: bool, columns: tuple[str, ...], *, raw: bool, chosen: bool, excepting: bool
+    most: int,
+    typed: bool,
+    columns: tuple[str, ...],
+    *,
+    raw: bool,
+    chosen: bool,
+    admitted: bool,
+    excepting: bool,
+    shared: bool,
+    unasked: bool,
 ) -> str:
     """The inner query fixes which rows; the update repeats the state, so that a row is claimed once whatever
-    the locks do."""
-    lease = "coalesce(%(visibility)s::bigint, j.visibility_ms, %(base)s::bigint)"
+    the locks do.
+
+    `most` is the limit or more: one that is in the text, so that the planner knows that few rows come, and of which
+    there are few, so that few statements are prepared. Rows are locked one by one as they come, so `limit`, which is
+    outside, says how many are.
+
+    `shared` is for several queues or several takers. The rows that it returns begin with the place of their taker.
+    """
+    worker, visibility, base = (
+        ("picked.worker", "picked.visibility", "picked.base")
+        if shared
+        else ("%(worker)s", "%(visibility)s::bigint", "%(base)s::bigint")
+    )
+    lease = f"coalesce({visibility}, j.visibility_ms, {base})"
     until = f"%(now)s::timestamptz + least({lease}, j.heartbeat_ms) * interval '1 millisecond'"
     limit_ms = "coalesce(j.timeout_ms, %(timeout)s::bigint) + coalesce(j.grace_ms, 0)"
     ends = f"%(now)s::timestamptz + ({limit_ms}) * interval '1 millisecond'"
@@ -224,54 +428,104 @@ def _claim_statement(
     # Django's loader of times is Python code: as text they cost next to nothing.
     shown = [f"{name}::text" if raw and _JOB_ARRAYS[name] == "timestamptz[]" else name for name in columns]
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)))
+    delivers = _DELIVERS.replace("{limited}", "" if admitted else _UNDER_LIMIT)
+    fits = "id = ANY(%(ids)s::uuid[])" if chosen else "rate_key = ''"
+    waits = (
+        f"AND state = 'available' {ALIVE.replace('%s', '%(now)s')} AND (due_at IS NULL OR due_at <= %(now)s) "
+        f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
+        f"AND {fits}"
+    )
+    if unasked:  # depends on no row, so it is asked once
+        these = "= ANY(%(queues)s::text[])" if shared else "= %(queue)s"
+        waits += f" AND NOT ({' OR '.join(obstacles(these, '%(now)s'))})"
+    order = f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(most)} FOR UPDATE SKIP LOCKED"
+    if shared:
+        # It stops the loop over the queues, too.
+        picked = (
+            f"SELECT found.id, found.base, t.worker, t.visibility, t.place, found.n FROM (SELECT id, base, "
+            f"row_number() OVER () AS n FROM (SELECT waiting.id, q.base FROM "
+            f"unnest(%(queues)s::text[], %(bases)s::bigint[]) AS q(name, base) CROSS JOIN LATERAL "
+            f"(SELECT id FROM {_JOB} WHERE queue = q.name {waits} {order}) AS waiting "
+            f"WHERE {delivers.format(queue='q.name')} LIMIT %(limit)s::bigint) AS taken) AS found "
+            f"JOIN unnest(%(workers)s::text[], %(visibilities)s::bigint[], %(begins)s::bigint[], %(ends)s::bigint[]) "
+            f"WITH ORDINALITY AS t(worker, visibility, begins, ends, place) ON found.n > t.begins AND found.n <= t.ends"
+        )
+        begun, answered, delivered = ", picked.n, picked.place", ["place", *shown], "n"
+        these = "FROM picked WHERE j.id = picked.id"
+    else:
+        queue = "%(queue)s"
+        waiting = f"SELECT id FROM {_JOB} WHERE queue = {queue} {waits} AND {delivers.format(queue=queue)} {order}"
+        picked = f"SELECT id FROM ({waiting}) AS waiting LIMIT %(limit)s::bigint"
+        begun, answered, delivered = "", shown, "priority DESC, enqueued_at, id"
+        # As an array: the planner thinks that a source has more rows, for which it reads all jobs while they are few.
+        these = "WHERE j.id = ANY(ARRAY(SELECT id FROM picked))"
     return (
-        f"WITH picked AS MATERIALIZED (SELECT id FROM {_JOB} WHERE queue = %(queue)s AND state = 'available' "
-        f"{ALIVE.replace('%s', '%(now)s')} AND (due_at IS NULL OR due_at <= %(now)s) "
-        f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} {_OPEN_IF_CHOSEN if chosen else _OPEN} "
-        f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)} FOR UPDATE SKIP LOCKED), "
+        f"WITH picked AS MATERIALIZED ({picked}), "
         f"claimed AS (UPDATE {_JOB} j SET state = 'active', attempt = j.attempt + 1, "
-        f"started_at = greatest(%(now)s, j.enqueued_at), worker_id = %(worker)s, due_at = NULL, "
+        f"started_at = greatest(%(now)s, j.enqueued_at), worker_id = {worker}, due_at = NULL, "
         f"lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
         f"wake_at = least({until}, {ends}, j.deadline_at) "
-        f"FROM picked WHERE j.id = picked.id AND j.state = 'available' RETURNING {returned}), "
+        f"{these} AND {_still('available')} RETURNING {returned}{begun}), "
         f"began AS (INSERT INTO {_START} (workflow_id, job_id, started_at) SELECT DISTINCT ON (workflow_id) "
         f"workflow_id, id, %(now)s::timestamptz FROM claimed WHERE workflow_id IS NOT NULL "
-        f"ORDER BY workflow_id, priority DESC, enqueued_at, id ON CONFLICT DO NOTHING RETURNING workflow_id, job_id), "
+        f"ORDER BY workflow_id, {delivered} ON CONFLICT DO NOTHING RETURNING workflow_id, job_id), "
         f"logged AS ({_LOG}, e.* FROM (SELECT 'workflow.started', %(now)s::timestamptz, 'api', "
         f"coalesce(w.own_id, w.id::text), NULL::uuid, '', '', '', 0, '', c.trace_id, w.id, '{{' || w.facts || '}}' "
         f"FROM began JOIN {_WORKFLOW} w ON w.id = began.workflow_id JOIN claimed c ON c.id = began.job_id UNION ALL "
         f"SELECT 'job.started', started_at, 'workers', '', id, type, queue, 'active', attempt, worker_id, "
         f"trace_id, workflow_id, '{{\"wait_ms\":' || {_WAIT_MS} || '}}' FROM claimed) AS e), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) "
-        f"SELECT %(queue)s, %(now)s, -count(*), count(*), {_WAITED_MS} FROM claimed HAVING count(*) > 0) "
-        f"SELECT {', '.join(shown)} FROM claimed ORDER BY priority DESC, enqueued_at, id"
+        f"SELECT queue, %(now)s, -count(*), count(*), {_WAITED_MS} FROM claimed GROUP BY queue) "
+        f"SELECT {', '.join(answered)} FROM claimed ORDER BY {delivered}"
     )
 
 
 @lru_cache(maxsize=16)
-def _complete_statement(with_result: bool, columns: tuple[str, ...]) -> str:
-    """The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock."""
+def _complete_statement(with_result: bool, columns: tuple[str, ...], *, members: bool) -> str:
+    """The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock.
+
+    Without `members` those that another transaction has locked are left alone, too: the caller comes back for them.
+    """
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "started_at", "finished_at",
               "result", "rate_key")  # fmt: skip
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)) if name != LIMITED)
     shown = ", ".join(under_limit("done.queue") if name == LIMITED else name for name in columns)
     result = "|| coalesce(',\"result\":' || result, '')" if with_result else ""
     return (
-        f"WITH a AS (SELECT * FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
-        f"%(attempts)s::int[]) AS a(id, result, worker, attempt)), "
-        f"locked AS MATERIALIZED (SELECT id FROM {_JOB} WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE), "
+        f"WITH a AS MATERIALIZED (SELECT a.* FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
+        f"%(attempts)s::int[]) AS a(id, result, worker, attempt) JOIN {_JOB} AS locked ON locked.id = a.id "
+        f"ORDER BY a.id FOR UPDATE OF locked{'' if members else ' SKIP LOCKED'}), "
         f"done AS (UPDATE {_JOB} j SET state = 'completed', result = a.result, losses = 0, "
         f"finished_at = greatest(%(now)s, j.started_at), "
         f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL "
-        f"FROM a JOIN locked ON locked.id = a.id WHERE j.id = a.id AND j.state = 'active' "
+        f"FROM a WHERE j.id = a.id AND {_still('active')} "
         f"AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
-        f"AND (a.attempt IS NULL OR a.attempt = j.attempt) RETURNING {returned}), "
+        f"AND (a.attempt IS NULL OR a.attempt = j.attempt) {'' if members else 'AND j.workflow_id IS NULL'} "
+        f"RETURNING {returned}), "
         f"logged AS ({_LOG}, 'job.completed', finished_at, 'workers', '', id, type, queue, 'completed', attempt, "
         f"worker_id, trace_id, workflow_id, '{{\"duration_ms\":' || {_DURATION_MS} {result} || '}}' FROM done), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, active, completed, run_ms) "
         f"SELECT queue, %(now)s, -count(*), count(*), {_RAN_MS} FROM done GROUP BY queue) "
         f"SELECT {shown} FROM done"
     )
+
+
+def _still(state: str) -> str:
+    """That a job, which is found by its id, is in this state, in words that fit no partial index.
+
+    The planner believes in the number of such jobs at the last ANALYZE. If that was small it would find the jobs by
+    reading the whole index of those that are active, however many there are now.
+    """
+    return f"j.state || '' = '{state}'"
+
+
+def _power_of_two(number: int) -> int:
+    """The least power of two that is not smaller, 1 at least."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def _literals(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
 
 
 def _marks(names: Iterable[str]) -> str:
@@ -285,9 +539,9 @@ def _arrays(rows: Sequence[JobRow], names: Iterable[str]) -> list[str]:
 def array_literal(values: Iterable[Any]) -> str:
     """A PostgreSQL array in its text form: five times as fast as the driver's own, which asks each value's type."""
     values = list(values)
-    if values and values.count(values[0]) == len(values):  # most columns of a batch say the same in every row
-        return "{" + ",".join([_element(values[0])] * len(values)) + "}"
-    return "{" + ",".join(map(_element, values)) + "}"
+    kinds = set(map(type, values))
+    write = _WRITERS.get(kinds.pop()) if len(kinds) == 1 else None
+    return f"{{{','.join(map(write or _element, values))}}}"
 
 
 def _element(value: Any) -> str:
@@ -301,5 +555,46 @@ def _element(value: Any) -> str:
     return f'"{text}"'
 
 
+#: How the values of an array look that are all of this type, where that is faster than `_element`.
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    uuid.UUID: lambda value: value.hex, dt.datetime: dt.datetime.isoformat, type(None): lambda _: "NULL",
+}  # fmt: skip
+
+
 def _unnest(names: Iterable[str], arrays: dict[str, str]) -> str:
     return f"unnest({', '.join('%s::' + arrays[name] for name in names)})"
+
+
+_INSERT_EVENTS = (
+    f"INSERT INTO {_EVENT} (txid, {', '.join(Record._fields)}) SELECT pg_current_xact_id()::text::bigint, * "
+    f"FROM {_unnest(Record._fields, _EVENT_ARRAYS)}"
+)
+
+
+#: The time that a text of the server's stands for. Django's loader of times takes ten times as long.
+_instant = dt.datetime.fromisoformat
+
+#: The steps of jobs as a source. The limit makes the planner look for each: it would read all steps if they seem few.
+_GIVEN = (
+    f"unnest(%s::uuid[]) AS g(id) CROSS JOIN LATERAL "
+    f"(SELECT * FROM {WorkflowStep._meta.db_table} WHERE job_id = g.id LIMIT 1) AS s"
+)
+
+
+@lru_cache(maxsize=2)
+def _members_statement(errors: bool) -> str:
+    return members_statement(_GIVEN, "= ANY(%s::uuid[])", "FOR UPDATE", text="::text", errors=errors)
+
+
+@lru_cache(maxsize=8)
+def _save_workflows_statement(columns: tuple[str, ...], *, logged: bool) -> str:
+    names = ("id", *columns)
+    update = (
+        f"UPDATE {_WORKFLOW} w SET {', '.join(f'{name} = v.{name}' for name in columns)} "
+        f"FROM {_unnest(names, _WORKFLOW_ARRAYS)} AS v({', '.join(names)}) WHERE w.id = v.id"
+    )
+    return f"WITH saved AS ({update}) {_INSERT_EVENTS}" if logged else update
+
+
+_RESULTS = results_statement("unnest(%s::uuid[], %s::int[]) AS v(flow, position)")
+_MEMBERSHIPS = memberships_statement(_GIVEN, "string_agg(result, E'\\x1f' ORDER BY position)", text="::text")

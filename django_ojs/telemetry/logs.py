@@ -19,7 +19,6 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -66,7 +65,8 @@ class Lines:
         heard = {level for level in levels if logger.isEnabledFor(level)}
         wanted = [record for record in records if LEVELS.get(record.type, logging.DEBUG) in heard]
         if wanted:
-            transaction.on_commit(partial(_write, wanted), using=using)
+            # The events are stored by then: what a site's logging raises must not have them stored again.
+            transaction.on_commit(lambda: _write(wanted), using=using, robust=True)
 
 
 lines = Lines()

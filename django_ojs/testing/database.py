@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from django.db import connections, models, router, transaction
 
-from django_ojs.cron import runs
 from django_ojs.database import retried
 from django_ojs.jobs import prune, schemas
 from django_ojs.models import (
@@ -91,7 +90,6 @@ def _empty(emptied: Iterable[type[models.Model]], *, using: str) -> None:
 def forget() -> None:
     """Drop what this process remembers of the store."""
     configuration.forget()  # limits, too
-    runs.forget()
     schemas.forget()
     graphs.forget()
     prune.forget()

@@ -342,7 +342,6 @@ def forget() -> None:
     """Drop what this process remembers of the database: another test has another one."""
     configuration.forget()
     schemas.forget()
-    runs.forget()
 
 
 def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> str:

@@ -7,6 +7,7 @@ suite's test hooks are on.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import signal
 import tempfile
@@ -21,6 +22,9 @@ from django.test.utils import override_settings
 
 from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import testhooks
+
+#: Seconds that running calls have when a server stops.
+GRACE = 10
 
 
 @contextlib.contextmanager
@@ -48,15 +52,15 @@ def throwaway_database(url: str, *, durable: bool = False) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def test_settings(dialect: str) -> Iterator[None]:
-    """Our URLs, no middleware, anonymous callers, the test hooks."""
+def test_settings(dialect: str, **ojs: Any) -> Iterator[None]:
+    """Our URLs, no middleware, anonymous callers, the test hooks; and these settings of OJS."""
     overrides: dict[str, Any] = {
         "ROOT_URLCONF": "django_ojs.testing.urls",
         "MIDDLEWARE": [],
         "ALLOWED_HOSTS": ["*"],  # bound to loopback, and names of this machine are many
         "DEBUG": False,
         "DATABASE_ROUTERS": [],
-        "OJS": {"DIALECT": dialect, "ALLOW_ANONYMOUS": True},
+        "OJS": {"DIALECT": dialect, "ALLOW_ANONYMOUS": True, **ojs},
     }
     with override_settings(**overrides):
         testhooks.enable()
@@ -66,8 +70,14 @@ def test_settings(dialect: str) -> Iterator[None]:
             testhooks.enable(False)
 
 
-def serve(port: int, on_ready: Callable[[str], None], host: str = "127.0.0.1") -> None:
-    """Answer HTTP and WebSockets until a signal comes. `on_ready` gets the base URL once requests are answered."""
+def serve(
+    port: int, on_ready: Callable[[str, str], None], host: str = "127.0.0.1", grpc_port: int | None = None
+) -> None:
+    """Answer HTTP and WebSockets until a signal comes, and gRPC if it has a port.
+
+    `on_ready` gets the base URL and the `host:port` of gRPC ('' without) once both answer. CommandError if a package is
+    missing.
+    """
     try:
         import uvicorn
     except ImportError:
@@ -76,12 +86,30 @@ def serve(port: int, on_ready: Callable[[str], None], host: str = "127.0.0.1") -
 
     from django_ojs.realtime.asgi import application
 
+    if grpc_port is not None and importlib.util.find_spec("grpc") is None:
+        raise CommandError("grpcio is needed: pip install 'django-ojs[grpc]'.")
+
     class Server(uvicorn.Server):
+        grpc: Any = None
+
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
                 bound = self.servers[0].sockets[0].getsockname()[1]
-                on_ready(f"http://{host}:{bound}")
+                on_ready(f"http://{host}:{bound}", await self._start_grpc())
+
+        async def _start_grpc(self) -> str:
+            if grpc_port is None:
+                return ""
+            from django_ojs.grpc.server import Server as GrpcServer
+
+            self.grpc = GrpcServer(f"{host}:{grpc_port}", reflection=True)
+            return f"{host}:{await self.grpc.start()}"
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            if self.grpc is not None:
+                await self.grpc.stop(GRACE)
+            await super().shutdown(sockets)
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -98,7 +126,7 @@ def serve(port: int, on_ready: Callable[[str], None], host: str = "127.0.0.1") -
     config = uvicorn.Config(
         application(ASGIHandler()), host=host, port=port, log_config=None, access_log=False, lifespan="off",
         http="h11",  # httptools drops the body of a request that offers HTTP/2, as every one of Java's client does
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     Server(config).run()
 

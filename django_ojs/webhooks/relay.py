@@ -57,7 +57,7 @@ def relay(*, using: str | None = None) -> int | None:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
-    if place.event is not None and not order.behind(using, Place(place.commit, place.event)).exists():
+    if place.event is not None and order.next_id(using, Place(place.commit, place.event)) is None:
         return 0
     with atomic(using=using):
         row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
@@ -70,6 +70,12 @@ def relay(*, using: str | None = None) -> int | None:
         last = order.place_of(found[done - 1]) if done else start
         WebhookRelay.objects.using(using).filter(pk=1).update(commit=last.order, event=last.id)
     return done
+
+
+def place(using: str) -> Place | None:
+    """Up to where events have become deliveries; None while nobody subscribes."""
+    row = WebhookRelay.objects.using(using).filter(pk=1, event__isnull=False).first()
+    return None if row is None or row.event is None else Place(row.commit, row.event)
 
 
 def _place(using: str) -> WebhookRelay:

@@ -86,7 +86,7 @@ class ThreadRunner:
             while (batch := self._inbox.get()) is not None:
                 following: list[Run] | None = batch
                 while following is not None:
-                    following = self._done(self, [(run, _run_in_thread(run)) for run in following])
+                    following = self._done(self, _run_all(following))
                 with self._lock:
                     self._idle += 1
         finally:
@@ -103,8 +103,15 @@ class InlineRunner(ThreadRunner):
     name = "inline"
 
 
-def _run_in_thread(run: Run) -> Outcome:
+def _run_all(batch: Sequence[Run]) -> list[tuple[Run, Outcome]]:
+    """Run these one after the other. The look behind a handler is the one before the next."""
+    return [(run, _run_in_thread(run, looked=index > 0)) for index, run in enumerate(batch)]
+
+
+def _run_in_thread(run: Run, *, looked: bool = False) -> Outcome:
     """Run the handler between two looks at the connections, and take an interruption wherever it strikes.
+
+    `looked`: the first look was just now.
 
     An asynchronous exception is raised a few instructions after it was asked for: maybe behind the handler,
     in code of ours. After `leave()` none is asked for any more, and one at most ever is.
@@ -112,7 +119,8 @@ def _run_in_thread(run: Run) -> Outcome:
     thread_id = threading.get_ident()
     outcome: Outcome | None = None
     try:
-        tidy()
+        if not looked:
+            tidy()
         try:
             run.enter(lambda: _raise_in(thread_id))
             outcome = execute(run)

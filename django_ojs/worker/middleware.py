@@ -65,19 +65,20 @@ class LoggingMiddleware:
     needs_job = False
 
     def __call__(self, job: dict[str, Any], context: JobContext, next: Callable[[], Any]) -> Any:
+        if not logger.isEnabledFor(logging.INFO):
+            return next()
         with _logged(context):
             return next()
 
     async def acall(self, job: dict[str, Any], context: JobContext, next: Callable[[], Awaitable[Any]]) -> Any:
+        if not logger.isEnabledFor(logging.INFO):
+            return await next()
         with _logged(context):
             return await next()
 
 
 @contextlib.contextmanager
 def _logged(context: JobContext) -> Iterator[None]:
-    if not logger.isEnabledFor(logging.INFO):
-        yield
-        return
     logger.debug("%s %s starts (attempt %d).", context.type, context.id, context.attempt, extra=log_fields(context.row))
     started, status, error = time.perf_counter(), "completed", ""
     try:

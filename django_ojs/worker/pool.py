@@ -43,6 +43,7 @@ class Pool:
         self._report, self._on_room = report, on_room
         self._changed = threading.Condition()
         self.cautious = False  #: one job at a time, none ahead: the last process died of one
+        self.tells_when_idle = False  #: a worker that ends when no job is left looks again after the last outcome
         self._line: deque[Run] = deque()
         self._running: set[Run] = set()
         self._active: set[Run] = set()
@@ -150,7 +151,8 @@ class Pool:
         with self._changed:
             self._active.difference_update(runs)
             self._changed.notify_all()
-        if self.cautious:
+            idle = not self._active
+        if self.cautious or (self.tells_when_idle and idle):
             self._on_room()
 
     def wait_until_idle(self, timeout: float, is_hurried: Callable[[], bool] = lambda: False) -> bool:

@@ -30,14 +30,16 @@ from django_ojs.middleware import enqueue_chain, execution_chain
 from django_ojs.registry import registry
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.scheduler.service import ERRORS
+from django_ojs.telemetry import tracing
 from django_ojs.worker import middleware, processinfo
-from django_ojs.worker.claimer import Claimer, QueueNames, waker_for
+from django_ojs.worker.claimer import Claimer, QueueNames
 from django_ojs.worker.heartbeat import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order, Pipes, Stage, SupervisorLink, signals
 from django_ojs.worker.pool import Deadlines, Pool
 from django_ojs.worker.processinfo import HealthFile, HealthReporter
 from django_ojs.worker.runs import Interruption, Run
-from django_ojs.worker.writer import AfterHooks, Writer
+from django_ojs.worker.wakers import waker_for
+from django_ojs.worker.writer import AfterHooks, Writer, turn_for
 from django_ojs.workers.directory import unserved_queues
 from django_ojs.workers.registration import deregister
 
@@ -106,26 +108,28 @@ class Worker:
         self.lifecycle.give(Order.STOP, "stop()")
 
     def _build(self) -> None:
-        self._waker = waker = waker_for(self.using, self.id)
+        self._waker = waker = waker_for(self.using, lambda: [self.id])
         crash = self.lifecycle.crashed
         self.queues = QueueNames(self.options.queues, self.using)
         self._after_hooks = AfterHooks()
-        self._writer = Writer(self.id, self.using, self._written, crash)
+        turn = turn_for(self.using)
+        self._writer = Writer(self.id, self.using, self._written, crash, turn)
         self.pool = Pool(self.options.concurrency, self._writer.put, waker.wake)
         self._heartbeat = Heartbeat(self.id, self._info, self.pool, self.lifecycle, self.using, self.incarnation)
         self._deadlines = Deadlines(self.pool, crash, self._replace_because_of)
         checks = self._check_memory, self._end_caution, _sum_up
         self._health_reporter = HealthReporter(self._is_healthy, self._report_health, *checks, on_crash=crash)
-        self.pool.cautious = self.options.cautious
+        self.pool.cautious, self.pool.tells_when_idle = self.options.cautious, self.options.until_empty
         self._scheduler = Scheduler(self.id, self.using, self._heartbeat.known) if self.options.scheduler else None
         self._claimer = Claimer(
             self.id, self.types, self.queues, self.pool, self._heartbeat, self.lifecycle, waker,
-            self._heartbeat.known, self.using, incarnation=self.incarnation, max_jobs=self.options.max_jobs,
+            self._heartbeat.known, self.using, turn=turn, incarnation=self.incarnation, max_jobs=self.options.max_jobs,
             until_empty=self.options.until_empty,
         )  # fmt: skip
 
     def _join(self) -> None:
         """Start every part, and announce it. The first heartbeat registers the worker."""
+        tracing.active()  # imports what makes spans: the first job would wait for that
         parts = (
             self._supervisor, self._after_hooks, self._writer, self._heartbeat, self._waker, self._deadlines,
             self._scheduler, self._claimer, self._health_reporter,

@@ -161,11 +161,13 @@ class Forgotten:
 Outcome: TypeAlias = Completed | Acknowledged | Failed | Snoozed | HandedBack | NotRun | Forgotten
 
 
-def report(outcome: Outcome, job_id: uuid.UUID, worker_id: str, attempt: int) -> Ack | Failure | None:
+def report(
+    outcome: Outcome, job_id: uuid.UUID, worker_id: str, attempt: int, *, in_workflow: bool = False
+) -> Ack | Failure | None:
     """The report for the server, fenced by holder and attempt; None: nothing is reported."""
     match outcome:
         case Completed(result):
-            return Ack(job_id, result, worker_id, attempt)
+            return Ack(job_id, result, worker_id, attempt, in_workflow)
         case Failed(error, retry_after_ms):
             return Failure(job_id, error, worker_id, attempt, retry_after_ms=retry_after_ms)
         case Snoozed(delay_ms):

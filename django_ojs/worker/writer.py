@@ -7,6 +7,7 @@ names worker and attempt, so one that comes too late, or twice, changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -18,9 +19,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from django_ojs import jsontext
 from django_ojs.client.context import JobContext
@@ -45,6 +46,16 @@ _KINDS: dict[str, type[Ack] | type[Failure]] = {"ack": Ack, "fail": Failure}
 After = Callable[[Sequence[JobContext]], None]
 
 R = TypeVar("R", bound=Ack | Failure)
+#: Held for a claim, and for a report: see `turn_for`.
+Turn: TypeAlias = contextlib.AbstractContextManager[Any]
+
+
+def turn_for(using: str) -> Turn:
+    """What the claimer and the writer of one worker take turns by: on SQLite, which has one write lock.
+
+    Who finds that taken sleeps for 1, 2, 5, 10 and more milliseconds between two looks, however soon it becomes free.
+    """
+    return threading.Lock() if connections[using].vendor == "sqlite" else contextlib.nullcontext()
 
 
 class Writer(Service):
@@ -53,12 +64,14 @@ class Writer(Service):
     name = "writer"
 
     def __init__(
-        self, worker_id: str, using: str, written: Callable[[list[Run]], None], on_crash: Callable[[str], None]
-    ) -> None:
+        self, worker_id: str, using: str, written: Callable[[list[Run]], None], on_crash: Callable[[str], None],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(on_crash)
         self._worker_id, self._using, self._written = worker_id, using, written
         self._inbox: queue.SimpleQueue[Sequence[tuple[Run, Outcome]] | None] = queue.SimpleQueue()
         self._impatient = threading.Event()
+        self._turn = turn or contextlib.nullcontext()
         self._unreported: list[Ack | Failure] = []
         self.completed = 0  #: jobs completed by this worker so far
 
@@ -106,7 +119,10 @@ class Writer(Service):
         """Report these outcomes now, in this thread. A job must not be among them twice."""
         self._report_progress(batch)
         before = len(self._unreported)
-        reports = [report(outcome, run.id, self._worker_id, run.attempt) for run, outcome in batch]
+        reports = [
+            report(outcome, run.id, self._worker_id, run.attempt, in_workflow=run.context.workflow_id is not None)
+            for run, outcome in batch
+        ]
         acks = [done for done in reports if isinstance(done, Ack)]
         failures = [done for done in reports if isinstance(done, Failure)]
         rejected = self._send(acks)
@@ -158,8 +174,13 @@ class Writer(Service):
 
     def _persist(self, reports: Sequence[Ack | Failure]) -> Sequence[Any]:
         """The answers to these reports; without any to all of them where the database is away and nothing waits."""
+
+        def act() -> Sequence[Any]:
+            with self._turn:
+                return _report(reports, self._using)
+
         try:
-            return persist(lambda: _report(reports, self._using), self._using, self._impatient)
+            return persist(act, self._using, self._impatient)
         except ERRORS:
             self._unreported += reports
             return [None] * len(reports)

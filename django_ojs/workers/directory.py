@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
-from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery, TextField, Value
+from django.db.models.functions import Cast, Coalesce
 
-from django_ojs import clock, states
+from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.models import Job, Queue, Worker
+from django_ojs.models import Job, Maintenance, Queue, Worker
+from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State
 from django_ojs.statistics.counters import Counts, count_all
 from django_ojs.workers.registration import mood
@@ -30,6 +33,14 @@ def is_stale(worker: Worker, now: dt.datetime) -> bool:
     return now - worker.heard_at > dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
 
 
+def silent(using: str) -> list[Worker]:
+    """The workers that sent heartbeats and have stopped, without a word of farewell. One that only ever fetched has
+    promised none, and counts as gone."""
+    now = clock.now(using)
+    beating = Worker.objects.using(using).exclude(last_heartbeat_at=None)
+    return [worker for worker in beating.only("hostname", "pid", "last_heartbeat_at") if is_stale(worker, now)]
+
+
 def state_of(worker: Worker, now: dt.datetime) -> str:
     """`running`, `quiet` or `terminate`, as it last reported, or `stale`."""
     return "stale" if is_stale(worker, now) else worker.state
@@ -41,11 +52,21 @@ def served_types(using: str) -> set[str] | None:
     A worker that does not say which types it has, as most clients of other languages, may serve any.
     """
     served: set[str] = set()
-    for worker in _serving(using):
+    for worker in serving(using):
         if worker.job_types is None:
             return None
         served.update(worker.job_types)
     return served
+
+
+def unserved_among(types: Mapping[str, int], using: str) -> dict[str, int]:
+    """Those of these job types, with their numbers of jobs, that no live worker serves; the largest number first. As
+    with `unserved_types`, nothing is reported while a worker is alive that may serve any type."""
+    served = served_types(using) if types else None
+    if served is None:
+        return {}
+    found = {name: number for name, number in types.items() if name not in served}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def unserved_types(using: str | None = None) -> dict[str, int]:
@@ -58,8 +79,7 @@ def unserved_types(using: str | None = None) -> dict[str, int]:
     served = served_types(using)
     if served is None:
         return {}
-    waiting = states.ordered(states.WAITING | {State.ACTIVE})
-    jobs = Job.objects.using(using).filter(state__in=waiting).exclude(type__in=served)
+    jobs = Job.objects.using(using).live().exclude(type__in=served)
     return dict(jobs.values_list("type").annotate(count=Count("pk")).order_by("-count", "type"))
 
 
@@ -76,25 +96,109 @@ def unserved_queues(counted: Mapping[str, Counts] | None = None, *, using: str |
     using = database(using)
     if counted is None:
         counted = count_all(using=using)
-    waiting = {name: counts.states[State.AVAILABLE] for name, counts in counted.items()}
-    waiting = {name: number for name, number in waiting.items() if number > 0}
+    if not _waiting(counted):
+        return {}
+
+    def younger(names: Collection[str], than: dt.datetime) -> Iterable[str]:
+        found = Queue.objects.using(using).filter(name__in=names, created_at__gt=than)
+        return found.values_list("name", flat=True)
+
+    return _unserved(counted, serving(using), younger)
+
+
+def _unserved(
+    counted: Mapping[str, Counts],
+    serving: Iterable[Worker],
+    younger: Callable[[Collection[str], dt.datetime], Iterable[str]],
+) -> dict[str, int]:
+    """`unserved_queues` of these workers; `younger` finds which of some queues were made after an instant."""
+    waiting = _waiting(counted)
     heard: list[dt.datetime] = []
-    for worker in _serving(using) if waiting else ():
+    for worker in serving:
         if not worker.queues:
             return {}
         for name in worker.queues:
             waiting.pop(name, None)
         heard.append(worker.last_seen_at)
     if waiting and heard:
-        young = Queue.objects.using(using).filter(name__in=list(waiting), created_at__gt=min(heard))
-        for name in young.values_list("name", flat=True):
+        for name in younger(list(waiting), min(heard)):
             del waiting[name]
     return dict(sorted(waiting.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _serving(using: str) -> list[Worker]:
+def _waiting(counted: Mapping[str, Counts]) -> dict[str, int]:
+    """The number of available jobs of each queue that has any."""
+    numbers = {name: counts.states[State.AVAILABLE] for name, counts in counted.items()}
+    return {name: number for name, number in numbers.items() if number > 0}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Presence:
+    """Who is there, for those who look often: numbers of queues and workers, and the queues that no worker serves."""
+
+    maintenance: bool
+    queues: int
+    paused: int
+    workers: int
+    #: Workers that were heard within the heartbeat timeout.
+    connected: int
+    unserved: dict[str, int]
+
+
+def presence(counted: Mapping[str, Counts], *, using: str | None = None) -> Presence:
+    """All of it in one statement; `counted` are the counts of all queues."""
+    using = database(using)
+    nothing, edge = Value("", TextField()), _edge(using)
+    named = Queue.objects.using(using).exclude(name=TEMPLATE).order_by()
+    found = named.values_list(Value("queue"), "name", "paused", "created_at", nothing, nothing, nothing).union(
+        Worker.objects.using(using)
+        .order_by()
+        .values_list(
+            Value("worker"), "pk", Value(False), "last_seen_at", Cast("queues", TextField()), "state", "directive"
+        ),
+        Maintenance.objects.using(using).values_list(
+            Value("maintenance"), nothing, Value(True), "enabled_at", nothing, nothing, nothing
+        ),
+        all=True,
+    )
+    rows: dict[str, list[Any]] = {"queue": [], "worker": [], "maintenance": []}
+    for kind, *facts in found:
+        rows[kind].append(facts)
+    made = {name: at for name, _, at, *_ in rows["queue"]}
+    heard = [
+        Worker(pk=pk, last_seen_at=at, queues=_names(queues), state=state, directive=directive)
+        for pk, _, at, queues, state, directive in rows["worker"]
+        if at >= edge
+    ]
+    return Presence(
+        maintenance=bool(rows["maintenance"]),
+        queues=len(made),
+        paused=sum(bool(paused) for _, paused, *_ in rows["queue"]),
+        workers=len(rows["worker"]),
+        connected=len(heard),
+        unserved=_unserved(
+            counted,
+            (worker for worker in heard if mood(worker) == "running"),
+            lambda names, than: [name for name in names if name in made and made[name] > than],
+        ),
+    )
+
+
+def _names(text: str) -> Any:
+    return jsontext.loads(text) if text else None
+
+
+def connected(using: str) -> QuerySet[Worker]:
+    """The workers, of any language, that were heard within the heartbeat timeout."""
+    return Worker.objects.using(using).filter(last_seen_at__gte=_edge(using))
+
+
+def _edge(using: str) -> dt.datetime:
+    """Since when a worker must have been heard to count as there."""
+    return clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
+
+
+def serving(using: str) -> list[Worker]:
     """The workers that were heard lately and take jobs."""
-    edge = clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
-    alive = Worker.objects.using(using).filter(last_seen_at__gt=edge)
-    facts = alive.only("state", "directive", "queues", "job_types", "last_seen_at")
+    facts = connected(using).only("state", "directive", "queues", "job_types", "last_seen_at")
     return [worker for worker in facts if mood(worker) == "running"]

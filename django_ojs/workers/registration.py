@@ -23,12 +23,14 @@ from django_ojs.models import Worker
 from django_ojs.states import State
 from django_ojs.statistics import eventcounts
 from django_ojs.store import store_of
+from django_ojs.store.base import Presence
 
 #: What a worker may tell about itself.
 FACTS = ("hostname", "pid", "queues", "job_types", "labels", "concurrency", "version", "memory_mb", "cpu_percent",
          "jobs_completed", "active_jobs")  # fmt: skip
 #: How fresh `last_seen_at` of a worker that only fetches is kept, in seconds: not a write at each FETCH.
-_SEEN_EVERY = 15
+SEEN_EVERY = 15
+_STALE = dt.timedelta(seconds=SEEN_EVERY / 3)  # how old what is noted is that `seen` renews
 
 
 class NameInUse(Conflict):
@@ -121,18 +123,44 @@ def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worke
     return worker
 
 
-def may_fetch(worker_id: str, names: Sequence[str], using: str) -> bool:
-    """Whether FETCH may give jobs to this worker; an unknown one is noted."""
-    facts = Worker.objects.using(using).only("state", "directive", "last_seen_at")
-    worker = facts.filter(pk=worker_id).first()
+def refused(
+    asked: Collection[str], known: Mapping[str, Presence], names: Sequence[str], now: dt.datetime, using: str
+) -> set[str]:
+    """Those of the workers `asked` that FETCH may give no jobs; an unknown one is noted.
+
+    `known` is what the database knows of them, `names` the queues that they ask for.
+    """
+    for worker_id in sorted(asked - known.keys()):
+        register_unheard(worker_id, names, now, using)
+    if unseen := sorted(worker_id for worker_id, found in known.items() if found.unseen):
+        for worker_id in unseen:
+            Worker.objects.using(using).filter(pk=worker_id).update(last_seen_at=now, queues=list(names))
+    return {worker_id for worker_id, found in known.items() if mood(found) != "running"}
+
+
+@retried
+def seen(workers: Mapping[str, Sequence[str]], *, using: str | None = None) -> None:
+    """Note that these workers, given with the queues from which they wait for jobs, are there."""
+    using = database(using)
     now = clock.now(using)
-    if worker is None:
+    found = Worker.objects.using(using).filter(pk__in=list(workers))
+    known = dict(found.values_list("pk", "last_seen_at"))
+    late = [worker_id for worker_id, at in known.items() if at < now - _STALE]
+    for worker_id in sorted(workers.keys() - known.keys()):
+        register_unheard(worker_id, workers[worker_id], now, using)
+    if late:
+        with atomic(using=using):  # locked by id, as everywhere; one that reports just now need not be noted
+            rows = found.filter(pk__in=late).order_by("pk")
+            free = rows.select_for_update(skip_locked=store_of(using).skip_locked).values_list("pk", flat=True)
+            Worker.objects.using(using).filter(pk__in=list(free)).update(last_seen_at=now)
+
+
+def register_unheard(worker_id: str, names: Sequence[str], now: dt.datetime, using: str) -> None:
+    """Note a worker of which only a FETCH is known."""
+    with atomic(using=using):
         worker, records = meet(worker_id, {"queues": list(names)}, now, using)
         worker.save(using=using)
         log.append(records, using)
-    elif now - worker.last_seen_at > dt.timedelta(seconds=_SEEN_EVERY):
-        Worker.objects.using(using).filter(pk=worker_id).update(last_seen_at=now, queues=list(names))
-    return mood(worker) == "running"
 
 
 def locked(worker_id: str, incarnation: str, using: str) -> Worker | None:
@@ -154,6 +182,34 @@ def meet(
         .select_for_update()
         .get_or_create(pk=worker_id, defaults={"started_at": now, "last_seen_at": now})
     )
+    return _introduced(worker, info, now, incarnation, created=created)
+
+
+def meet_each(
+    who: Mapping[str, tuple[Mapping[str, Any], str]], now: dt.datetime, using: str
+) -> dict[str, tuple[Worker, list[Record]] | NameInUse]:
+    """`meet` for several workers, given with what they say of themselves and with their incarnations.
+
+    Their rows are locked in the order of their ids, by one statement where all are known.
+    """
+    rows = Worker.objects.using(using).select_for_update().filter(pk__in=list(who)).order_by("pk")
+    known = {worker.pk: worker for worker in rows}
+    met: dict[str, tuple[Worker, list[Record]] | NameInUse] = {}
+    for worker_id, (info, incarnation) in sorted(who.items(), key=lambda item: item[0]):
+        try:
+            if worker_id in known:
+                met[worker_id] = _introduced(known[worker_id], info, now, incarnation, created=False)
+            else:
+                met[worker_id] = meet(worker_id, info, now, using, incarnation)
+        except NameInUse as error:
+            met[worker_id] = error
+    return met
+
+
+def _introduced(
+    worker: Worker, info: Mapping[str, Any], now: dt.datetime, incarnation: str, *, created: bool
+) -> tuple[Worker, list[Record]]:
+    """The worker with what it says of itself, not yet saved; events if it is new. Raises `NameInUse`."""
     if incarnation and worker.incarnation != incarnation:
         if worker.last_heartbeat_at is not None:
             raise NameInUse(worker, now)
@@ -169,8 +225,8 @@ def meet(
         return worker, []
     facts = {"hostname": worker.hostname or "unknown", "queues": worker.queues, "concurrency": worker.concurrency}
     return worker, [
-        catalogue.of_worker("worker.registered", worker_id, now, **facts),
-        catalogue.of_worker("worker.started", worker_id, now, **facts),
+        catalogue.of_worker("worker.registered", worker.pk, now, **facts),
+        catalogue.of_worker("worker.started", worker.pk, now, **facts),
     ]
 
 
@@ -193,7 +249,7 @@ def farewell(worker: Worker, now: dt.datetime, reason: str) -> list[Record]:
 _SEVERITY = {"running": 0, "quiet": 1, "terminate": 2}
 
 
-def mood(worker: Worker) -> str:
+def mood(worker: Worker | Presence) -> str:
     """`running`, `quiet` or `terminate`: the more severe of what the worker reports and what an operator ordered.
 
     An operator's `running` overrides a reported `quiet`, never a `terminate` (orchestration 3.7).

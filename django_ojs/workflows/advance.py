@@ -8,25 +8,27 @@ transaction that holds a workflow's lock waits for no job's lock: it only insert
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django_ojs import hooks, jsontext
+from django_ojs import hooks, jsontext, middleware
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
 from django_ojs.errors import OJSError
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs.push import push
-from django_ojs.models import Workflow, WorkflowStart, WorkflowStep
+from django_ojs.jobs.push import or_raise, push_each
+from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import TERMINAL, State
 from django_ojs.store import store_of
+from django_ojs.store.base import NEXT
 from django_ojs.workflows import events
-from django_ojs.workflows.events import Flow, Member
+from django_ojs.workflows.events import Flow, Member, Next
 from django_ojs.workflows.graphs import error_of, read_steps, shapes
 
 _LETTERS = {
@@ -39,22 +41,25 @@ _SPELLED_OUT = 20
 
 def settled(rows: Sequence[JobRow], now: dt.datetime, using: str) -> None:
     """Take the workflows of those jobs further that have ended; `rows` need `id`, `workflow_id` and `state`."""
-    while ids := _ended(rows):
-        members = _members(ids, using)
-        flows = lock_running({member.workflow_id for member in members}, using)
+    while ended := _ended(rows):
+        found = store_of(using).lock_members(ended, set(ended.values()), errors=ojs_settings.EXTENSION_EVENTS)
+        known = shapes({row.pk: row.created_at for row, _ in found.flows}, using)
+        flows = {row.pk: Flow(row, known[row.pk], list(row.progress), began) for row, began in found.flows}
         records: list[Record] = []
-        for member in members:
+        for member in map(Member._make, found.ended):
             flow = flows.get(member.workflow_id)
             if flow is not None and flow.letters[member.position] == rules.RUNNING:
                 records += _settle(flow, member, now)
-        log.append(records, using)
-        rows = go_on(list(flows.values()), now, using)
+        rows = go_on(list(flows.values()), records, now, using, map(Next._make, found.following))
 
 
-def _ended(rows: Sequence[JobRow]) -> list[uuid.UUID]:
-    """The members of workflows among these jobs that have ended."""
-    states = ((row, row.get("state", State.COMPLETED)) for row in rows if row["workflow_id"] is not None)
-    return [row["id"] for row, state in states if state in TERMINAL]
+def _ended(rows: Sequence[JobRow]) -> dict[uuid.UUID, uuid.UUID]:
+    """The members of workflows among these jobs that have ended, with their workflows."""
+    return {
+        row["id"]: row["workflow_id"]
+        for row in rows
+        if row["workflow_id"] is not None and row.get("state", State.COMPLETED) in TERMINAL
+    }
 
 
 def revived(rows: Sequence[JobRow], using: str) -> None:
@@ -71,7 +76,8 @@ def revived(rows: Sequence[JobRow], using: str) -> None:
             continue
         if not rules.is_settled_by_others(flow.shape.graph, flow.letters, position):
             rules.reopen(flow.shape.graph, flow.letters, [position])
-    save(list(flows.values()), using)
+    if flows:
+        save(list(flows.values()), [], using)
 
 
 def lock_running(ids: set[uuid.UUID], using: str) -> dict[uuid.UUID, Flow]:
@@ -84,58 +90,44 @@ def lock_running(ids: set[uuid.UUID], using: str) -> dict[uuid.UUID, Flow]:
     return {row.pk: Flow(row, known[row.pk], list(row.progress)) for row in rows}
 
 
-def go_on(flows: Sequence[Flow], now: dt.datetime, using: str) -> list[JobRow]:
-    """Enqueue what has become ready, end what has ended, and store the progress.
+def go_on(
+    flows: Sequence[Flow], records: Sequence[Record], now: dt.datetime, using: str, following: Iterable[Next] = (), *,
+    whole: bool = False,
+) -> list[JobRow]:  # fmt: skip
+    """Store the progress with the events of what led to it, end what has ended, and enqueue what has become ready.
+
+    `following` are steps that have been read already. With `whole` all is stored that may change, also where nothing
+    has ended. A job that is refused is a failed step, by which the workflow goes on.
 
     Returns the jobs that had to make room for the new ones. They may be members too, of these workflows or of
     others, so they are for `settled`: in its loop rather than here, since one may lead to the next.
     """
     ousted: list[JobRow] = []
-    records = run(flows, now, ousted, using)
-    save(flows, using)
-    log.append(records, using)
+    while flows:
+        ready = [(flow, position) for flow in flows for position in rules.evaluate(flow.shape.graph, flow.letters)]
+        save(flows, [*records, *_end(flows, now, using)], using, whole=whole)
+        flows, records = enqueue(ready, now, ousted, using, following) if ready else [], ()
     return ousted
 
 
-def run(flows: Sequence[Flow], now: dt.datetime, ousted: list[JobRow], using: str) -> list[Record]:
-    """Enqueue and end; the progress is not stored yet. Returns the events of workflows that ended.
-
-    A job that is refused is a failed step; then there may be more to enqueue. Jobs that had to make room are
-    added to `ousted`.
-    """
-    while ready := [(flow, position) for flow in flows for position in rules.evaluate(flow.shape.graph, flow.letters)]:
-        if not enqueue(ready, now, ousted, using):
-            break
+def _end(flows: Sequence[Flow], now: dt.datetime, using: str) -> list[Record]:
+    """End those of these workflows that are over; their progress is not stored yet."""
     ended = [flow for flow in flows if flow.letters[rules.ROOT] in _ENDS]
     for flow in ended:
         flow.row.state = _ENDS[flow.letters[rules.ROOT]]
         flow.row.finished_at = now
     _explain([flow for flow in ended if flow.row.state == Workflow.State.FAILED], using)
-    began = _began([flow.row for flow in ended], using)
-    return [events.farewell(flow, began.get(flow.row.pk, flow.row.created_at), now) for flow in ended]
+    return [events.farewell(flow, now) for flow in ended]
 
 
-def save(flows: Sequence[Flow], using: str) -> None:
-    """Store the progress of locked workflows, and how they ended, in one statement."""
+def save(flows: Sequence[Flow], records: Sequence[Record], using: str, *, whole: bool = False) -> None:
+    """Store the progress of locked workflows, and how they ended, with these events."""
     for flow in flows:
         flow.row.progress = "".join(flow.letters)
-    ended = any(flow.row.finished_at for flow in flows)
-    columns = ["progress", "state", "finished_at", "error"] if ended else ["progress"]
-    if flows:
-        store_of(using).save_workflows([flow.row for flow in flows], columns)
-
-
-def _members(ids: Sequence[uuid.UUID], using: str) -> list[Member]:
-    steps = (
-        WorkflowStep.objects.using(using).filter(job_id__in=ids).order_by("workflow_id", "job__finished_at", "position")
-    )
-    instant = store_of(using).instant
-    columns = ["job__state", instant("job__started_at"), instant("job__finished_at"), "job__worker_id", "job__trace_id"]
-    columns += ["job__attempt", *(["job__errors"] if ojs_settings.EXTENSION_EVENTS else [])]
-    return [
-        Member(*values)
-        for values in steps.values_list("workflow_id", "position", "step_id", "job_id", "type", *columns)
-    ]
+    whole = whole or any(flow.row.finished_at for flow in flows)
+    columns = ["progress", "state", "finished_at", "error"] if whole else ["progress"]
+    store_of(using).save_workflows([flow.row for flow in flows], columns, records)
+    log.tell(records, using)
 
 
 def _settle(flow: Flow, member: Member, now: dt.datetime) -> list[Record]:
@@ -147,52 +139,59 @@ def _settle(flow: Flow, member: Member, now: dt.datetime) -> list[Record]:
 
 
 def enqueue(
-    ready: list[tuple[Flow, int]], now: dt.datetime, ousted: list[JobRow], using: str, *, strict: bool = False
-) -> bool:
-    """Push the jobs at these places; True if one was refused, which its letter and step now say.
+    ready: Sequence[tuple[Flow, int]], now: dt.datetime, ousted: list[JobRow], using: str,
+    following: Iterable[Next] = (), *, strict: bool = False,
+) -> list[Flow]:  # fmt: skip
+    """Push the jobs at these places. Returns the workflows of those that were refused, which letter and step now say.
 
-    Jobs that had to make room are added to `ousted`, and the caller owes them `settled`. With `strict` a refusal
-    is raised instead; only a job that a middleware silently dropped is a failed step.
+    Jobs that had to make room are added to `ousted`, and the caller owes them `settled`. `following` are steps that
+    have been read already. With `strict` a refusal is raised instead; only a job that a middleware silently dropped is
+    a failed step.
     """
     wanted = {(flow.row.pk, position): flow for flow, position in ready}
-    steps = WorkflowStep.objects.using(using).filter(
-        workflow_id__in={pk for pk, _ in wanted}, position__in={position for _, position in wanted}
-    )
-    found = {(step.workflow_id, step.position): step for step in steps if (step.workflow_id, step.position) in wanted}
-    ordered = [found[flow.row.pk, position] for flow, position in ready]
-    jobs = [(step, {**jsontext.loads(step.document), "id": str(step.job_id)}) for step in ordered]
-    refusals = _push(jobs, ousted, using, strict)
+    found = {(step.workflow_id, step.position): step for step in following}
+    if missing := wanted.keys() - found.keys():
+        steps = WorkflowStep.objects.using(using).filter(
+            workflow_id__in={pk for pk, _ in missing}, position__in={position for _, position in missing}
+        )
+        found |= {(step.workflow_id, step.position): step for step in map(Next._make, steps.values_list(*NEXT))}
+    refusals = _push([found[place] for place in wanted], ousted, using, strict)
     records: list[Record] = []
+    refused: dict[uuid.UUID, Flow] = {}
     for step, error in refusals:
-        flow = wanted.pop((step.workflow_id, step.position))
+        place = (step.workflow_id, step.position)
+        flow = refused[step.workflow_id] = wanted.pop(place)
         flow.letters[step.position] = rules.REFUSED
-        WorkflowStep.objects.using(using).filter(pk=step.pk).update(error=error)
+        WorkflowStep.objects.using(using).filter(workflow_id=step.workflow_id, position=step.position).update(
+            error=error
+        )
         records += events.refused(flow, step, error, now)
     for place, flow in wanted.items():
         records += events.enqueued(flow, found[place], now)
     log.append(records, using)
-    return bool(refusals)
+    return list(refused.values())
 
 
-def _push(
-    jobs: list[tuple[WorkflowStep, dict[str, Any]]], ousted: list[JobRow], using: str, strict: bool
-) -> list[tuple[WorkflowStep, dict[str, Any]]]:
+def _push(steps: Sequence[Next], ousted: list[JobRow], using: str, strict: bool) -> list[tuple[Next, dict[str, Any]]]:
     """Push all together, or one by one to find those that are refused; returns the refused ones with the error."""
-    owners = {step.job_id: step.workflow_id for step, _ in jobs if step.job_id}
+    documents = [{**jsontext.loads(step.document), "id": str(step.job_id)} for step in steps]
+    owners = {step.job_id: step.workflow_id for step in steps if step.job_id}
+    # A refused push has written nothing itself. The middleware of the site may have.
+    guard = atomic(using=using) if middleware.enqueue_chain else contextlib.nullcontext()
     try:
-        with atomic(using=using), hooks.inside(hooks.around_later_steps):
-            done = push([document for _, document in jobs], workflows=owners, ended=ousted, using=using)
+        with guard, hooks.inside(hooks.around_later_steps):
+            done = or_raise(push_each(documents, partial=False, workflows=owners, ended=ousted, using=using))
     except OJSError as error:
         if strict:
             raise
-        if len(jobs) > 1:
-            return [refused for job in jobs for refused in _push([job], ousted, using, strict)]
+        if len(steps) > 1:
+            return [refused for step in steps for refused in _push([step], ousted, using, strict)]
         return [
-            (jobs[0][0], {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message})
+            (steps[0], {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message})
         ]
     return [
         (step, _NOT_CREATED[pushed.status])
-        for (step, _), pushed in zip(jobs, done, strict=True)
+        for step, pushed in zip(steps, done, strict=True)
         if pushed.status in _NOT_CREATED
     ]
 
@@ -223,10 +222,3 @@ def _explain(flows: Sequence[Flow], using: str) -> None:
             "errors": [error for entry in entries[:_SPELLED_OUT] if (error := error_of(entry))],
             "callback": first.trigger or None,
         }
-
-
-def _began(rows: Sequence[Workflow], using: str) -> dict[uuid.UUID, dt.datetime]:
-    if not rows:
-        return {}
-    starts = WorkflowStart.objects.using(using).filter(pk__in=[row.pk for row in rows])
-    return dict(starts.values_list("pk", "started_at"))

@@ -12,11 +12,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.models import Workflow, WorkflowStep
+from django_ojs.models import Workflow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import State
 from django_ojs.workflows.graphs import Shape, error_of
@@ -36,7 +35,7 @@ class Member(NamedTuple):
     worker_id: str
     trace_id: str
     attempt: int
-    errors: Any = None  #: only where the events of the extension are wanted
+    errors: str | None = None  #: JSON text; only where the events of the extension are wanted
 
     def duration_ms(self, now: dt.datetime) -> int:
         began, ended = (
@@ -46,8 +45,8 @@ class Member(NamedTuple):
         return max(0, round((ended - began).total_seconds() * 1000))
 
     def error(self) -> dict[str, Any] | None:
-        errors = jsontext.dumps(self.errors) if self.errors else ""
-        return error_of({"job": {"id": self.job_id, "state": self.state, "attempt": self.attempt, "errors": errors}})
+        job = {"id": self.job_id, "state": self.state, "attempt": self.attempt, "errors": self.errors or ""}
+        return error_of({"job": job})
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,6 +56,7 @@ class Flow:
     row: Workflow
     shape: Shape
     letters: list[str]
+    began: dt.datetime | None = None  #: when its first member was claimed, where that has been read
     trace_id: str = ""
     _left: int | None = None
 
@@ -103,7 +103,7 @@ def ended(flow: Flow, member: Member, left: int, now: dt.datetime) -> list[Recor
     return records
 
 
-def refused(flow: Flow, step: WorkflowStep, error: Mapping[str, Any], now: dt.datetime) -> list[Record]:
+def refused(flow: Flow, step: Next, error: Mapping[str, Any], now: dt.datetime) -> list[Record]:
     """A step's job could not be enqueued: it has failed though there never was a job."""
     node = flow.shape.graph.nodes[step.position]
     if node.trigger or not ojs_settings.EXTENSION_EVENTS:
@@ -113,7 +113,18 @@ def refused(flow: Flow, step: WorkflowStep, error: Mapping[str, Any], now: dt.da
     return [flow.record("workflow.step_failed", now, **facts, step=node.place, error=_brief(error))]
 
 
-def enqueued(flow: Flow, step: WorkflowStep, now: dt.datetime) -> list[Record]:
+class Next(NamedTuple):
+    """A step whose turn has come, as far as it takes to enqueue its job."""
+
+    workflow_id: uuid.UUID
+    position: int
+    step_id: str
+    job_id: uuid.UUID | None
+    type: str
+    document: str
+
+
+def enqueued(flow: Flow, step: Next, now: dt.datetime) -> list[Record]:
     """A job of the workflow waits in its queue; only of callbacks there is more to say than `job.enqueued`."""
     trigger = flow.shape.graph.nodes[step.position].trigger
     if not trigger or not ojs_settings.EXTENSION_EVENTS:
@@ -122,8 +133,9 @@ def enqueued(flow: Flow, step: WorkflowStep, now: dt.datetime) -> list[Record]:
     return [flow.record("workflow.callback_fired", now, **facts)]
 
 
-def farewell(flow: Flow, began: dt.datetime, now: dt.datetime) -> Record:
+def farewell(flow: Flow, now: dt.datetime) -> Record:
     if flow.row.state == Workflow.State.COMPLETED:
+        began = flow.began or flow.row.created_at
         return flow.record("workflow.completed", now, duration_ms=round((now - began).total_seconds() * 1000))
     error = flow.row.error
     reason = error["errors"][0] if error["errors"] else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_ojs import jsontext
@@ -16,6 +16,8 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
+from django_ojs.store import store_of
+from django_ojs.store.base import Heard
 
 #: Nodes of all the graphs that a process remembers; some hundred bytes each.
 _SIZE = 50_000
@@ -33,7 +35,7 @@ class Shape(NamedTuple):
 
 def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUID, Shape]:
     """The shapes of these workflows, given with the time of their creation; one that was pruned is missing."""
-    found = {pk: _cache[using, pk, at] for pk, at in wanted.items() if (using, pk, at) in _cache}
+    found = {pk: shape for pk, at in wanted.items() if (shape := _cache.get((using, pk, at))) is not None}
     if missing := wanted.keys() - found.keys():
         for flow in Workflow.objects.using(using).filter(pk__in=missing).defer("progress", "error"):
             found[flow.pk] = _cache[using, flow.pk, flow.created_at] = shape_of(flow)
@@ -56,37 +58,66 @@ def shape_of(flow: Workflow) -> Shape:
 
 #: (workflow, position) -> the job there, as far as its successors want to know.
 _Known = dict[tuple[uuid.UUID, int], dict[str, Any]]
-#: What successors want to know of a job.
+#: What is read of a job that may have failed.
 _HEARD = ("id", "state", "result", "errors", "attempt")
 
 
 def attach_parent_results(rows: Sequence[JobRow], using: str) -> None:
     """Add `lineage`, which `envelope.render` shows, and `workflow_type` to the rows that belong to a workflow.
 
-    Two statements for jobs that hear nothing, four for the others, however many; none without workflows.
+    One statement for the steps of plain chains and for jobs that hear nothing, two for the others, however many, and
+    two more for callbacks; none without workflows.
     """
-    ids = [row["id"] for row in rows if row.get("workflow_id") is not None]
-    if not ids:
+    own = {row["id"]: row for row in rows if row.get("workflow_id") is not None}
+    if not own:
         return
-    steps = WorkflowStep.objects.using(using).filter(job_id__in=ids)
-    places = {job: (flow, position) for job, flow, position in steps.values_list("job_id", "workflow_id", "position")}
-    flows = Workflow.objects.using(using).filter(pk__in={flow for flow, _ in places.values()})
-    known = shapes(dict(flows.values_list("pk", "created_at")), using)
-    wanted = {
-        place: workflowgraph.sources(known[place[0]].graph, place[1]) for place in places.values() if place[0] in known
-    }
-    needed = {
+    found = store_of(using).memberships(own)
+    known = shapes({place.workflow_id: place.created_at for place in found}, using)
+    others: dict[tuple[uuid.UUID, int], JobRow] = {}
+    for place in found:
+        if (shape := known.get(place.workflow_id)) is None:
+            continue
+        row = own[place.job_id]
+        row["workflow_type"] = shape.graph.nodes[ROOT].kind
+        if place.before is None or shape.graph.free:
+            others[place.workflow_id, place.position] = row
+        else:
+            row["lineage"] = _begun(shape, place.position, [_result(text) for text in place.before])
+    if others:
+        _attach(others, known, using)
+
+
+def _result(text: str) -> Any:
+    """The value of a result. Most jobs have none."""
+    return None if text == "null" else jsontext.loads(text)
+
+
+def _attach(rows: Mapping[tuple[uuid.UUID, int], JobRow], known: Mapping[uuid.UUID, Shape], using: str) -> None:
+    """Add `lineage` to the rows at these places."""
+    wanted = {(flow, position): workflowgraph.sources(known[flow].graph, position) for flow, position in rows}
+    heard = store_of(using).results(_leaves(known, wanted.items()))
+    callbacks = {place for place in wanted if known[place[0]].graph.nodes[place[1]].trigger}
+    failed = read_steps(_leaves(known, ((place, wanted[place]) for place in callbacks), last=False), using)
+    for place, row in rows.items():
+        row["lineage"] = _lineage(known[place[0]], place, wanted[place], heard, failed)
+
+
+def _begun(shape: Shape, position: int, results: list[Any]) -> dict[str, Any]:
+    """What every member learns."""
+    place = shape.graph.nodes[position].place
+    return {"workflow_id": shape.public_id, "workflow_step": place, "parent_results": results}
+
+
+def _leaves(
+    known: Mapping[uuid.UUID, Shape], wanted: Iterable[tuple[tuple[uuid.UUID, int], list[int]]], *, last: bool = True
+) -> set[tuple[uuid.UUID, int]]:
+    """The jobs of which the sources of these places are made."""
+    return {
         (flow, leaf)
-        for (flow, _), positions in wanted.items()
+        for (flow, _), positions in wanted
         for position in positions
-        for leaf in workflowgraph.leaves(known[flow].graph, position)
+        for leaf in workflowgraph.leaves(known[flow].graph, position, last=last)
     }
-    heard = read_steps(needed, using)
-    for row in rows:
-        place = places.get(row["id"])
-        if place in wanted:
-            row["lineage"] = _lineage(known[place[0]], place, wanted[place], heard)
-            row["workflow_type"] = known[place[0]].graph.nodes[ROOT].kind
 
 
 def read_steps(needed: set[tuple[uuid.UUID, int]], using: str) -> _Known:
@@ -107,27 +138,24 @@ def read_steps(needed: set[tuple[uuid.UUID, int]], using: str) -> _Known:
     return found
 
 
-def _lineage(shape: Shape, place: tuple[uuid.UUID, int], sources: list[int], heard: _Known) -> dict[str, Any]:
+def _lineage(
+    shape: Shape, place: tuple[uuid.UUID, int], sources: list[int], heard: Mapping[tuple[uuid.UUID, int], Heard],
+    failed: _Known,
+) -> dict[str, Any]:  # fmt: skip
     flow, position = place
     graph, node = shape.graph, shape.graph.nodes[position]
 
     def value(leaf: int) -> Any:
-        row: JobRow | None = heard.get((flow, leaf), {}).get("job")
-        if row is None or row["state"] != State.COMPLETED or row["result"] is None:
-            return None
-        return RawJSON(row["result"])
+        found = heard.get((flow, leaf))
+        return None if found is None or found.result is None else RawJSON(found.result)
 
     values = [workflowgraph.value_of(graph, source, value) for source in sources]
-    lineage: dict[str, Any] = {
-        "workflow_id": shape.public_id,
-        "workflow_step": node.place,
-        "parent_results": [_plain(item) for item in values],
-    }
+    lineage = _begun(shape, position, [_plain(item) for item in values])
     if graph.free and node.needs:
-        names = [heard[flow, source]["step_id"] for source in sources if (flow, source) in heard]
+        names = [heard[flow, source].step_id for source in sources if (flow, source) in heard]
         lineage["parent_results_by_step"] = dict(zip(names, lineage["parent_results"], strict=True))
     if node.trigger:
-        lineage["parent_errors"] = _errors(graph, flow, sources, heard)
+        lineage["parent_errors"] = _errors(graph, flow, sources, failed)
     return lineage
 
 

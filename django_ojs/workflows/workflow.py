@@ -140,7 +140,7 @@ def cancel(
         flow.row.state, flow.row.finished_at = Workflow.State.CANCELLED, now
         positions = _positions(workflow_id, locked, using)
         rules.cancel(flow.letters, positions)
-        advance.save([flow], using)  # ended: what the members report from now on changes nothing
+        advance.save([flow], [], using)  # ended: what the members report from now on changes nothing
         cancel_jobs(sorted(locked), cancelled_by=cancelled_by, reason=reason, using=using)
         log.append([flow.record("workflow.cancelled", now, cancelled_by=cancelled_by or "system")], using)
         leaves = flow.shape.graph.leaves
@@ -193,12 +193,7 @@ def _resume(
         WorkflowStep.objects.using(using).filter(pk__in=[step.pk for step in anew])._raw_delete(using)
         WorkflowStep.objects.using(using).bulk_create(anew)
     flow.row.state, flow.row.finished_at, flow.row.error = Workflow.State.RUNNING, None, None
-    ousted: list[JobRow] = []
-    records = advance.run([flow], now, ousted, using)
-    flow.row.progress = "".join(flow.letters)
-    flow.row.save(using=using, update_fields=["progress", "state", "finished_at", "error"])
-    log.append(records, using)
-    advance.settled(ousted, now, using)
+    advance.settled(advance.go_on([flow], [], now, using, whole=True), now, using)
 
 
 def draft(plan: Plan, now: dt.datetime, key: uuid.UUID | None = None) -> tuple[Flow, list[WorkflowStep]]:
@@ -242,9 +237,10 @@ def _start(flow: Flow, plan: Plan, now: dt.datetime, using: str) -> None:
         step = plan.steps[ready[error.details.get("index", 0)] - 1]
         error.details |= {"index": plan.graph.nodes[step.position].place, "step_id": step.id, "path": step.path}
         raise
-    records = advance.run([flow], now, ousted, using) if refused else []
-    advance.save([flow], using)
-    log.append(records, using)
+    if refused:
+        ousted += advance.go_on([flow], [], now, using)
+    else:
+        advance.save([flow], [], using)
     advance.settled(ousted, now, using)
 
 

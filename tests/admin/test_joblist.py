@@ -27,6 +27,7 @@ from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said,
 pytestmark = pytest.mark.django_db
 EVIL = '"><script>alert(1)</script>'
 PARAMETERS = ["q", "state", "queue", "type", "tag", "worker", "workflow", "error", "since", "until"]
+STATES = ("available", "active", "retryable")
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
 
 
@@ -303,11 +304,15 @@ def test_each_filter_takes_as_many_queries_for_many_jobs_as_for_few(admin_client
     assert not [sql for sql in few if "COUNT(" in sql.upper()]
 
 
+#: A process asks for the database's time now and then, whatever it does.
+CLOCK = "clock_timestamp"
+
+
 def queries(client: Client, query: str) -> list[str]:
     client.get(url("job"))  # content types, the session
     with CaptureQueriesContext(connection) as captured:
         assert client.get(f"{url('job')}?{query}").status_code == 200
-    return [one["sql"] for one in captured]
+    return [one["sql"] for one in captured if CLOCK not in one["sql"]]
 
 
 def test_few_queues_are_links_and_many_are_a_field_that_suggests_them(
@@ -343,3 +348,68 @@ def test_jobs_of_a_live_state_are_sorted_where_they_are_few(
         assert listed(admin_client, state="pending", type="mail.send") == keys(second, first)
     found, _ = JobListFilter({"states": "pending"}).listed(Job.objects.all(), 1)
     assert "COALESCE" not in str(found.query)
+
+
+# Tabs, chips and columns
+
+
+def tabs(client: Client, **query: Any) -> dict[str, tuple[str, bool]]:
+    found = client.get(url("job"), query).context["cl"].tabs
+    return {tab["text"]: (tab["count"], tab["here"]) for tab in found}
+
+
+def test_tabs_count_the_jobs_of_each_state(admin_client: Client) -> None:
+    one_in_each_state()
+    pushed(2, queue="reports")
+    shown = tabs(admin_client)
+    assert shown == {
+        "All": ("10", True), "scheduled": ("1", False), "available": ("3", False), "pending": ("1", False),
+        "active": ("1", False), "completed": ("1", False), "retryable": ("1", False), "cancelled": ("1", False),
+        "discarded": ("1", False), "dead letters": ("1", False),
+    }  # fmt: skip
+    assert tabs(admin_client, queue="reports", state="pending") == {
+        "All": ("2", False), "available": ("2", False), "pending": ("0", True)
+    }  # fmt: skip
+
+
+def test_tabs_have_no_numbers_where_only_a_search_would_know_them(admin_client: Client) -> None:
+    one_in_each_state()
+    for query in ({"type": "mail.*"}, {"q": "x"}, {"queue": "cl*"}, {"since": "1h"}):
+        shown = tabs(admin_client, **query)
+        assert len(shown) == 10
+        assert {count for count, _here in shown.values()} == {""}
+
+
+def test_a_tab_keeps_the_other_filters_and_begins_at_the_first_page(admin_client: Client) -> None:
+    one_in_each_state()
+    body = admin_client.get(url("job"), {"type": "mail.*", "state": "active", "p": "1"}).content.decode()
+    assert 'href="?type=mail.%2A&amp;state=completed"' in body
+    assert 'href="?type=mail.%2A" ' in body or 'href="?type=mail.%2A">All' in body
+
+
+def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(admin_client: Client) -> None:
+    pushed()
+    response = admin_client.get(url("job"), {"q": "a", "queue": "mail", "type": EVIL, "state": "bogus"})
+    chips = {str(chip["name"]): chip["without"] for chip in response.context["cl"].chips}
+    assert set(chips) == {"text", "queue", "type", "state"}
+    assert "queue=mail" in chips["text"]
+    assert "q=a" not in chips["text"]
+    assert "q=a" in chips["queue"]
+    assert "<script>alert" not in response.content.decode()
+    assert not admin_client.get(url("job")).context["cl"].chips
+
+
+def test_the_list_says_how_long_a_job_ran_and_when_it_ended(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    (job,) = claimed()
+    clock.advance(seconds=4)
+    columns = {state: admin_client.get(url("job"), {"state": state}).context["cl"].list_display for state in STATES}
+    assert "started_ago" in columns["active"]
+    assert "due" in columns["retryable"]
+    assert {"priority", "enqueued_ago"} <= set(columns["available"])
+    assert 'class="field-ran">4 s<' in admin_client.get(url("job"), {"state": "active"}).content.decode()
+    cancel([job.pk])
+    clock.advance(seconds=60)
+    body = admin_client.get(url("job")).content.decode()
+    assert 'class="field-ran">4 s<' in body
+    assert re.search(r'field-finished_ago[^>]*">.*1 min ago', body)

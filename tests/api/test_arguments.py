@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import itertools
 import pathlib
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from django.db import models
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
+from django_ojs import JobContext, job
 from django_ojs.client.options import check_json
 from django_ojs.jsontext import ExactNumber
+from django_ojs.registry import Registry
 
 
 class Color(models.TextChoices):
@@ -80,3 +84,27 @@ def test_a_value_that_contains_itself_is_refused_and_not_followed_for_ever() -> 
     value.append(value)
     with pytest.raises(TypeError, match="contains itself"):
         check_json(value, "args[0]")
+
+
+def test_a_call_is_refused_where_the_handler_would_refuse_it(handlers: Registry) -> None:
+    def by_place(a: int, b: int = 0, /, c: int = 0) -> None: ...
+    def many(a: int, *rest: int) -> None: ...
+    def by_name(*, a: int) -> None: ...
+    def optional_name(a: int, *, b: int = 0, **rest: int) -> None: ...
+    def nothing() -> None: ...
+    def with_context(context: JobContext, a: int) -> None: ...
+
+    def refuses(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        try:
+            call(*args, **kwargs)
+        except TypeError:
+            return True
+        return False
+
+    for number, handler in enumerate((by_place, many, by_name, optional_name, nothing, with_context)):
+        definition: Any = job(f"a.b{number}")(handler)  # type: ignore[call-overload]
+        hidden = [None] if handler is with_context else []
+        for count, names in itertools.product(range(6), ({}, {"a": 1}, {"b": 1}, {"other": 1})):
+            arguments = list(range(count))
+            asked = refuses(definition.s, *arguments, **names)
+            assert asked == refuses(handler, *hidden, *arguments, **names), (handler, count, names)

@@ -147,6 +147,19 @@ def test_w006_a_connection_for_each_request(
     assert ids(checks.check_pool()) == numbers
 
 
+@pytest.mark.parametrize("threads,seconds,numbers", [
+    (16, 60, []), (16, None, []), (16, 0, ["django_ojs.W006"]), (0, 60, ["django_ojs.W006"]),
+])  # fmt: skip
+def test_w006_threads_that_last_keep_connections(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, threads: int, seconds: int | None, numbers: list[str]
+) -> None:
+    settings.ASGI_APPLICATION = "site.asgi.application"
+    settings.OJS = {"ASGI_THREADS": threads}
+    config = {"ENGINE": "django.db.backends.postgresql", "CONN_MAX_AGE": seconds}
+    monkeypatch.setitem(settings.DATABASES, "default", config)
+    assert ids(checks.check_pool()) == numbers
+
+
 @pytest.mark.parametrize(
     "pool,numbers",
     [
@@ -296,3 +309,26 @@ def test_databases_are_asked_only_when_django_allows_it() -> None:
     assert checks.check_databases(databases=None) == []
     assert checks.check_databases(databases=["other"]) == []
     assert checks.check_databases(databases=["default"]) == [] or connection.vendor == "mysql"
+
+
+@pytest.mark.parametrize("given,numbers", [
+    ({}, []),
+    ({"GRPC_TLS_CERTIFICATE": "c", "GRPC_TLS_KEY": "k", "GRPC_TLS_CLIENT_CA": "a"}, []),
+    ({"GRPC_TLS_CERTIFICATE": "c"}, ["django_ojs.E011"]),
+    ({"GRPC_TLS_KEY": "k"}, ["django_ojs.E011"]),
+    ({"GRPC_TLS_CLIENT_CA": "a"}, ["django_ojs.E011"]),
+])  # fmt: skip
+def test_e011_half_of_a_tls_setup(settings: Any, given: dict[str, Any], numbers: list[str]) -> None:
+    settings.OJS = given
+    assert ids(checks.check_grpc()) == numbers
+
+
+@pytest.mark.parametrize("offered,missing,numbers", [
+    (True, ("grpcio",), ["django_ojs.W013"]), (False, ("grpcio",), []), (True, (), []),
+])  # fmt: skip
+def test_w013_grpc_that_cannot_be_served(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, offered: bool, missing: tuple[str, ...], numbers: list[str]
+) -> None:
+    settings.OJS = {"GRPC": offered}
+    monkeypatch.setattr("django_ojs.grpc.missing", lambda: missing)
+    assert ids(checks.check_grpc()) == numbers

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
+from django.db import transaction
 from django.middleware.csrf import _get_new_csrf_string
 from rest_framework.authentication import BaseAuthentication, BasicAuthentication
 from rest_framework.request import Request
@@ -66,13 +68,45 @@ def test_a_wrong_key_is_401_even_where_nobody_needs_one(call: Call, settings: An
     assert refusal(lambda: call("read", key="ojs_nonsense")).status == 401
 
 
-def test_the_same_request_is_authenticated_with_one_read(
-    call: Call, new_key: Any, django_assert_num_queries: Any
+def test_a_process_trusts_what_it_has_read_of_a_key_for_a_moment(
+    call: Call, new_key: Any, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
-    _, text = new_key("read")
+    now = time.monotonic()
+    monkeypatch.setattr(keys.time, "monotonic", lambda: now)
+    key, text = new_key("read")
     call("read", key=text)
-    with django_assert_num_queries(1):
+    with django_assert_num_queries(0):
         call("read", key=text)
+    APIKey.objects.filter(pk=key.pk).update(revoked_at=clock.now())  # by another process
+    assert call("read", key=text) == "key:ci"
+    now += keys.TRUST
+    with django_assert_num_queries(1):
+        assert refusal(lambda: call("read", key=text)).status == 401
+
+
+def test_what_this_process_changes_counts_at_once(call: Call, new_key: Any) -> None:
+    key, text = new_key("read")
+    assert call("read", key=text) == "key:ci"
+    key.scopes = ["push"]
+    key.save()
+    assert refusal(lambda: call("read", key=text)).status == 403
+    key.delete()
+    assert refusal(lambda: call("read", key=text)).status == 401
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_key_read_before_the_commit_of_its_end_is_read_again(call: Call, new_key: Any) -> None:
+    key, text = new_key("read")
+    with transaction.atomic():
+        keys.revoke(key)
+        keys._read[keys.digest(text)] = time.monotonic(), APIKey(scopes=["read"])  # by another thread
+    assert refusal(lambda: call("read", key=text)).status == 401
+
+
+def test_what_is_no_key_is_not_remembered(call: Call, new_key: Any) -> None:
+    for number in range(3):
+        assert refusal(lambda text=keys.PREFIX + f"{number:064x}": call("read", key=text)).status == 401
+    assert keys._read == {}
 
 
 def test_a_key_is_no_user_of_the_site(new_key: Any) -> None:

@@ -265,9 +265,10 @@ def test_options_that_make_no_sense_are_refused(options: list[str]) -> None:
         run(*options)
 
 
-def test_a_part_of_the_suite_is_no_claim(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bindings, told", [(["http"], "was not run over grpc"), (["http", "grpc"], "not every case")])
+def test_a_part_of_the_suite_is_no_claim(bindings: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
     monkeypatch.setattr(claim, "write", written.append)
-    with pytest.raises(CommandError, match="not every case"):
-        run("--test", "L0-101", "--jobs", "1", "--record")
+    with pytest.raises(CommandError, match=told):
+        run("--test", "L0-101", "--jobs", "1", "--record", "--binding", *bindings)
     assert written == []

@@ -57,6 +57,8 @@ def _pages(model: Any, admin: Any) -> Iterator[str]:
     if kind == "event":
         yield reverse("admin:django_ojs_event_tail")
     if kind == "job":
-        yield from (reverse(f"admin:django_ojs_{name}") for name in ("overview", "dead_letters", "maintenance"))
+        yield from (
+            reverse(f"admin:django_ojs_{name}") for name in ("overview", "dead_letters", "maintenance", "doctor")
+        )
         yield reverse("admin:django_ojs_dead_letters_all", args=["retry_dead_letters"])
         yield url(kind, "edit", model._default_manager.dead_letters().latest("pk").pk)

@@ -94,7 +94,7 @@ def full(settings: Any) -> None:
 def pages(client: Client) -> list[str]:
     """Everything that the admin has of ours. A list that is registered tomorrow is among it."""
     everything = f"{LETTERS}all/retry_dead_letters/"
-    found = [OVERVIEW, LETTERS, everything, "/admin/django_ojs/", f"{url('job')}maintenance/"]
+    found = [OVERVIEW, LETTERS, everything, "/admin/django_ojs/", f"{url('job')}maintenance/", f"{url('job')}doctor/"]
     for model in OURS:
         name = str(model._meta.model_name)
         found.append(url(name))

@@ -54,3 +54,16 @@ def test_a_lost_reservation_ends_its_attempt() -> None:
     (lost,) = timeline(job.pk)["attempts"]
     assert "active" not in lost["outcome"]
     assert Job.objects.get(pk=job.pk).state == "available"
+
+
+def test_the_backoff_is_the_time_until_the_next_attempt_is_due() -> None:
+    clock.freeze(NOW)
+    (job,) = pushed(retry={"max_attempts": 3, "initial_interval": "10s", "jitter": False})
+    fetch(["default"], worker_id="w-1")
+    fail([Failure(job.pk, error={"type": "OSError", "message": "gone"})])
+    assert [one["backoff"] for one in timeline(job.pk)["attempts"]] == ["10 s"]
+    clock.advance(seconds=30)
+    timers.settle()
+    fetch(["default"], worker_id="w-1")
+    ack([Ack(job.pk)])
+    assert [one["backoff"] for one in timeline(job.pk)["attempts"]] == ["10 s", "–"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.conf import settings as site
 from django.contrib.auth import get_user_model
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, override_settings
 
@@ -78,6 +79,12 @@ def browser() -> Iterator[Any]:
         found = playwright.chromium.launch(executable_path=CHROMIUM)
         yield found
         found.close()
+
+
+@pytest.fixture(autouse=True)
+def _new_connection(browser: Any) -> None:
+    """Beside Playwright's loop Django has another connection in this thread. Other tests may have cut it."""
+    connections.close_all()
 
 
 @pytest.fixture
@@ -271,20 +278,29 @@ def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse
     browse.expected.append("404")
     (job,) = claimed()
     page = followed(browse(f"{ADMIN}/job/{job.pk}/change/"))
-    page.locator("summary", has_text="Engine").click()
+    page.locator("summary", has_text="events").click()
     report([Report(job.pk, 40.0, "two of five")])
-    expect(page.locator(".field-progress progress")).to_have_attribute("value", "0.4")
-    expect(page.locator(".field-progress")).to_contain_text("40 %, two of five")
+    expect(page.locator(".ojs-strip progress")).to_have_attribute("value", "0.4")
+    expect(page.locator(".ojs-strip .ojs-progress")).to_contain_text("40 %, two of five")
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
     ack([Ack(job.pk)])
-    expect(page.locator(".field-state_label .ojs-completed")).to_be_visible()
-    expect(page.locator("[data-ojs-part=subtitle]")).to_contain_text("(completed)")
+    expect(page.locator(".ojs-strip .ojs-state .ojs-completed")).to_be_visible()
+    expect(page.locator("[data-ojs-part=breadcrumbs]")).to_contain_text("(completed)")
     expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
     expect(page.locator("[data-ojs-part=history]")).to_contain_text("job.completed")
-    expect(page.locator(".field-unique_key").first).to_be_visible()
+    expect(page.locator("[data-ojs-part=history] td", has_text="job.completed")).to_be_visible()
     Job.objects.all().delete()
     page.evaluate("document.querySelector('[data-ojs-live]').dispatchEvent(new Event('ojs:changed'))")
     expect(page.locator("[data-ojs-status]")).to_contain_text("no longer exists")
+
+
+def test_the_usual_job_fits_one_screen(browse: Any) -> None:
+    (job,) = dead(meta={"tenant": "acme"}, retry={"max_attempts": 3})
+    page = followed(browse(f"{ADMIN}/job/{job.pk}/change/"))
+    page.set_viewport_size({"width": 1440, "height": 960})
+    assert page.evaluate("document.documentElement.scrollHeight") <= 960
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:

@@ -7,6 +7,7 @@ import shutil
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.http import HttpResponse
 from django.test import Client
 
@@ -44,6 +45,7 @@ def test_events_come_wait_while_it_is_paused_and_stay_text(
     expect.set_options(timeout=60_000)  # what is awaited comes, however slow the machine, or the test fails
     complaints: list[str] = []
     with sync_api.sync_playwright() as playwright:
+        connections.close_all()  # that beside the loop of an earlier browser may have been cut since
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         context = browser.new_context()
         context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": live_server.url}])

@@ -43,7 +43,7 @@ _CALLS = {
 
 
 def texts() -> set[Text]:
-    """All of them: in calls of gettext, in what `Verb`, `column` and `job_part` translate, in templates."""
+    """All of them: in calls of gettext, in what `Verb` and `column` translate, in templates."""
     found: set[Text] = set()
     for file in PACKAGE.rglob("*.py"):
         found.update(_in_code(file.read_text()))
@@ -81,7 +81,7 @@ def _in_code(source: str) -> Iterator[Text]:
             yield from [Text(words[1])] if words[1] else []
             yield from [Text(words[2], "done")] if words[2] else []
             yield from (Text(_word(each.value)) for each in node.keywords if each.arg == "question")
-        elif name in ("column", "job_part") and words and words[-1]:
+        elif name == "column" and words and words[-1]:
             yield Text(words[-1])
 
 

@@ -37,6 +37,7 @@ FOLLOWED = {
 TITLED = {
     "docs/how-to/webhooks.md": ("tests/webhooks/test_how_to.py", "how-to/webhooks"),
     "docs/how-to/other-languages.md": ("tests/howto/test_other_languages.py", "other-languages"),
+    "docs/how-to/grpc.md": ("tests/howto/test_grpc.py", "how-to/grpc"),
 }
 
 HOST = (
@@ -75,6 +76,13 @@ NOT_RUN = {
     ),
     ("docs/events.md", "from django_ojs.events.filters import Filter"): (
         "it never ends by itself; tests/realtime/test_docs.py runs it and ends it"
+    ),
+    ("docs/how-to/grpc.md", 'OJS = {"GRPC": True}'): "the servers of tests/howto/test_grpc.py and tests/grpc have it",
+    ("docs/how-to/grpc.md", "pip install grpcio-tools"): (
+        "it installs a package; tests/howto/test_grpc.py makes the same code"
+    ),
+    ("docs/how-to/grpc.md", "npm install @grpc/grpc-js @grpc/proto-loader"): (
+        "it installs packages; tests/howto/test_grpc.py uses them where they are"
     ),
     ("docs/how-to/other-languages.md", "OJS_URL=http://127.0.0.1:8000 OJS_KEY=ojs_… python3 worker.py"): (
         "tests/howto/test_other_languages.py starts the same program against a server of its own"

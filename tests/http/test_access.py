@@ -7,7 +7,6 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.cron import runs
 from django_ojs.models import Job
 from django_ojs.queues import configuration
 from tests.http.conftest import Api, error_of
@@ -199,7 +198,6 @@ def test_a_pattern_of_types_costs_a_fetch_what_a_name_costs(with_key: Any) -> No
     for entry in ("mail.send", "mail.*"):
         api = with_key("work", job_types=[entry, "report.daily"])
         configuration.forget()
-        runs.forget()
         with CaptureQueriesContext(connection) as captured:
             jobs = api.post("/workers/fetch", {"queues": ["default"], "count": 1}).json()["jobs"]
         assert [job["id"] for job in jobs] == [wanted.pop(0)]

@@ -153,3 +153,72 @@ def test_dead_letters_are_not_counted_by_a_scan(api: Api) -> None:
     assert {job["id"] for job in body["jobs"]} == set(letters)
     assert not [query for query in queries if "COUNT(" in query["sql"].upper()]
     assert api.get("/dead-letter", {"queue": "a"}).json()["pagination"]["total"] == 2
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("limit", [1, 3, 50])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_an_order_that_no_index_has_holds_within_stretches(api: Api, order: str, limit: int) -> None:
+    made = [api.push(priority=(7 * number) % 5)["id"] for number in range(10)]
+    priorities = {job_id: (7 * number) % 5 for number, job_id in enumerate(made)}
+    seen, told = every(api, "/admin/jobs", {"sort": "priority", "order": order, "limit": limit})
+    assert sorted(seen) == sorted(made)
+    newest = made[::-1]
+    for stretch in (newest[:4], newest[4:8], newest[8:]):
+        begin = newest.index(stretch[0])
+        found = seen[begin : begin + 4]
+        assert set(found) == set(stretch)
+        assert found == sorted(stretch, key=lambda job_id: (priorities[job_id], job_id), reverse=order == "desc")
+    assert sum("searched" in one for one in told) == 2
+    assert {one["total"] for one in told} == {10}
+
+
+@pytest.mark.usefixtures("small")
+def test_a_page_behind_the_first_stretch_is_refused_and_never_an_early_end(api: Api) -> None:
+    for number in range(6):
+        api.push(priority=number, queue="mine" if number > 3 else "other")
+    assert len(api.get("/admin/jobs", {"sort": "priority", "offset": 3}).json()["items"]) == 1
+    for query in ({"offset": 4}, {"page": 3, "limit": 2}, {"offset": 2, "queue": "mine"}):
+        answer = api.get("/admin/jobs", {"sort": "priority", **query})
+        assert answer.status_code == 400
+        assert "next_cursor" in answer.json()["error"]["message"]
+    last = {"sort": "scheduled_at", "offset": 9, "state": "scheduled"}
+    assert api.get("/admin/jobs", last).json()["pagination"]["has_more"] is False
+
+
+@pytest.mark.usefixtures("small")
+def test_jobs_that_come_while_a_stretch_is_read_move_none_of_it(api: Api) -> None:
+    made = {api.push(priority=number % 3)["id"] for number in range(8)}
+    seen, cursor = [], ""
+    while True:
+        query = {"sort": "priority", "limit": 2, **({"cursor": cursor} if cursor else {})}
+        body = api.get("/admin/jobs", query).json()
+        seen += [job["id"] for job in body["items"]]
+        if not (cursor := body["pagination"].get("next_cursor", "")):
+            break
+        api.push(priority=-100)
+    assert sorted(job_id for job_id in seen if job_id in made) == sorted(made)
+
+
+@pytest.mark.usefixtures("small")
+def test_jobs_of_a_queue_are_searched_for_and_counted_exactly(api: Api) -> None:
+    mine = [api.push(queue="mine")["id"] for _ in range(2)]
+    for _ in range(9):
+        api.push()
+    seen, told = every(api, "/admin/jobs", {"queue": "mine"})
+    assert seen == mine[::-1]
+    assert {one["total"] for one in told} == {2}
+    assert "total_is_minimum" not in told[0]
+    assert len(told) == 3, "eleven jobs, four at a time, and the last has been found in the third"
+    assert every(api, "/admin/jobs", {"queue": "mine", "state": "available"})[0] == seen
+
+
+def test_few_ended_jobs_of_a_queue_are_not_looked_for_among_all(api: Api, small: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_ojs.http.joblists.FEW", 3)
+    mine = api.dead_letter(queue="mine")["id"]
+    for _ in range(9):
+        api.dead_letter()
+    seen, told = every(api, "/admin/jobs", {"queue": "mine", "state": "discarded"})
+    assert seen == [mine]
+    assert [one["total"] for one in told] == [1, 1, 1]
+    assert told[0]["searched"]["jobs"] == 4

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from django_ojs.cron import runs
 from django_ojs.cron.runs import tick
 from django_ojs.models import CronSchedule
 from tests.http.conftest import Api, error_of
@@ -15,11 +14,6 @@ from tests.http.conftest import Api, error_of
 pytestmark = pytest.mark.django_db
 
 TEMPLATE = {"type": "report.make", "args": [{"n": 1}], "options": {"queue": "reports"}}
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    runs.forget()
 
 
 def put(api: Api, method: str, path: str, body: Any) -> Any:

@@ -27,7 +27,7 @@ def breaking(exc: Exception) -> Any:
 
 @pytest.mark.parametrize("exc", [OperationalError("server at 10.0.0.5 is gone"), InterfaceError("closed")])
 def test_a_lost_database_is_503_with_retry_after(api: Api, monkeypatch: Any, exc: Exception) -> None:
-    monkeypatch.setattr(jobs, "push", breaking(exc))
+    monkeypatch.setattr(jobs, "push_one", breaking(exc))
     response = api.post("/jobs", {"type": "a.b", "args": []})
     error = error_of(response, 503, "backend_error")
     assert error["canonical_code"] == "BACKEND_UNAVAILABLE"

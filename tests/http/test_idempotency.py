@@ -13,8 +13,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from django_ojs import clock
-from django_ojs.http import jobs
-from django_ojs.jobs import idempotency
+from django_ojs.jobs import gathered, idempotency
 from django_ojs.jobs.idempotency import Answer, Operation
 from django_ojs.limits import ratelimits
 from django_ojs.models import IdempotencyKey, Job, RateLimit
@@ -157,11 +156,11 @@ def test_a_running_key_is_409_over_http(transactional_db: None) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one writer: there the second waits")
     api = Api()
-    push = jobs.push
+    push = gathered.push_each
 
     def slow(*args: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as fast:
-            fast.setattr(jobs, "push", push)
+            fast.setattr(gathered, "push_each", push)
             response = in_a_thread(lambda: api.post("/jobs", JOB, **KEY))
         error = error_of(response, 409, "conflict")
         assert error["retryable"] is True
@@ -169,7 +168,7 @@ def test_a_running_key_is_409_over_http(transactional_db: None) -> None:
         return push(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "push", slow)
+        patch.setattr(gathered, "push_each", slow)
         assert api.post("/jobs", JOB, **KEY).status_code == 201
     assert Job.objects.count() == 1
 
@@ -202,7 +201,7 @@ def test_a_database_that_restarts_in_between_leaves_nothing(
 ) -> None:
     """As a restart does it, for one connection: the server ends the session."""
     api = Api()
-    push = jobs.push
+    push = gathered.store
 
     def cut(*args: Any, **options: Any) -> Any:
         done = push(*args, **options)
@@ -213,7 +212,7 @@ def test_a_database_that_restarts_in_between_leaves_nothing(
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "push", cut)
+        patch.setattr(gathered, "store", cut)
         assert api.post("/jobs", JOB, **KEY).status_code == 503
     connection.close()
     assert api.post("/jobs", JOB, **KEY).status_code == 201

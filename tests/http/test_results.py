@@ -293,6 +293,31 @@ class TestAPassBreaksNothingOff:
         assert self._left() == 0
 
     @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("stretch", [1, 2, 3])
+    def test_jobs_are_looked_at_in_stretches(
+        self, api: Api, frozen_clock: Any, monkeypatch: pytest.MonkeyPatch, stretch: int
+    ) -> None:
+        monkeypatch.setattr(pruning, "_STRETCH", stretch)
+        for n in range(9):
+            done(api, n if n % 3 == 0 else None)
+            frozen_clock.advance(seconds=n % 2)  # some end at the same instant
+        frozen_clock.advance(hours=3)
+        assert [prune(batch=2)["results"] for _ in range(3)] == [2, 1, 0]
+        done(api, 9)
+        assert prune(batch=2)["results"] == 0
+        frozen_clock.advance(hours=3)
+        assert prune(batch=2)["results"] == 1
+        assert self._left() == 0
+
+    @pytest.mark.django_db(transaction=True)
+    def test_each_time_that_jobs_name_is_looked_for(self, api: Api, frozen_clock: Any) -> None:
+        for ttl in (0, 5, 5, 7, 10_000, -1):
+            done(api, ttl, result_ttl=ttl)
+        frozen_clock.advance(seconds=60)
+        assert [prune(batch=3)["results"] for _ in range(3)] == [3, 1, 0]
+        assert self._left() == 2
+
+    @pytest.mark.django_db(transaction=True)
     def test_a_batch_of_those_alone_moves_no_place(self, api: Api, frozen_clock: Any) -> None:
         done(api, 0)
         frozen_clock.advance(hours=3)

@@ -215,13 +215,13 @@ def test_what_is_answered_has_been_committed_even_with_atomic_requests(
 
     seen = []
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    original = jobs.push
+    original = jobs.push_one
 
     def push(*args: Any, **kwargs: Any) -> Any:
         seen.append(connection.in_atomic_block)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(jobs, "push", push)
+    monkeypatch.setattr(jobs, "push_one", push)
     job = Api().push()
     assert seen == [False]
     assert Job.objects.filter(pk=job["id"]).exists()

@@ -128,17 +128,17 @@ def test_a_taken_id_does_not_spoil_the_callers_transaction() -> None:
 
 
 def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
-    from django_ojs.jobs.push import _duplicate_of_id
+    from django_ojs.jobs.push import duplicate_of_id
 
     spec = envelope.parse({"type": "a.b", "args": []}, now=clock.now())
     with transaction.atomic():
         transaction.set_rollback(True)
-        error = _duplicate_of_id([spec], "default")
+        error = duplicate_of_id([spec], "default")
     assert error.details == {"job_id": str(spec.id), "existing_job_id": str(spec.id)}
 
 
 def test_an_unknown_queue_gives_no_defaults_and_the_cache_does_not_grow_for_ever() -> None:
-    assert configuration.defaults("nowhere", "default") == configuration.QueueDefaults(None, None, None)
+    assert configuration.defaults(["nowhere"], "default") == {"nowhere": configuration.PLAIN}
     assert not Queue.objects.exists()
     for number in range(10_001):
         configuration._cache["default", f"q{number}"] = (0.0, configuration.PLAIN)

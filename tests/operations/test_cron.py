@@ -26,11 +26,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")
 UTC = dt.UTC
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    runs.forget()
-
-
 def make(name: str = "report", expression: str = "* * * * *", **members: Any) -> CronSchedule:
     return schedules.register({"name": name, "cron": expression, "type": "report.make", **members})[0]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_ojs.cron import runs, schedules
+from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import Conflict
 from django_ojs.jobs.fetch import fetch
@@ -25,7 +25,6 @@ NEVER = threading.Event()
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    runs.forget()
     configuration.forget()
 
 

@@ -328,3 +328,19 @@ def test_a_reader_finds_what_was_committed_however_much_has_piled_up(monkeypatch
         str(pk) for pk in Event.objects.filter(type="job.enqueued").order_by("pk").values_list("job_id", flat=True)
     ]
     assert len(page.events) == 35
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_place_before_an_instant_is_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_NEAR", 2)
+    begin = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    push([{"type": "a.b", "args": []} for _ in range(40)])
+    for number, pk in enumerate(Event.objects.order_by("pk").values_list("pk", flat=True)):
+        Event.objects.filter(pk=pk).update(time=begin + dt.timedelta(seconds=number))
+    order.catch_up("default")
+    some = list(Event.objects.order_by("pk").values_list("pk", flat=True)[5:17:2])
+    Event.objects.filter(pk__in=some).delete()
+    for number in range(-1, 42):
+        instant = begin + dt.timedelta(seconds=number)
+        before = Event.objects.filter(time__lt=instant).order_by("-pk").first()
+        assert order.before("default", instant).id == (0 if before is None else before.pk), number

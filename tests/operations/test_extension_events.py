@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -154,7 +155,9 @@ def test_a_plain_job_pays_one_statement_and_only_with_the_setting(settings: Any)
         with CaptureQueriesContext(connection) as captured:
             push([job("a")] * 3)
             ack([Ack(row["id"], "1") for row in claim(3)])
-        costs.append(len(captured))
+        # With the setting, ACK is more than one statement on every database, so it has a transaction.
+        # A process asks for the database's time now and then, whatever it does.
+        costs.append(sum(not re.search("SAVEPOINT|clock_timestamp", query["sql"]) for query in captured))
     assert costs[2] == costs[1] + 1
 
 

@@ -51,12 +51,12 @@ def test_no_job_starts_before_it_was_enqueued_though_the_claim_began_earlier(
     store = store_of("default")
     outlook = type(store).outlook
     jobs: list[Any] = []
-    if limited:
-        make(1, rate_limit={"key": "k", "concurrency": 9})
+    limit = {"rate_limit": {"key": "k", "concurrency": 9}} if limited else {}
+    make(1, **limit)
 
-    def late(*args: Any) -> Any:
-        found = outlook(store, *args)
-        jobs.extend(make(rate_limit={"key": "k", "concurrency": 9}) if limited else make())
+    def late(*args: Any, **given: Any) -> Any:
+        found = outlook(store, *args, **given)
+        jobs.extend(make(**limit))
         return found
 
     monkeypatch.setattr(store, "outlook", late)

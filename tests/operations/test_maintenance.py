@@ -184,7 +184,6 @@ class TestWhatStops:
         tick()
         maintenance.start()
         ack([Ack(running)])
-        runs.forget()
         assert runs.release() == 0
         maintenance.stop()
         assert runs.release() == 1
@@ -311,6 +310,7 @@ def test_it_costs_a_fetch_no_statement() -> None:
             act()
         return [query["sql"] for query in captured]
 
+    push([{"type": "a.b", "args": [number]} for number in range(40)])
     claim()
     asked = [sql for sql in statements(claim) if Maintenance._meta.db_table in sql]
     (look,) = asked

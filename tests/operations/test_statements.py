@@ -9,7 +9,6 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.cron import runs
 from django_ojs.jobs import schemas
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
@@ -32,7 +31,6 @@ def jobs(count: int) -> list[dict[str, Any]]:
 
 def statements(act: Callable[[], Any]) -> int:
     configuration.forget()
-    runs.forget()
     schemas.forget()
     with CaptureQueriesContext(connection) as captured:
         act()

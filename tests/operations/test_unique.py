@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock
+from django_ojs import clock, states
 from django_ojs.errors import Duplicate, InvalidRequest, OJSError
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
@@ -22,6 +22,8 @@ from django_ojs.models import Job, UniqueLock
 from django_ojs.queues import configuration
 from django_ojs.rules import envelope
 from django_ojs.rules.names import new_id
+from django_ojs.store import store_of
+from django_ojs.store.postgresql import PostgreSQLStore
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
 
@@ -271,6 +273,34 @@ class TestBatch:
             assert few == many, (strategy, few, many)
             assert many <= 24, (strategy, many)
 
+    @pytest.mark.skipif(connection.vendor == "mysql", reason="the ORM's inserts are several statements")
+    def test_one_with_a_policy_costs_three_statements_at_most(self) -> None:
+        """On SQLite one more than a plain job, which takes three there."""
+        make([1])
+        costs = {}
+        for name, document in (("plain", {"type": "a.b", "args": []}), ("unique", job([2]))):
+            with CaptureQueriesContext(connection) as captured:
+                push([document])
+            costs[name] = [query["sql"] for query in captured if "SAVEPOINT" not in query["sql"]]
+        assert len(costs["unique"]) <= max(3, len(costs["plain"]) + 1), costs
+
+    @pytest.mark.parametrize("together", [True, False], ids=["together", "one by one"])
+    @pytest.mark.django_db(transaction=True)
+    def test_inside_a_transaction_a_refused_job_leaves_the_rest(
+        self, together: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where the site has the server put in the parameters, so that statements are sent one by one."""
+        monkeypatch.setattr(PostgreSQLStore, "takes_scripts", together)
+        with transaction.atomic():
+            first = make([1])
+            with pytest.raises(Duplicate):
+                make([1])
+            with pytest.raises(Duplicate):
+                push([job([2]) | {"id": str(first["id"])}])
+            make([3])
+        assert set(Job.objects.values_list("state", flat=True)) == {"available"}
+        assert Job.objects.count() == 2
+
     def test_jobs_without_a_policy_pay_nothing(self) -> None:
         push([{"type": "a.b", "args": []}])
         with CaptureQueriesContext(connection) as captured:
@@ -299,12 +329,14 @@ def test_a_malformed_policy_is_refused_with_its_member(unique: dict[str, Any], f
 
 def test_the_search_for_a_key_does_not_read_the_table() -> None:
     rows = [make([i]) for i in range(30)]
-    jobs = Job.objects.filter(unique_key__in=[rows[0]["unique_key"]]).extra(where=["unique_key > ''"])
-    plan = jobs.filter(state__in=["available"]).explain()
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
+    with CaptureQueriesContext(connection) as captured:
+        found = store_of("default").lock_live([rows[0]["unique_key"]], states.ordered(states.LIVE))
+    assert [row["id"] for row in found] == [rows[0]["id"]]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")
-            plan = jobs.filter(state__in=["available"]).explain()
+        cursor.execute(f"EXPLAIN {'QUERY PLAN' if connection.vendor == 'sqlite' else ''} {captured[0]['sql']}")
+        plan = str(cursor.fetchall())
     assert "ojs_job_unique" in plan, plan
 
 

@@ -10,8 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock, middleware
-from django_ojs.cron import runs
+from django_ojs import clock, jsontext, middleware
 from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs import schemas
@@ -183,6 +182,26 @@ class TestResults:
         shown = envelope.render(last)
         assert (shown["workflow_id"], shown["workflow_step"]) == (str(flow.pk), 2)
 
+    def test_what_a_chains_step_hears_is_what_was_stored_whatever_it_holds(self, settings: Any) -> None:
+        settings.OJS = {"RESULTS_IN_EVENTS": False}
+        texts = [f"{'[' * jsontext.MAX_DEPTH}{']' * jsontext.MAX_DEPTH}", '"a\\u001fb"', "null", "0.10", '"a,b"']
+        chain("a", "b", "c", "d", "e", "f")
+        for text in texts:
+            complete(text)
+        heard = self.parents(claim(1)[0])
+        assert [jsontext.dumps(value) for value in heard] == [jsontext.dumps(jsontext.loads(text)) for text in texts]
+
+    @pytest.mark.parametrize("callbacks", [{}, {"on_success": job("good")}])
+    def test_a_step_of_a_chain_hears_no_part_of_a_nested_workflow(self, callbacks: dict[str, Any]) -> None:
+        nested = {"type": "batch" if callbacks else "group", "jobs": [job("b"), job("c")]}
+        create(type="chain", steps=[job("a"), nested | ({"callbacks": callbacks} if callbacks else {}), job("d")])
+        complete("1")
+        assert self.parents(complete("2")) == [1]
+        assert self.parents(complete("3")) == [1], "what stands before it in the graph is beside it"
+        if callbacks:
+            complete("4")
+        assert envelope.render(complete())["parent_results"] == [1, {"0": 2, "1": 3}]
+
     def test_a_graphs_step_hears_what_it_depends_on_in_the_order_it_says(self) -> None:
         steps = [job("a", id="a"), job("b", id="b"), job("c", id="c", depends_on=["b", "a"])]
         create(steps=steps)
@@ -201,6 +220,15 @@ class TestResults:
         assert envelope.render(row)["parent_errors"] == {
             "1": {"job_id": str(failed["id"]), "code": "boom", "type": "Boom", "message": "broken", "attempt": 1}
         }
+
+    def test_a_callback_hears_which_step_of_a_nested_chain_failed(self) -> None:
+        inner = {"type": "chain", "steps": [job("a"), job("b")]}
+        create(type="batch", jobs=[inner, job("c")], callbacks={"on_failure": job("sorry")})
+        failed = discard("broken")
+        complete("1")
+        row = complete()
+        assert self.parents(row) == [None, 1]
+        assert envelope.render(row)["parent_errors"]["0"]["job_id"] == str(failed["id"])
 
     def test_a_callback_hears_of_errors_however_few_dead_letters_are_kept(self, settings: Any) -> None:
         settings.OJS = {"DEAD_LETTER_MAX_COUNT": 0}
@@ -494,7 +522,6 @@ class TestRetry:
 class TestCosts:
     def statements(self, act: Any) -> int:
         configuration.forget()
-        runs.forget()
         schemas.forget()  # or the registry is read again when a slow machine has taken five seconds
         with CaptureQueriesContext(connection) as captured:
             act()
@@ -541,6 +568,41 @@ class TestCosts:
             claim(size)
         for verb, (_, few, many) in costs.items():
             assert few == many, (verb, costs[verb])
+
+    @pytest.mark.skipif(connection.vendor == "mysql", reason="the reference takes a few more, through the ORM")
+    def test_links_of_chains_cost_three_statements_more_than_jobs_however_many(self) -> None:
+        """Lock the workflows, store their progress, enqueue what is next; and to claim it, one more for its parents."""
+        claims, links, plain, first = [], [], [], []
+        for size in (2, 3, 60):  # the first warms up what a process asks for once
+            push([job("a")] * size)
+            rows: list[Any] = []
+            first.append(self.statements(lambda: rows.extend(claim(size))))  # noqa: B023
+            plain.append(self.savepoints_left_out(rows, in_workflow=False))
+            for _ in range(size):
+                chain("a", "b")
+            links.append(self.savepoints_left_out(claim(size), in_workflow=True))
+            claims.append(self.statements(lambda: claim(size)))  # noqa: B023
+            Job.objects.all().delete()
+        inserts = 1 if connection.vendor == "postgresql" else 4  # jobs, counts and events are statements of their own
+        caches = 2  # the defaults of queues and the schemas, which are forgotten here
+        assert links[1] == links[2] <= plain[2] + 2 + inserts + caches, (plain, links)
+        starts = 0 if connection.vendor == "postgresql" else 1  # whether the workflow has begun
+        assert claims[1] == claims[2] <= first[2] + 1 + starts, (first, claims)
+
+    def test_a_link_needs_no_savepoint_beside_that_of_its_completion(self) -> None:
+        chain("a", "b", "c")
+        for _ in range(2):
+            (row,) = claim()
+            with CaptureQueriesContext(connection) as captured:
+                ack([Ack(row["id"], "1", in_workflow=True)])
+            assert sum(query["sql"].startswith("SAVEPOINT") for query in captured) <= 1
+
+    def savepoints_left_out(self, rows: list[Any], *, in_workflow: bool) -> int:
+        configuration.forget()
+        schemas.forget()
+        with CaptureQueriesContext(connection) as captured:
+            ack([Ack(row["id"], "1", in_workflow=in_workflow) for row in rows])
+        return sum("SAVEPOINT" not in query["sql"] for query in captured)
 
     def test_a_brief_view_says_the_same_of_the_progress(self) -> None:
         flow = create(type="batch", jobs=[job("a"), job("b")], callbacks={"on_success": job("good")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -30,15 +31,21 @@ def test_rates_are_told_beside_a_reference(child_environment: dict[str, str]) ->
     told = bench(child_environment, "--jobs", "1000", "--only", "enqueue", "enqueue_bulk", "drain", "--kinds", "inline")
     assert told["vendor"] == connection.vendor
     assert told["database"].startswith(connection.display_name)
-    found = [(result["name"], result.get("processes"), result.get("handler")) for result in told["results"]]
-    assert found == [
-        ("enqueue", None, None), ("enqueue_bulk", None, None), ("drain", 1, "inline"), ("drain", 2, "inline"),
-    ]  # fmt: skip
+    by_name: dict[str, list[dict[str, Any]]] = {}
     for result in told["results"]:
         assert result["unit"] == "jobs/s"
         assert 0 < result["min"] <= result["median"] <= result["max"]
-        if connection.vendor != "mysql":
-            assert result["ratio"] == pytest.approx(result["median"] / result["reference"], abs=0.001)
+        by_name.setdefault(result["name"], []).append(result)
+    plain = by_name.pop("plain_drain", [])
+    assert {name: len(results) for name, results in by_name.items()} == {"enqueue": 1, "enqueue_bulk": 1, "drain": 2}
+    assert [(result["processes"], result["handler"]) for result in by_name["drain"]] == [(1, "inline"), (2, "inline")]
+    if connection.vendor == "mysql":  # for which there is no plain SQL
+        assert plain == []
+        return
+    both = [(processes, tables) for processes in (1, 2) for tables in ("ours", "lean")]
+    assert [(result["processes"], result["tables"]) for result in plain] == both
+    for result in itertools.chain(*by_name.values()):
+        assert result["ratio"] == pytest.approx(result["median"] / result["reference"], abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +75,12 @@ def test_subscribers_get_everything(child_environment: dict[str, str]) -> None:
         (1, False, 0), (20, False, 0), (20, True, 0)
     ]  # fmt: skip
     assert all(int(result["unit"].removeprefix("of ")) > 0 for result in lost)
+
+
+def test_grpc_is_measured_unary_and_as_a_stream(child_environment: dict[str, str]) -> None:
+    pytest.importorskip("grpc")
+    told = bench(child_environment, "--jobs", "2000", "--only", "grpc", "--connections", "2")
+    by_name = {result["name"]: result for result in told["results"]}
+    assert set(by_name) == {"grpc_push", "grpc_fetch_ack", "grpc_stream"}
+    for result in by_name.values():
+        assert result["median"] > 0

@@ -12,7 +12,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
-from django_ojs.cron import runs
 from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
 from django_ojs.events import log
 from django_ojs.jobs.fetch import fetch
@@ -310,7 +309,6 @@ class TestCost:
     def test_jobs_without_limits_pay_nothing_and_limited_ones_a_constant(self) -> None:
         def cost(count: int) -> int:
             configuration.forget()
-            runs.forget()
             with CaptureQueriesContext(connection) as captured:
                 assert len(claim(count)) == count
             return len(captured)
@@ -324,7 +322,6 @@ class TestCost:
         costs = []
         for count in (10, 90):
             configuration.forget()
-            runs.forget()
             with CaptureQueriesContext(connection) as captured:
                 assert len(claim(count, "r")) == count
             costs.append(len(captured))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,10 +19,9 @@ from django_ojs.models import Job, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure
 from django_ojs.queues.deletion import remove
-from django_ojs.worker.claimer import Listener
 from django_ojs.workers.dead import hand_back, rescue_dead_workers
 from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.waking import CHANNEL, identity, wake_workers, woken_here
+from django_ojs.workers.waking import woken_here
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
@@ -149,27 +147,3 @@ def test_other_processes_are_told_after_the_commit(end: str, frozen_clock: Froze
     with CaptureQueriesContext(connection) as captured:
         ENDS[end](row["id"], frozen_clock)
     assert ["pg_notify" in query["sql"] for query in captured] == [False] * (len(captured) - 1) + [True]
-
-
-@pytest.mark.postgres
-def test_a_process_does_not_hear_itself() -> None:
-    beat(Beat("sleeps"))
-    Worker.objects.update(asleep=True)
-    told: list[str] = []
-    heard = threading.Event()
-
-    def tell() -> None:
-        told.append("")
-        heard.set()
-
-    listener = Listener(connection.alias, tell)
-    listener.start()
-    try:
-        assert listener.listening.wait(60)
-        wake_workers(connection.alias)
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT pg_notify('{CHANNEL}', 'not {identity()}')")
-        assert heard.wait(60)  # notifications come in the order of their commits
-        assert len(told) == 1
-    finally:
-        listener.stop(60)

@@ -1,4 +1,4 @@
-"""A small reader of event streams, over Django's ASGI handler or over a socket."""
+"""A small reader of event streams, over a site's ASGI application or over a socket."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
+
+from django_ojs.realtime.asgi import application
 
 PATIENCE = 60.0
 
@@ -65,7 +67,7 @@ class Listener:
         self._text = ""
 
     async def __aenter__(self) -> Listener:
-        self._app = ApplicationCommunicator(get_asgi_application(), self.scope)
+        self._app = ApplicationCommunicator(application(get_asgi_application()), self.scope)
         await self._app.send_input({"type": "http.request", "body": b"", "more_body": False})
         start = await self._app.receive_output(PATIENCE)
         self.status = start["status"]

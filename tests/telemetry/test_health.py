@@ -12,6 +12,7 @@ import pytest
 from django.db import OperationalError
 
 from django_ojs.http import probes
+from django_ojs.statistics import summary
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_root")]
 
@@ -85,6 +86,36 @@ def test_a_database_that_is_back_is_asked_anew(api: Any, monkeypatch: Any) -> No
             probes.ask("default")
     assert probes.ask("default") >= 0
     assert api.client.get("/ready").status_code == 200
+
+
+def test_figures_take_two_statements_and_are_shared_for_a_second(
+    api: Any, monkeypatch: Any, django_assert_num_queries: Any
+) -> None:
+    """Also while jobs wait that no worker serves."""
+    api.push(queue="nobody")
+    api.post("/workers/heartbeat", {"worker_id": "w1", "queues": ["other"]})
+    asked = list[str]()
+    monkeypatch.setattr(probes, "_ask", counting(probes._ask, asked))
+    now = time.monotonic()
+    monkeypatch.setattr(summary.time, "monotonic", lambda: now)
+    with django_assert_num_queries(2):
+        first = api.get("/health").json()
+    assert first["queues"]["unserved"] == {"nobody": 1}
+    api.push()
+    with django_assert_num_queries(0):
+        assert api.get("/health").json()["jobs"] == first["jobs"]
+    assert len(asked) == 1
+    now += summary.FRESH
+    assert api.get("/health").json()["jobs"]["available"] == 2
+    assert len(asked) == 2
+
+
+def counting(act: Any, calls: list[str]) -> Any:
+    def called(using: str, *args: Any) -> Any:
+        calls.append(using)
+        return act(using, *args)
+
+    return called
 
 
 # What the published cases on observability look at

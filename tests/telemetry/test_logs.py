@@ -127,6 +127,20 @@ def test_what_is_rolled_back_is_not_told(listen: Any) -> None:
     assert lines.all == []
 
 
+def test_a_sites_filter_that_fails_has_no_job_stored_twice(listen: Any) -> None:
+    class Broken(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise ValueError("a fault of the site's")
+
+    listen("DEBUG")
+    logs.logger.addFilter(broken := Broken())
+    try:
+        (pushed,) = push([{"type": "a.b", "args": []}])
+    finally:
+        logs.logger.removeFilter(broken)
+    assert pushed.status == "created"
+
+
 def test_workers_are_told_when_they_come_and_go(listen: Any, api: Any) -> None:
     lines = listen(logging.INFO)
     api.post("/workers/heartbeat", {"worker_id": "w1"})

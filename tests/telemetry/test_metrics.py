@@ -501,6 +501,7 @@ def test_webhooks_are_counted_by_event_type_and_outcome(api: Any) -> None:
     assert found["ojs_webhook_subscription_count",] == 1
 
 
+@pytest.mark.usefixtures("long_memory")
 def test_a_scrape_costs_the_same_however_many_webhooks_were_sent() -> None:
     costs = []
     for number in (0, 40):

@@ -142,14 +142,33 @@ def test_what_json_does_not_know_is_a_type_error(value: object) -> None:
         dumps(value)
 
 
+class Loud(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["ü\u2028", "\ud800", Loud("x"), 1.5, -0.0, 1e100, 10**30, True, None, [], {}, (), [[], {}, ()], {1: 2, None: True},
+     {"a": [1, "b", {"c": None}], "ü": (1.0, 2)}],
+)  # fmt: skip
+@pytest.mark.parametrize("writer", [True, False])
+def test_a_value_is_written_as_the_standard_library_does(
+    value: object, writer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not writer:  # as where Python has no encoder in C
+        monkeypatch.setattr(jsontext, "_write", None)
+    surrogate = value == "\ud800"
+    assert dumps(value) == json.dumps(value, ensure_ascii=surrogate, separators=(",", ":"))
+
+
 def test_endless_and_circular_values_are_refused() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
     circular: list[object] = []
     circular.append(circular)
-    for value in (deep, circular):
-        with pytest.raises(JSONTextError):
+    for value, said in ((deep, "too deeply"), (circular, "Circular reference")):
+        with pytest.raises(JSONTextError, match=said):
             dumps(value)
     while deep:  # taken apart here, not by a recursive deallocation
         deep = deep.pop()  # type: ignore[assignment]

@@ -176,16 +176,29 @@ def test_threads_never_share_an_id_and_the_time_does_not_run_ahead() -> None:
 def test_a_clock_set_back_and_a_spent_counter_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_last_ms", 1_000)
     monkeypatch.setattr(names, "_counter", (1 << 42) - 2)
-    assert names._tick(900, 5) == (1_000, (1 << 42) - 1)
-    assert names._tick(900, 5) == (1_001, 5)
-    assert names._tick(2_000, 6) == (2_000, 6)
+    seeds = iter([5, 6])
+    monkeypatch.setattr(names, "_seed", lambda: next(seeds))
+    assert names._tick(900) == (1_000, (1 << 42) - 1)
+    assert names._tick(900) == (1_001, 5)
+    assert names._tick(2_000) == (2_000, 6)
 
 
-def test_a_forked_child_gets_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_begins_anywhere_in_half_of_its_range() -> None:
+    seeds = {names._seed() for _ in range(1_000)}
+    assert len(seeds) > 990
+    assert all(0 <= seed < 1 << 41 for seed in seeds)
+    assert max(seeds) > 1 << 40
+
+
+def test_a_forked_child_gets_its_own_lock_and_random_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_lock", names._lock)
     before = names._lock
+    names.new_id()
+    assert names._words
     names._after_fork()
     assert names._lock is not before
+    assert not names._words
+    assert names.is_job_id(str(names.new_id()))
 
 
 @given(st.text())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs.errors import InvalidRequest
 from django_ojs.rules import unique
 from django_ojs.rules.unique import Strategy, UniquePolicy
 from django_ojs.states import LIVE, State
@@ -80,3 +81,45 @@ def test_strategies(given: dict[str, Any], expected: str) -> None:
 def test_states_default_to_the_live_ones() -> None:
     assert UniquePolicy().states == unique.parse({}).states == unique.parse({"states": []}).states == LIVE
     assert unique.parse({"states": ["completed", "active"]}).states == {State.COMPLETED, State.ACTIVE}
+
+
+def test_a_policy_that_was_read_before_is_told_from_one_that_looks_like_it() -> None:
+    """What is remembered of one policy never answers for another."""
+    alike: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"key": ["period", "PT1M"]}, {"key": ["period"], "period": "PT1M"}),
+        ({"keys": ["type"], "period": "PT1S"}, {"keys": ["type"], "period": "PT2S"}),
+        ({"keys": ["args"], "args_keys": ["a"]}, {"key": ["a"]}),
+        ({"states": ["active"]}, {"states": ["active", "available"]}),
+        ({"on_conflict": "ignore"}, {"conflict_policy": "replace"}),
+    ]
+    for first, second in alike:
+        for _ in range(2):
+            assert unique.parse(first) != unique.parse(second)
+            assert unique.parse(first) == unique.parse(dict(reversed(first.items())))
+    unique.parse({"period": "PT1S", "keys": ["args"]})
+    for wrong in ({"keys": "args"}, {"period": True}, {"period_ms": True}, {"keys": ["args"], "period": "1"}):
+        for _ in range(2):
+            with pytest.raises(InvalidRequest) as refused:
+                unique.parse(wrong, "options.unique")
+            assert refused.value.details["field"].startswith("options.unique.")
+
+
+def test_policies_that_are_many_or_large_are_not_all_kept() -> None:
+    for number in range(1000):
+        unique.parse({"args_keys": [f"name {number}"]})
+        unique.parse({"args_keys": ["x" * 100_000]})
+        unique.parse({"args_keys": [str(n) for n in range(20)]})
+    assert len(unique._parsed) <= 256
+    assert max(len(repr(known)) for known in unique._parsed) < 1000
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (10**21 - 1, "9" * 21), (10**21, "1e+21"), (-(10**21) + 1, f"-{'9' * 21}"), (-(10**21), "-1e+21"), (0, "0"),
+        (-0.0, "0"), (True, "true"), (State.ACTIVE, '"active"'), ("\x7f", '"\x7f"'), ('a"\\\n', '"a\\"\\\\\\n"'),
+        ("e\u0301", '"\u00e9"'), ({"e\u0301": 1, "f": 2}, '{"f":2,"\u00e9":1}'), ("\ud800", '"\\ud800"'),
+    ],
+)  # fmt: skip
+def test_the_canonical_text_of_what_is_usual_and_of_what_is_not(value: Any, text: str) -> None:
+    assert unique.canonical(value) == text

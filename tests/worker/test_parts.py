@@ -26,13 +26,15 @@ from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry, registry
 from django_ojs.scheduler import service as outage_module
 from django_ojs.scheduler.service import Outage, is_contention, persist
+from django_ojs.store import store_of
 from django_ojs.worker import processinfo
-from django_ojs.worker.claimer import Claimer, PollingWaker, QueueNames
+from django_ojs.worker.claimer import Claimer, QueueNames
 from django_ojs.worker.heartbeat import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order
-from django_ojs.worker.pool import Deadlines, Pool
+from django_ojs.worker.pool import ClaimAhead, Deadlines, Pool
 from django_ojs.worker.runs import Completed, Failed, Interruption, Run
-from django_ojs.worker.writer import Writer, deliver_reports
+from django_ojs.worker.wakers import PollingWaker
+from django_ojs.worker.writer import Writer, deliver_reports, turn_for
 from django_ojs.workers.directory import unserved_types
 from django_ojs.workers.heartbeat import Beat, BeatAnswer, beat, extend
 from django_ojs.workers.registration import NameInUse, register
@@ -228,6 +230,37 @@ def test_jobs_claimed_while_the_worker_was_told_to_stop_are_given_back(
     assert claimer._claim(1, ["part.work"]) == 0
     assert started == []
     assert Job.objects.get(pk=run.id).state == "available"
+
+
+@pytest.mark.parametrize("practice", [False, True])
+def test_a_claim_is_urgent_where_the_worker_was_told_of_a_job_and_has_none(
+    practice: bool, claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look knows of nothing. Then it is told of a job, gets one, looks again beside it, and sleeps."""
+    (run,) = claimed(1)
+    asked: list[tuple[bool, bool]] = []
+    found, told = [[], [run.context.row], [], []], [True, True, False]
+    pool = FakePool([])
+    pool.ahead_limit = ClaimAhead(2)  # type: ignore[attr-defined]
+    pool.free, pool.ahead = lambda: 2, lambda: 0  # type: ignore[attr-defined]
+    pool.stale = lambda age: []  # type: ignore[attr-defined]
+    pool.offer = lambda rows, link: pool.runs.extend([run] * len(rows))  # type: ignore[attr-defined]
+    waker = PollingWaker()
+    waker.wait = lambda *, found: told.pop(0) if told else False  # type: ignore[method-assign]
+    claimer = Claimer(
+        "w", ["part.work"], QueueNames(["default"], USING), pool, NoLink(), Lifecycle(),  # type: ignore[arg-type]
+        waker, threading.Event(), USING,
+    )  # fmt: skip
+
+    def answer(*args: Any, hopeful: bool, urgent: bool, **options: Any) -> list[JobRow]:
+        asked.append((hopeful, urgent))
+        return found.pop(0)
+
+    monkeypatch.setattr("django_ojs.worker.claimer.fetch", answer)
+    monkeypatch.setattr(type(store_of(USING)), "wants_practice", lambda store: practice)
+    for _ in range(4):
+        claimer._look()
+    assert asked == [(practice, False), (True, True), (True, False), (practice, False)]
 
 
 # The heart
@@ -600,3 +633,50 @@ def test_blank_rows_make_contexts() -> None:
     context = JobContext(blank_row(dt.datetime.now(dt.UTC), type="a.b", attempt=1))
     assert context.progress(50)
     assert context.heartbeat()
+
+
+def test_a_pool_tells_when_the_last_outcome_is_written(claimed: Any) -> None:
+    """Else a worker that ends when no job is left would sleep for a second first."""
+    told: list[bool] = []
+    first, second = claimed(2)
+    pool = Pool(2, lambda done: None, lambda: told.append(True))
+    try:
+        pool._active.update([first, second])
+        pool.forget([first, second])
+        assert told == []
+        pool.tells_when_idle = True
+        pool._active.update([first, second])
+        pool.forget([first])
+        assert told == []
+        pool.forget([second])
+        assert told == [True]
+    finally:
+        pool.close()
+
+
+# Turns
+
+
+@pytest.mark.sqlite
+def test_claimer_and_writer_take_turns_on_sqlite(claimed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither finds the write lock taken by the other, for which it would sleep."""
+    turn = turn_for(USING)
+    held: list[bool] = []
+    (run,) = claimed(1)
+    pool = Pool(1, lambda done: None, lambda: None)
+    claimer = Claimer(
+        "w", ["part.work"], QueueNames(["default"], USING), pool, NoLink(), Lifecycle(),  # type: ignore[arg-type]
+        PollingWaker(), threading.Event(), USING, turn=turn,
+    )  # fmt: skip
+
+    def answer(rows: list[Any]) -> list[Any]:
+        held.append(turn.locked())  # type: ignore[attr-defined]
+        return rows
+
+    monkeypatch.setattr("django_ojs.worker.claimer.fetch", lambda *args, **options: answer([]))
+    monkeypatch.setattr("django_ojs.worker.writer.ack", lambda *args, **options: answer([None]))
+    claimer._claim(1, ["part.work"])
+    pool.close()
+    Writer("w", USING, lambda runs: None, lambda name: None, turn).write([(run, Completed(None))])
+    assert held == [True, True]
+    assert not turn.locked()  # type: ignore[attr-defined]

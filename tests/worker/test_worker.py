@@ -18,8 +18,9 @@ from django_ojs.jobs.finish import requeue
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, Worker
 from django_ojs.registry import registry
+from django_ojs.telemetry import tracing
 from django_ojs.worker import process
-from django_ojs.worker.claimer import PollingWaker
+from django_ojs.worker.wakers import PollingWaker
 from django_ojs.worker.writer import Writer
 from django_ojs.workers.registration import direct
 from tests.worker.conftest import WorkerThread, eventually
@@ -46,6 +47,15 @@ def test_jobs_of_both_kinds_are_run_and_their_results_kept(drain: Drain) -> None
     assert not Worker.objects.exists(), "it deregistered"
     assert worker.lines[0].endswith("started: queues all, concurrency 4, 2 job types.")
     assert "stopped: 40 jobs completed" in worker.lines[1]
+
+
+def test_a_worker_imports_what_makes_spans_before_it_takes_jobs(
+    start_worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "_spans", None)
+    worker = start_worker(scheduler=False)
+    eventually(lambda: worker.lines)
+    assert tracing._spans is not None
 
 
 def test_every_ending(drain: Drain, settings: Any) -> None:
@@ -233,7 +243,7 @@ def test_a_claimer_that_a_limit_turned_away_is_woken_after_the_commit(
     start_worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waker = Sleeper()
-    monkeypatch.setattr(process, "waker_for", lambda using, worker_id: waker)
+    monkeypatch.setattr(process, "waker_for", lambda using, workers: waker)
     naps, write = [0], Writer.write
 
     @job("limit.one", rate_limit={"key": "one", "concurrency": 1})

@@ -12,22 +12,23 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection, connections
 
-from benchmarks import crowds, measures, processes, reference, serving, subscribers, workloads
+from benchmarks import crash, crowds, measures, processes, reference, serving, subscribers, weight, workloads
 from benchmarks.result import Result, table
 from benchmarks.soak.run import soak
 from django_ojs.database import url_of
 from django_ojs.testing.server import throwaway_database
 
 KINDS = ("async", "inline", "sync")
-MEASURES = ("enqueue", "enqueue_bulk", "drain", "latency", "http", "workflows", "unique", "limits")
+MEASURES = ("enqueue", "enqueue_bulk", "drain", "latency", "weight", "http", "grpc", "workflows", "unique", "limits")
+LATENCIES = 200  #: jobs of a measure of latency: of 50 the p99 would be the slowest, which says nothing but noise
 #: Take a while and some disk, or many sockets: only when asked for.
 CROWDS, SUBSCRIBERS = "crowds", "subscribers"
 
 
 class Command(BaseCommand):
     help = (
-        "Measures enqueue, drain, latency and HTTP on a throwaway database of the site's own server, each beside "
-        "plain SQL on the same rows; and workflows, unique jobs, limits and crowded tables, each beside the same "
+        "Measures enqueue, drain, latency and HTTP on a throwaway database of the site's own server, each beside plain "
+        "SQL or DRF without a database; and workflows, unique jobs, limits and crowded tables, each beside the same "
         "without. Quote medians and ratios: machines are noisy."
     )
     requires_system_checks: list[str] = []
@@ -43,10 +44,19 @@ class Command(BaseCommand):
         parser.add_argument("--sockets", type=int, default=1000, help=f"of {SUBSCRIBERS}, beside one and 100")
         parser.add_argument("--rate", type=float, default=1000, help=f"jobs a second that run in {SUBSCRIBERS}")
         parser.add_argument("--seconds", type=float, default=20, help=f"how long they run in {SUBSCRIBERS}")
+        parser.add_argument(
+            "--connections", nargs="*", type=int, default=[1, 8, 64], help="connections of the HTTP client, in turn"
+        )
         parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS, help="handlers to drain with")
         parser.add_argument("--database", default="", help="URL of another server to measure on")
         parser.add_argument(
             "--soak", type=float, metavar="MINUTES", help="instead: a steady mixed load, and whether it adds up"
+        )
+        parser.add_argument(
+            "--crash",
+            type=int,
+            metavar="CALLS",
+            help="instead: so many calls of HTTP servers that are killed meanwhile",
         )
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -56,6 +66,9 @@ class Command(BaseCommand):
             url = ""  # a new file, never the site's
         if options["soak"]:
             self._soak(options, url)
+            return
+        if options["crash"]:
+            self._crash(options, url)
             return
         results: list[Result] = []
         with throwaway_database(url, durable=True) as database:
@@ -81,6 +94,22 @@ class Command(BaseCommand):
         if report.faults:
             raise CommandError("The sum is not right.")
 
+    def _crash(self, options: dict[str, Any], url: str) -> None:
+        found: dict[str, crash.Sum] = {}
+        with throwaway_database(url, durable=True) as database:
+            for name, command, keeping in serving.servers(port := _free_port()):
+                measures.empty()
+                served = processes.extended(database, keeping)
+                found[name] = crash.crash(
+                    options["crash"], max(options["connections"]), port, command, served, self.stderr.write
+                )
+        if options["json"]:
+            self.stdout.write(json.dumps({name: total.as_dict() for name, total in found.items()}, indent=1))
+        else:
+            self.stdout.write("\n".join(f"{name}: {total.text()}" for name, total in found.items()))
+        if any(total.faults for total in found.values()):
+            raise CommandError("The sum is not right.")
+
     def _measure(self, options: dict[str, Any], database: str) -> Iterator[Result]:
         jobs, runs, only = options["jobs"], options["runs"], options["only"]
 
@@ -96,17 +125,21 @@ class Command(BaseCommand):
             plain = self._plainly(repeat, lambda: reference.insert(some, 1))
             yield Result("enqueue", repeat(lambda: measures.enqueue(some)), reference=plain)
         if "enqueue_bulk" in only:
-            plain = self._plainly(repeat, lambda: reference.insert(jobs, 500))
+            plain = self._plainly(repeat, lambda: reference.insert(jobs, measures.BULK))
             yield Result("enqueue_bulk", repeat(lambda: measures.enqueue_bulk(jobs)), reference=plain)
         if "drain" in only:
             yield from self._drains(options, database, repeat)
         if "latency" in only:
             measures.empty()
-            pairs = [measures.latency(50, database) for _ in range(runs)]
+            pairs = [measures.latency(LATENCIES, database) for _ in range(runs)]
             yield Result("latency_p50", [p50 for p50, _ in pairs], "ms")
             yield Result("latency_p99", [p99 for _, p99 in pairs], "ms")
+        if "weight" in only and weight.available():
+            yield from self._weights(jobs, database, runs)
         if "http" in only:
-            yield from self._http(max(200, jobs // 10), database, repeat)
+            yield from self._http(options, database)
+        if "grpc" in only and serving.GrpcServer.available():
+            yield from self._grpc(options, database)
         yield from self._workloads(jobs, only, database, repeat)
         if CROWDS in only and reference.available():
             yield from self._crowds(jobs, options["crowd"], database, repeat)
@@ -114,17 +147,26 @@ class Command(BaseCommand):
             yield from self._subscribers(options, database)
 
     def _drains(self, options: dict[str, Any], database: str, repeat: Any) -> Iterator[Result]:
+        """Beside plain SQL, on PostgreSQL on lean tables and on SQLite on ours; both are shown."""
         jobs = options["jobs"]
-
-        def plain_drain() -> float:
-            reference.insert(jobs, 500)
-            return reference.drain()
-
-        plain = self._plainly(repeat, plain_drain)
         for workers in (1, 2):
+            plain: dict[str, float] = {}
+            for name, tables in reference.TABLES.items() if reference.available() else ():
+                values = repeat(lambda t=tables, w=workers: reference.drain(jobs, w, t))
+                yield (found := Result("plain_drain", values, facts={"processes": workers, "tables": name}))
+                plain[name] = found.median
+            beside = plain.get("lean" if connection.vendor == "postgresql" else "ours")
             for kind in options["kinds"]:
                 values = repeat(lambda k=kind, w=workers: measures.drain(jobs, k, w, database))
-                yield Result("drain", values, reference=plain, facts={"processes": workers, "handler": kind})
+                yield Result("drain", values, reference=beside, facts={"processes": workers, "handler": kind})
+
+    def _weights(self, jobs: int, database: str, runs: int) -> Iterator[Result]:
+        found = []
+        for _ in range(runs):
+            measures.empty()
+            found.append(weight.weigh(jobs, database))
+        for name, values in zip(weight.Weight._fields, zip(*found, strict=True), strict=True):
+            yield Result(f"weight_{name}", list(values), "of updates" if name == "hot" else "bytes")
 
     def _workloads(self, jobs: int, only: Collection[str], database: str, repeat: Any) -> Iterator[Result]:
         """Each beside the same without what it is about, both through us."""
@@ -174,16 +216,45 @@ class Command(BaseCommand):
             yield Result("server_memory", [heard.server_mb], "MB", facts=facts)
             yield Result("database_transactions", [heard.transactions], "a second, with the jobs' own", facts=facts)
 
-    def _http(self, jobs: int, database: str, repeat: Any) -> Iterator[Result]:
-        port = _free_port()
-        plain = self._plainly(repeat, lambda: reference.insert(jobs, 1))
+    def _http(self, options: dict[str, Any], database: str) -> Iterator[Result]:
+        """Each beside DRF answering a POST without a database, on the same server and as many connections.
+
+        A job that is fetched and acknowledged takes two calls, so it stands beside half as many of those.
+        """
+        port, jobs = _free_port(), max(200, options["jobs"] // 10)
         for name, command, keeping in serving.servers(port):
             with processes.running(command, processes.extended(database, keeping)):
                 server = serving.Server(port)
                 server.wait()
-                facts = {"server": name}
-                yield Result("http_push", repeat(lambda s=server: s.push_rate(jobs)), reference=plain, facts=facts)
-                yield Result("http_fetch_ack", repeat(lambda s=server: s.cycle_rate(jobs)), facts=facts)
+                for connections in options["connections"]:
+                    bare: float | None = None
+                    for script in serving.SCRIPTS:
+                        runs = [self._loaded(server, script, connections, jobs) for _ in range(options["runs"])]
+                        facts = {"server": name, "connections": connections}
+                        beside = bare / (2 if script == "fetch_ack" else 1) if bare else None
+                        unit = "jobs/s" if script not in ("bare", "health") else "calls/s"
+                        found = Result(
+                            f"http_{script}", [run.rate for run in runs], unit, beside, facts,
+                            [run.p50 for run in runs], [run.p99 for run in runs],
+                        )  # fmt: skip
+                        bare = bare or found.median
+                        yield found
+
+    def _grpc(self, options: dict[str, Any], database: str) -> Iterator[Result]:
+        """Unary calls and streams of jobs; the rows of `http` stand beside them."""
+        server, jobs = serving.GrpcServer(_free_port()), max(200, options["jobs"] // 10)
+        with processes.running(server.command(), processes.extended(database, serving.kept())):
+            server.wait()
+            for connections in options["connections"]:
+                for script in ("push", "fetch_ack", "stream"):
+                    runs = [self._loaded(server, script, connections, jobs) for _ in range(options["runs"])]
+                    facts = {"server": "ojs_grpc", "connections": connections}
+                    p50, p99 = [run.p50 for run in runs], [run.p99 for run in runs]
+                    yield Result(f"grpc_{script}", [run.rate for run in runs], "jobs/s", None, facts, p50, p99)
+
+    def _loaded(self, server: serving.Server, script: str, connections: int, jobs: int) -> serving.Call:
+        measures.empty()
+        return server.load(script, connections, jobs)
 
     def _plainly(self, repeat: Any, act: Callable[[], float]) -> float | None:
         return self._median(repeat, act) if reference.available() else None

@@ -18,7 +18,7 @@ from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
-from django_ojs.management.shell import refuse_unmigrated
+from django_ojs.management.shell import printable, refuse_unmigrated
 from django_ojs.rules import durations, names
 from django_ojs.scheduler.service import ERRORS
 
@@ -201,6 +201,6 @@ def _note(data: dict[str, Any]) -> str:
 
 
 def _tidy(text: object, length: int) -> str:
-    """One line of printable characters: what a job says must not steer the terminal."""
-    plain = "".join(c if c.isprintable() else "�" for c in str(text))
+    """One line of at most so many printable characters."""
+    plain = printable(text)
     return plain if len(plain) <= length else plain[: length - 1] + "…"

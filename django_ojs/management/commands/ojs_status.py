@@ -25,7 +25,7 @@ from django_ojs.scheduler.service import ERRORS
 from django_ojs.states import State
 from django_ojs.statistics.counters import count_all, totals
 from django_ojs.statistics.latency import fronts
-from django_ojs.workers.directory import state_of, unserved_queues, unserved_types, with_held
+from django_ojs.workers.directory import silent, state_of, unserved_queues, unserved_types, with_held
 
 
 class Limits(NamedTuple):
@@ -130,9 +130,7 @@ def _attention(facts: dict[str, Any], using: str) -> list[str]:
     waiting = facts["jobs"][State.AVAILABLE]
     if waiting and not any(worker["state"] == "running" for worker in facts["workers"]):
         found.append(f"{jobs_wait(waiting)}, and no worker runs.")
-    beating = set(Worker.objects.using(using).exclude(last_heartbeat_at=None).values_list("pk", flat=True))
-    stale = (worker["id"] for worker in facts["workers"] if worker["state"] == "stale")
-    found += [f"The worker {name} is silent." for name in stale if name in beating]  # others only fetched, and left
+    found += [f"The worker {worker.pk} is silent." for worker in silent(using)]
     unserved = unserved_types(using) if facts["workers"] else {}
     found += [f"{jobs_wait(count, f' of the type {name}')}, and no worker has it." for name, count in unserved.items()]
     alone = facts["unserved_queues"].items()

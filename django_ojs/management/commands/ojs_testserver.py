@@ -16,7 +16,8 @@ from django_ojs.testing import server
 class Command(BaseCommand):
     help = (
         "Serves OJS on a throwaway database, scheduler included: anonymous, on loopback, with the published "
-        "suite's test hooks and POST /ojs/v1/admin/reset. Prints one line that begins with `ready` and the URL."
+        "suite's test hooks and POST /ojs/v1/admin/reset. Prints one line that begins with `ready` and the URL, and "
+        "names the address of gRPC, if it is served, after `grpc`."
     )
     requires_system_checks: list[str] = []
 
@@ -25,17 +26,23 @@ class Command(BaseCommand):
         parser.add_argument("--dialect", choices=["spec", "published"], default="spec")
         parser.add_argument("--database", default="", help="URL of a server to make the database on. Default: SQLite.")
 
+        parser.add_argument("--grpc-port", type=int, help="Serve gRPC, too. 0 takes a free port.")
+
     def handle(self, *args: Any, **options: Any) -> None:
         logging.getLogger("django.request").setLevel(logging.ERROR)  # refusals are what clients test
-        with server.test_settings(options["dialect"]), server.throwaway_database(options["database"]) as url:
+        grpc = options["grpc_port"] is not None
+        with (
+            server.test_settings(options["dialect"], GRPC=grpc),
+            server.throwaway_database(options["database"]) as url,
+        ):
             self.stderr.write(f"database {url}")
             scheduler = Scheduler(f"testserver-{os.getpid()}")
             scheduler.start()
             try:
-                server.serve(options["port"], self._ready)
+                server.serve(options["port"], self._ready, grpc_port=options["grpc_port"])
             finally:
                 scheduler.stop(5.0)
 
-    def _ready(self, url: str) -> None:
-        self.stdout.write(f"ready {url}")
+    def _ready(self, url: str, grpc: str) -> None:
+        self.stdout.write(f"ready {url} grpc {grpc}" if grpc else f"ready {url}")
         self.stdout.flush()

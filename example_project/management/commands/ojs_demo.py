@@ -22,6 +22,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 from django.urls import reverse
 
+from django_ojs import grpc
 from django_ojs.conf import ojs_settings
 from django_ojs.scheduler.service import ERRORS
 from example_project.demo import login
@@ -31,6 +32,7 @@ from example_project.demo.status import StatusLine, summary
 from example_project.paths import DATA_DIR
 
 HOST = "127.0.0.1"
+GRPC_PORT = 9090  #: or any other, where that is taken
 LOGS = DATA_DIR / "log"
 TICK = 0.1  #: seconds between two looks at what there is to do
 READY_WITHIN = 30.0
@@ -40,6 +42,7 @@ WELCOME = """
              user {user}, password {password}
   Manifest   {url}/ojs/manifest
   API        {url}/ojs/v1/queues (also jobs, dead-letter, events)
+  gRPC       {grpc}
   Reports    {url}/reports/
   Data       {data} (logs in log/; delete it to begin anew)
 
@@ -51,7 +54,7 @@ WELCOME = """
 
 
 class Command(BaseCommand):
-    help = "Runs server, scheduler and worker with a workload, on this machine alone, until Ctrl-C."
+    help = "Runs servers of HTTP and gRPC, scheduler and worker with a workload, on this machine alone, until Ctrl-C."
     requires_system_checks: list[str] = []  # they take a while: done once Ctrl-C is listened to
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -63,6 +66,7 @@ class Command(BaseCommand):
         self._stops = 0
         _check_site()
         self._port = _free_port(options["port"])
+        self._grpc_port = None if grpc.missing() else _grpc_port(options["port"])
         self._line = StatusLine(self.stdout)
         with self._signals(), _closed_terminal():
             self._prepare()
@@ -86,7 +90,11 @@ class Command(BaseCommand):
 
     def _children(self) -> list[Child]:
         worker = ["manage.py", "ojs_worker", "--concurrency", "8"]  # one of its threads is the scheduler
-        return [Child("server", server_command(self._port), LOGS), Child("worker", worker, LOGS)]
+        children = [Child("server", server_command(self._port), LOGS), Child("worker", worker, LOGS)]
+        if self._grpc_port is not None:
+            command = ["manage.py", "ojs_grpc", "--bind", f"{HOST}:{self._grpc_port}"]
+            children.append(Child("gRPC server", command, LOGS))
+        return children
 
     def _serve(self, children: list[Child], options: dict[str, Any]) -> None:
         self._start(children)
@@ -122,7 +130,8 @@ class Command(BaseCommand):
         password = self._password or "as you have set it"
         url = f"http://{HOST}:{self._port}"
         facts = {"overview": reverse("admin:django_ojs_overview"), "user": login.NAME, "password": password}
-        self._line.say(WELCOME.format(url=url, data=DATA_DIR, **facts))
+        address = f"not here: {grpc.HINT}" if self._grpc_port is None else f"{HOST}:{self._grpc_port}"
+        self._line.say(WELCOME.format(url=url, grpc=address, data=DATA_DIR, **facts))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -175,6 +184,14 @@ def _free_port(wanted: int) -> int:
             raise CommandError(f"Port {wanted} {why} Choose another with --port, or any with --port 0.") from None
         port: int = probe.getsockname()[1]
         return port
+
+
+def _grpc_port(wanted: int) -> int:
+    """The usual port of gRPC if it is free and the caller has not asked for any, else one that is free."""
+    if wanted:
+        with contextlib.suppress(CommandError):
+            return _free_port(GRPC_PORT)
+    return _free_port(0)
 
 
 def _is_healthy(port: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_ojs.conformance import claim, servers
 from django_ojs.conformance.cases import load_path, select
-from django_ojs.conformance.report import Report, Result
+from django_ojs.conformance.report import BINDINGS, Binding, Report, Result, save
 from django_ojs.conformance.servers import command_worker
 from django_ojs.conformance.suite import Target, run_report, suite_version
 
@@ -38,10 +39,19 @@ class Command(BaseCommand):
         add("--jobs", type=int, metavar="K", help=f"Servers side by side. Default: every target, or {DEFAULT_SERVERS}.")
         add("--dialect", choices=["spec", "published"], default="spec", help="Of own servers. Default: spec.")
         add("--database", default="", metavar="URL", help="Where own servers make their databases. Default: SQLite.")
+        add("--binding", nargs="+", choices=BINDINGS, default=["http"],
+            help="Which binding the steps of the cases go to, one run each; what gRPC has no equal of goes over HTTP "
+            "and is listed. Default: http.")  # fmt: skip
+        add("--grpc", nargs="+", action="extend", default=[], metavar="HOST:PORT",
+            help="For given targets: where each has its gRPC binding, in the order of --target.")  # fmt: skip
         add("--reset", metavar="PATH", help="POST here on a given target before each case: it EMPTIES the server.")
         add("--worker", metavar="COMMAND",
             help="For given targets: starts a worker with the standard handlers; {target} is the URL.")  # fmt: skip
-        add("--record", action="store_true", help="Keep the level that a whole, passing run shows as our claim.")
+        add(
+            "--record",
+            action="store_true",
+            help="Keep the level that whole, passing runs over all bindings show as our claim.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         paths: list[Path] = options["suites"]
@@ -49,14 +59,17 @@ class Command(BaseCommand):
         cases = select([case for path in paths for case in load_path(path)], options["level"], options["test"])
         if not cases:
             raise CommandError("No case was found.")
-        with _targets(options) as targets:
-            report = run_report(cases, targets, options["level"], suite_version(paths), on_result=self._print)
-        self.stdout.write(f"\n{report.as_text()}")
+        reports = []
+        for binding in dict.fromkeys(options["binding"]):
+            with _targets(options, binding) as targets:
+                report = run_report(cases, targets, options["level"], suite_version(paths), on_result=self._print)
+            self.stdout.write(f"\nover {binding}:\n{report.as_text()}")
+            reports.append(report)
         if options["report"]:
-            report.save(options["report"])
+            save(reports, options["report"])
         if options["record"]:
-            self._record(report, paths[0])
-        if report.failed:
+            self._record(reports, paths[0])
+        if any(report.failed for report in reports):
             raise SystemExit(1)
 
     def _check(self, paths: list[Path], options: dict[str, Any]) -> None:
@@ -69,12 +82,17 @@ class Command(BaseCommand):
             raise CommandError("--database and --dialect are for own servers: leave them out with --target.")
         if not options["target"] and (options["reset"] or options["worker"]):
             raise CommandError("--reset and --worker go with --target: own servers have both.")
+        if "grpc" in options["binding"] and importlib.util.find_spec("grpc") is None:
+            raise CommandError("grpcio is needed: pip install 'django-ojs[grpc]'.")
+        addresses = len(options["target"]) if options["target"] and "grpc" in options["binding"] else 0
+        if len(options["grpc"]) != addresses:
+            raise CommandError("--grpc goes with --target and --binding grpc: one HOST:PORT for each target.")
         if options["record"] and (options["target"] or options["dialect"] != "spec" or len(paths) != 1):
             raise CommandError("--record takes one suite on own servers in the dialect `spec`.")
 
-    def _record(self, report: Report, suite: Path) -> None:
+    def _record(self, reports: list[Report], suite: Path) -> None:
         try:
-            found = claim.claim_of(report, suite)
+            found = claim.claim_of(reports, suite)
         except claim.NoClaim as error:
             raise CommandError(f"Nothing recorded: {error}") from error
         claim.write(found)
@@ -86,17 +104,18 @@ class Command(BaseCommand):
 
 
 @contextlib.contextmanager
-def _targets(options: dict[str, Any]) -> Iterator[list[Target]]:
+def _targets(options: dict[str, Any], binding: Binding) -> Iterator[list[Target]]:
     urls, jobs = options["target"], options["jobs"]
     if urls:
         command = options["worker"]
+        addresses = options["grpc"] if binding == "grpc" else [""] * len(urls)
         yield [
-            Target(url.rstrip("/"), options["reset"], command_worker(command, url) if command else None)
-            for url in urls[:jobs]
+            Target(url.rstrip("/"), options["reset"], command_worker(command, url) if command else None, grpc=address)
+            for url, address in list(zip(urls, addresses, strict=True))[:jobs]
         ]
         return
     try:
-        with servers.farm(jobs or DEFAULT_SERVERS, options["dialect"], options["database"]) as targets:
+        with servers.farm(jobs or DEFAULT_SERVERS, options["dialect"], options["database"], binding) as targets:
             yield targets
     except servers.NotStarted as error:
         raise CommandError(str(error)) from error

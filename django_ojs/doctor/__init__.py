@@ -1,0 +1,44 @@
+"""Find out what is wrong with a site's installation, and how to mend it: `examine()` returns the findings.
+
+A *diagnosis* is a function that looks at one thing and yields a `Finding` for each fault. It reads settings, catalogues
+of the database, counters and the fronts of indexes, never a table from end to end, so an examination costs the same
+beside ten million jobs. `manage.py ojs_doctor` and the admin show the same findings; docs/troubleshooting.md explains
+each.
+
+`health.py` has what is the same on all databases, `postgresql.py` and `engines.py` what is special to one.
+"""
+
+from __future__ import annotations
+
+from django_ojs.database import database
+from django_ojs.doctor import engines, health, postgresql
+from django_ojs.doctor.findings import TITLES, Finding, Site, look
+
+__all__ = ["TITLES", "Finding", "examine"]
+
+#: In the order in which the findings are shown: causes come before what they cause.
+DIAGNOSES = (
+    health.system_checks, engines.durability, postgresql.durability, postgresql.read_only, postgresql.pooler,
+    health.clock_offset,
+    postgresql.lock_waits, postgresql.long_transactions, engines.write_lock, engines.wal,
+    postgresql.connections_used, postgresql.connections_needed,
+    health.scheduler, health.due_jobs, health.event_order, health.metrics, health.webhooks,
+    health.worker_versions, health.silent_workers, health.queues_without_workers, health.types_without_workers,
+    postgresql.autovacuum, postgresql.vacuum, postgresql.index_bloat, engines.free_pages,
+)  # fmt: skip
+
+
+def examine(using: str | None = None) -> list[Finding]:
+    """What is wrong, as far as this process and its database user can see; empty if nothing is.
+
+    Where tables are missing, nothing else is looked at but the system checks. A diagnosis that the database refuses is
+    a finding of its own.
+
+    Raises:
+        OperationalError, InterfaceError: the database does not answer.
+    """
+    site = Site(database(using))
+    unmigrated = look(health.migrations, site)
+    if any(finding.id == "migrations-missing" for finding in unmigrated):
+        return [*look(health.system_checks, site), *unmigrated]
+    return [*unmigrated, *(finding for diagnosis in DIAGNOSES for finding in look(diagnosis, site))]

@@ -1,0 +1,196 @@
+"""What a diagnosis is given (`Site`) and what it returns (`Finding`), and the title of every kind of finding."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from django.apps import apps
+from django.db import Error, connections, transaction
+
+from django_ojs import clock
+from django_ojs.messages import Phrase, phrase
+from django_ojs.models import Lease, Worker
+from django_ojs.statistics.counters import Counts, count_all
+from django_ojs.workers import directory
+
+#: Seconds that a diagnosis waits on PostgreSQL for a lock, and for an answer: it is asked when something hangs.
+PATIENCE, LONGEST = 2, 10
+
+#: Every kind of finding by its id, in the order of docs/troubleshooting.md. Ids stay as they are: scripts compare them.
+#: The findings of system checks have the checks' own ids (`django_ojs.W101`) and the title of `check`.
+TITLES: dict[str, Phrase] = {
+    "check": phrase("A system check reports a problem"),
+    "migrations-missing": phrase("Migrations have not run"),
+    "migrations-ahead": phrase("The database is ahead of the code"),
+    "not-examined": phrase("Something could not be examined"),
+    "commits-can-be-lost": phrase("A crash can lose committed jobs"),
+    "database-read-only": phrase("The database is read-only"),
+    "pooler-cursors": phrase("Server-side cursors behind a pooler"),
+    "clock-offset": phrase("The clocks of this host and of the database differ"),
+    "lock-wait": phrase("A session blocks others"),
+    "transaction-long": phrase("A transaction has been open for long"),
+    "write-lock-held": phrase("The write lock is held"),
+    "wal-large": phrase("The write-ahead log of SQLite is large"),
+    "connections-near-limit": phrase("Nearly all connections are in use"),
+    "connections-too-few": phrase("The processes may need more connections than there are"),
+    "scheduler-missing": phrase("No scheduler leads"),
+    "scheduler-behind": phrase("The scheduler is behind"),
+    "event-order-behind": phrase("Events are not put in order"),
+    "metrics-behind": phrase("The metrics are behind the event log"),
+    "webhooks-behind": phrase("The webhooks are behind the event log"),
+    "worker-versions": phrase("A worker runs another version"),
+    "worker-silent": phrase("A worker is silent"),
+    "workers-missing": phrase("Jobs wait and no worker runs"),
+    "queue-unserved": phrase("A queue has no worker"),
+    "type-unserved": phrase("A job type has no worker"),
+    "autovacuum-off": phrase("Autovacuum is off"),
+    "vacuum-late": phrase("A table is not vacuumed"),
+    "analyze-late": phrase("A table is not analyzed"),
+    "index-bloat": phrase("An index has grown beyond its entries"),
+    "file-bloat": phrase("The file of SQLite is mostly empty"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault.
+
+    Attributes:
+        id: a key of `TITLES`, or the id of a system check.
+        says: what is wrong, with the figures.
+        mend: what to do about it: a command, a statement or a setting.
+        about: which of several things it is: a queue, a worker, a table, a process of the database; '' for the whole.
+        figures: the numbers of `says` by name, and what a script may want beside them.
+    """
+
+    id: str
+    says: str
+    mend: str
+    about: str = ""
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def title(self) -> Phrase:
+        return TITLES.get(self.id, TITLES["check"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `ojs_doctor --json` writes it, in English."""
+        return {**dataclasses.asdict(self), "title": str(self.title)}
+
+
+class Site:
+    """What the diagnoses look at. Facts that several need are read once."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+
+    @property
+    def connection(self) -> Any:
+        return connections[self.using]
+
+    @property
+    def vendor(self) -> str:
+        return str(self.connection.vendor)
+
+    def rows(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall())
+
+    @cached_property
+    def tables(self) -> list[str]:
+        """The tables of django-ojs."""
+        return [model._meta.db_table for model in apps.get_app_config("django_ojs").get_models()]
+
+    @cached_property
+    def now(self) -> dt.datetime:
+        return clock.now(self.using)
+
+    @cached_property
+    def counted(self) -> dict[str, Counts]:
+        return count_all(using=self.using)
+
+    @cached_property
+    def workers(self) -> list[Worker]:
+        """Those that were heard within the heartbeat timeout."""
+        facts = ("hostname", "incarnation", "concurrency", "version")
+        return list(directory.connected(self.using).only(*facts).order_by("pk"))
+
+    @cached_property
+    def is_led(self) -> bool:
+        """Whether a scheduler does its duties. Where none does, all that it does is behind, and need not be told."""
+        return Lease.is_held("scheduler", self.using)
+
+
+#: Looks at one thing.
+Diagnosis = Callable[[Site], Iterable[Finding]]
+
+#: The databases that a diagnosis is for, where it is not for all.
+_VENDORS: dict[Diagnosis, frozenset[str]] = {}
+
+
+def only_on(*vendors: str) -> Callable[[Diagnosis], Diagnosis]:
+    """For a diagnosis of these databases, by Django's names of their vendors."""
+
+    def note(diagnosis: Diagnosis) -> Diagnosis:
+        _VENDORS[diagnosis] = frozenset(vendors)
+        return diagnosis
+
+    return note
+
+
+def look(diagnosis: Diagnosis, site: Site) -> list[Finding]:
+    """What one diagnosis finds, nothing where it is for other databases; that it cannot look, where the database
+    refuses it. Raises what says that the database is away."""
+    if site.vendor not in _VENDORS.get(diagnosis, {site.vendor}):
+        return []
+    name = getattr(diagnosis, "__name__", str(diagnosis))
+    try:
+        with _impatient(site):
+            return list(diagnosis(site))
+    except Error as error:
+        if site.connection.connection is None or not site.connection.is_usable():
+            raise
+        reason = " ".join(str(error).split())
+        return [
+            Finding(
+                "not-examined",
+                phrase("The diagnosis %(name)s failed: %(reason)s", name=name, reason=reason),
+                phrase(
+                    "If a right is missing, give the database user the role pg_monitor. If it waited for a lock, look "
+                    "for the session in the way (lock-wait, transaction-long) and try again."
+                ),
+                name,
+                {"error": reason},
+            )
+        ]
+
+
+@contextlib.contextmanager
+def _impatient(site: Site) -> Iterator[None]:
+    """On PostgreSQL: end a statement that waits, and leave a caller's transaction usable whatever fails."""
+    if site.vendor != "postgresql":
+        yield
+        return
+    callers = site.connection.in_atomic_block
+    with transaction.atomic(using=site.using):
+        before = _limit(site, f"{PATIENCE}s", f"{LONGEST}s")
+        yield
+        if callers:
+            _limit(site, *before)
+
+
+def _limit(site: Site, lock: str, statement: str) -> tuple[str, str]:
+    """Set the timeouts of this transaction; return those that it had."""
+    ((old_lock, old_statement, *_),) = site.rows(
+        "SELECT was.lock, was.statement, set_config('lock_timeout', %s, true), "
+        "set_config('statement_timeout', %s, true) FROM (SELECT current_setting('lock_timeout') AS lock, "
+        "current_setting('statement_timeout') AS statement OFFSET 0) AS was",
+        [lock, statement],
+    )
+    return old_lock, old_statement

@@ -1,0 +1,106 @@
+"""`manage.py ojs_grpc`: serve gRPC."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from django_ojs import grpc
+from django_ojs.conf import ojs_settings
+from django_ojs.database import database
+from django_ojs.management.shell import refuse_unmigrated
+from django_ojs.worker.execution import leave_pools
+from django_ojs.worker.middleware import show_logs
+
+ADDRESS = "127.0.0.1:9090"
+
+
+class Command(BaseCommand):
+    help = (
+        "Serves the gRPC binding. SIGTERM or Ctrl-C takes no new calls, lets the running ones finish and ends the "
+        "streams; a second one ends at once."
+    )
+    #: Whether this is a process of its own, whose connections last as long as its threads.
+    _from_command_line = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--bind", type=_address, default=ADDRESS, metavar="HOST:PORT",
+            help=f"listen here; port 0 takes any that is free (default: {ADDRESS})",
+        )  # fmt: skip
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self._from_command_line = True
+        super().run_from_argv(argv)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        show_logs(options["verbosity"])
+        if missing := grpc.missing():
+            raise CommandError(f"Without {' and '.join(missing)} there is no gRPC. {grpc.HINT}")
+        refuse_unmigrated()
+        if not ojs_settings.GRPC:
+            self.stderr.write("OJS['GRPC'] is not set, so the manifest does not say that this site offers gRPC.")
+        if self._from_command_line:
+            _keep_connections()
+        try:
+            asyncio.run(self._serve(options))
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+
+    async def _serve(self, options: dict[str, Any]) -> None:
+        from django_ojs.grpc.server import Server
+
+        server = Server(options["bind"])
+        port = await server.start()
+        signals, stop = 0, asyncio.Event()
+
+        def handle() -> None:
+            nonlocal signals
+            signals += 1
+            stop.set()
+            if signals > 1:
+                at_once.set()
+
+        at_once, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, handle)
+        self._announce(options, f"ojs_grpc listens on {_shown(options['bind'], port)}.")
+        await stop.wait()
+        self._announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
+        graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
+        await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        if not graceful.done():
+            await server.stop(0)
+        await graceful
+        hurried.cancel()
+        self._announce(options, "ojs_grpc stopped.")
+
+    def _announce(self, options: dict[str, Any], line: str) -> None:
+        if options["verbosity"]:
+            self.stdout.write(line)
+            self.stdout.flush()
+
+
+def _keep_connections() -> None:
+    """Let each thread keep its connection for as long as it lasts: a site's CONN_MAX_AGE is for its web servers."""
+    leave_pools()
+    connections[database(None)].settings_dict.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)
+
+
+def _shown(address: str, port: int) -> str:
+    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+
+
+def _address(text: str) -> str:
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return text
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9090, [::1]:9090 or unix:PATH")
+    return text

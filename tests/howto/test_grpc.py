@@ -1,0 +1,124 @@
+"""The programs of docs/how-to/grpc.md against a live server, made from the `ojs.proto` that is in the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.howto.pages import titled
+
+pytest.importorskip("grpc_tools", reason="needs grpcio-tools, which makes the client's code")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.sqlite,  # the server has a database of its own
+    pytest.mark.timeout(200),
+]
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 60.0
+NODE = shutil.which("node")
+#: Where `npm install @grpc/grpc-js @grpc/proto-loader` was run, if it was: the tests install nothing.
+NODE_MODULES = os.environ.get("OJS_TEST_NODE_MODULES", "")
+WORKERS = [
+    pytest.param("worker.py", sys.executable, id="python"),
+    pytest.param(
+        "worker.mjs", NODE, id="javascript",
+        marks=pytest.mark.skipif(not (NODE and NODE_MODULES), reason="needs node, and OJS_TEST_NODE_MODULES"),
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, str]]:
+    """The URL of a server, and the address of its gRPC."""
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    with subprocess.Popen(
+        [sys.executable, "manage.py", "ojs_testserver", "--port", "0", "--grpc-port", "0"],
+        cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            ready = process.stdout.readline().split()
+            assert (ready[0], ready[2]) == ("ready", "grpc")
+            yield ready[1], ready[3]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the code that the page has made, and its programs."""
+    shutil.copy(ROOT / "django_ojs" / "grpc" / "ojs.proto", tmp_path)
+    made = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".", "--python_out", ".", "--grpc_python_out", "."]
+    subprocess.run([*made, "ojs.proto"], cwd=tmp_path, check=True)
+    for name in ("worker.py", "worker.mjs", "push.py"):
+        (tmp_path / name).write_text(titled("how-to/grpc", name))
+    if NODE_MODULES:
+        (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    return tmp_path
+
+
+def job(url: str, job_id: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/ojs/v1/jobs/{job_id}") as answer:
+        found: dict[str, Any] = json.load(answer)["job"]
+        return found
+
+
+def ended(url: str, job_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + LIMIT
+    while (found := job(url, job_id))["state"] not in ("completed", "discarded"):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.parametrize("name,interpreter", WORKERS)
+def test_a_worker_takes_jobs_from_its_stream(
+    server: tuple[str, str], folder: Path, name: str, interpreter: str
+) -> None:
+    url, address = server
+    environment = {**os.environ, "OJS_GRPC": address, "PYTHONPATH": ""}
+
+    def push(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "push.py", *arguments],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False,
+        )  # fmt: skip
+
+    before = push("to be or not to be", "key-1").stdout.strip()
+    with (folder / "log").open("w") as log:
+        worker = subprocess.Popen([interpreter, name], cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        assert ended(url, before)["result"] == {"words": 6}
+        after = push("it comes while the worker waits", "key-2").stdout.strip()
+        assert ended(url, after)["result"] == {"words": 6}
+        assert push("to be or not to be", "key-1").stdout.strip() == before
+        other = push("another request", "key-1")
+        assert "conflict" in other.stdout
+        assert "FAILED_PRECONDITION" in other.stderr
+        failed = {"type": "text.unknown", "args": [], "queue": "words", "retry": {"max_attempts": 1}}
+        body = urllib.request.Request(
+            f"{url}/ojs/v1/jobs", json.dumps(failed).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(body) as answer:
+            pushed = json.load(answer)["job"]["id"]
+        assert "no handler for text.unknown" in ended(url, pushed)["error"]["message"]
+        assert worker.poll() is None
+        worker.terminate()
+        assert worker.wait(LIMIT) == 0
+    except BaseException:
+        print((folder / "log").read_text())
+        raise
+    finally:
+        worker.kill()
+        worker.wait()

@@ -1,0 +1,278 @@
+"""Statements of the hot path are prepared on connections that are kept, and on no others."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.push import push
+from django_ojs.models import Job
+from django_ojs.store import prepared, store_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def own_connection(db: None) -> Iterator[None]:
+    """A connection that has run nothing yet, and that no other test gets."""
+    connection.close()
+    yield
+    connection.close()
+
+
+def work(jobs: int) -> None:
+    """Push, fetch and acknowledge one job after the other."""
+    for _ in range(jobs):
+        push([{"type": "a.b", "args": []}])
+        (row,) = fetch(["default"], count=1)
+        (done,) = ack([Ack(row["id"])])
+        assert isinstance(done, dict)
+
+
+def prepared_statements() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE NOT from_sql ORDER BY name")
+        return [row[0] for row in cursor.fetchall()]
+
+
+def ask(number: int) -> list[tuple[Any, ...]]:
+    return prepared.execute(connection.alias, "SELECT %s::int + 1", [number])
+
+
+def test_a_connection_that_is_kept_prepares_what_it_runs_often() -> None:
+    work(1)
+    assert prepared_statements() == []
+    work(prepared.UNPREPARED)
+    found = prepared_statements()
+    for table in ("INSERT INTO django_ojs_job", "SET state = 'active'", "SET state = 'completed'"):
+        assert len([statement for statement in found if table in statement]) == 1
+    assert Job.objects.filter(state="completed").count() == prepared.UNPREPARED + 1
+
+
+def test_the_log_of_queries_shows_statements_with_their_parameters_and_nothing_else() -> None:
+    ask(0)
+    with CaptureQueriesContext(connection) as captured:
+        for number in range(prepared.UNPREPARED + 3):
+            assert ask(number) == [(number + 1,)]
+    texts = [f"SELECT {number}::int + 1" for number in range(prepared.UNPREPARED + 3)]
+    assert [query["sql"] for query in captured] == texts
+
+
+def test_nothing_else_on_the_connection_is_prepared() -> None:
+    work(prepared.UNPREPARED + 1)
+    before = len(prepared_statements())
+    for _ in range(20):
+        assert Job.objects.count() > 0
+    assert len(prepared_statements()) == before
+    assert connection.connection.prepare_threshold is None
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("option", [{}, {"prepare_threshold": None}, {"prepare_threshold": 5}], ids=str)
+def test_behind_a_pooler_only_a_site_that_says_so_prepares(
+    direct: bool, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **option})
+    if not direct:
+        monkeypatch.setattr("psycopg.ConnectionInfo.backend_pid", property(lambda info: 0))
+    for number in range(prepared.UNPREPARED + 3):
+        ask(number)
+    wanted = direct if not option else option["prepare_threshold"] is not None
+    assert bool(prepared_statements()) == wanted
+
+
+def test_a_connection_whose_statements_were_taken_away_goes_on_without() -> None:
+    work(prepared.UNPREPARED + 1)
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    with pytest.raises(DatabaseError):
+        work(1)
+    work(3)
+    assert prepared_statements() == []
+
+
+def test_a_transaction_that_is_rolled_back_takes_no_statement_with_it() -> None:
+    for _ in range(3):
+        with transaction.atomic():
+            work(prepared.UNPREPARED + 1)
+            transaction.set_rollback(True)
+    assert Job.objects.count() == 0
+    work(2)
+    assert Job.objects.filter(state="completed").count() == 2
+
+
+def test_plans_made_for_an_empty_table_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(prepared.time, "monotonic", lambda: now[0])
+    statement = "SELECT id FROM django_ojs_job WHERE id = %s::uuid"
+
+    def look() -> str:
+        prepared.execute(connection.alias, statement, [uuid.uuid4()])
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT name FROM pg_prepared_statements WHERE statement LIKE 'SELECT id FROM django_ojs_j%'"
+            )
+            (name,) = cursor.fetchone()
+            cursor.execute(f"EXPLAIN EXECUTE {name}(NULL)")
+            return "\n".join(row[0] for row in cursor.fetchall())
+
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM django_ojs_job")
+    for _ in range(prepared.UNPREPARED + 8):
+        prepared.execute(connection.alias, statement, [uuid.uuid4()])
+    assert "Seq Scan" in look()
+    push([{"type": "a.b", "args": []} for _ in range(2000)])
+    assert "Seq Scan" in look()
+    now[0] += 100
+    assert "Seq Scan" not in look()
+
+
+def plans_of_the_claim() -> tuple[int, int]:
+    """How often the server planned the claim for its parameters, and how often it used the plan that it keeps."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT custom_plans, generic_plans FROM pg_prepared_statements "
+            "WHERE statement LIKE '%SET state = ''active''%'"
+        )
+        row = cursor.fetchone()
+    return row or (0, 0)
+
+
+def claim(*, urgent: bool, count: int = 9) -> list[Any]:
+    return fetch(["default"], count=count, worker_id="w", gate=False, hopeful=True, urgent=urgent)
+
+
+def test_a_claim_in_vain_for_which_nobody_waits_is_practised_until_the_server_keeps_its_plan() -> None:
+    store = store_of(connection.alias)
+    assert not store.wants_practice()  # there is no connection yet
+    ask(0)
+    assert store.wants_practice()
+    assert claim(urgent=True) == []
+    assert plans_of_the_claim() == (0, 0)
+    assert claim(urgent=False) == []
+    assert plans_of_the_claim() == (prepared.PLANNED_APART, 1)
+    assert not store.wants_practice()
+    assert claim(urgent=False) == []
+    assert plans_of_the_claim() == (prepared.PLANNED_APART, 2)
+
+
+def test_practice_ends_with_the_job_that_comes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+    real = prepared.execute
+
+    def execute(using: str, statement: str, params: Any, **options: Any) -> Any:
+        if "SET state = 'active'" in statement:
+            runs.append(statement)
+            if len(runs) == 3:
+                push([{"type": "a.b", "args": []}])
+        return real(using, statement, params, **options)
+
+    monkeypatch.setattr(prepared, "execute", execute)
+    assert len(claim(urgent=False)) == 1
+    assert len(runs) == 3
+    assert Job.objects.get().attempt == 1
+
+
+def test_no_claim_is_practised_where_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"prepare_threshold": None})
+    for _ in range(prepared.UNPREPARED + 1):
+        ask(0)
+    assert not store_of(connection.alias).wants_practice()
+    with CaptureQueriesContext(connection) as captured:  # which prepares nothing either
+        assert claim(urgent=False) == []
+    assert len([query for query in captured if "SET state = 'active'" in query["sql"]]) == 1
+
+
+def test_a_claim_for_which_somebody_waits_gives_no_plan_up_until_it_is_twice_as_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(prepared.time, "monotonic", lambda: now[0])
+    assert claim(urgent=False) == []  # in use from here on, for a second
+    session = prepared._session(connection)
+    push([{"type": "a.b", "args": []} for _ in range(4)])
+    for at, urgent, made_anew in ((1.5, True, False), (1.5, False, True), (4.0, True, False), (5.5, True, True)):
+        now[0], before = at, session._trusted_until
+        assert len(claim(urgent=urgent, count=1)) == 1
+        assert (session._trusted_until != before) == made_anew
+
+
+def test_a_claim_is_practised_again_when_another_statement_has_given_the_plans_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(prepared.time, "monotonic", lambda: now[0])
+    assert claim(urgent=False) == []
+    store = store_of(connection.alias)
+    assert not store.wants_practice()
+    now[0] = 1.5
+    assert claim(urgent=True) == []  # then it asks for the outlook, which is not urgent
+    assert store.wants_practice()
+    kept = plans_of_the_claim()[1]
+    assert claim(urgent=False) == []
+    assert plans_of_the_claim() == (prepared.PLANNED_APART, kept + 1)
+    assert not store.wants_practice()
+
+
+def test_a_parameter_keeps_its_value() -> None:
+    """What Django's cursor writes into the text and what travels beside it mean the same to the store."""
+    awkward = 'quote " backslash \\ percent % brace { nul-free ü 漢'
+    for _ in range(prepared.UNPREPARED + 2):
+        (pushed,) = push([{"type": "a.b", "args": [awkward], "meta": {"k": awkward}}])
+        (row,) = fetch(["default"], count=1, worker_id="w")
+        assert row["id"] == pushed.row["id"]
+        (done,) = ack([Ack(row["id"], result=f'"{uuid.uuid4()}"', worker_id="w", attempt=1)])
+        assert isinstance(done, dict)
+        stored = Job.objects.get(pk=row["id"])
+        assert stored.args == [awkward]
+        assert stored.meta == {"k": awkward}
+    assert store_of(connection.alias).using == connection.alias
+
+
+def test_what_a_fetch_may_take_changes_no_statement_and_no_more_is_locked() -> None:
+    """A worker asks for as many jobs as it has room for: each number would be prepared for itself."""
+    push([{"type": "a.b", "args": []} for _ in range(200)])
+    for count in (5, 6, 7, 8) * 3:
+        assert len(fetch(["default"], count=count)) == count
+    assert Job.objects.filter(state="active").count() == 78
+    claims = [statement for statement in prepared_statements() if "SET state = 'active'" in statement]
+    assert len(claims) == 1
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE EXTENSION IF NOT EXISTS pgrowlocks")
+    with transaction.atomic():
+        fetch(["default"], count=5)
+        other = connection.copy()
+        try:
+            with other.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pgrowlocks('django_ojs_job')")
+                assert cursor.fetchone() == (5,)
+        finally:
+            other.close()
+
+
+def test_a_completion_looks_at_its_own_jobs_only() -> None:
+    """Not at all that are active, of which there were few at the last ANALYZE, and not at the table."""
+    push([{"type": "a.b", "args": [], "queue": "many"} for _ in range(3000)])
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE django_ojs_job")
+    work(prepared.UNPREPARED + 6)  # more than the five that the server plans each for its parameters
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT name, array_length(parameter_types, 1) FROM pg_prepared_statements "
+            "WHERE statement LIKE '%SET state = ''completed''%' OR statement LIKE '%SET state = ''active''%'"
+        )
+        found = cursor.fetchall()
+        assert len(found) == 2
+        for name, parameters in found:
+            cursor.execute(f"EXPLAIN EXECUTE {name}({', '.join(['NULL'] * parameters)})")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert "Seq Scan on django_ojs_job" not in plan
+            assert "ojs_job_holder" not in plan
+            assert "django_ojs_job_pkey" in plan

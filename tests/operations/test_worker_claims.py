@@ -1,0 +1,88 @@
+"""The claims of our worker: they ask nothing first where a job is known to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_ojs import clock
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.push import push
+from django_ojs.models import Job
+from django_ojs.queues import configuration, maintenance
+from django_ojs.queues.configuration import configure
+from django_ojs.store import store_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def make(count: int = 1, **fields: Any) -> None:
+    push([{"type": "a.b", "args": [], "queue": "q", **fields} for _ in range(count)])
+
+
+# A claim that asks nothing first
+
+
+def _due() -> None:
+    make(scheduled_at="2099-01-01T00:00:00Z", priority=9)
+    Job.objects.filter(state="scheduled").update(wake_at=clock.now(connection.alias))
+
+
+HINDRANCES: dict[str, Callable[[], Any]] = {
+    "a limit of the queue": lambda: configure("q", {"concurrency": 5}),
+    "a limit of all queues": lambda: configure("_default", {"concurrency": 5}),
+    "a limit of a job": lambda: make(rate_limit={"key": "k", "concurrency": 5}),
+    "a job that is due": _due,
+}
+
+
+def hopeful(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
+    """The jobs that a claim takes, and how many outlooks it asked for."""
+    outlooks: list[Any] = []
+    real = type(store_of(connection.alias)).outlook
+
+    def outlook(self: Any, *args: Any, **options: Any) -> Any:
+        outlooks.append(args)
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(type(store_of(connection.alias)), "outlook", outlook)
+    rows = fetch(names, count=9, worker_id="w", gate=False, hopeful=True)
+    monkeypatch.undo()
+    return [str(row["id"]) for row in rows], len(outlooks)
+
+
+@pytest.mark.parametrize("names", [("q",), ("empty", "q")])
+def test_a_hopeful_claim_takes_what_another_takes(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration.forget()
+    make(2, queue="q")
+    asked = 0 if connection.vendor == "postgresql" else 1
+    rows, outlooks = hopeful(names, monkeypatch)
+    assert (len(rows), outlooks) == (2, asked)
+    assert hopeful(names, monkeypatch) == ([], 1)
+
+
+@pytest.mark.parametrize("names", [("q",), ("empty", "q")])
+@pytest.mark.parametrize("what", HINDRANCES)
+def test_what_a_plain_claim_cannot_do_is_left_to_the_other(
+    what: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promotion comes first, and limits hold."""
+    configuration.forget()
+    make()
+    HINDRANCES[what]()
+    waiting = Job.objects.order_by("-priority", "enqueued_at").values_list("pk", flat=True)
+    expected = [str(pk) for pk in waiting]
+    rows, outlooks = hopeful(names, monkeypatch)
+    assert outlooks >= 1
+    assert sorted(rows) == sorted(expected)
+
+
+def test_maintenance_closes_a_hopeful_claim_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    make()
+    maintenance.start(reason="now", using=connection.alias)
+    assert hopeful(("q",), monkeypatch)[0] == []
+    maintenance.stop(using=connection.alias)
+    assert len(hopeful(("q",), monkeypatch)[0]) == 1

@@ -1,0 +1,499 @@
+"""How a claimer sleeps: what happens between its look and its sleep wakes it, and so does what happens in its sleep.
+
+The pauses after which it would look anyway are hours here, so a wake-up that is lost hangs the test.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import select
+import sqlite3
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from django_ojs.models import Worker
+from django_ojs.worker import filewatch, wakers
+from django_ojs.worker.filewatch import Gone, Inotify, watch
+from django_ojs.worker.wakers import DescriptorWaker, Listener, ListeningWaker, WatchingWaker
+from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workers.waking import CHANNEL, identity, wake_workers
+
+HOURS = 3600.0
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Any], Any]]:
+    """Starts a waker, and ends it after the test."""
+    made: list[Any] = []
+
+    def start(waker: Any) -> Any:
+        waker.start()
+        made.append(waker)
+        return waker
+
+    yield start
+    for waker in made:
+        waker.end()
+        assert waker.stop(60)
+
+
+def asleep(waker: Any, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Have `act` done once, when the waker has decided to sleep and does not yet."""
+    real, todo = select.poll, [act]
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = real()
+            self.register = self._poll.register
+
+        def poll(self, milliseconds: float) -> Any:
+            if todo:
+                todo.pop()()
+            return self._poll.poll(milliseconds)
+
+    monkeypatch.setattr(wakers.select, "poll", Poll)
+
+
+# A call of another thread
+
+
+def test_a_call_before_the_sleep_and_one_just_before_it_begins_let_it_end(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waker = started(DescriptorWaker(HOURS))
+    waker.wake()
+    waker.wait_for_slot()
+    asleep(waker, monkeypatch, waker.wake)
+    waker.wait_for_slot()
+    assert not waker._woken.is_set()
+
+
+def test_many_calls_fill_no_pipe_and_a_stopped_waker_is_called_in_vain(started: Any) -> None:
+    waker = started(DescriptorWaker(HOURS))
+    waker._sleeping = True
+    for _ in range(100_000):  # more than a pipe holds
+        waker.wake()
+    waker._sleeping = False
+    waker.wait_for_slot()
+    waker.stop()
+    waker.wake()
+    waker.wait_for_slot()
+
+
+# The files of an SQLite database
+
+
+class FileWaker(WatchingWaker):
+    """Watches a file of the test. Only a report lets it ask for the version before an hour has passed."""
+
+    QUIET, RESTLESS = HOURS, HOURS
+
+    def __init__(self, file: Path) -> None:
+        super().__init__("default")
+        self._longest = HOURS
+        self.reader = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+
+    def _version(self) -> int:
+        return int(self.reader.execute("PRAGMA data_version").fetchone()[0])
+
+    def _path(self) -> str:
+        return str(self.reader.execute("PRAGMA database_list").fetchone()[2])
+
+    def end(self) -> None:
+        super().end()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        self.reader.close()
+        return super().stop(timeout)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    (tmp_path / "site").mkdir()
+    connection = sqlite3.connect(tmp_path / "site" / "db.sqlite3", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE job (id INTEGER)")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def waker(writer: sqlite3.Connection, tmp_path: Path, started: Any) -> FileWaker:
+    made: FileWaker = started(FileWaker(tmp_path / "site" / "db.sqlite3"))
+    made.wait(found=False)  # the first look at the version is always new
+    return made
+
+
+def commit(writer: sqlite3.Connection) -> None:
+    writer.execute("INSERT INTO job VALUES (1)")
+
+
+@linux
+@pytest.mark.parametrize("mode", ["WAL", "DELETE", "TRUNCATE", "PERSIST"])
+def test_a_commit_between_look_and_sleep_wakes(
+    mode: str, writer: sqlite3.Connection, tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert writer.execute(f"PRAGMA journal_mode={mode}").fetchone() == (mode.lower(),)
+    waker = started(FileWaker(tmp_path / "site" / "db.sqlite3"))
+    waker.wait(found=False)
+    commit(writer)
+    waker.wait(found=False)  # committed after the look: it does not even lie down
+    asleep(waker, monkeypatch, lambda: commit(writer))
+    waker.wait(found=False)
+    assert waker._watch is not None
+
+
+@linux
+@pytest.mark.parametrize(
+    "before",
+    [
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+        "PRAGMA wal_checkpoint(RESTART)",
+        "PRAGMA synchronous=EXTRA",
+        "PRAGMA cache_size=1",  # the log is written long before the commit
+    ],
+)
+def test_a_log_that_was_reset_or_is_written_early_wakes(
+    before: str, waker: FileWaker, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(writer)
+    writer.execute(before).fetchall()
+    waker.wait(found=False)
+
+    def many() -> None:
+        writer.execute("BEGIN")
+        writer.executemany("INSERT INTO job VALUES (?)", [(i,) for i in range(5000)])
+        writer.execute("COMMIT")
+
+    asleep(waker, monkeypatch, many)
+    waker.wait(found=False)
+    assert waker.reader.execute("SELECT count(*) FROM job").fetchone()[0] == 5001
+
+
+@linux
+def test_the_report_may_come_before_the_commit_can_be_seen(
+    waker: FileWaker, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    real = waker._version
+
+    def late() -> int:
+        nonlocal looks
+        looks += 1
+        return seen if looks < 8 else real()
+
+    seen = real()
+    monkeypatch.setattr(waker, "_version", late)
+    asleep(waker, monkeypatch, lambda: commit(writer))
+    waker.wait(found=False)
+    assert looks == 8
+
+
+@linux
+def test_a_log_that_is_made_anew_wakes(tmp_path: Path, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last connection to leave deletes the log: the next commit makes another one."""
+    file = tmp_path / "db.sqlite3"
+
+    def enqueue() -> None:
+        with sqlite3.connect(file) as writer:
+            writer.execute("PRAGMA journal_mode=WAL")
+            writer.execute("CREATE TABLE IF NOT EXISTS job (id INTEGER)")
+            commit(writer)
+        writer.close()
+
+    enqueue()
+    watched = Inotify(str(file))
+    try:
+        assert not file.with_name("db.sqlite3-wal").exists()
+        assert not watched.changed()
+        enqueue()
+        assert watched.changed()
+        assert not watched.changed()
+    finally:
+        watched.close()
+
+
+@linux
+def test_other_files_in_the_folder_do_not_count(tmp_path: Path) -> None:
+    watched = Inotify(str(tmp_path / "db.sqlite3"))
+    try:
+        (tmp_path / "debug.log").write_text("much")
+        (tmp_path / "db.sqlite3.bak").write_text("much")
+        assert not watched.changed()
+        assert watched._concerns(struct.pack("iIII", 1, 0x4000, 0, 0)), "events that were too many to be kept"
+        (tmp_path / "db.sqlite3-journal").write_text("")
+        assert watched.changed()
+    finally:
+        watched.close()
+
+
+@linux
+def test_a_link_to_the_database_is_followed(tmp_path: Path, writer: sqlite3.Connection) -> None:
+    link = tmp_path / "link.sqlite3"
+    link.symlink_to(tmp_path / "site" / "db.sqlite3")
+    watched = watch(str(link))
+    assert watched is not None
+    try:
+        commit(writer)
+        assert watched.changed()
+    finally:
+        watched.close()
+
+
+@linux
+def test_a_folder_that_moves_ends_the_watch_and_not_the_work(
+    waker: FileWaker, writer: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    asleep(waker, monkeypatch, lambda: (tmp_path / "site").rename(tmp_path / "moved") and commit(writer))
+    waker.wait(found=False)
+    assert waker._watch is None
+    assert "watched no longer (The folder of the database was moved or deleted.)" in caplog.text
+    commit(writer)
+    waker.wait(found=False)
+
+
+@linux
+def test_a_watch_that_does_not_tell_is_given_up(
+    waker: FileWaker, writer: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where another machine writes the file."""
+    real = waker._watch
+    assert real is not None
+
+    class Deaf:
+        fileno = real.fileno
+        close = real.close
+
+        def changed(self) -> bool:
+            real.changed()
+            return False
+
+    waker._watch = Deaf()
+    for number in range(3):
+        assert waker._watch is not None, number
+        assert not caplog.records
+        commit(writer)
+        waker.wait(found=False)
+    assert waker._watch is None
+    assert "watched no longer (changes are not reported here): asking for changes every 5 ms instead" in caplog.text
+    thread = threading.Timer(0.0, commit, [writer])
+    thread.start()
+    waker.wait(found=False)
+    thread.join()
+
+
+@linux
+@pytest.mark.parametrize("call", ["inotify_init1", "inotify_add_watch"])
+def test_where_the_system_has_no_watch_left_the_file_is_asked(
+    call: str, tmp_path: Path, writer: sqlite3.Connection, started: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    libc = filewatch._inotify()
+
+    class Exhausted:
+        inotify_init1, inotify_add_watch = libc.inotify_init1, libc.inotify_add_watch
+
+    def refuse(*args: Any) -> int:
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+    monkeypatch.setattr(Exhausted, call, staticmethod(refuse))
+    monkeypatch.setattr(filewatch, "_inotify", Exhausted)
+    waker = started(FileWaker(tmp_path / "site" / "db.sqlite3"))
+    for _ in range(2):
+        commit(writer)
+        waker.wait(found=False)
+    assert waker._watch is None
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "No space left on device" in record.getMessage()
+
+
+def test_a_database_in_memory_has_no_file() -> None:
+    assert watch("") is None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite
+def test_the_waker_finds_the_file_of_the_site(started: Any) -> None:
+    waker = started(WatchingWaker(connection.alias))
+    name = str(connection.settings_dict["NAME"])
+    assert waker._path() == ("" if "memory" in name else str(Path(name).resolve()))
+    assert isinstance(waker._version(), int)
+    connections[connection.alias].close()
+
+
+def test_gone_is_raised_for_what_became_of_the_folder() -> None:
+    watched = object.__new__(Inotify)
+    watched._names = frozenset()
+    for mask in (0x400, 0x800, 0x2000, 0x8000):
+        with pytest.raises(Gone):
+            watched._concerns(struct.pack("iIII", 1, mask, 0, 0))
+
+
+# The notifications of PostgreSQL
+
+
+class FakeListener:
+    """Has heard what the test says."""
+
+    def __init__(self) -> None:
+        self.listening = threading.Event()
+        self.listening.set()
+        self.answers: list[bool] = []
+
+    def heard(self) -> bool:
+        return self.answers.pop(0) if self.answers else False
+
+    def fileno(self) -> None:
+        return None
+
+    def stop(self, timeout: float | None = None) -> bool:
+        return True
+
+    def start(self) -> None:
+        return None
+
+
+class Notified(ListeningWaker):
+    """Records what it writes into its row, and how long it lies down."""
+
+    PAUSE = HOURS
+
+    def __init__(self) -> None:
+        super().__init__("default", "w")
+        self.said: list[bool] = []
+        self.naps: list[float] = []
+        self._listener: Any = FakeListener()
+
+    def _say_asleep(self, asleep: bool) -> None:
+        if asleep != self._asleep:
+            self.said.append(asleep)
+        self._asleep = asleep
+
+    def _doze(self, seconds: float, descriptor: int | None = None) -> None:
+        self.naps.append(round(seconds, 2))
+        self._woken.set()
+
+
+def test_a_worker_says_once_that_it_sleeps_while_jobs_come_one_by_one(started: Any) -> None:
+    waker = started(Notified())
+    waker.BUSY = HOURS
+    waker.wait(found=False)  # says so, and looks again
+    assert (waker.said, waker.naps) == ([True], [])
+    for _ in range(5):
+        waker.wait(found=True)
+        waker.wait_for_slot()
+    assert waker.said == [True]
+    waker.BUSY = 0.0
+    waker.wait(found=True)
+    assert waker.said == [True, False]
+    naps = len(waker.naps)
+    waker.wait(found=True)  # looks again at once
+    assert len(waker.naps) == naps
+    waker.wait(found=False)
+    assert waker.said == [True, False, True]
+
+
+def test_a_worker_without_room_says_that_it_is_awake(started: Any) -> None:
+    waker = started(Notified())
+    waker.wait(found=False)
+    waker.BUSY = 0.0
+    waker.wait_for_slot()
+    assert waker.said == [True, False]
+
+
+def test_the_first_naps_are_short_for_pushes_that_began_before(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waker = started(Notified())
+    monkeypatch.setattr(waker, "_doze", lambda seconds, descriptor=None: None)
+    time = [0.0]
+    monkeypatch.setattr(wakers.time, "monotonic", lambda: time.append(time[-1] + 0.005) or time[-1])
+    naps = []
+    for _ in range(2):
+        waker.wait(found=False)
+        for _ in range(6):
+            before = time[-1]
+            waker.wait(found=False)
+            naps.append(time[-1] - before)
+        waker.BUSY = 0.0
+        waker.wait(found=True)
+    monkeypatch.undo()
+    assert naps[0] < 0.05
+    assert naps[1] < 0.12
+    assert naps[4:6] == pytest.approx([1.0, 1.0], abs=0.02)
+    assert naps[6] < 0.05, "it said anew that it sleeps"
+
+
+@pytest.fixture
+def listening(started: Any, transactional_db: None) -> ListeningWaker:
+    beat(Beat("sleeps"))
+    waker: ListeningWaker = started(ListeningWaker(connection.alias, lambda: ["sleeps"]))
+    assert waker._listener.listening.wait(60)
+    waker._nap = waker.FIRST_NAP = HOURS  # type: ignore[misc]
+    return waker
+
+
+def notify(payload: str = "another process") -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
+
+
+@pytest.mark.postgres
+def test_a_notification_between_look_and_sleep_wakes(
+    listening: ListeningWaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening.wait(found=False)
+    assert Worker.objects.get(pk="sleeps").asleep
+    listening._woken.clear()  # the listener's, from its start
+    notify()
+    listening.wait(found=False)
+    asleep(listening, monkeypatch, notify)
+    listening.wait(found=False)
+
+
+@pytest.mark.postgres
+def test_a_process_does_not_hear_itself(listening: ListeningWaker) -> None:
+    Worker.objects.update(asleep=True)
+    listener: Listener = listening._listener
+
+    def heard() -> bool:
+        assert select.select([listener.fileno()], [], [], 60)[0]
+        return listener.heard()
+
+    wake_workers(connection.alias)
+    assert not heard()
+    notify(f"not {identity()}")  # notifications come in the order of their commits
+    assert heard()
+
+
+@pytest.mark.postgres
+def test_a_connection_that_is_cut_wakes_and_is_replaced(
+    listening: ListeningWaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening.wait(found=False)
+    listening._woken.clear()
+    before = listening._listener._connection.info.backend_pid
+
+    def cut() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [before])
+
+    asleep(listening, monkeypatch, cut)
+    listening.wait(found=False)
+    assert listening._listener.listening.wait(60)
+    while listening._listener._connection is None:
+        listening._listener.listening.wait(60)
+    assert listening._listener._connection.info.backend_pid != before
+    assert "No notifications from the database" in caplog.text
+    assert listening._woken.wait(60), "what was committed meanwhile is looked for"
