@@ -183,7 +183,7 @@ def test_a_browser_misses_nothing_of_many_jobs_while_its_server_is_killed(server
     working.join()
     lives = page.evaluate("Object.values(window.lives).map(life => life.join(' '))")
     assert (len(lives), set(lives)) == (JOBS, {" ".join(LIFE)})
-    assert page.evaluate("window.opened") >= 2
+    page.wait_for_function("window.opened >= 2")  # a fast server had sent everything before it was killed
 
 
 def _in_thread(act: Any, *args: Any) -> None:
