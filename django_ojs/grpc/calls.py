@@ -29,11 +29,10 @@ from rest_framework.response import Response
 from django_ojs import errors, jsontext
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
 from django_ojs.grpc import definition, messages, metadata
-from django_ojs.grpc.errors import Refused, logger
+from django_ojs.grpc.errors import Refused, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.http import fields, permissions
 from django_ojs.http.base import OJSView
-from django_ojs.http.exceptions import to_error
 from django_ojs.jobs.finish import requeue
 from django_ojs.models import Job
 from django_ojs.rules import envelope, names
@@ -169,13 +168,7 @@ class Call:
         except Refused:
             raise
         except Exception as exc:
-            error, request_id = to_error(exc), self.metadata.answered_id()
-            if error.status >= 500:
-                logger.error(
-                    "%s failed: %s (request %s)", self.operation.rpc, type(exc).__name__, request_id,
-                    exc_info=exc, extra={"request_id": request_id},
-                )  # fmt: skip
-            raise Refused.of(error, request_id) from exc
+            raise refusal(exc, self.operation.rpc, self.metadata.answered_id()) from exc
 
     def _answer(self) -> Reply:
         method = definition.METHODS[self.operation.rpc]

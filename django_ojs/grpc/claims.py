@@ -156,7 +156,7 @@ class JobStreams:
         self._asker.start()
 
     def ask_to_stop(self) -> None:
-        """Claim no more, give back what nobody has taken, and end every stream; do not wait for that (SJ-13)."""
+        """Claim no more, hand back the jobs that no client was sent, and end every stream; do not wait (SJ-13)."""
         with self._lock:
             self._stopping = True
             streams = list(self._streams)
@@ -191,8 +191,8 @@ class JobStreams:
         return True
 
     def close(self, stream: JobStream) -> None:
-        """Claim no more for this stream. What nobody has taken goes back to its queue, without an error (SJ-8); what
-        was taken stays with the worker until its reservation ends (SJ-7)."""
+        """Claim no more for this stream. Jobs that its client was not sent go back to their queues, without an error
+        (SJ-8); those that it was sent stay with the worker until their reservations end (SJ-7)."""
         with self._lock:
             if not stream.is_open:
                 return

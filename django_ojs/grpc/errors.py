@@ -85,6 +85,19 @@ class Refused(Exception):
         return cls(error.as_dict(request_id), error.status, exceptions.headers_of(error), code)
 
 
+def refusal(exc: Exception, rpc: str, request_id: str) -> Refused:
+    """What an exception of the RPC `rpc` becomes that no view has answered. A fault of ours is logged."""
+    if isinstance(exc, Refused):
+        return exc
+    error = exceptions.to_error(exc)
+    if error.status >= 500 and not isinstance(exc, OJSError):
+        logger.error(
+            "%s failed: %s (request %s)", rpc, type(exc).__name__, request_id,
+            exc_info=exc, extra={"request_id": request_id},
+        )  # fmt: skip
+    return Refused.of(error, request_id)
+
+
 def code_of(error: Mapping[str, Any], status: int) -> Code:
     """The gRPC status of an `error` object that HTTP sends with `status`."""
     word = error.get("code", "")

@@ -33,14 +33,12 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from django_ojs import errors
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import OJSError
 from django_ojs.grpc import calls, definition, metadata
 from django_ojs.grpc.calls import Call, Operation, Reply
-from django_ojs.grpc.errors import Code, Refused, logger
+from django_ojs.grpc.errors import Code, Refused, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.grpc.streams import FAREWELL, GRPCCaller, Serve, StreamCall
 from django_ojs.http import permissions, probes
-from django_ojs.http.exceptions import to_error
 from django_ojs.realtime.handler import PROBES, Threads
 from django_ojs.realtime.slots import Slot
 
@@ -395,17 +393,9 @@ async def _refuse(context: Any, refused: Refused) -> None:
 
 
 def _refused(exc: BaseException, rpc: str, request_id: str) -> Refused:
-    if isinstance(exc, Refused):
-        return exc
     if not isinstance(exc, Exception):
         raise exc
-    error = to_error(exc)
-    if error.status >= 500 and not isinstance(exc, OJSError):
-        logger.error(
-            "%s failed: %s (request %s)", rpc, type(exc).__name__, request_id,
-            exc_info=exc, extra={"request_id": request_id},
-        )  # fmt: skip
-    return Refused.of(error, request_id)
+    return refusal(exc, rpc, request_id)
 
 
 def _shutting_down(request_id: str) -> Refused:

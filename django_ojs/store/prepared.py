@@ -83,7 +83,7 @@ def practise(
 ) -> list[tuple[Any, ...]]:
     """Run a statement that has just found nothing again, until the server keeps a plan of it or it finds something.
 
-    Returns the rows that it found. For a caller for whom nobody waits.
+    Returns the rows that it found. The caller does this while no job waits: it can take several runs.
     """
     connection: Any = connections[using]
     while not found and not connection.queries_logged and _session(connection).plans_again(statement):

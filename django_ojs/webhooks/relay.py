@@ -73,7 +73,7 @@ def relay(*, using: str | None = None) -> int | None:
 
 
 def place(using: str) -> Place | None:
-    """Up to where events have become deliveries; None while nobody subscribes."""
+    """The last event of which the relay has made deliveries; None while the site has no webhook subscription."""
     row = WebhookRelay.objects.using(using).filter(pk=1, event__isnull=False).first()
     return None if row is None or row.event is None else Place(row.commit, row.event)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -257,19 +256,6 @@ def test_a_hole_behind_a_slow_client_is_told(served: Served, settings: Any) -> N
     found = listen(served, {"after": first}).take(2)
     assert [event["type"] for event in found] == ["system.gap", "job.enqueued"]
     assert found[0]["data"]["estimated_missed_count"] == 1
-
-
-@pytest.fixture
-def guarded(transactional_db: None, settings: Any) -> Iterator[Served]:
-    settings.OJS = {
-        **getattr(settings, "OJS", {}),
-        "ALLOW_ANONYMOUS": False,
-        "REALTIME_RECHECK_INTERVAL": 0.05,
-        "GRPC": True,
-    }
-    with serving() as found:
-        yield found
-    connections.close_all()
 
 
 def test_a_key_sees_what_it_may(guarded: Served) -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
@@ -221,20 +221,6 @@ def test_names_that_never_had_a_job_and_a_worker_that_nobody_knew(served: Served
     eventually(lambda: Worker.objects.filter(pk="new-worker").exists())
     (job,) = enqueue(queue="never-seen")
     assert stream.next()["id"] == job
-
-
-@pytest.fixture
-def guarded(transactional_db: None, settings: Any) -> Iterator[Served]:
-    """A server that asks for keys, and looks at them often."""
-    settings.OJS = {
-        **getattr(settings, "OJS", {}),
-        "ALLOW_ANONYMOUS": False,
-        "REALTIME_RECHECK_INTERVAL": 0.05,
-        "GRPC": True,
-    }
-    with serving() as found:
-        yield found
-    connections.close_all()
 
 
 def test_who_may_have_a_stream(guarded: Served) -> None:
