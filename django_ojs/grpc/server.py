@@ -25,10 +25,11 @@ import grpc.aio
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, close_old_connections
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from django_ojs import errors
@@ -167,7 +168,7 @@ class Server:
         self._server.add_generic_rpc_handlers((_Handlers(self._handlers()),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if self._reflection:
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(self), self._server)
+            _add_reflection(_Reflection(self), self._server)
         try:
             if self._tls is None:
                 port = self._server.add_insecure_port(self.address)
@@ -444,6 +445,9 @@ def _options() -> list[tuple[str, int]]:
 
 # Reflection
 
+#: The service under its present name. The library serves only its draft, whose messages are the same on the wire.
+REFLECTION = "grpc.reflection.v1.ServerReflection"
+
 
 def _reflects() -> bool:
     return settings.DEBUG if ojs_settings.GRPC_REFLECTION is None else ojs_settings.GRPC_REFLECTION
@@ -453,7 +457,8 @@ class _Reflection(ReflectionServicer):  # type: ignore[misc]
     """The library's, for callers who may call something."""
 
     def __init__(self, ours: Server) -> None:
-        super().__init__((definition.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), pool=_Pools())
+        names = (definition.SERVICE, health.SERVICE_NAME, REFLECTION, reflection.SERVICE_NAME)
+        super().__init__(names, pool=_Pools())
         self._ours = ours
 
     async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
@@ -466,6 +471,18 @@ class _Reflection(ReflectionServicer):  # type: ignore[misc]
             yield answer
 
 
+def _add_reflection(servicer: _Reflection, server: Any) -> None:
+    """Serve reflection under both of its names: clients ask for one, and few of them for the other as well."""
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    handlers = grpc.method_handlers_generic_handler(REFLECTION, {"ServerReflectionInfo": handler})
+    server.add_generic_rpc_handlers((handlers,))
+
+
 def _check_known(given: Metadata) -> None:
     """Raise Unauthenticated for a caller without credentials, where calls need some."""
     caller = GRPCCaller(given, "ServerReflectionInfo", "")
@@ -474,17 +491,34 @@ def _check_known(given: Metadata) -> None:
 
 
 class _Pools:
-    """Looks in our own pool of messages, then in the library's, which has the health service."""
+    """Looks in our own pool of messages, in that of reflection, then in the library's, which has the health service."""
+
+    def __init__(self) -> None:
+        self._pools = (definition.POOL, _reflection_pool(), descriptor_pool.Default())
 
     def __getattr__(self, name: str) -> Any:
-        from google.protobuf import descriptor_pool
-
-        pools = (definition.POOL, descriptor_pool.Default())
+        *first, last = self._pools
 
         def find(*args: Any) -> Any:
-            for pool in pools[:-1]:
+            for pool in first:
                 with contextlib.suppress(KeyError):
                     return getattr(pool, name)(*args)
-            return getattr(pools[-1], name)(*args)
+            return getattr(last, name)(*args)
 
         return find
+
+
+def _reflection_pool() -> descriptor_pool.DescriptorPool:
+    """The definition of reflection under its present name, made of that of the draft."""
+    draft, present = reflection.SERVICE_NAME.rpartition(".")[0], REFLECTION.rpartition(".")[0]
+    file = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(file)
+    file.package, file.name = present, f"{present.replace('.', '/')}/reflection.proto"
+    for field in (field for message in file.message_type for field in message.field if field.type_name):
+        field.type_name = field.type_name.replace(f".{draft}.", f".{present}.")
+    for method in (method for service in file.service for method in service.method):
+        method.input_type = method.input_type.replace(f".{draft}.", f".{present}.")
+        method.output_type = method.output_type.replace(f".{draft}.", f".{present}.")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool

@@ -17,8 +17,9 @@ pytest.importorskip("grpc")
 import grpc
 from django.core.management import CommandError, call_command
 from django.db import OperationalError
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from django_ojs import keys
 from django_ojs.grpc import calls, messages, server
@@ -241,32 +242,44 @@ def test_one_client_may_have_so_many_streams(streaming: Served, settings: Any) -
     first.cancel()
 
 
-def reflect(served: Served, metadata: Any = ()) -> Any:
-    stub = reflection_pb2_grpc.ServerReflectionStub(served.channel)
-    asked = [
-        reflection_pb2.ServerReflectionRequest(list_services=""),
-        reflection_pb2.ServerReflectionRequest(file_containing_symbol="ojs.v1.OJSService"),
-        reflection_pb2.ServerReflectionRequest(file_containing_symbol="grpc.health.v1.Health"),
-    ]
-    return list(stub.ServerReflectionInfo(iter(asked), timeout=PATIENCE, metadata=metadata))
+#: The name of reflection, and that of its draft.
+REFLECTIONS = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"]
 
 
-def test_reflection_tells_callers_with_credentials(transactional_db: None, settings: Any) -> None:
+def reflect(served: Served, service: str, metadata: Any = ()) -> list[Any]:
+    call = served.channel.stream_stream(
+        f"/{service}/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
+    symbols = ("ojs.v1.OJSService", "grpc.health.v1.Health", service)
+    asked += [reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol) for symbol in symbols]
+    return list(call(iter(asked), timeout=PATIENCE, metadata=metadata))
+
+
+@pytest.mark.parametrize("service", REFLECTIONS)
+def test_reflection_tells_callers_with_credentials(transactional_db: None, settings: Any, service: str) -> None:
     settings.OJS = {"ALLOW_ANONYMOUS": False}
     with serving(reflection=True) as served:
         with pytest.raises(grpc.RpcError) as caught:
-            reflect(served)
+            reflect(served, service)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        listed, ours, theirs = reflect(served, (("x-ojs-api-key", keys.create("any", ["read"])[1]),))
-    names = [service.name for service in listed.list_services_response.service]
-    assert {"ojs.v1.OJSService", "grpc.health.v1.Health"} <= set(names)
-    assert ours.file_descriptor_response.file_descriptor_proto
-    assert theirs.file_descriptor_response.file_descriptor_proto
+        listed, *files = reflect(served, service, (("x-ojs-api-key", keys.create("any", ["read"])[1]),))
+    names = [found.name for found in listed.list_services_response.service]
+    assert sorted(names) == sorted(["ojs.v1.OJSService", "grpc.health.v1.Health", *REFLECTIONS])
+    packages = [
+        [FileDescriptorProto.FromString(raw).package for raw in file.file_descriptor_response.file_descriptor_proto]
+        for file in files
+    ]
+    assert ["ojs.v1" in packages[0], "grpc.health.v1" in packages[1]] == [True, True]
+    assert packages[2] == [service.rpartition(".")[0]]
 
 
-def test_reflection_is_off_outside_debug(served: Served) -> None:
+@pytest.mark.parametrize("service", REFLECTIONS)
+def test_reflection_is_off_outside_debug(served: Served, service: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        reflect(served)
+        reflect(served, service)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
