@@ -71,6 +71,9 @@ class Settings:
     GRPC_MAX_CONNECTION_AGE: Seconds | None = None
     #: How long running calls have to finish when `ojs_grpc` stops.
     GRPC_SHUTDOWN_GRACE: Seconds = 25.0
+    #: Whether `ojs_grpc`, when it stops, tells the workers that have streams of jobs open to terminate. In a rolling
+    #: restart of the servers this would stop all those workers.
+    GRPC_TERMINATE_WORKERS: bool = False
     # Jobs
     #: The numbers of the priority names (L4-PRI-003). A job without a priority has 0.
     PRIORITY_LEVELS: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"HIGH": 3, "NORMAL": 2, "LOW": 1})

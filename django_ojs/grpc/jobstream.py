@@ -17,13 +17,14 @@ from typing import Any
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.errors import InvalidRequest
+from django_ojs.errors import InvalidRequest, NotFound
 from django_ojs.grpc import messages
 from django_ojs.grpc.claims import JobStream, JobStreams
 from django_ojs.grpc.streams import FAREWELL, StreamCall
 from django_ojs.http import fields, permissions
 from django_ojs.models.job import JobRow
 from django_ojs.rules import envelope
+from django_ojs.workers.registration import direct
 
 #: Metadata in which clients without `attributes` say how long a reservation is to be.
 VISIBILITY = "x-ojs-visibility-timeout-ms"
@@ -164,3 +165,17 @@ async def _running() -> AsyncIterator[JobStreams]:
         if last:
             # Also where the client has gone: what was claimed and not sent is back when this returns.
             await asyncio.shield(asyncio.to_thread(streams.stop, FAREWELL))
+
+
+def terminate_workers() -> None:
+    """Direct the workers that have streams open in this process to terminate (RUN-5). Asks the database.
+
+    Each learns it by its next heartbeat, whichever server answers that.
+    """
+    with _lock:
+        streams = _streams
+    if streams is None:
+        return
+    for worker_id in streams.workers():
+        with contextlib.suppress(NotFound):  # it has said farewell meanwhile
+            direct(worker_id, "terminate", using=streams.using)

@@ -34,7 +34,7 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from django_ojs import errors
 from django_ojs.conf import ojs_settings
-from django_ojs.grpc import calls, definition, metadata
+from django_ojs.grpc import calls, definition, jobstream, metadata
 from django_ojs.grpc.calls import Call, Operation, Reply
 from django_ojs.grpc.errors import Code, Refused, logger, refusal
 from django_ojs.grpc.metadata import Metadata
@@ -184,6 +184,8 @@ class Server:
     async def stop(self, grace: float | None = None) -> None:
         """Take no new calls, tell the streams to end, and wait for the running calls, at most `grace` seconds."""
         grace = ojs_settings.GRPC_SHUTDOWN_GRACE if grace is None else grace
+        if ojs_settings.GRPC_TERMINATE_WORKERS and not self.stopping.is_set():
+            await self._terminate_workers()
         self.stopping.set()
         await self._health.enter_graceful_shutdown()
         if self._watch is not None:
@@ -192,6 +194,12 @@ class Server:
         await self._server.stop(grace)
         if self._running:  # a stream that hands jobs back, a Fetch whose caller has gone
             await asyncio.wait(self._running, timeout=FAREWELL)
+
+    async def _terminate_workers(self) -> None:
+        try:
+            await self.on_thread(jobstream.terminate_workers)
+        except Error:
+            logger.exception("The workers that have streams could not be told to terminate; the server stops anyway.")
 
     async def wait(self) -> None:
         """Until the server has stopped."""

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from django.db import connections
+from django.db import OperationalError, connections
 from django.test import Client
 
 from django_ojs import clock, keys
@@ -295,6 +295,38 @@ def test_the_server_stops(transactional_db: None, settings: Any) -> None:
         assert Job.objects.filter(state="active").count() == got
         assert jobstream._streams is None
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ojs-stream")]
+    connections.close_all()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_workers_are_told_to_terminate_where_the_site_says_so(
+    transactional_db: None, settings: Any, told: bool
+) -> None:  # fmt: skip
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True, "GRPC_TERMINATE_WORKERS": told}
+    with serving() as served:
+        for worker_id in ("streams", "fetches"):
+            served.call("Heartbeat", {"worker_id": worker_id})
+        stream = listen(served, "streams")
+        served.run(served.server.stop(0))
+        assert stream.end().code.name == "UNAVAILABLE"
+    directives = dict(Worker.objects.values_list("pk", "directive"))
+    assert directives == {"streams": "terminate" if told else "", "fetches": ""}
+    connections.close_all()
+
+
+def test_a_server_that_cannot_tell_its_workers_stops_all_the_same(
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*args: Any, **options: Any) -> None:
+        raise OperationalError("away")
+
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True, "GRPC_TERMINATE_WORKERS": True}
+    with serving() as served:
+        stream = listen(served)
+        monkeypatch.setattr(jobstream, "direct", away)
+        served.run(served.server.stop(0))
+        assert stream.end().code.name == "UNAVAILABLE"
+    assert "could not be told to terminate" in caplog.text
     connections.close_all()
 
 

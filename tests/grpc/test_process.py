@@ -17,6 +17,7 @@ pytest.importorskip("grpc")
 
 import grpc
 from django.conf import settings as site
+from django.db import transaction
 
 from django_ojs.grpc import messages
 from django_ojs.grpc.definition import Stub
@@ -66,6 +67,27 @@ def test_it_serves_until_a_signal_comes(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, errors
     assert "stopped" in output
     assert "Traceback" not in errors
+
+
+def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None:
+    """The call that runs waits for a row that this test has locked, and the process does not wait for the call."""
+    with grpc.insecure_channel(address(process)) as channel:
+        stub = Stub(channel)
+        stub.Enqueue(messages.to_message("EnqueueRequest", {"type": "a", "args": []}), timeout=PATIENCE)
+        (job,) = stub.Fetch(messages.to_message("FetchRequest", {"queues": ["default"]}), timeout=PATIENCE).jobs
+        with transaction.atomic():
+            Job.objects.filter(pk=job.id).update(priority=1)
+            call = stub.Ack.future(messages.to_message("AckRequest", {"job_id": job.id}), timeout=PATIENCE)
+            stub.Manifest(messages.to_message("ManifestRequest", {}), timeout=PATIENCE)  # which came after the other
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout is not None
+            assert "running calls have 25 seconds" in process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            output, errors = process.communicate(timeout=20)
+            assert process.returncode == 0, errors
+            assert "stopped" in output
+            assert call.exception().code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    assert Job.objects.get().state == "active"
 
 
 def test_many_clients_at_once(process: subprocess.Popen[str]) -> None:
