@@ -21,7 +21,6 @@ SPECVERSION = "1.0"
 #: What `ojs_conformance --record` has seen pass: no claim is written here by hand.
 CLAIM = claim.read()
 CONFORMANCE_LEVEL = CLAIM.level if CLAIM else 0
-CONFORMANCE_TIER = "runtime"
 #: How events can be had (events 7.2). What needs more than the URLs of the site is announced when it is put in place.
 TRANSPORTS = ["http-polling"]
 #: Pushes of one unique key take turns on every database (L4-UNIQ-003, jobs 2.6).
@@ -101,7 +100,7 @@ def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[s
             **({"repository": REPOSITORY} if REPOSITORY else {}),
         },
         "conformance_level": CONFORMANCE_LEVEL,
-        "conformance_tier": CONFORMANCE_TIER,
+        "conformance_tier": tier(),
         "protocols": protocols(),
         "backend": backend(),
         "capabilities": CAPABILITIES | {"schema_validation": schemas.available()},
@@ -125,6 +124,12 @@ def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[s
 def protocols() -> list[str]:
     """The bindings that the site offers, from this process or from another."""
     return ["http", "grpc"] if ojs_settings.GRPC else ["http"]
+
+
+def tier() -> str:
+    """`full` where the site offers both bindings and the recorded run passed over both (conformance 3.3)."""
+    passed = CLAIM.bindings if CLAIM else {}
+    return "full" if ojs_settings.GRPC and "http" in passed and "grpc" in passed else "runtime"
 
 
 def announce(transport: str) -> None:

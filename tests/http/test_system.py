@@ -1,5 +1,6 @@
 """Manifest and health."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -32,6 +33,24 @@ def test_the_conformance_level_is_what_a_recorded_run_has_shown(api: Api, monkey
     assert body["test_suite_passed_at"] == recorded.passed_at
     monkeypatch.setattr(manifest, "CLAIM", None)
     assert "test_suite_version" not in api.client.get("/ojs/manifest").json()
+
+
+def test_the_tier_is_full_where_both_bindings_are_offered_and_have_passed(
+    api: Api, settings: Any, monkeypatch: Any
+) -> None:  # fmt: skip
+    def tier() -> str:
+        found: str = api.client.get("/ojs/manifest").json()["conformance_tier"]
+        return found
+
+    recorded = claim.read()
+    assert recorded is not None
+    assert tier() == "runtime"
+    settings.OJS = {**settings.OJS, "GRPC": True}
+    assert tier() == "full"
+    over_http = dataclasses.replace(recorded, bindings={"http": recorded.bindings["http"]})
+    for known in (over_http, None):
+        monkeypatch.setattr(manifest, "CLAIM", known)
+        assert tier() == "runtime"
 
 
 def test_clients_that_send_a_version_get_the_extensions_as_a_list(api: Api, monkeypatch: Any) -> None:
