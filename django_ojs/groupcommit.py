@@ -39,6 +39,21 @@ LIMIT = 100
 PATIENCE = 1.0
 
 
+class _Thread(threading.local):
+    """What this thread does at the moment."""
+
+    #: Whether it executes a batch that holds calls of others.
+    serves_others = False
+
+
+_thread = _Thread()
+
+
+def serves_others() -> bool:
+    """Whether this thread executes a batch that holds calls of others: a limit of its own call must not end that."""
+    return _thread.serves_others
+
+
 class _Alone(Exception):
     """An item that a batch could not take: its caller executes it alone."""
 
@@ -173,12 +188,15 @@ class Group(Generic[Item, Outcome]):
             return
         batch = [call, *followers]
         try:
+            _thread.serves_others = True
             outcomes = self._execute([one.item for one in batch], using=using)
         except Exception as error:  # noqa: BLE001 - it reaches every caller, or comes again where it belongs
             lost = is_disconnection(error) and not _answers(using)
             for one in batch:
                 one.settle(_own(error) if lost else None, alone=not lost)
             return
+        finally:
+            _thread.serves_others = False
         for one, outcome in zip(batch, outcomes, strict=True):
             one.settle(outcome, alone=outcome is ALONE)
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, close_old_connections, reset_queries, router
+from django.db import DatabaseError, InterfaceError, close_old_connections, connections, reset_queries, router
 from django.db.models import Min
 from django.http import HttpRequest, QueryDict
 from django.urls import NoReverseMatch, ResolverMatch, get_resolver, reverse, set_script_prefix
@@ -28,11 +28,12 @@ from rest_framework.response import Response
 
 from django_ojs import errors, jsontext
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
+from django_ojs.groupcommit import serves_others
 from django_ojs.grpc import definition, messages, metadata
-from django_ojs.grpc.errors import Refused, logger, refusal
+from django_ojs.grpc.errors import Code, Refused, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.http import fields, permissions
-from django_ojs.http.base import OJSView
+from django_ojs.http.base import OJSView, using
 from django_ojs.jobs.finish import requeue
 from django_ojs.models import Job
 from django_ojs.rules import envelope, names
@@ -114,11 +115,38 @@ class Reply:
     jobs: Mapping[uuid.UUID, int] = dataclasses.field(default_factory=dict)
 
 
+class _Deadline:
+    """The end of the time that the caller gives, which no statement of the call begins after.
+
+    The first statement behind it is refused, so that the transaction is undone; those that undo it are not. A batch
+    that holds calls of others goes on.
+
+    Attributes:
+        passed: the refusal; None as long as there was none.
+    """
+
+    def __init__(self, instant: float | None) -> None:
+        self._instant = instant
+        self.passed: OJSError | None = None
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """Look at the time before each statement of this thread."""
+        return contextlib.nullcontext() if self._instant is None else connections[using()].execute_wrapper(self)
+
+    def __call__(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        late = self._instant is not None and time.monotonic() >= self._instant
+        if late and self.passed is None and not serves_others():
+            self.passed = errors.BackendUnavailable("The deadline of the call has passed.")
+            raise self.passed
+        return execute(sql, params, many, context)
+
+
 class Call:
     """One unary call: made on the event loop, carried out on a thread (`run`).
 
     A caller may leave at any time. Before `run` begins, nothing is done; afterwards what was done stays, but the jobs
-    of a Fetch go back to their queues at once.
+    of a Fetch go back to their queues at once. When the deadline passes meanwhile, any other call begins no further
+    statement, and what it has not committed is undone (LIM-5).
     """
 
     def __init__(
@@ -150,8 +178,11 @@ class Call:
             return
         close_old_connections()
         shown = envelope.with_policy.set(True)
+        # A Fetch that fails behind its claim would keep the jobs from everybody, so it runs to its end.
+        limit = _Deadline(None if self.operation.rpc == "Fetch" else self.deadline)
         try:
-            reply = self._perform()
+            with limit.kept():
+                reply = self._perform(limit)
             with self._lock:
                 self._reply, left = reply, self._left
             if left:
@@ -162,12 +193,12 @@ class Call:
             reset_queries()
             close_old_connections()
 
-    def _perform(self) -> Reply:
+    def _perform(self, limit: _Deadline) -> Reply:
         try:
             return self._answer()
-        except Refused:
-            raise
         except Exception as exc:
+            if limit.passed is not None:
+                raise Refused.of(limit.passed, self.metadata.answered_id(), Code.DEADLINE_EXCEEDED) from exc
             raise refusal(exc, self.operation.rpc, self.metadata.answered_id()) from exc
 
     def _answer(self) -> Reply:

@@ -11,9 +11,17 @@ import pytest
 
 pytest.importorskip("grpc")
 
+import grpc
+from django.db import connection
 from django.test import Client
 
-from django_ojs.models import Job, Worker
+from django_ojs import groupcommit
+from django_ojs.grpc import calls, messages
+from django_ojs.grpc.errors import Refused
+from django_ojs.grpc.metadata import Metadata
+from django_ojs.jobs.fetch import fetch as fetch_jobs
+from django_ojs.jobs.push import push
+from django_ojs.models import Event, Job, Queue, Worker
 from tests.grpc.serving import Served
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -297,3 +305,92 @@ def test_a_schedule_may_name_its_job_by_a_template(served: Served) -> None:
     served.call("RegisterCron", {"name": "nightly", "cron": "0 3 * * *", "job_template": template})
     (entry,) = served.call("ListCron", {})["crons"]
     assert (entry["type"], entry["args"]) == ("clean", [1, 2])
+
+
+class Clock:
+    """Says that the deadline has passed once so many statements have begun."""
+
+    def __init__(self, statements: int) -> None:
+        self.left = statements
+
+    def monotonic(self) -> float:
+        return 0.0 if self.left >= 0 else 1000.0
+
+    def __call__(self, execute: Any, *statement: Any) -> Any:
+        """Count a statement, before the call looks at the time itself."""
+        self.left -= 1
+        return execute(*statement)
+
+
+def called(rpc: str, document: dict[str, Any], clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The answer, or the refusal, of a call whose deadline passes as the clock says."""
+    answers: list[Any] = []
+    body = messages.to_message(f"{rpc}Request", document).SerializeToString()
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "time", clock)
+        call = calls.Call(calls.OPERATIONS[rpc], body, Metadata({}), 10.0)
+        with connection.execute_wrapper(clock):
+            try:
+                call.run(answers.append)
+            except Refused as refused:
+                return refused
+    return answers[0]
+
+
+@pytest.mark.parametrize("rpc", ["EnqueueBatch", "Ack", "Nack", "PauseQueue"])
+def test_a_deadline_that_passes_between_statements_undoes_the_call(
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, rpc: str
+) -> None:
+    """Wherever it passes: everything the call does is done, or nothing."""
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True}
+    refusals = 0
+    for statements in range(40):
+        Job.objects.all().delete()
+        Event.objects.all().delete()
+        Queue.objects.all().delete()
+        push([{"type": "a", "args": []}] * 2)
+        (active,) = fetch_jobs(["default"], worker_id="w")
+        document = {
+            "EnqueueBatch": {"jobs": [{"type": "a", "args": []}, {"type": "b", "args": [], "queue": "q"}]},
+            "Ack": {"job_id": str(active["id"]), "worker_id": "w"},
+            "Nack": {"job_id": str(active["id"]), "worker_id": "w", "error": {"code": "X", "message": "x"}},
+            "PauseQueue": {"queue": "default"},
+        }[rpc]
+        before = state()
+        clock = Clock(statements)
+        found = called(rpc, document, clock, monkeypatch)
+        if not isinstance(found, Refused):
+            assert state() != before
+            break
+        assert found.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert state() == before, statements
+        refusals += 1
+    else:
+        raise AssertionError("the call never ended within its deadline")
+    assert refusals
+
+
+def state() -> Any:
+    """What a call that changes nothing leaves as it is. (It may have met a queue that nobody knew.)"""
+    jobs = sorted(Job.objects.values_list("pk", "state", "worker_id"))
+    return jobs, Event.objects.count(), sorted(Queue.objects.filter(paused=True).values_list("name"))
+
+
+def test_a_fetch_whose_deadline_passes_runs_to_its_end(
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs that it has claimed go back when its caller is found to have gone: nobody else knows of them."""
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True}
+    push([{"type": "a", "args": []}])
+    found = called("Fetch", {"queues": ["default"]}, Clock(0), monkeypatch)
+    assert len(found.jobs) == 1
+
+
+def test_a_deadline_does_not_end_the_batch_that_a_call_leads_for_others(
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True}
+    monkeypatch.setattr(groupcommit._thread, "serves_others", True)
+    found = called("Enqueue", {"type": "a", "args": []}, Clock(0), monkeypatch)
+    assert not isinstance(found, Refused)
+    assert Job.objects.count() == 1
