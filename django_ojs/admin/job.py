@@ -12,6 +12,7 @@ from uuid import UUID
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -28,7 +29,7 @@ from django_ojs.admin.deadletters import DeadLetters
 from django_ojs.admin.doctor import DoctorPage
 from django_ojs.admin.forms import WireField, blame
 from django_ojs.admin.history import timeline
-from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList, job_filter
+from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList, address, job_filter, spread
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.maintenance import MaintenanceMode
 from django_ojs.admin.operate import Verb, one_by_one
@@ -142,7 +143,10 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     list_display = ("short_id", "type", "state_label", "queue", "attempts")
     list_filter = FILTERS
     search_fields = ("id",)
-    search_help_text = _("The id of a job, or a text in the arguments or meta of new ones.")
+    search_help_text = _(
+        "The id of a job, or a text in the arguments or meta of new ones. Filters can be typed here, too: "
+        'type:mail.* state:retryable error:"timed out" since:1h'
+    )
     ordering = ("-id",)
     verbs = actions = VERBS
     large_columns = LARGE
@@ -159,6 +163,13 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[EndlessChangeList]:
         return JobChangeList
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list. Filters that the search names become the parameters of its address, where the page shows them."""
+        named, text = spread(request.GET.get(SEARCH_VAR, ""))
+        if named and request.method == "GET":
+            return HttpResponseRedirect(address(request.GET.dict(), **{SEARCH_VAR: text}, **named))
+        return super().changelist_view(request, extra_context)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Which times the list shows depends on the states it lists: where they wait, run or have ended."""

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.http import urlencode
@@ -126,6 +127,17 @@ def job_filter(given: Mapping[str, str]) -> tuple[JobListFilter, list[str]]:
     return JobListFilter({**found, **({"job": job} if job else {"text": texts["q"]})}), faults
 
 
+def spread(text: str) -> tuple[dict[str, str], str]:
+    """The filters that a search names, as in `type:mail.* error:"timed out" ann`, and the rest of its text."""
+    found = {match["name"]: match["quoted"] or match["plain"] or "" for match in _NAMED.finditer(text)}
+    return found, " ".join(_NAMED.sub(" ", text).split()) if found else text
+
+
+def strange_names(text: str) -> list[str]:
+    """What looks like the name of a filter in a search, and is none."""
+    return sorted({name for name in _LIKE_A_NAME.findall(text) if name not in CHIPS})
+
+
 def clean(text: str) -> str:
     """A text as databases can look for it."""
     return text.replace("\0", "").strip()[:LONGEST]
@@ -158,6 +170,25 @@ CHIPS: dict[str, Any] = {
     "until": _("until"),
 }
 
+_NAMED = re.compile(
+    rf"""(?<!\S)(?P<name>{"|".join(name for name in CHIPS if name != "q")}):(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))"""
+)
+_LIKE_A_NAME = re.compile(r"(?<!\S)([a-z]+):(?!//)\S")
+
+
+def address(given: Mapping[str, str], **changed: str) -> str:
+    """The first page of the list with these parameters, some of them changed; '' takes one away. (`get_query_string`
+    of Django would take `queue` away with `q`.)"""
+    wanted = {name: value for name, value in {**given, **changed}.items() if value and name != PAGE_VAR}
+    return f"?{urlencode(wanted)}"
+
+
+def _hints(text: str) -> list[str]:
+    """What to say of a search that may be meant otherwise."""
+    said = gettext("“%(name)s:” is no filter, so the list was searched for it as a text. Filters are %(names)s.")
+    names = ", ".join(name for name in CHIPS if name != "q")
+    return [said % {"name": name[:40], "names": names} for name in strange_names(text)]
+
 
 class JobChangeList(EndlessChangeList):
     """Loads no arguments and no results, and no errors of a completed job: it has none to show (core 5.3)."""
@@ -169,7 +200,7 @@ class JobChangeList(EndlessChangeList):
         selected = request.method == "POST" and request.POST.get("select_across") != "1"
         if not selected:  # else the ids are named, and a new search might not find them any more
             wanted, faults = job_filter(request.GET)
-            for fault in faults if request.method == "GET" else ():
+            for fault in [*faults, *_hints(self.query)] if request.method == "GET" else ():
                 self.model_admin.message_user(request, fault, messages.WARNING)
             page = max(1, min(self.page_num, MAX_PAGE)) * self.list_per_page
             if faults:
@@ -196,7 +227,7 @@ class JobChangeList(EndlessChangeList):
         }
         return [
             {
-                "text": word, "here": state == chosen, "address": self._address(state=state),
+                "text": word, "here": state == chosen, "address": address(self.params, state=state),
                 "count": f"{counts[state]:,}" if counts else "",
             }
             for state, word in words.items()
@@ -209,17 +240,11 @@ class JobChangeList(EndlessChangeList):
         return [
             {
                 "name": name, "value": display.shorten(self.params[parameter], 60),
-                "without": self._address(**{parameter: ""}),
+                "without": address(self.params, **{parameter: ""}),
             }
             for parameter, name in CHIPS.items()
             if self.params.get(parameter)
         ]  # fmt: skip
-
-    def _address(self, **changed: str) -> str:
-        """The first page of the list with these parameters changed; '' takes one away. (`get_query_string` would take
-        `queue` away with `q`.)"""
-        wanted = {name: value for name, value in {**self.params, **changed}.items() if value}
-        return f"?{urlencode(wanted)}"
 
     @property
     def looked(self) -> dict[str, Any] | None:

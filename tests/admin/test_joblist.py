@@ -180,6 +180,49 @@ def test_a_job_page_leads_to_its_workflow_and_to_the_jobs_with_its_tags(admin_cl
     assert "<script>alert" not in body
 
 
+# Filters that a search names
+
+
+def test_filters_in_a_search_become_parameters_of_the_address(admin_client: Client) -> None:
+    (wanted,) = dead(error={"type": "E", "message": "it timed out", "retryable": False})
+    dead(type="sms.send", error={"type": "E", "message": "it timed out", "retryable": False})
+    pushed()
+    asked = {"q": 'type:mail.*  a@example.com error:"timed out" state:dead_letter', "queue": wanted.queue, "p": "2"}
+    response = admin_client.get(url("job"), asked)
+    address = f"?q=a%40example.com&queue={wanted.queue}&type=mail.%2A&error=timed+out&state=dead_letter"
+    assert (response.status_code, response.headers["Location"]) == (302, address)
+    followed = admin_client.get(url("job") + address)
+    assert [job.pk for job in followed.context["cl"].result_list] == [wanted.pk]
+    assert [chip["value"] for chip in followed.context["cl"].chips] == [
+        "a@example.com", "dead_letter", wanted.queue, "mail.*", "timed out"
+    ]  # fmt: skip
+
+
+def test_a_filter_in_a_search_takes_the_place_of_one_in_the_address(admin_client: Client) -> None:
+    response = admin_client.get(url("job"), {"q": "state:active", "state": "completed"})
+    assert response.headers["Location"] == "?state=active"
+    assert said(admin_client.get(url("job"), {"q": "state:gone"}, follow=True)) == ["“gone” is no state of a job."]
+
+
+def test_what_is_no_filter_is_searched_for_and_said(admin_client: Client) -> None:
+    (job,) = pushed(args=["tpye:mail"])
+    response = admin_client.get(url("job"), {"q": "tpye:mail"})
+    assert [one.pk for one in response.context["cl"].result_list] == [job.pk]
+    (hint,) = said(response)
+    assert hint.startswith("“tpye:” is no filter")
+    assert "type" in hint
+
+
+@pytest.mark.parametrize(
+    "text", ["https://example.com/a", '{"type":"a"}', '"state:active"', "12:30", "a type: b", ":x"]
+)
+def test_other_texts_with_colons_are_texts(admin_client: Client, text: str) -> None:
+    assert jobfilters.spread(text) == ({}, text)
+    response = admin_client.get(url("job"), {"q": text})
+    assert said(response) == []
+    assert response.status_code == 200
+
+
 # What is hidden
 
 
