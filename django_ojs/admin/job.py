@@ -144,7 +144,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     list_filter = FILTERS
     search_fields = ("id",)
     search_help_text = _(
-        "The id of a job, or a text in the arguments or meta of new ones. Filters can be typed here, too: "
+        "The id of a job, a text in the arguments or meta of new ones, or filters: "
         'type:mail.* state:retryable error:"timed out" since:1h'
     )
     ordering = ("-id",)
