@@ -11,16 +11,19 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from django.db.models import Q
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_noop as _
 
 from django_ojs import clock
+from django_ojs.admin.base import unless_large
 from django_ojs.admin.display import duration, printable, shorten
+from django_ojs.admin.jobpage import last_failure, ran_ms
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules.workflowgraph import ROOT, Graph
@@ -40,21 +43,24 @@ _STATES = (_("scheduled"), _("available"), _("pending"), _("active"), _("retryab
 
 
 class _Node(NamedTuple):
+    """What a box says: `word` is the state, `notes` how long it ran and which attempt it is, `error` what failed."""
+
     name: str
     type: str
     colour: str
     word: str
-    note: str
+    notes: list[str]
+    error: tuple[str, str] | None
     job: uuid.UUID | None
 
 
 def draw(flow: Workflow, link: Callable[[uuid.UUID], str]) -> SafeString:
     """The picture of a workflow as it is now. `link` gives the address of a job's page.
 
-    Reads the steps and the states of the jobs that run: two statements, whatever the number of members.
+    Reads the steps, and the jobs that run or have a box of their own: two statements, whatever the number of members.
     """
-    nodes = _nodes(flow)
     picture = layout(flow.shape, lambda position: _FIRST.get(flow.progress[position], 3))
+    nodes = _nodes(flow, {box.positions[0] for box in picture.boxes if box.kind == "job"})
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN
     lines = [(_line(picture.boxes[a], picture.boxes[b]),) for a, b, word in picture.lines]
     boxes = [(_box(box, nodes, link),) for box in picture.boxes]
@@ -67,28 +73,34 @@ def draw(flow: Workflow, link: Callable[[uuid.UUID], str]) -> SafeString:
     )  # fmt: skip
 
 
-def _nodes(flow: Workflow) -> dict[int, _Node]:
+def _nodes(flow: Workflow, shown: Collection[int]) -> dict[int, _Node]:
+    """By position. Of the jobs at `shown` it is said how they went."""
     steps = list(WorkflowStep.objects.filter(workflow_id=flow.pk).defer("document", "error"))
-    running = [step.job_id for step in steps if step.job_id and flow.progress[step.position] == rules.RUNNING]
-    columns = ("pk", "state", "attempt", "started_at")
-    jobs = {row[0]: row[1:] for row in Job.objects.filter(pk__in=running).order_by().values_list(*columns)}
-    return {step.position: _node(flow, step, jobs.get(step.job_id)) for step in steps}
+    wanted = [
+        step.job_id
+        for step in steps
+        if step.job_id and (step.position in shown or flow.progress[step.position] == rules.RUNNING)
+    ]
+    failed = Q(state__in=(State.DISCARDED, State.RETRYABLE))
+    jobs = Job.objects.filter(pk__in=wanted).order_by().annotate(history=unless_large("errors", failed))
+    found = {job.pk: job for job in jobs.only("type", "state", "attempt", "started_at", "finished_at")}
+    return {step.position: _node(flow, step, found.get(step.job_id) if step.job_id else None) for step in steps}
 
 
-def _node(flow: Workflow, step: WorkflowStep, job: tuple[str, int, object] | None) -> _Node:
+def _node(flow: Workflow, step: WorkflowStep, job: Job | None) -> _Node:
     letter = flow.progress[step.position]
     colour, word = _LOOKS[letter]
-    note = ""
+    notes, error = [], None
     if job is not None:
-        state, attempt, started_at = job
-        colour = word = state
-        if state == State.ACTIVE and started_at is not None:
-            passed = clock.now() - started_at  # type: ignore[operator]
-            note = duration(max(0, round(passed.total_seconds()) * 1000))
-        if attempt > 1:
-            note = gettext("attempt %(number)d") % {"number": attempt}
+        if letter == rules.RUNNING:
+            colour = word = job.state
+        if (ran := ran_ms(job, clock.now())) is not None:
+            notes.append(duration(ran))
+        if job.attempt > 1:
+            notes.append(gettext("attempt %(number)d") % {"number": job.attempt})
+        error = last_failure(job)
     exists = letter not in (rules.WAITING, rules.NEVER, rules.SKIPPED, rules.REFUSED)
-    return _Node(step.step_id, step.type, colour, gettext(word), note, step.job_id if exists else None)
+    return _Node(step.step_id, step.type, colour, gettext(word), notes, error, step.job_id if exists else None)
 
 
 def _line(start: Box, end: Box) -> SafeString:
@@ -106,14 +118,16 @@ def _box(box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str]) ->
     if box.gathered:
         return _draw_gathered(box, nodes)
     node = nodes[box.positions[0]]
-    words = [node.word, *([node.note] if node.note else [])]
-    tip = f"{printable(node.name)}\n{printable(node.type)}\n{', '.join(words)}"
+    words = [node.word, *node.notes]
+    tip = "\n".join([printable(node.name), printable(node.type), ", ".join(words), " ".join(node.error or ())]).strip()
     if box.kind != "job":
         text = f"{box.kind} · {printable(node.name)} · {node.word}"
         return _group(box, "ojs-frame", node.colour, tip, [(8, 17, "ojs-node-name", _fit(text, box.width))])
+    detail = node.error[0] if node.error else node.type if node.type != node.name else ""
     texts = [
-        (8, 17, "ojs-node-name", _fit(node.name if node.name != node.type else node.type, box.width)),
+        (8, 17, "ojs-node-name", _fit(node.name, box.width)),
         (8, 32, "ojs-node-state", _fit(" · ".join(words), box.width)),
+        (8, 47, "ojs-node-detail", _fit(detail, box.width)),
     ]
     drawn = _group(box, "ojs-node", node.colour, tip, texts)
     address = link(node.job) if node.job else ""
@@ -147,7 +161,7 @@ def _fit(text: str, width: float) -> str:
 
 # The layout: from a graph to rectangles and lines
 
-WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 150, 40, 44, 12, 12, 18
+WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 150, 55, 44, 12, 12, 18
 #: Boxes that stand above one another, and beside one another in a chain, before the rest is gathered.
 MAX_COLUMN, MAX_ROW = 12, 16
 

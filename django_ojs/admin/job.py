@@ -228,13 +228,10 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     @admin.display(description=_("last error"))
     def last_error(self, job: Any) -> SafeString | str:
         """What failed last, in short. For the list, which loads the history."""
-        if not job.history:
+        failure = jobpage.last_failure(job)
+        if failure is None:
             return display.NOTHING
-        if redaction.hides("errors", job.type):  # meta is not loaded here: `hides` is careful without it
-            return redaction.MASK
-        error = redaction.error(job.type, job.history[-1])
-        kind, message = display.shorten(error.get("type") or "error", 40), display.shorten(error.get("message") or "")
-        return format_html('<span class="ojs-error" title="{0} {1}"><b>{0}</b> {1}</span>', kind, message)
+        return format_html('<span class="ojs-error" title="{0} {1}"><b>{0}</b> {1}</span>', *failure)
 
     # Changing the priority of a job that waits
 

@@ -137,6 +137,17 @@ def reported(job: Job, using: str) -> Html | None:
     return format_html("{}{}", bar if percent else "", said)
 
 
+def last_failure(job: Any) -> tuple[str, str] | None:
+    """The class and the message of what failed last, in short; None where nothing did. For a job whose `history` is
+    loaded, and whose meta is not."""
+    if not job.history:
+        return None
+    if redaction.hides("errors", job.type):  # careful, without its meta
+        return redaction.MASK, ""
+    error = redaction.error(job.type, job.history[-1])
+    return display.shorten(error.get("type") or "error", 40), display.shorten(error.get("message") or "")
+
+
 def failures(job: Job) -> dict[str, list[dict[str, Any]]]:
     """The `latest` error, unless the job succeeded after all, and the `earlier` ones, newest first; all redacted."""
     history = display.errors(redaction.part("errors", job.errors, job.type, job.meta))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -9,8 +10,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_ojs import clock
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job
+from django_ojs.rules import redaction
 from django_ojs.workflows import workflow as operations
 
 pytestmark = pytest.mark.django_db
@@ -34,6 +39,30 @@ def test_list_and_page_show_the_workflow_and_link_its_members(admin_client: Any)
     assert reverse("admin:django_ojs_job_change", args=[Job.objects.get().pk]) in shown
     assert "etl.load" in shown
     assert "not enqueued" in shown
+
+
+def picture(client: Any, flow: Any) -> str:
+    body = client.get(page(flow)).content.decode()
+    found: str = body[body.index('<svg class="ojs-flow"') : body.index("</svg>", body.index("ojs-flow"))]
+    return found
+
+
+def test_each_box_says_how_its_job_went(admin_client: Any, settings: Any) -> None:
+    clock.freeze(dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC))
+    flow = make()
+    (first,) = fetch(["default"])
+    clock.advance(seconds=2)
+    assert "active · 2 s" in picture(admin_client, flow)
+    ack([Ack(first["id"])])
+    (second,) = fetch(["default"])
+    clock.advance(seconds=65)
+    fail([Failure(second["id"], {"type": "billing.Refused", "message": "card <4711>", "retryable": False})])
+    drawn = picture(admin_client, flow)
+    for text in ("completed · 2 s", "etl.extract", "failed · 1 min 5 s", ">billing.Refused<", "card &lt;4711&gt;"):
+        assert text in drawn, text
+    settings.OJS = {"REDACT": {"types": {"etl.*": ["errors"]}}}
+    assert "billing" not in picture(admin_client, flow)
+    assert redaction.MASK in picture(admin_client, flow)
 
 
 @pytest.mark.usefixtures("long_memory")
