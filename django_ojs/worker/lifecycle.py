@@ -15,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import math
 import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -27,6 +29,9 @@ from django_ojs.scheduler.service import Service
 logger = logging.getLogger(__name__)
 
 
+#: Seconds that the main thread waits for orders at a time. Python calls the handler of a signal that comes just before
+#: a wait begins, or in another thread, only when the wait is over: a wait without an end would lose the signal.
+LOOK_EVERY = 1.0
 #: The source of orders that come through the supervisor's pipe.
 SUPERVISOR = "the supervisor"
 
@@ -92,10 +97,17 @@ class Lifecycle:
                 self.give(Order.RESUME, "the operator")
 
     def follow(self, timeout: float | None = None) -> Stage:
-        """Wait for one order, obey it, and return the stage that follows from it."""
-        with contextlib.suppress(queue.Empty):
-            self._obey(*self._orders.get(timeout=timeout))
-        return self.stage
+        """Wait for one order, at most `timeout` seconds, obey it, and return the stage that follows from it."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                order = self._orders.get(timeout=min(LOOK_EVERY, max(0.0, end - time.monotonic())))
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    return self.stage
+            else:
+                self._obey(*order)
+                return self.stage
 
     def _obey(self, order: Order, source: str) -> None:
         if order is Order.STOP and source.startswith("SIG"):

@@ -443,7 +443,9 @@ def restart_on_change() -> int:
     while True:
         before, environment[_BEGAN] = _times(), str(time.time())
         inner[:] = [subprocess.Popen(autoreload.get_child_arguments(), env=environment, close_fds=False)]  # noqa: S603
-        code = inner[0].wait()
+        while (code := inner[0].poll()) is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                inner[0].wait(LOOK)  # so that no signal has to wait longer
         if signals or code == 0:
             return code
         if code != CHANGED:

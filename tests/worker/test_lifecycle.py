@@ -109,3 +109,22 @@ def test_a_worker_in_a_thread_leaves_the_signals_alone() -> None:
     thread.start()
     thread.join()
     assert found == [before]
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_is_obeyed_all_the_same() -> None:
+    """Another thread takes it here. One that comes just before the main thread begins to wait wakes it as little."""
+    lifecycle = Lifecycle()
+    with signals(lifecycle):
+        taker = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        taker.start()
+        assert lifecycle.follow() is Stage.TERMINATE
+        taker.join()
+    assert lifecycle.reason == "signal"
+
+
+def test_it_waits_no_longer_than_it_is_told() -> None:
+    lifecycle = Lifecycle()
+    assert lifecycle.follow(timeout=0) is Stage.RUNNING
+    assert lifecycle.follow(timeout=0.01) is Stage.RUNNING
+    lifecycle.give(Order.STOP, "the operator")
+    assert lifecycle.follow(timeout=0) is Stage.TERMINATE
