@@ -106,15 +106,14 @@ async def load(address: str, script: Script, callers: int, jobs: int) -> dict[st
     tasks = [asyncio.create_task(caller(Stub(channel))) for channel in channels]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     seconds = time.perf_counter() - started
+    ended = [task for task in tasks if task.done()]
     for task in tasks:
-        if not task.done():
-            task.cancel()
-    ended = await asyncio.gather(*tasks, return_exceptions=True)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)  # calls that are cut off here have nothing to say
     for channel in channels:
         await channel.close(None)
-    for found in ended:
-        if isinstance(found, Exception):
-            raise found
+    for task in ended:
+        task.result()  # raises what went wrong
     done = max(1, jobs - max(left, 0))
     taken.sort()
     p99 = taken[min(len(taken) - 1, len(taken) * 99 // 100)]

@@ -53,6 +53,10 @@ LOOK_EVERY = 5.0
 #: The calls that may wait for room in a bounded queue at a time: they hold a thread meanwhile.
 PATIENT = 64
 
+#: Calls that may wait to be taken up. Beyond a thousand the library would cancel some of them, by chance and without a
+#: reason, and a client takes a call that was cancelled for one that it should not repeat.
+MANY = 100_000
+
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -447,6 +451,8 @@ def _options() -> list[tuple[str, int]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.so_reuseport", 0),
+        ("grpc.server.max_pending_requests", MANY),
+        ("grpc.server.max_pending_requests_hard_limit", MANY),
         *aged,
     ]
 

@@ -6,6 +6,7 @@ that answers the next call.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import time
@@ -320,6 +321,19 @@ def test_many_streams_take_no_place_from_calls(served: Served, settings: Any) ->
     finally:
         for call in calls:
             call.cancel()
+
+
+def test_thousands_of_calls_at_once_are_all_answered(served: Served) -> None:
+    """The library would cancel some of those that wait, unless it is told to let them."""
+
+    async def drive() -> list[Any]:
+        async with grpc.aio.insecure_channel(served.address) as channel:
+            stub, request = definition.Stub(channel), messages.to_message("ManifestRequest", {})
+            return await asyncio.gather(*(stub.Manifest(request) for _ in range(4000)))
+
+    answers = asyncio.run(drive())
+    assert {answer.ojs_version for answer in answers} == {"1.0"}
+    assert len(answers) == 4000
 
 
 def test_one_client_may_have_so_many_streams(served: Served, settings: Any) -> None:
