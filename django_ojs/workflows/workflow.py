@@ -59,13 +59,14 @@ def create(document: object, *, key: uuid.UUID | None = None, using: str | None 
     now = clock.now(using)
     plan = document if isinstance(document, Plan) else workflows.parse(document, now=now)
     with hooks.inside(hooks.around_workflow, plan) as told_of:
-        flow = _store(plan, now, key, using)
+        view = _store(plan, now, key, using)
         for tell_id in told_of:
-            tell_id(flow.shape.public_id)
-    return info(flow.row.pk, using=using)
+            tell_id(view.workflow.public_id)
+    return view
 
 
-def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> Flow:
+def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> View:
+    """The workflow as it is stored: once that is committed, a worker may change it at any time."""
     flow, steps = draft(plan, now, key)
     with atomic(using=using):
         try:
@@ -78,7 +79,7 @@ def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> F
         WorkflowStep.objects.using(using).bulk_create(steps)
         log.append(events.created(flow, now), using)
         _start(flow, plan, now, using)
-    return flow
+        return info(flow.row.pk, using=using)
 
 
 @replaceable("read_workflow")

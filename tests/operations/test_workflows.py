@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, jsontext, middleware
@@ -660,3 +660,22 @@ def test_the_clock_of_the_tests_is_what_ends_are_measured_by(frozen_clock: Any) 
     assert event["data"]["duration_ms"] == 3000
     assert shown(flow)["completed_at"] == shown(flow)["metadata"]["completed_at"]
     assert clock.now() == Workflow.objects.get().finished_at
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_created_is_answered_as_it_was_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may have changed it before the answer is written."""
+
+    def later() -> None:
+        Workflow.objects.update(name="later")
+
+    def start(*args: Any) -> None:
+        begin(*args)
+        transaction.on_commit(later)
+
+    begin = operations._start
+    monkeypatch.setattr(operations, "_start", start)
+    view = operations.create({"type": "group", "name": "first", "jobs": [{"type": "a", "args": []}]})
+    assert view.workflow.name == "first"
+    assert [row["state"] for row in view.jobs.values()] == ["available"]
+    assert Workflow.objects.get().name == "later"
