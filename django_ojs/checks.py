@@ -45,7 +45,7 @@ from django_ojs.errors import InvalidRequest
 from django_ojs.middleware import Chain
 from django_ojs.models import OutboxEntry
 from django_ojs.registry import InvalidHandler, registry
-from django_ojs.rules import redaction, replayrules
+from django_ojs.rules import alertrules, redaction, replayrules
 from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
 
 _CheckResult = list[CheckMessage]
@@ -289,6 +289,11 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
             yield Error(
                 f"OJS['REPLAY_RULES'] is wrong. {error}", hint="See docs/dead-letters.md.", id="django_ojs.E002"
             )
+    elif key == "ALERTS":
+        try:
+            alertrules.parse(value)
+        except InvalidRequest as error:
+            yield Error(f"OJS['ALERTS'] is wrong. {error}", hint="See docs/how-to/alerts.md.", id="django_ojs.E002")
     elif key == "RETRY":
         for unknown in unknown_in_policy("retry", value, "OJS['RETRY']"):
             hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."

@@ -195,6 +195,11 @@ class Settings:
     REPLAY_RULES: tuple[Mapping[str, Any], ...] = ()
     #: How long the server remembers an idempotency key.
     IDEMPOTENCY_TTL: Seconds = 86_400.0
+    # Alerts
+    #: What needs an operator's attention, who gets a mail about it, and how often the scheduler looks: `{"queues":
+    #: {"*": {"oldest_wait": "15m"}}, "types": {"billing.*": {"dead_letters": 1}}, "mail_to": ["ops@example.com"]}`
+    #: (docs/how-to/alerts.md). None: the scheduler does not look; the overview and `ojs_status` use the defaults.
+    ALERTS: Mapping[str, Any] | None = None
     # Webhooks
     #: How many attempts the scheduler makes at the same time.
     WEBHOOK_CONCURRENCY: int = 32

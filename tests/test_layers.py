@@ -15,7 +15,7 @@ STRATA = (
     "models store events",  # the rows
     "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
     """__init__ apps checks urls client worker tasks scheduler telemetry http realtime grpc admin templatetags
-    management doctor testing conformance""",  # the faces
+    management doctor alerts testing conformance""",  # the faces
 )
 STRATUM = {place: number for number, places in enumerate(STRATA) for place in places.split()}
 IDEAS = 2

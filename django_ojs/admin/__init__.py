@@ -2,6 +2,7 @@
 
 from django_ojs.admin import (  # noqa: F401 - each registers its models
     apikey,
+    attention,
     bulkaction,
     cron,
     deadletters,

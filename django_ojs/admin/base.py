@@ -258,6 +258,7 @@ MORE = (
         Page("Event", _("Events"), "event"),
         Page("Event", _("Live events"), "event_tail", "event_tail"),
         Page("BulkAction", _("Bulk actions"), "bulkaction"),
+        Page("Alert", _("Alerts"), "alert"),
         Page("AuditEntry", _("Audit log"), "auditentry"),
     )),
     (_("Integration"), (

@@ -17,7 +17,7 @@ from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_ojs import clock, jsontext
 from django_ojs.messages import Phrase, reason
-from django_ojs.rules.durations import parse_instant
+from django_ojs.rules.durations import parse_instant, spell
 from django_ojs.states import State
 
 NOTHING = "–"
@@ -65,19 +65,8 @@ def ago(instant: dt.datetime | None) -> SafeString | str:
 
 
 def duration(milliseconds: int | None) -> str:
-    """`250 ms`, `1.5 s`, `4 min 10 s`, `3 h 5 min`, `12 d 4 h`."""
-    if milliseconds is None:
-        return NOTHING
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    if milliseconds < 60_000:
-        return f"{milliseconds / 1000:.3g} s"
-    seconds = milliseconds // 1000
-    for big, small, size in (("d", "h", 86_400), ("h", "min", 3600), ("min", "s", 60)):
-        if seconds >= size:
-            rest = seconds % size // {"h": 3600, "min": 60, "s": 1}[small]
-            return f"{seconds // size} {big}" + (f" {rest} {small}" if rest else "")
-    return f"{seconds} s"
+    """A length of time as `spell` has it: `1.5 s`, `3 h 5 min`."""
+    return NOTHING if milliseconds is None else spell(milliseconds)
 
 
 def printable(value: object) -> str:

@@ -7,43 +7,68 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
-from django_ojs import clock
-from django_ojs.admin import charts, display, live, maintenance
+from django_ojs import clock, doctor
+from django_ojs.admin import attention, charts, display, live, maintenance
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.charts import Chart, Series
 from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import MAX_REASON
 from django_ojs.models import CronSchedule, Job, Queue, Worker
-from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules import redaction
 from django_ojs.states import WAITING, State
-from django_ojs.statistics import counters, failures, latency, percentiles, throughput
-from django_ojs.statistics.counters import Counts
+from django_ojs.statistics import counters, failures, history, latency, percentiles, throughput
+from django_ojs.statistics.capacity import NO_FLOW, Flow
 from django_ojs.statistics.failures import Failing
-from django_ojs.statistics.latency import Front
+from django_ojs.statistics.history import Point
 from django_ojs.statistics.summary import Shared
-from django_ojs.statistics.throughput import Minutes, Rate, Work
+from django_ojs.statistics.throughput import Rate
 from django_ojs.workers import directory
 
 #: Rows that the page has of each kind.
 QUEUES, WORKERS, TYPES, SCHEDULES = 30, 50, 8, 6
-#: How old, in seconds, the figures of the day may be: they change slowly and are most of the rows.
-DAY_FRESH = 60.0
-#: Minutes in a bar of the day's chart.
-DAY_STEP = 20
+#: What needs attention, at most: the rest is counted.
+FINDINGS = 12
 PERCENTILES = (50, 95, 99)
 
-Points = Sequence[tuple[dt.datetime, Work]]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of time that the charts show: how far back, in periods of which length. A label stands below every
+    `every` periods, in this form of `strftime`. The figures may be so many seconds old."""
+
+    name: str
+    text: Any
+    back: dt.timedelta
+    period: dt.timedelta
+    every: int
+    form: str = "%H:%M"
+    fresh: float = live.FRESH
+
+
+#: What a viewer may choose, by the parameter `range`. Long ones have most of the rows, and change slowly.
+RANGES = {
+    one.name: one
+    for one in (
+        Range("15m", _lazy("15 minutes"), dt.timedelta(minutes=15), dt.timedelta(minutes=1), 5),
+        Range("1h", _lazy("1 hour"), dt.timedelta(hours=1), dt.timedelta(minutes=1), 15),
+        Range("6h", _lazy("6 hours"), dt.timedelta(hours=6), dt.timedelta(minutes=5), 12, fresh=15.0),
+        Range("24h", _lazy("24 hours"), dt.timedelta(hours=24), dt.timedelta(minutes=20), 18, fresh=60.0),
+        Range("7d", _lazy("7 days"), dt.timedelta(days=7), dt.timedelta(hours=3), 8, "%d.%m. %H:%M", fresh=60.0),
+        Range("30d", _lazy("30 days"), dt.timedelta(days=30), dt.timedelta(hours=12), 10, "%d.%m.", fresh=60.0),
+    )
+}
+DEFAULT_RANGE = RANGES["1h"]
 
 
 class Overview(LivePages):
@@ -57,13 +82,28 @@ class Overview(LivePages):
         ]
 
     def overview_page(self, request: HttpRequest) -> HttpResponse:
-        shown = context(current.get(), self._may(request))
-        shown["follow"] = live.follow(request, self.url("overview_live"), live.OVERVIEW, age=live.FRESH)
+        shown = self._shown(request)
+        address = f"{self.url('overview_live')}?{urlencode({'range': shown['range'].name})}"
+        shown["follow"] = live.follow(request, address, live.OVERVIEW, age=live.FRESH)
         shown["maintenance"] = maintenance.address(request)
         return self.live_page(request, "overview", _("Overview"), shown)
 
     def overview_live(self, request: HttpRequest) -> HttpResponse:
-        return self.live_part(request, "overview", context(current.get(), self._may(request)))
+        return self.live_part(request, "overview", self._shown(request))
+
+    def _shown(self, request: HttpRequest) -> dict[str, Any]:
+        chosen = RANGES.get(request.GET.get("range", ""), DEFAULT_RANGE)
+        figures = current.get()
+        visible = [one for one in figures.attention if attention.visible(one.id, request)]
+        found = [
+            {**attention.shown(one), "address": attention.address(one.id, one.about, one.figures, self, request)}
+            for one in visible[:FINDINGS]
+        ]
+        return {
+            **context(figures, past[chosen.name].get(), chosen, self._may(request)),
+            "attention": found,
+            "more_findings": len(visible) - len(found),
+        }
 
     def _may(self, request: HttpRequest) -> dict[str, bool]:
         """What of the page this user sees, and whether there are buttons; nothing that this site does not have."""
@@ -86,7 +126,8 @@ class Latency:
 
 @dataclasses.dataclass(slots=True)
 class QueueLine:
-    """One queue: jobs waiting and running, since when its front waits, jobs completed a minute."""
+    """One queue: jobs waiting and running, since when its front waits, jobs completed a minute, how it fills and
+    empties."""
 
     name: str
     status: str
@@ -94,6 +135,7 @@ class QueueLine:
     active: int
     oldest: dt.datetime | None
     rate: float
+    flow: Flow
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,44 +145,33 @@ class Figures:
     at: dt.datetime
     states: dict[str, int]
     dead: int
-    hour: Points
-    day: Points
     latency: Latency
+    attention: list[doctor.Finding]
     queues: list[QueueLine]
     more_queues: int
     workers: list[Worker]
     failing: list[Failing]
-    unserved: list[tuple[str, int]]
-    unserved_queues: list[tuple[str, int]]
     schedules: list[CronSchedule]
 
 
 def compute(using: str) -> Figures:
-    now = clock.now(using)
-    counted = counters.count_all(using=using)
+    site = doctor.Site(using, patient=False)
+    now, counted = site.now, site.counted
     states = counters.totals(counted.values())
-    work = throughput.by_queue(now - dt.timedelta(hours=1), using=using)
-    found, status = _queues(counted, using)
-    names = found[:QUEUES]
-    fronts, rates = latency.fronts(names, now, using=using), throughput.rates_of(work, now)
+    found = _queues(site)
+    rates = throughput.rates_of(site.work, now)
     return Figures(
         at=now,
         states=states,
         dead=sum(one.dead for one in counted.values()),
-        hour=_hour(work, now),
-        day=_day(now),
         latency=_times(now, using),
-        queues=[
-            _line(name, status.get(name, "active"), counted.get(name), fronts[name].oldest, rates.get(name))
-            for name in names
-        ],
-        more_queues=len(found) - len(names),
+        attention=doctor.attention(site),
+        queues=[_line(name, site, rates.get(name)) for name in found[:QUEUES]],
+        more_queues=len(found) - len(found[:QUEUES]),
         workers=list(
             directory.with_held(Worker.objects.using(using)).defer("labels").order_by("-last_seen_at")[:WORKERS]
         ),
         failing=_failing(now, using, states[State.RETRYABLE]),
-        unserved=_unserved(fronts.values(), using),
-        unserved_queues=list(directory.unserved_queues(counted, using=using).items())[:QUEUES],
         schedules=list(CronSchedule.objects.using(using).filter(wake_at__isnull=False).order_by("wake_at")[:SCHEDULES]),
     )
 
@@ -148,58 +179,39 @@ def compute(using: str) -> Figures:
 current = Shared(compute, live.FRESH)
 
 
-def _queues(counted: Mapping[str, Counts], using: str) -> tuple[list[str], dict[str, str]]:
-    """The queues with a row or with jobs, those that need attention first, and the status of each that has a row."""
-    known = Queue.objects.using(using).exclude(pk=TEMPLATE).only("name", "paused", "draining")
-    rows = {queue.name: queue.status for queue in known}
-    names = [name for name in rows.keys() | counted.keys() if name in rows or counted[name].depth]
+def _queues(site: doctor.Site) -> list[str]:
+    """The queues with a row or with jobs, those that are paused or have most jobs first."""
+    counted, status = site.counted, site.status
+    names = [name for name in status.keys() | counted.keys() if name in status or counted[name].depth]
     names.sort(key=lambda name: (-counted[name].depth if name in counted else 0, name))
-    names.sort(key=lambda name: rows.get(name) != "paused")
-    return names, rows
+    names.sort(key=lambda name: status.get(name) != "paused")
+    return names
 
 
-def _line(name: str, status: str, counts: Counts | None, oldest: dt.datetime | None, rate: Rate | None) -> QueueLine:
-    waiting = sum(counts.states[state] for state in WAITING) if counts else 0
-    active = counts.states[State.ACTIVE] if counts else 0
-    return QueueLine(name, status, waiting, active, oldest, rate.completed_per_minute if rate else 0.0)
+def _line(name: str, site: doctor.Site, rate: Rate | None) -> QueueLine:
+    counts = site.counted.get(name)
+    return QueueLine(
+        name,
+        site.status.get(name, "active"),
+        waiting=sum(counts.states[state] for state in WAITING) if counts else 0,
+        active=counts.states[State.ACTIVE] if counts else 0,
+        oldest=site.fronts[name].oldest if name in site.fronts else None,
+        rate=rate.completed_per_minute if rate else 0.0,
+        flow=site.flows.get(name, NO_FLOW),
+    )
 
 
-def _unserved(fronts: Iterable[Front], using: str) -> list[tuple[str, int]]:
-    """Types at the front of queues that no live worker serves, with the jobs seen there."""
-    waiting: Counter[str] = Counter()
-    for front in fronts:
-        waiting += front.types
-    return list(directory.unserved_among(waiting, using).items())[:TYPES]
+def _past(chosen: Range) -> Shared[list[Point]]:
+    """What was done in a stretch of time, for all viewers."""
+
+    def read(using: str) -> list[Point]:
+        now = clock.now(using)
+        return history.history(chosen.period, now - chosen.back, now, using=using)
+
+    return Shared(read, chosen.fresh)
 
 
-def _hour(work: Minutes, now: dt.datetime) -> Points:
-    """The last sixty minutes, this one included."""
-    first = counters.minute_of(now) - dt.timedelta(minutes=59)
-    found = {first + dt.timedelta(minutes=minute): Work() for minute in range(60)}
-    for (_queue, minute), done in work.items():
-        if minute in found:
-            found[minute].add(done)
-    return list(found.items())
-
-
-def _day(now: dt.datetime) -> Points:
-    """The last 24 hours in steps, up to the last minute that has been folded."""
-    step = dt.timedelta(minutes=DAY_STEP)
-    first = now.replace(minute=now.minute // DAY_STEP * DAY_STEP, second=0, microsecond=0) - step * (1440 // DAY_STEP)
-    found = {first + step * number: Work() for number in range(1440 // DAY_STEP + 1)}
-    for minute, done in _day_minutes.get().items():
-        start = minute.replace(minute=minute.minute // DAY_STEP * DAY_STEP)
-        if start in found:
-            found[start].add(done)
-    return list(found.items())
-
-
-def _read_day(using: str) -> dict[dt.datetime, Work]:
-    now = clock.now(using)
-    return throughput.by_minute(now - dt.timedelta(days=1, minutes=DAY_STEP), now, using=using)
-
-
-_day_minutes = Shared(_read_day, DAY_FRESH)
+past = {name: _past(chosen) for name, chosen in RANGES.items()}
 
 
 def _times(now: dt.datetime, using: str) -> Latency:
@@ -232,17 +244,21 @@ def last_errors(pks: Sequence[Any], using: str) -> dict[Any, dict[str, Any]]:
 # For one viewer
 
 
-def context(figures: Figures, may: dict[str, bool]) -> dict[str, Any]:
+def context(figures: Figures, points: Sequence[Point], chosen: Range, may: dict[str, bool]) -> dict[str, Any]:
     """The context of the page. `may` holds rights: sections without theirs are left out."""
     return {
         "may": may,
+        "range": chosen,
+        "ranges": RANGES.values(),
         "at": display.when(figures.at),
         "states": [(state, f"{number:,}") for state, number in figures.states.items()],
         "dead": f"{figures.dead:,}",
-        "charts": _charts(figures),
+        "charts": _charts(points, chosen),
         "latency": _latency(figures),
         "queues": [
             {"line": line, "oldest": _since(line.oldest, figures.at), "rate": f"{line.rate:,.4g}",
+             "enqueued": display.NOTHING if line.flow.enqueued is None else f"{line.flow.enqueued:,.4g}",
+             "empty_in": empty_in(line.flow),
              "label": display.label(line.status, "" if line.status == "paused" else "good")}
             for line in figures.queues
         ] if may["view_queue"] else None,
@@ -250,42 +266,52 @@ def context(figures: Figures, may: dict[str, bool]) -> dict[str, Any]:
         "max_reason": MAX_REASON,
         "workers": [_worker(worker, figures.at) for worker in figures.workers] if may["view_worker"] else None,
         "failing": [(one, *display.brief(one.error)) for one in figures.failing],
-        "unserved": figures.unserved,
-        "unserved_queues": figures.unserved_queues,
         "schedules": [_schedule(one, figures.at) for one in figures.schedules] if may["view_cronschedule"] else None,
     }  # fmt: skip
 
 
-def _charts(figures: Figures) -> list[tuple[str, SafeString, list[tuple[str, str]]]]:
+def _charts(points: Sequence[Point], chosen: Range) -> list[tuple[str, SafeString, list[tuple[str, str]]]]:
     """Heading, drawing and legend of each chart."""
-    jobs = [(_("completed"), "good"), (_("failed for good"), "bad")]
-    times = [(_("mean wait"), "wait"), (_("mean run"), "run")]
-    hour = _chart("hour", _("Jobs a minute, last hour"), figures.hour, jobs, _ended, 15)
-    day = _chart("day", _("Jobs in 20 minutes, last day"), figures.day, jobs, _ended, 18)
-    mean = _chart("mean", _("Mean wait and run, last hour"), figures.hour, times, _means, 15, _duration)
+    ended = [(_("completed"), "good"), (_("failed for good"), "bad")]
+    came = [(_("enqueued"), "wait"), (_("ended"), "good")]
+    waits = [("p50", "run"), ("p95", "wait"), ("p99", "bad")]
+    runs = [(_("mean run"), "run")]
+    jobs = _chart("jobs", _("Jobs ended"), points, chosen, ended, lambda one: (one.completed, one.failed))
+    flow = _chart(
+        "flow", _("Jobs enqueued and ended"), points, chosen, came,
+        lambda one: (one.enqueued, one.completed + one.failed),
+    )  # fmt: skip
+    wait = _chart(
+        "wait", _("How long jobs waited"), points, chosen, waits, lambda one: one.percentiles(0.5, 0.95, 0.99),
+        _duration,
+    )  # fmt: skip
+    run = _chart("run", _("How long jobs ran"), points, chosen, runs, lambda one: (one.mean_run_ms,), _duration)
     return [
-        (hour.title, charts.bars(hour), jobs),
-        (day.title, charts.bars(day), jobs),
-        (mean.title, charts.lines(mean), times),
+        (jobs.title, charts.bars(jobs), ended),
+        (flow.title, charts.lines(flow), came),
+        (wait.title, charts.lines(wait), waits),
+        (run.title, charts.lines(run), runs),
     ]
 
 
 def _chart(
-    name: str, title: str, points: Points, measures: Sequence[tuple[str, str]],
-    values: Callable[[Work], tuple[float | None, ...]], every: int, unit: Callable[[float], str] | None = None,
+    name: str, title: str, points: Sequence[Point], chosen: Range, measures: Sequence[tuple[str, str]],
+    values: Callable[[Point], Sequence[float | None]], unit: Callable[[float], str] | None = None,
 ) -> Chart:  # fmt: skip
-    columns = list(zip(*(values(work) for _at, work in points), strict=True))
+    columns = list(zip(*(values(point) for point in points), strict=True)) or [()] * len(measures)
     series = [Series(label, column, colour) for (label, colour), column in zip(measures, columns, strict=True)]
-    at = [timezone.localtime(at).strftime("%H:%M") for at, _work in points]
-    return Chart(f"ojs-chart-{name}", title, at, series, every, unit or (lambda value: f"{value:,.0f}"))
+    at = [timezone.localtime(point.time).strftime(chosen.form) for point in points]
+    return Chart(f"ojs-chart-{name}", title, at, series, chosen.every, unit or (lambda value: f"{value:,.0f}"))
 
 
-def _ended(work: Work) -> tuple[float | None, ...]:
-    return (work.completed, work.failed)
-
-
-def _means(work: Work) -> tuple[float | None, ...]:
-    return (work.mean_wait_ms, work.mean_run_ms)
+def empty_in(flow: Flow) -> str:
+    """How long a queue takes to empty, for a column; that it never does."""
+    if flow.waiting <= 0:
+        return display.NOTHING
+    time = flow.empty_in
+    if time is not None:
+        return display.duration(_seconds(time) * 1000)
+    return _("grows") if flow.growth > 0 else _("never")
 
 
 def _duration(value: float) -> str:

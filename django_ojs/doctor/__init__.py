@@ -1,20 +1,21 @@
-"""Find out what is wrong with a site's installation, and how to mend it: `examine()` returns the findings.
+"""Find out what is wrong with a site, and how to mend it: `examine()` looks at the installation, `attention()` at jobs.
 
 A *diagnosis* is a function that looks at one thing and yields a `Finding` for each fault. It reads settings, catalogues
 of the database, counters and the fronts of indexes, never a table from end to end, so an examination costs the same
 beside ten million jobs. `manage.py ojs_doctor` and the admin show the same findings; docs/troubleshooting.md explains
 each.
 
-`health.py` has what is the same on all databases, `postgresql.py` and `engines.py` what is special to one.
+`health.py` has what is the same on all databases, `postgresql.py` and `engines.py` what is special to one, and
+`work.py` what jobs and queues need.
 """
 
 from __future__ import annotations
 
 from django_ojs.database import database
-from django_ojs.doctor import engines, health, postgresql
+from django_ojs.doctor import engines, health, postgresql, work
 from django_ojs.doctor.findings import TITLES, Finding, Site, look
 
-__all__ = ["TITLES", "Finding", "examine"]
+__all__ = ["TITLES", "Finding", "Site", "attention", "examine"]
 
 #: In the order in which the findings are shown: causes come before what they cause.
 DIAGNOSES = (
@@ -26,6 +27,23 @@ DIAGNOSES = (
     health.worker_versions, health.silent_workers, health.queues_without_workers, health.types_without_workers,
     postgresql.autovacuum, postgresql.vacuum, postgresql.index_bloat, engines.free_pages,
 )  # fmt: skip
+
+
+#: What an operator who has nothing to do with the installation looks at first.
+WORK = (
+    work.maintenance_mode, health.scheduler, health.due_jobs, health.queues_without_workers,
+    health.types_without_workers, work.types, work.queues, health.silent_workers, health.event_order, health.metrics,
+    health.webhooks,
+)  # fmt: skip
+
+
+def attention(site: Site) -> list[Finding]:
+    """What about the site's jobs needs an operator's attention now, the gravest first; empty if nothing does.
+
+    The overview of the admin, `ojs_status` and the alerts show the same findings. How much waiting and failing is
+    allowed, `OJS["ALERTS"]` says.
+    """
+    return [finding for diagnosis in WORK for finding in look(diagnosis, site)]
 
 
 def examine(using: str | None = None) -> list[Finding]:

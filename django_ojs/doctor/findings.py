@@ -13,11 +13,23 @@ from django.apps import apps
 from django.db import Error, connections, transaction
 
 from django_ojs import clock
+from django_ojs.conf import ojs_settings
 from django_ojs.messages import Phrase, phrase
-from django_ojs.models import Lease, Worker
+from django_ojs.models import Lease, Maintenance, Queue, Worker
+from django_ojs.models.queue import TEMPLATE
+from django_ojs.queues import maintenance
+from django_ojs.rules import alertrules
+from django_ojs.rules.alertrules import AlertRules
+from django_ojs.states import State
+from django_ojs.statistics import capacity, latency, throughput
+from django_ojs.statistics.capacity import Flow
 from django_ojs.statistics.counters import Counts, count_all
+from django_ojs.statistics.latency import Front
+from django_ojs.statistics.throughput import Minutes
 from django_ojs.workers import directory
 
+#: Queues at whose front is looked: those with the most available jobs.
+FRONTS = 100
 #: Seconds that a diagnosis waits on PostgreSQL for a lock, and for an answer: it is asked when something hangs.
 PATIENCE, LONGEST = 2, 10
 
@@ -48,6 +60,15 @@ TITLES: dict[str, Phrase] = {
     "workers-missing": phrase("Jobs wait and no worker runs"),
     "queue-unserved": phrase("A queue has no worker"),
     "type-unserved": phrase("A job type has no worker"),
+    "maintenance-on": phrase("Maintenance mode is on"),
+    "queue-paused": phrase("Jobs wait in a paused queue"),
+    "wait-long": phrase("Jobs have been waiting for long"),
+    "backlog-large": phrase("Many jobs wait in a queue"),
+    "backlog-slow": phrase("A queue takes long to empty"),
+    "queue-failing": phrase("Jobs of a queue fail"),
+    "queue-dead-letters": phrase("A queue has new dead letters"),
+    "type-failing": phrase("Jobs of a type fail"),
+    "type-dead-letters": phrase("A job type has new dead letters"),
     "autovacuum-off": phrase("Autovacuum is off"),
     "vacuum-late": phrase("A table is not vacuumed"),
     "analyze-late": phrase("A table is not analyzed"),
@@ -84,10 +105,16 @@ class Finding:
 
 
 class Site:
-    """What the diagnoses look at. Facts that several need are read once."""
+    """What the diagnoses look at. Facts that several need are read once.
 
-    def __init__(self, using: str) -> None:
-        self.using = using
+    Args:
+        rules: how much waiting and failing is allowed; None: what the settings say.
+        patient: whether a diagnosis may take a second to look twice at what may be over in a moment.
+    """
+
+    def __init__(self, using: str, *, rules: AlertRules | None = None, patient: bool = True) -> None:
+        self.using, self.patient = using, patient
+        self.rules = alertrules.parse(ojs_settings.ALERTS) if rules is None else rules
 
     @property
     def connection(self) -> Any:
@@ -114,6 +141,37 @@ class Site:
     @cached_property
     def counted(self) -> dict[str, Counts]:
         return count_all(using=self.using)
+
+    @cached_property
+    def maintenance(self) -> Maintenance | None:
+        return maintenance.current(using=self.using)
+
+    @cached_property
+    def status(self) -> dict[str, str]:
+        """The status of each queue that has a row, by name."""
+        rows = Queue.objects.using(self.using).exclude(pk=TEMPLATE).only("name", "paused", "draining")
+        return {queue.name: queue.status for queue in rows}
+
+    @cached_property
+    def waiting(self) -> dict[str, int]:
+        """The available jobs of each queue that has any, the largest number first."""
+        numbers = {name: counts.states[State.AVAILABLE] for name, counts in self.counted.items()}
+        return dict(sorted((item for item in numbers.items() if item[1] > 0), key=lambda item: (-item[1], item[0])))
+
+    @cached_property
+    def fronts(self) -> dict[str, Front]:
+        """The front of each of the queues with the most available jobs."""
+        return latency.fronts(list(self.waiting)[:FRONTS], self.now, using=self.using)
+
+    @cached_property
+    def work(self) -> Minutes:
+        """What each queue did in the last hour, by the minute."""
+        return throughput.by_queue(self.now - dt.timedelta(hours=1), using=self.using)
+
+    @cached_property
+    def flows(self) -> dict[str, Flow]:
+        """How each queue fills and empties, of those that have jobs or did anything lately."""
+        return capacity.flows(self.waiting, self.work, self.now, using=self.using)
 
     @cached_property
     def workers(self) -> list[Worker]:

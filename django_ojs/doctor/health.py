@@ -24,10 +24,8 @@ from django_ojs.doctor.findings import Finding, Site
 from django_ojs.events import order
 from django_ojs.jobs import timers
 from django_ojs.messages import phrase
-from django_ojs.queues import maintenance
 from django_ojs.rules.durations import format_instant
-from django_ojs.states import State
-from django_ojs.statistics import eventcounts, latency
+from django_ojs.statistics import eventcounts
 from django_ojs.webhooks import relay
 from django_ojs.workers import directory
 
@@ -37,8 +35,6 @@ CLOCKS = 2.0
 LATE, LAGGING = 30.0, 120.0
 #: Seconds between two looks at what seems late: longer than the pauses of the duties in question.
 SECOND_LOOK = 1.5
-#: Queues at whose front types are looked for: those with the most waiting jobs.
-FRONTS = 100
 
 
 def system_checks(site: Site) -> Iterator[Finding]:
@@ -132,7 +128,7 @@ def scheduler(site: Site) -> Iterator[Finding]:
 def due_jobs(site: Site) -> Iterator[Finding]:
     """A scheduler leads, and jobs that are due stay as they are. In maintenance mode they are to."""
     due = timers.next_due(using=site.using) if site.is_led else None
-    if due is None or maintenance.is_on(using=site.using):
+    if due is None or site.maintenance:
         return
     if (late := (site.now - due).total_seconds()) > LATE:
         yield Finding(
@@ -204,15 +200,15 @@ def _since(site: Site, earliest: Callable[[], dt.datetime | None], seconds: floa
     """The time of the earliest event that waits, if it is older than this; None otherwise.
 
     The events of a long transaction are old when it commits. So what seems late is looked at again, when a scheduler
-    that does its duties has done them.
+    that does its duties has done them; unless whoever asks is in a hurry.
     """
 
     def late() -> dt.datetime | None:
         found = earliest()
         return found if found is not None and (site.now - found).total_seconds() > seconds else None
 
-    if late() is None:
-        return None
+    if (found := late()) is None or not site.patient:
+        return found
     time.sleep(SECOND_LOOK)
     return late()
 
@@ -259,6 +255,7 @@ def silent_workers(site: Site) -> Iterator[Finding]:
 def queues_without_workers(site: Site) -> Iterator[Finding]:
     """Available jobs that no live worker takes: of all queues, or of some."""
     unserved = directory.unserved_queues(site.counted, using=site.using)
+    unserved = {name: jobs for name, jobs in unserved.items() if site.rules.of_queue(name).workers}
     if unserved and not directory.serving(site.using):
         jobs = sum(unserved.values())
         yield Finding(
@@ -288,12 +285,12 @@ def types_without_workers(site: Site) -> Iterator[Finding]:
     """Types of jobs at the front of queues for which no live worker has a handler."""
     if not directory.serving(site.using):
         return
-    waiting = {name: counts.states[State.AVAILABLE] for name, counts in site.counted.items()}
-    names = sorted((name for name in waiting if waiting[name] > 0), key=lambda name: -waiting[name])[:FRONTS]
     types: Counter[str] = Counter()
-    for front in latency.fronts(names, site.now, using=site.using).values():
+    for front in site.fronts.values():
         types += front.types
     for name, jobs in directory.unserved_among(types, site.using).items():
+        if not site.rules.of_type(name).workers:
+            continue
         yield Finding(
             "type-unserved",
             phrase(

@@ -35,7 +35,7 @@ EXTENSIONS: tuple[str, ...] = (
     "dead_letter.pruned", "queue.created", "queue.config_updated", "queue.deleted",
     "rate_limit.exceeded", "rate_limit.released", "rate_limit.dropped", "rate_limit.dynamic_adjusted",
     "webhook.subscription.created", "webhook.subscription.updated", "webhook.subscription.deleted",
-    "webhook.subscription.disabled", "webhook.dead",
+    "webhook.subscription.disabled", "webhook.dead", "alert.raised", "alert.cleared",
 )  # fmt: skip
 
 #: Extension events that come with every workflow, every result, every webhook or every dead letter, rather than now and
@@ -250,6 +250,10 @@ def of_webhook(type: str, subject: str, time: dt.datetime, component: str = "api
     return Record(type, time, component, subject, data=jsontext.dumps(data))
 
 
+def of_alert(type: str, time: dt.datetime, **data: Any) -> Record:
+    return Record(type, time, "scheduler", str(data["about"]), data=jsontext.dumps(data))
+
+
 def milliseconds(since: dt.datetime | None, until: dt.datetime | None) -> int:
     """From one instant to another; 0 where one of them is not known: a job that never started, say."""
     return max(0, round((until - since).total_seconds() * 1000)) if since and until else 0
@@ -319,6 +323,10 @@ _LIMIT: Members = {"key": "string", "strategy": "string"}
 _DELIVERY: Members = {
     "subscription_id": "string", "delivery_id": "string", "event_id": "string", "event_type": "string",
     "attempts": "integer", "response_status": "integer or null", "error": "string",
+}  # fmt: skip
+_ALERT: Members = {
+    "alert_id": "string", "kind": "string", "about": "string", "says": "string", "mend": "string",
+    "raised_at": "instant", "figures": "object",
 }  # fmt: skip
 _SUBSCRIPTION: Members = {"subscription_id": "string", "by?": "string"}
 
@@ -477,6 +485,8 @@ DESCRIBED: dict[str, Description] = {
         "A subscription was switched off because nothing arrived.", {**_SUBSCRIPTION, "reason": "string"}
     ),
     "webhook.dead": Description("A delivery was given up.", _DELIVERY),
+    "alert.raised": Description('Something needs an operator\'s attention (`OJS["ALERTS"]`).', _ALERT),
+    "alert.cleared": Description("What needed attention is over.", _ALERT),
     "workflow.cancelled": Description("A workflow was cancelled.", {**_FLOW, "cancelled_by": "string"}),
     "workflow.created": Description(
         "A workflow was created.", {**_FLOW, "state": "string", "total_callbacks": "integer"}

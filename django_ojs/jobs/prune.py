@@ -24,6 +24,7 @@ from django_ojs.jobs import bulk
 from django_ojs.jobs.transitions import still_fitting
 from django_ojs.limits import ratelimits
 from django_ojs.models import (
+    Alert,
     Event,
     EventCommit,
     EventLog,
@@ -42,6 +43,9 @@ from django_ojs.states import State
 from django_ojs.statistics import eventcounts, history
 from django_ojs.store import store_of
 from django_ojs.webhooks import deliveries
+
+#: How long alerts are kept that are over.
+ALERTS_KEPT = dt.timedelta(days=30)
 
 
 @retried
@@ -64,9 +68,17 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "rate_limits": ratelimits.prune(now, batch, using),
         "audit": audit.prune(_audit_edge(now), batch, using),
         "bulk_actions": bulk.prune_actions(now, batch, using),
+        "alerts": _prune_alerts(now, batch, using),
         "minutes": history.roll_up(using=using),
         "webhook_deliveries": deliveries.prune(now, batch, using),
     }
+
+
+def _prune_alerts(now: dt.datetime, batch: int, using: str) -> int:
+    """Forget alerts that were over long ago."""
+    alerts = Alert.objects.using(using)
+    old = alerts.filter(cleared_at__lt=now - ALERTS_KEPT).order_by("cleared_at").values_list("pk", flat=True)
+    return alerts.filter(pk__in=list(old[:batch])).delete()[0]
 
 
 def _audit_edge(now: dt.datetime) -> dt.datetime | None:

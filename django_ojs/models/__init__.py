@@ -4,7 +4,7 @@ from django_ojs.models.access import APIKey, IdempotencyKey, Ticket
 from django_ojs.models.cron import CronRun, CronSchedule
 from django_ojs.models.event import Event, EventCommit, EventLog
 from django_ojs.models.job import Job, JobProgress, JobRow, JobSchema, OutboxEntry, UniqueLock
-from django_ojs.models.operation import AuditEntry, BulkAction, JobReplay, ReplayRule
+from django_ojs.models.operation import Alert, AuditEntry, BulkAction, JobReplay, ReplayRule
 from django_ojs.models.queue import Maintenance, Queue, RateLimit, RateStart
 from django_ojs.models.statistics import (
     CountDelta,
@@ -14,6 +14,7 @@ from django_ojs.models.statistics import (
     QueueHour,
     QueueMinute,
     QueueTraffic,
+    TypeMinute,
 )
 from django_ojs.models.webhook import WebhookCount, WebhookDelivery, WebhookRelay, WebhookSubscription
 from django_ojs.models.worker import Lease, Worker
@@ -21,6 +22,7 @@ from django_ojs.models.workflow import Workflow, WorkflowStart, WorkflowStep
 
 __all__ = [
     "APIKey",
+    "Alert",
     "AuditEntry",
     "BulkAction",
     "CountDelta",
@@ -49,6 +51,7 @@ __all__ = [
     "RateStart",
     "ReplayRule",
     "Ticket",
+    "TypeMinute",
     "UniqueLock",
     "WebhookCount",
     "WebhookDelivery",

@@ -1,4 +1,4 @@
-"""What operators do: the audit log, bulk actions in the background, and rules that retry dead letters."""
+"""What operators do: the audit log, bulk actions in the background, rules that retry dead letters; and their alerts."""
 
 from __future__ import annotations
 
@@ -109,6 +109,10 @@ class BulkAction(models.Model):
     problem = models.CharField(max_length=500, default="", blank=True, help_text="Why that was.")
     after = models.DateTimeField(null=True, blank=True)
     after_id = models.UUIDField(null=True, blank=True)
+    per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many jobs are acted on in a minute at most; null: as fast as it goes."
+    )
+    next_at = models.DateTimeField(null=True, blank=True, help_text="When its next batch may come; null: at once.")
 
     class Meta:
         verbose_name = "bulk action"
@@ -163,3 +167,34 @@ class JobReplay(models.Model):
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.job_id}"
+
+
+class Alert(models.Model):
+    """Something that needed an operator's attention, from when the scheduler found it until it was over.
+
+    Only `django_ojs.alerts` writes it. At most one is open about the same thing: `key` is unique, and null once it is
+    over.
+    """
+
+    class Untold(models.TextChoices):
+        RAISED = "raised", "raised"
+        CLEARED = "cleared", "cleared"
+
+    id = models.BigAutoField(primary_key=True)
+    key = models.CharField(max_length=330, null=True, unique=True)  # noqa: DJ001 - those that are over have none
+    kind = models.CharField(max_length=64, help_text="The kind of finding, such as queue-unserved.")
+    about = models.CharField(max_length=255, default="", help_text="The queue, job type or worker; empty: the whole.")
+    says = models.TextField(help_text="What is wrong, as it was found last.")
+    mend = models.TextField(default="", help_text="What to do about it.")
+    figures = JSONTextField(default=dict)
+    raised_at = models.DateTimeField()
+    seen_at = models.DateTimeField(help_text="When it was found last.")
+    cleared_at = models.DateTimeField(null=True, blank=True)
+    untold = models.CharField(max_length=7, choices=Untold.choices, default="", help_text="What no mail has told yet.")
+
+    class Meta:
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["cleared_at"], name="ojs_alert_cleared")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.about}".strip()

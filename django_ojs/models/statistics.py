@@ -7,7 +7,8 @@ transaction; the scheduler folds these rows into one row a queue (`QueueCount`) 
 (`QueueMinute`). A reader adds what is folded and what is not: exact at any time (`statistics.counters`).
 
 What these rows cannot tell, how many jobs came in and how the waits were spread, is counted from the event log
-(`QueueTraffic`). After two days the minutes of both are added up by the hour (`QueueHour`).
+(`QueueTraffic`), and so is what became of each job type (`TypeMinute`). After two days the minutes of the queues are
+added up by the hour (`QueueHour`).
 """
 
 from __future__ import annotations
@@ -97,6 +98,27 @@ class QueueTraffic(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue} at {self.minute}"
+
+
+class TypeMinute(models.Model):
+    """What became of the jobs of one type in one minute; kept for two days.
+
+    Counted from the event log, a second or so behind it, under the names of the metrics: `other` stands for the types
+    beyond `METRICS_MAX_SERIES`.
+    """
+
+    job_type = models.CharField(max_length=255)
+    minute = models.DateTimeField(db_index=True)
+    completed = _number()
+    failed = models.BigIntegerField(default=0, db_default=0, help_text="Attempts that failed.")
+    discarded = models.BigIntegerField(default=0, db_default=0, help_text="Jobs that a failure ended.")
+    run_ms = models.BigIntegerField(default=0, db_default=0, help_text="Time that the completed jobs took.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job_type", "minute"], name="ojs_type_minute_once")]
+
+    def __str__(self) -> str:
+        return f"{self.job_type} at {self.minute}"
 
 
 class QueueHour(models.Model):

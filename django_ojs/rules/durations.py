@@ -67,6 +67,20 @@ def format_iso(ms: int) -> str:
     return f"P{date}T{time}" if time else f"P{date or 'T0S'}"
 
 
+def spell(ms: int) -> str:
+    """`ms` milliseconds as a person says them: `250 ms`, `1.5 s`, `4 min 10 s`, `3 h 5 min`, `12 d 4 h`."""
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.3g} s"
+    seconds = ms // 1000
+    for big, small, size in (("d", "h", 86_400), ("h", "min", 3600), ("min", "s", 60)):
+        if seconds >= size:
+            rest = seconds % size // {"h": 3600, "min": 60, "s": 1}[small]
+            return f"{seconds // size} {big}" + (f" {rest} {small}" if rest else "")
+    return f"{seconds} s"
+
+
 def parse_moment(value: object, now: dt.datetime) -> dt.datetime:
     """An instant as `parse_instant` reads it, or an age such as `24h` or `P7D`, counted back from `now`.
 

@@ -113,6 +113,13 @@ def flag(value: Any, path: str) -> bool:
     return value
 
 
+def share(value: Any, path: str) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise fault(path, phrase("must be a number from 0 to 1"), value)
+    return float(value)
+
+
 def integer(minimum: int, maximum: int) -> Callable[[Any, str], int]:
     """A reader of integers from `minimum` to `maximum`."""
 

@@ -11,7 +11,7 @@ from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
 from django_ojs.rules import durations, ratelimit, retry
-from django_ojs.rules.faults import checked, fault, flag, integer, queue_name
+from django_ojs.rules.faults import checked, fault, flag, integer, queue_name, share
 
 Reader = Callable[[Any, str], Any]
 
@@ -116,12 +116,6 @@ def _seconds(value: Any, path: str) -> float:
     return checked(durations.parse_duration_ms, value, path) / 1000
 
 
-def _share(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise fault(path, phrase("must be a number from 0 to 1"), value)
-    return float(value)
-
-
 def _patterns(value: Any, path: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise fault(
@@ -162,7 +156,7 @@ _READERS: dict[str, Reader] = {
         max_depth=integer(0, MAX_NUMBER),
         max_size_bytes=integer(0, MAX_NUMBER),
         strategy=_overflow,
-        warning_threshold=_share,
+        warning_threshold=share,
     ),
     "concurrency": integer(0, ratelimit.MAX_NUMBER),
     "rate_limit": _rate_limit,

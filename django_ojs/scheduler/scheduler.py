@@ -31,6 +31,7 @@ from django_ojs.messages import jobs, jobs_wait
 from django_ojs.models import Lease
 from django_ojs.queues import bounds, configuration, maintenance
 from django_ojs.queues.deletion import finish_removals
+from django_ojs.scheduler.alerts import WatchAlerts
 from django_ojs.scheduler.service import ERRORS, DutyThread, Service, outage, persist
 from django_ojs.scheduler.webhooks import Webhooks
 from django_ojs.statistics import counters, eventcounts
@@ -121,7 +122,8 @@ class Scheduler:
     """`start()` and `stop()` the threads; `run_once()` does one pass without threads or lease.
 
     What has to be on time and what may take a while run in threads of their own, so that neither pruning nor
-    many schedules at midnight nor a slow receiver of webhooks delay a job. It leads no sooner than `ready` is set.
+    many schedules at midnight nor a slow receiver of webhooks or mail delay a job. It leads no sooner than `ready` is
+    set.
     """
 
     name = "scheduler"
@@ -151,6 +153,7 @@ class Scheduler:
                 leads,
             ),
             Webhooks(self.using, leads),
+            DutyThread("alerts", [WatchAlerts()], self.using, leads),
         )  # fmt: skip
 
     @property

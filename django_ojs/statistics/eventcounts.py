@@ -3,7 +3,8 @@
 A pass reads the log behind its place, adds to the series and moves the place, in one transaction: a process that
 dies in the middle has done nothing, and of two that count at once the second finds nothing left. So the numbers
 are those of the whole installation, in whatever process they are read, and they survive every restart.
-The same pass counts what came into the queues by the minute, and how long it had waited (`latency`).
+The same pass counts by the minute what came into the queues and how long it had waited (`latency`), and what became of
+the jobs of each type (`jobtypes`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.events import order
 from django_ojs.models import Event, EventCommit, MetricPlace, MetricSeries, Worker
-from django_ojs.statistics import latency
+from django_ojs.statistics import jobtypes, latency
 from django_ojs.store import store_of
 
 #: Events counted in one transaction.
@@ -59,6 +60,7 @@ def count(*, limit: int = BATCH, using: str | None = None) -> int:
             groups = _named([group for group in stretch.groups if group.event in COUNTED], using)
             _add(groups, using)
             latency.count(stretch.groups, using)
+            jobtypes.count(groups, using)
             _count_for_workers(stretch.groups, using)
             MetricPlace.objects.using(using).filter(pk=1).update(seq=stretch.place.seq, event=stretch.place.event)
             transaction.on_commit(lambda: _tell(groups), using=using)

@@ -82,7 +82,7 @@ def enqueued_per_minute(queues: Sequence[str] | None = None, *, using: str | Non
         return None
     using = database(using)
     now = clock.now(using)
-    came = sum(one.enqueued for one in _traffic(queues, now, using).values())
+    came = sum(one.enqueued for one in traffic(queues, now, using).values())
     return round(came / throughput.minutes_lately(now), 2)
 
 
@@ -93,9 +93,9 @@ def waits(queues: Sequence[str] | None = None, *, using: str | None = None) -> d
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     found: dict[str, Sequence[float | None]] = {}
     if ojs_settings.METRICS:
-        for queue, traffic in _traffic(queues, now, using).items():
-            if traffic.waits:
-                found[queue] = percentiles.of_sketch(traffic.waits, shares.values())
+        for queue, came in traffic(queues, now, using).items():
+            if came.waits:
+                found[queue] = percentiles.of_sketch(came.waits, shares.values())
     else:
         sampled: dict[str, list[float]] = defaultdict(list)
         for times in latest_completed(throughput.lately(now), queues, using=using):
@@ -106,7 +106,7 @@ def waits(queues: Sequence[str] | None = None, *, using: str | None = None) -> d
     return {queue: dict(zip(shares, values, strict=True)) for queue, values in found.items()}
 
 
-def _traffic(queues: Sequence[str] | None, now: dt.datetime, using: str) -> dict[str, Traffic]:
+def traffic(queues: Sequence[str] | None, now: dt.datetime, using: str) -> dict[str, Traffic]:
     """The traffic of each of these queues, or of those that had any, in the last five minutes and this one."""
     rows: Any = QueueTraffic.objects.using(using).filter(minute__gte=throughput.lately(now)).exclude(queue=ALL)
     if queues is not None:

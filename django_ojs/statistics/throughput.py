@@ -10,10 +10,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from django.db import connections
-from django.db.models import Sum
 
 from django_ojs import clock
 from django_ojs.database import database
@@ -74,13 +72,6 @@ def by_queue(since: dt.datetime, queues: Sequence[str] | None = None, *, using: 
     for queue, at, *numbers in rows:
         found.setdefault((queue, minute_of(at)), Work()).add(_work(numbers))
     return found
-
-
-def by_minute(since: dt.datetime, until: dt.datetime, *, using: str | None = None) -> dict[dt.datetime, Work]:
-    """The work of all queues together in each folded minute from `since`, before `until`."""
-    minutes = QueueMinute.objects.using(database(using)).filter(minute__gte=minute_of(since), minute__lt=until)
-    rows: Iterable[Any] = minutes.order_by().values_list("minute").annotate(*(Sum(name) for name in MEASURES))
-    return {minute: _work(numbers) for minute, *numbers in rows}
 
 
 def since_each(instants: Sequence[dt.datetime], queue: str | None = None, *, using: str | None = None) -> list[Work]:

@@ -38,6 +38,7 @@ from django_ojs.models import (
     RateStart,
     ReplayRule,
     Ticket,
+    TypeMinute,
     UniqueLock,
     WebhookCount,
     WebhookDelivery,
@@ -56,7 +57,7 @@ from django_ojs.workflows import graphs
 TRANSIENT: tuple[type[models.Model], ...] = (
     BulkAction, OutboxEntry, UniqueLock, Worker, Queue, CronSchedule, CronRun, ReplayRule, Job, JobProgress, JobReplay,
     WorkflowStart, WorkflowStep, Workflow, MetricPlace, MetricSeries, Event, EventCommit,
-    IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, QueueHour,
+    IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, TypeMinute, QueueHour,
     RateLimit, RateStart, WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
     AuditEntry, Maintenance, Ticket,
 )  # fmt: skip

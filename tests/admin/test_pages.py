@@ -47,6 +47,7 @@ def test_the_engines_own_tables_are_not_shown() -> None:
         models.AuditEntry,
         models.BulkAction,
         models.JobSchema,
+        models.Alert,
         models.ReplayRule,
     }
     assert shown == {Job, Queue, Worker, Event, APIKey, CronSchedule, models.Workflow} | more

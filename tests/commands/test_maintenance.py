@@ -118,7 +118,7 @@ def test_the_status_says_it_and_when_it_takes_too_long(frozen_clock: FrozenClock
         f"Maintenance mode is on since {began} (disks): no worker gets a job until about {end}."
     ]
     frozen_clock.advance(hours=2)
-    assert f"! Maintenance mode is on since {began} (disks); it should have ended at {end}." in run("ojs_status")
+    assert f"! Maintenance mode is on since {began} (disks). It should have ended at {end}." in run("ojs_status")
     assert run("ojs_workers", "list").endswith("none of them gets a job. See `ojs_maintenance status`.")
     maintenance.stop()
     assert json.loads(run("ojs_status", "--json", "--check"))["attention"] == []

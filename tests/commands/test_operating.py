@@ -25,6 +25,7 @@ from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_status
 from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
+from django_ojs.scheduler.scheduler import ROLE, Leadership
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
@@ -457,13 +458,18 @@ def test_the_status_has_queues_workers_and_what_needs_attention(transactional_db
     enqueue("mail.send"), enqueue("mail.send", queue="held")
     run("ojs_queues", "pause", "held")
     told = partly("ojs_status", "--check")
-    assert "! 2 jobs wait, and no worker runs." in told
-    assert "! 1 job waits in held, which is paused." in told
+    assert "! No worker runs, and jobs wait: 2." in told
+    assert "! The queue held is paused. Jobs that wait in it: 1." in told
+    assert "! No process leads the scheduler" in told
     register("w-1", {"hostname": "h", "pid": 7, "queues": ["default"], "concurrency": 4, "job_types": ["other.type"]})
     facts = json.loads(partly("ojs_status", "--json", "--check"))
     assert facts["jobs"]["available"] == 2
     assert facts["workers"] == [{"id": "w-1", "state": "running", "active_jobs": 0, "concurrency": 4}]
-    assert facts["attention"][0] == "2 jobs of the type mail.send wait, and no worker has it."
+    assert facts["attention"] == [finding["says"] for finding in facts["findings"]]
+    kinds = {finding["id"]: finding["about"] for finding in facts["findings"]}
+    assert kinds == {
+        "scheduler-missing": "", "queue-unserved": "held", "type-unserved": "mail.send", "queue-paused": "held",
+    }  # fmt: skip
     assert "2 available" in run("ojs_status")
 
 
@@ -475,18 +481,21 @@ def test_a_slip_in_the_name_of_a_queue_is_attention_and_so_are_too_many_or_too_o
         enqueue("mail.send", queue=queue)
     clock.advance(seconds=5)
     register("w-1", {"queues": ["payments", "warehous"], "concurrency": 4})
+    lease = Leadership(ROLE, "the-leader", "default")
+    assert lease.run_once()
     facts = json.loads(partly("ojs_status", "--json", "--check"))
     assert facts["unserved_queues"] == {"warehouse": 2}
-    assert facts["attention"] == ["2 jobs wait in warehouse, and no worker serves this queue."]
+    assert facts["attention"] == ["No worker serves the queue warehouse, and jobs wait in it: 2."]
     register("w-1", {"queues": ["payments", "warehouse"], "concurrency": 4})
-    assert (
-        json.loads(run("ojs_status", "--json", "--check", "--max-backlog", "2", "--max-age", "1m"))["attention"] == []
-    )
+    within = json.loads(run("ojs_status", "--json", "--check", "--max-backlog", "2", "--max-age", "1m"))
+    assert within["attention"] == []
     clock.advance(seconds=56)
+    assert lease.run_once()
     register("w-1", {"queues": ["payments", "warehouse"], "concurrency": 4})
-    beyond = json.loads(partly("ojs_status", "--json", "--check", "--max-backlog", "1", "--max-age", "1m"))["attention"]
-    assert beyond[0] == "2 jobs wait in warehouse, more than 1."
-    assert [line.partition(" has")[0] for line in beyond[1:]] == ["A job in payments", "A job in warehouse"]
+    beyond = json.loads(partly("ojs_status", "--json", "--check", "--max-backlog", "1", "--max-age", "1m"))["findings"]
+    assert {(one["id"], one["about"]) for one in beyond} == {
+        ("backlog-large", "warehouse"), ("wait-long", "payments"), ("wait-long", "warehouse"),
+    }  # fmt: skip
 
 
 def test_a_silent_worker_is_told(transactional_db: None) -> None:
@@ -494,7 +503,7 @@ def test_a_silent_worker_is_told(transactional_db: None) -> None:
     fetch(["default"], worker_id="by-hand")
     clock.freeze(clock.now() + dt.timedelta(hours=1))
     told = run("ojs_status")
-    assert "! The worker w-1 is silent." in told
+    assert "! The worker w-1 (process ? on h) has sent no heartbeat for 3,600 s." in told
     assert "by-hand" in told
     assert "The worker by-hand" not in told  # it fetched once and never promised to stay
 

@@ -22,7 +22,7 @@ from django_ojs.jobs.push import push
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job
 from django_ojs.states import State
-from django_ojs.statistics import counters, eventcounts, percentiles
+from django_ojs.statistics import counters, eventcounts, jobtypes, percentiles
 from django_ojs.workers.registration import register
 from tests.conftest import FrozenClock
 
@@ -140,7 +140,8 @@ def test_queues_that_no_worker_serves(api: Any, scrape: Scrape, page: Any) -> No
     true = {"nobody": Job.objects.filter(queue="nobody", state="available").count()}
     assert true["nobody"]
     assert command("ojs_status")["unserved_queues"] == api.get("/health").json()["queues"]["unserved"] == true
-    assert dict(page["unserved_queues"]) == true
+    told = {one["about"]: one["says"] for one in page["attention"] if one["id"] == "queue-unserved"}
+    assert told == {"nobody": f"No worker serves the queue nobody, and jobs wait in it: {true['nobody']}."}
     assert {queue: scrape("ojs_queue_unserved", queue=queue) for queue in QUEUES} == dict.fromkeys(QUEUES, 0) | true
 
 
@@ -167,9 +168,12 @@ def test_work_of_the_last_hour(api: Any, scrape: Scrape) -> None:
     failed = Job.objects.filter(state="discarded").count()
     stats = [api.get(f"/queues/{queue}/stats").json()["stats"] for queue in QUEUES]
     past = api.get("/admin/stats/history", {"period": "1h"}).json()["data"]
-    hour = overview.current.get().hour
-    assert sum(one["completed_last_hour"] for one in stats) == sum(work.completed for _at, work in hour) == completed
-    assert sum(one["failed_last_hour"] for one in stats) == sum(work.failed for _at, work in hour) == failed
+    hour = overview.past["1h"].get()
+    assert sum(one["completed_last_hour"] for one in stats) == sum(point.completed for point in hour) == completed
+    assert sum(one["failed_last_hour"] for one in stats) == sum(point.failed for point in hour) == failed
+    types = jobtypes.since(dt.datetime.min.replace(tzinfo=dt.UTC) + dt.timedelta(days=1))
+    assert sum(one.completed for one in types.values()) == completed
+    assert sum(one.discarded for one in types.values()) == failed
     assert sum(point["completed"] for point in past) == scrape("ojs_jobs_completed_total") == completed
     assert sum(point["failed"] for point in past) == scrape("ojs_jobs_failed_total") == failed
     summary = api.get("/metrics").json()
@@ -195,9 +199,9 @@ def test_the_longest_wait(api: Any, lines: dict[str, Any], frozen_clock: FrozenC
         assert dt.datetime.fromisoformat(told) == pytest.approx(lines[queue].oldest, abs=dt.timedelta(milliseconds=1))
     waited = frozen_clock.now - lines["mail"].oldest
     told = command("ojs_status", "--max-age", f"{int(waited.total_seconds()) - 1}s")["attention"]
-    assert [line for line in told if line.startswith("A job in mail has been waiting since")]
+    assert [line for line in told if line.startswith("A job in the queue mail has been waiting since")]
     told = command("ojs_status", "--max-age", f"{int(waited.total_seconds()) + 2}s")["attention"]
-    assert [line for line in told if line.startswith("A job in mail has been waiting since")] == []
+    assert [line for line in told if line.startswith("A job in the queue mail has been waiting since")] == []
 
 
 def test_waits(api: Any, scrape: Scrape) -> None:

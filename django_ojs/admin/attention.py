@@ -1,0 +1,99 @@
+"""What needs attention, as the overview, the page of the doctor and the alerts show it: texts, and where to look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_ojs import doctor
+from django_ojs.admin import display
+from django_ojs.admin.base import ViewAdmin
+from django_ojs.models import Alert, Queue, Worker
+
+#: Findings that name workers, for those who may see workers.
+_ABOUT_WORKERS = frozenset({"worker-silent", "worker-versions"})
+#: Where to look into a finding: the page, and what its parameters are called, `{}` standing for what it is about.
+_JOBS: dict[str, tuple[str, dict[str, str]]] = {
+    "queue-unserved": ("job_changelist", {"state": "available", "queue": "{}"}),
+    "type-unserved": ("job_changelist", {"state": "available", "type": "{}"}),
+    "workers-missing": ("job_changelist", {"state": "available"}),
+    "type-failing": ("dead_letters", {"type": "{}"}),
+    "type-dead-letters": ("dead_letters", {"type": "{}"}),
+    "queue-failing": ("dead_letters", {"queue": "{}"}),
+    "queue-dead-letters": ("dead_letters", {"queue": "{}"}),
+    "maintenance-on": ("maintenance", {}),
+}
+_QUEUES = frozenset({"queue-paused", "wait-long", "backlog-large", "backlog-slow"})
+
+
+def visible(kind: str, request: HttpRequest) -> bool:
+    """Whether this user may see findings of this kind. Whoever may see jobs sees all but those that name workers."""
+    return kind not in _ABOUT_WORKERS or request.user.has_perm("django_ojs.view_worker")
+
+
+def shown(finding: doctor.Finding) -> dict[str, Any]:
+    """The texts of a finding in the viewer's language; those of system checks are in English."""
+    texts = {name: display.translated(getattr(finding, name)) for name in ("title", "says", "mend")}
+    return {"id": finding.id, "about": finding.about, **texts}
+
+
+def address(kind: str, about: str, figures: dict[str, Any], page: ViewAdmin, request: HttpRequest) -> str:
+    """Where to look into it: the page of the queue or worker, the dead letters or the list of jobs, else the doctor.
+
+    Args:
+        page: an admin of the same site, which knows its addresses.
+    """
+    may = request.user.has_perm
+    if kind in _QUEUES and may("django_ojs.view_queue") and (url := page.url_of(Queue, about)):
+        return url
+    if kind == "worker-silent" and (url := page.url_of(Worker, about)):
+        return url
+    if kind in _QUEUES:
+        name, parameters = "job_changelist", {"state": "available", "queue": "{}"}
+    elif kind == "type-failing" and not figures.get("discarded"):
+        name, parameters = "job_changelist", {"state": "retryable", "type": "{}"}
+    elif kind in _JOBS:
+        name, parameters = _JOBS[kind]
+    else:
+        name, parameters = "doctor", {}
+    url = reverse(f"admin:django_ojs_{name}", current_app=page.admin_site.name)
+    query = urlencode({name: value.format(about) for name, value in parameters.items()})
+    return f"{url}?{query}" if query else url
+
+
+@admin.register(Alert)
+class AlertAdmin(ViewAdmin):
+    """What was found wrong, newest first. The scheduler writes it where the site has `OJS["ALERTS"]`."""
+
+    list_display = ("raised", "state", "what", "about_code", "shown_says", "over")
+    list_display_links = ("raised",)
+    list_filter = (("cleared_at", admin.EmptyFieldListFilter),)
+    ordering = ("-id",)
+    fields = ("what", "about_code", "state", "shown_says", "mend", "raised", "seen", "over", "shown_figures")
+
+    raised = display.column(display.when, "raised_at", "since")
+    seen = display.column(display.when, "seen_at", "found last")
+    over = display.column(display.when, "cleared_at", "over since")
+    about_code = display.column(display.code, "about", "about")
+    shown_says = display.column(display.printable, "says", "what was found")
+    shown_figures = display.column(display.json, "figures", "figures")
+
+    @admin.display(description=_("state"))
+    def state(self, alert: Alert) -> SafeString:
+        return (
+            display.label(gettext("over"), "good") if alert.cleared_at else display.label(gettext("open"), "discarded")
+        )
+
+    @admin.display(description=_("kind"))
+    def what(self, alert: Alert) -> str:
+        return display.translated(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        return lookup == "cleared_at__isempty" or super().lookup_allowed(lookup, value, request)

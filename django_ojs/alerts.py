@@ -1,0 +1,152 @@
+"""Note what needs an operator's attention, and tell of it by event and by mail: when it begins and when it is over.
+
+`look` compares what `doctor.attention` finds with the alerts that are open. The leading scheduler calls it as often as
+`OJS["ALERTS"]` says; webhooks get the events by subscribing to `alert.raised` and `alert.cleared`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import logging
+import smtplib
+from collections.abc import Sequence
+
+from django.core.mail import EmailMessage
+
+from django_ojs import clock, doctor
+from django_ojs.conf import ojs_settings
+from django_ojs.database import atomic, retried
+from django_ojs.doctor import Finding
+from django_ojs.events import catalogue, log
+from django_ojs.models import Alert
+from django_ojs.rules import alertrules
+from django_ojs.rules.alertrules import AlertRules
+from django_ojs.rules.durations import format_instant
+from django_ojs.store import store_of
+
+logger = logging.getLogger(__name__)
+
+#: Looks that must find it no more before something is over: what comes and goes is one alert.
+LOOKS = 2
+#: Alerts that one mail spells out.
+SPELLED_OUT = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changes:
+    """What a look found that is new, and what is over since."""
+
+    raised: list[Alert]
+    cleared: list[Alert]
+
+
+def rules() -> AlertRules | None:
+    """What the site wants to be alerted of; None where it wants no alerts."""
+    return None if ojs_settings.ALERTS is None else alertrules.parse(ojs_settings.ALERTS)
+
+
+def look(wanted: AlertRules, using: str) -> Changes:
+    """Look once, store what has changed with its events, and send the mails that are due.
+
+    A mail that cannot be sent is logged, and tried again at the next look.
+    """
+    found = doctor.attention(doctor.Site(using, rules=wanted))
+    changes = _store(found, wanted, using=using)
+    if wanted.mail_to:
+        _send(wanted, using)
+    return changes
+
+
+def key_of(finding: Finding) -> str:
+    """What it is about, for which there is one open alert at most."""
+    return f"{finding.id} {finding.about}".strip()[:330]
+
+
+@retried
+def _store(found: Sequence[Finding], wanted: AlertRules, *, using: str) -> Changes:
+    with atomic(using=using):
+        store_of(using).begin_writing()
+        now = clock.now(using)
+        alerts = Alert.objects.using(using)
+        there = {str(alert.key): alert for alert in alerts.filter(key__isnull=False).select_for_update()}
+        by_key = {key_of(finding): finding for finding in found}
+        raised = [_raised(finding, wanted, now) for key, finding in by_key.items() if key not in there]
+        for key in by_key.keys() & there.keys():
+            _see_again(there[key], by_key[key], now)
+        over = [alert for key, alert in there.items() if now - alert.seen_at >= LOOKS * wanted.every]
+        for alert in over:
+            alert.key, alert.cleared_at = None, now
+            alert.untold = Alert.Untold.CLEARED if wanted.mail_to else ""
+        for alert in raised:  # one by one: MariaDB returns no ids of many
+            alert.save(using=using, force_insert=True)
+        alerts.bulk_update(
+            there.values(), ["key", "says", "mend", "figures", "seen_at", "cleared_at", "untold"]
+        )  # fmt: skip
+        events = [("alert.raised", alert) for alert in raised] + [("alert.cleared", alert) for alert in over]
+        log.append([_event(kind, alert, now) for kind, alert in events], using)
+    return Changes(raised, over)
+
+
+def _raised(finding: Finding, wanted: AlertRules, now: dt.datetime) -> Alert:
+    alert = Alert(key=key_of(finding), kind=finding.id, about=finding.about[:255], raised_at=now)
+    alert.untold = Alert.Untold.RAISED if wanted.mail_to else ""
+    _see_again(alert, finding, now)
+    return alert
+
+
+def _see_again(alert: Alert, finding: Finding, now: dt.datetime) -> None:
+    alert.says, alert.mend, alert.figures, alert.seen_at = str(finding.says), str(finding.mend), finding.figures, now
+
+
+def _event(type: str, alert: Alert, now: dt.datetime) -> catalogue.Record:
+    return catalogue.of_alert(
+        type, now, alert_id=str(alert.pk), kind=alert.kind, about=alert.about, says=alert.says,
+        mend=alert.mend, raised_at=format_instant(alert.raised_at), figures=alert.figures,
+    )  # fmt: skip
+
+
+# Mail
+
+
+def _send(wanted: AlertRules, using: str) -> None:
+    """One mail with all that no mail has told yet. What changes while it is sent is told by the next."""
+    untold = list(Alert.objects.using(using).exclude(untold="").order_by("pk"))
+    if not untold:
+        return
+    try:
+        mail(untold, wanted).send()
+    except (OSError, smtplib.SMTPException) as error:
+        logger.warning("No mail could be sent about %d alerts; the next look tries again: %s", len(untold), error)
+        return
+    for word in Alert.Untold.values:
+        told = [alert.pk for alert in untold if alert.untold == word]
+        Alert.objects.using(using).filter(pk__in=told, untold=word).update(untold="")
+
+
+def mail(alerts: Sequence[Alert], wanted: AlertRules) -> EmailMessage:
+    """The mail about these alerts, to the recipients that the site names, from its `DEFAULT_FROM_EMAIL`."""
+    open_now = [alert for alert in alerts if alert.cleared_at is None]
+    over = [alert for alert in alerts if alert.cleared_at is not None]
+    first = (open_now or over)[0]
+    subject = f"{_title(first)}{f': {first.about}' if first.about else ''}"
+    if not open_now:
+        subject = f"Over: {subject}"
+    if len(alerts) > 1:
+        subject += f" (and {len(alerts) - 1} more)"
+    parts = [_paragraph(alert) for alert in (*open_now, *over)[:SPELLED_OUT]]
+    if len(alerts) > SPELLED_OUT:
+        parts.append(f"And {len(alerts) - SPELLED_OUT} more: see the alerts in the admin.")
+    service = ojs_settings.SERVICE_NAME
+    return EmailMessage(f"[{service}] {' '.join(subject.split())}", "\n\n".join(parts) + "\n", to=list(wanted.mail_to))
+
+
+def _paragraph(alert: Alert) -> str:
+    since = format_instant(alert.raised_at)
+    if alert.cleared_at is not None:
+        return f"Over since {format_instant(alert.cleared_at)} (it began {since}):\n{alert.says}"
+    return f"{alert.says}\n{alert.mend}\nFound {since} [{alert.kind}]."
+
+
+def _title(alert: Alert) -> str:
+    return str(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))

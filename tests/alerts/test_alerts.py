@@ -1,0 +1,196 @@
+"""Alerts: each is told once when it begins and once when it is over, by event and by mail, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import smtplib
+from typing import Any
+
+import pytest
+from django.core import mail
+from django.db import DatabaseError
+from django.test import Client
+
+from django_ojs import alerts
+from django_ojs.events import catalogue, order
+from django_ojs.jobs.prune import ALERTS_KEPT, prune
+from django_ojs.jobs.push import push
+from django_ojs.models import Alert, Event
+from django_ojs.queues import configuration
+from django_ojs.scheduler.alerts import WatchAlerts
+from django_ojs.scheduler.scheduler import ROLE, Leadership
+from django_ojs.statistics import eventcounts
+from django_ojs.workers.registration import register
+from tests.conftest import FrozenClock
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
+
+
+@pytest.fixture
+def site(settings: Any, frozen_clock: FrozenClock) -> FrozenClock:
+    """Jobs wait in a paused queue, which is all that is wrong."""
+    settings.OJS = {"SERVICE_NAME": "shop", "ALERTS": {"mail_to": ["ops@example.com"]}}
+    push([{"type": "mail.send", "queue": "mail", "args": []}])
+    configuration.pause("mail")
+    return frozen_clock
+
+
+def look() -> alerts.Changes:
+    """As the leading scheduler does, beside a worker."""
+    assert Leadership(ROLE, "the-leader", "default").run_once()
+    register("w-1", {"concurrency": 4})
+    order.catch_up("default")
+    eventcounts.catch_up("default")
+    rules = alerts.rules()
+    assert rules is not None
+    return alerts.look(rules, "default")
+
+
+def told() -> list[str]:
+    return list(Event.objects.filter(type__startswith="alert.").order_by("id").values_list("type", flat=True))
+
+
+def test_what_begins_and_what_is_over_is_told_once(site: FrozenClock) -> None:
+    changes = look()
+    assert [(one.kind, one.about) for one in changes.raised] == [("queue-paused", "mail")]
+    assert (look(), told()) == (alerts.Changes([], []), ["alert.raised"])
+    (begun,) = mail.outbox
+    assert begun.to == ["ops@example.com"]
+    assert begun.subject == "[shop] Jobs wait in a paused queue: mail"
+    assert "The queue mail is paused. Jobs that wait in it: 1." in begun.body
+    assert "manage.py ojs_queues resume mail" in begun.body
+    configuration.resume("mail")
+    site.advance(seconds=30)
+    assert look().cleared == [], "once is not over"
+    site.advance(seconds=30)
+    (over,) = look().cleared
+    assert over.cleared_at == site.now
+    assert told() == ["alert.raised", "alert.cleared"]
+    assert mail.outbox[1].subject == "[shop] Over: Jobs wait in a paused queue: mail"
+    assert (look(), len(mail.outbox)) == (alerts.Changes([], []), 2)
+
+
+def test_what_comes_and_goes_is_one_alert_and_what_comes_again_another(site: FrozenClock) -> None:
+    look()
+    configuration.resume("mail")
+    site.advance(seconds=30)
+    look()
+    configuration.pause("mail")
+    site.advance(seconds=30)
+    look()
+    assert told() == ["alert.raised"]
+    configuration.resume("mail")
+    site.advance(seconds=70)
+    look()
+    configuration.pause("mail")
+    look()
+    assert told() == ["alert.raised", "alert.cleared", "alert.raised"]
+    assert Alert.objects.filter(key=None).count() == 1
+
+
+def test_the_figures_of_an_open_alert_stay_true(site: FrozenClock) -> None:
+    look()
+    push([{"type": "mail.send", "queue": "mail", "args": []}])
+    look()
+    alert = Alert.objects.get()
+    assert (alert.figures, alert.says) == ({"jobs": 2}, "The queue mail is paused. Jobs that wait in it: 2.")
+
+
+def test_events_are_for_those_who_name_them(site: FrozenClock) -> None:
+    look()
+    order.catch_up("default")
+    (event,) = Event.objects.filter(type="alert.raised")
+    assert event.data["kind"] == "queue-paused"
+    assert event.data["alert_id"] == str(Alert.objects.get().pk)
+    assert {"alert.raised", "alert.cleared"} <= set(catalogue.EXTENSIONS)
+
+
+def test_a_mail_that_cannot_be_sent_is_sent_by_the_next_look(
+    site: FrozenClock, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> int:
+        raise smtplib.SMTPServerDisconnected("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("django.core.mail.EmailMessage.send", refuse)
+        look()
+    assert "No mail could be sent about 1 alerts" in caplog.text
+    assert (mail.outbox, told()) == ([], ["alert.raised"])
+    look()
+    assert len(mail.outbox) == 1
+    look()
+    assert len(mail.outbox) == 1
+
+
+def test_what_is_over_before_its_mail_could_be_sent_makes_one_mail(
+    site: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("django.core.mail.EmailMessage.send", lambda self: (_ for _ in ()).throw(OSError("down")))
+        look()
+        configuration.resume("mail")
+        site.advance(minutes=5)
+        look()
+    look()
+    (only,) = mail.outbox
+    assert only.subject.startswith("[shop] Over: ")
+
+
+def test_many_are_told_by_one_mail(site: FrozenClock) -> None:
+    for number in range(60):
+        push([{"type": "mail.send", "queue": f"q{number}", "args": []}])
+        configuration.pause(f"q{number}")
+    look()
+    (only,) = mail.outbox
+    assert "(and 60 more)" in only.subject
+    assert "see the alerts in the admin" in only.body
+
+
+def test_without_recipients_there_is_no_mail_and_without_the_setting_no_look(site: FrozenClock, settings: Any) -> None:
+    settings.OJS = {"ALERTS": {}}
+    look()
+    assert (mail.outbox, told(), Alert.objects.get().untold) == ([], ["alert.raised"], "")
+    settings.OJS = {"ALERTS": None}
+    assert WatchAlerts().run_once("default") == WatchAlerts.OFF
+    assert alerts.rules() is None
+
+
+def test_the_scheduler_looks_as_often_as_the_site_says_and_logs(site: FrozenClock, settings: Any, caplog: Any) -> None:
+    settings.OJS = {"ALERTS": {"every": "1m"}}
+    duty = WatchAlerts()
+    assert duty.run_once("default") == WatchAlerts.FIRST
+    assert not Alert.objects.exists()
+    caplog.set_level(logging.INFO)
+    assert duty.run_once("default") == 60.0
+    assert "Alert: The queue mail is paused." in caplog.text
+
+
+def test_an_alert_whose_event_cannot_be_written_is_none(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("django_ojs.alerts.log.append", lambda *args: (_ for _ in ()).throw(DatabaseError("full")))
+        with pytest.raises(DatabaseError):
+            look()
+    assert not Alert.objects.exists()
+    assert look().raised
+
+
+def test_old_alerts_are_pruned_and_open_ones_stay(site: FrozenClock) -> None:
+    look()
+    configuration.resume("mail")
+    site.advance(minutes=5)
+    look()
+    configuration.pause("mail")
+    look()
+    site.advance(seconds=ALERTS_KEPT.total_seconds() + 60)
+    assert prune()["alerts"] == 1
+    assert Alert.objects.get().key is not None
+
+
+def test_the_admin_lists_them(site: FrozenClock, admin_client: Client) -> None:
+    look()
+    body = admin_client.get("/admin/django_ojs/alert/").content.decode()
+    assert "The queue mail is paused." in body
+    page = admin_client.get(f"/admin/django_ojs/alert/{Alert.objects.get().pk}/change/")
+    assert "manage.py ojs_queues resume mail" in page.content.decode()
+    assert admin_client.get("/admin/django_ojs/alert/?cleared_at__isempty=1").context["cl"].result_count == 1
+    assert admin_client.get("/admin/django_ojs/alert/?cleared_at__isempty=0").context["cl"].result_count == 0
