@@ -47,7 +47,7 @@ class BulkActionAdmin(LivePage):
     change_form_template = "django_ojs/admin/bulk_action.html"
     live_types = live.DEAD_LETTERS
     fields = (
-        "name", "state_label", "shown_progress", "succeeded", "refused", "shown_filter", "shown_changes",
+        "name", "state_label", "shown_progress", "rate", "succeeded", "refused", "shown_filter", "shown_changes",
         "shown_errors", "problem", "actor", "created", "finished",
     )  # fmt: skip
 
@@ -91,6 +91,10 @@ class BulkActionAdmin(LivePage):
         return format_html(
             '<progress value="{}" max="{}" aria-label="{}"></progress> {}', done, of or 1, _("Progress"), text
         )
+
+    @admin.display(description=gettext_lazy("in a minute at most"))
+    def rate(self, action: BulkAction) -> str:
+        return f"{action.per_minute:,}" if action.per_minute else display.NOTHING
 
     @admin.display(description=gettext_lazy("refused"))
     def refused(self, action: BulkAction) -> int:

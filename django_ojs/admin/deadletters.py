@@ -29,7 +29,7 @@ from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, one_by_one
 from django_ojs.admin.overview import last_errors
-from django_ojs.errors import OJSError
+from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jobs import bulk, replay
 from django_ojs.jobs.selection import JobFilter, dead_letters
 from django_ojs.jobs.verbs import retry
@@ -110,6 +110,11 @@ class DeadLetters(LivePages):
     def _do_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
         """Few at once, many in the background, where they have a page of their own."""
         back = self.url("dead_letters")
+        try:
+            per_minute = _rate(request.POST.get("per_minute", ""))
+        except InvalidRequest as error:
+            self.message_user(request, display.explain(error), messages.ERROR)
+            return HttpResponseRedirect(back)
         queue = request.POST.get("to_queue", "").strip() if BULK[verb.name] == "retry" else ""
         override = {"queue": queue} if queue else None
         try:
@@ -118,13 +123,13 @@ class DeadLetters(LivePages):
             text = gettext("The queue %(problem)s.") % {"problem": display.explain(error)}
             self.message_user(request, text, messages.ERROR)
             return HttpResponseRedirect(back)
-        if wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
+        if per_minute is None and wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
             if override:
                 verb = dataclasses.replace(verb, run=lambda pks, by: retry(pks, override=override))
             self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
             return HttpResponseRedirect(back)
         entry = self.audit_entry(request, f"job.bulk_{BULK[verb.name]}")
-        action = bulk.start_action(BULK[verb.name], wanted, entry, override=override)
+        action = bulk.start_action(BULK[verb.name], wanted, entry, override=override, per_minute=per_minute)
         summary.forget()
         number = f"{action.expected:,}"
         text = gettext("%(number)s dead letters are being worked on in the background.") % {"number": number}
@@ -138,9 +143,17 @@ class DeadLetters(LivePages):
         return self.page(
             request, "confirm_all", gettext("%(verb)s: are you sure?") % {"verb": verb.label}, here="dead_letters",
             verb=verb, number=min(number, COUNTED), too_many=number > COUNTED, background=number > AT_ONCE,
-            may_move=BULK[verb.name] == "retry", filter=given, fields=given.items(),
+            may_move=BULK[verb.name] == "retry", most=replayrules.MAX_PER_MINUTE, filter=given, fields=given.items(),
             sample=[display.printable(job) for job in sample], more=number > SPELLED_OUT,
         )  # fmt: skip
+
+
+def _rate(text: str) -> int | None:
+    """What the form holds for the number of jobs in a minute; None if it is empty."""
+    text = text.strip()
+    if not text:
+        return None
+    return bulk.rate(int(text) if text.isascii() and text.isdigit() else text, gettext("In a minute at most"))
 
 
 def _progress(action: BulkAction) -> dict[str, Any]:

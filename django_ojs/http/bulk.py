@@ -54,7 +54,7 @@ from django_ojs.jobs.push import Pushed
 from django_ojs.jobs.selection import JobFilter
 from django_ojs.jobs.verbs import OVERRIDABLE, Cancelled, check_override
 from django_ojs.models import BulkAction
-from django_ojs.rules import envelope, names
+from django_ojs.rules import envelope, names, replayrules
 from django_ojs.rules.faults import fault
 from django_ojs.states import State
 
@@ -356,13 +356,22 @@ class AdminBulkSerializer(ConfirmedSerializer):
     job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
     reason = TextField(max_length=MAX_REASON)
     background = FlagField()
+    per_minute = serializers.IntegerField(required=False, min_value=1, max_value=replayrules.MAX_PER_MINUTE)
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        found = super().to_internal_value(data) | selection(data)
+        given = data.get("per_minute")
+        found = super().to_internal_value({name: one for name, one in data.items() if name != "per_minute"})
+        found |= selection(data)
+        found["per_minute"] = None if given is None else bulk.rate(given, "per_minute")
         later = fields.flag(data, "background")
+        if given is not None and found["filter"] is None:
+            raise fault("per_minute", "goes with a filter: jobs that are named are done at once", given)
+        if given is not None and not later and "background" in data:
+            raise fault("per_minute", "goes with background: jobs at a rate are left to the scheduler", given)
+        later = later or given is not None
         if later and found["filter"] is None:
             raise fault("background", "goes with a filter: jobs that are named are done at once", True)
-        if found["filter"] is not None and "background" not in data:
+        if found["filter"] is not None and "background" not in data and not later:
             later = _prefers_async(self.context["request"])
         found["background"] = later and not found["dry_run"]
         return found | {"reason": fields.text(data, "reason", maximum=MAX_REASON)}
@@ -448,6 +457,7 @@ class BulkActionSerializer(AnswerSerializer):
     failed = serializers.IntegerField()
     filter = serializers.DictField()
     override = serializers.DictField(allow_null=True)
+    per_minute = serializers.IntegerField(allow_null=True)
     errors: Any = BulkActionErrorSerializer(many=True)
     actor = serializers.CharField()
     door = serializers.CharField(required=False)
@@ -496,7 +506,9 @@ class OperatorAct:
         """Leave it to the scheduler: 202, and where to look for how far it is."""
         wanted = self.wanted(body["filter"])
         override = self._confirmed(body)
-        action = bulk.start_action(self.verb.name, wanted, self.view.act, override=override, using=using())
+        action = bulk.start_action(
+            self.verb.name, wanted, self.view.act, override=override, per_minute=body["per_minute"], using=using()
+        )
         root = iri_to_uri(self.view.request.path).rpartition("/admin/")[0]
         headers = {"Location": f"{root}/admin/bulk-actions/{action.pk}"}
         return Response(bulk.describe_action(action), status=202, headers=headers)

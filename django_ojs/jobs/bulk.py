@@ -42,6 +42,8 @@ from django_ojs.models.job import JobRow
 from django_ojs.queues import bounds
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import integer
+from django_ojs.rules.replayrules import MAX_PER_MINUTE
 from django_ojs.states import State
 from django_ojs.store import store_of
 
@@ -58,6 +60,11 @@ KEPT_ERRORS, KEPT_FOR = 20, dt.timedelta(days=30)
 MAX_TRIES = 5
 #: More jobs than any search finds.
 MANY = 2**62
+#: An action that has a rate does a batch about so often.
+GAP = dt.timedelta(seconds=5)
+
+#: Reads a rate. Raises `InvalidRequest` with the path of one that cannot be.
+rate = integer(1, MAX_PER_MINUTE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -369,12 +376,15 @@ def split(ids: Sequence[uuid.UUID]) -> Iterator[list[uuid.UUID]]:
 
 
 def start_action(
-    verb: str, wanted: JobFilter, entry: Act, *, override: Mapping[str, Any] | None = None, using: str | None = None
+    verb: str, wanted: JobFilter, entry: Act, *, override: Mapping[str, Any] | None = None,
+    per_minute: int | None = None, using: str | None = None,
 ) -> BulkAction:  # fmt: skip
     """Note down that this is to be done to all jobs that fit now; none that comes later is selected.
 
+    `per_minute` is the number of jobs that it is done to in a minute at most; None: as fast as it goes.
+
     A text or a tag is looked for here, as far as searches go, and no further later on. `entry` says who wants it.
-    Raises `InvalidRequest` for a verb there is not, a malformed `override`, and a filter without states.
+    Raises `InvalidRequest` for a verb there is not, a malformed `override` or rate, and a filter without states.
     """
     using = database(using)
     if not wanted.wanted_states:
@@ -383,8 +393,10 @@ def start_action(
     if verb not in (DEAD_LETTERS if letters else JOBS) or (override and not (letters and verb == "retry")):
         raise InvalidRequest(f"There is no bulk action '{verb}'{' with changes' if override else ''}.")
     check_override(override)
+    if per_minute is not None:
+        per_minute = rate(per_minute, "per_minute")
     action = BulkAction(
-        verb=verb, created_at=clock.now(using), actor=entry.actor[:255], door=entry.door,
+        verb=verb, created_at=clock.now(using), per_minute=per_minute, actor=entry.actor[:255], door=entry.door,
         source_ip=entry.source_ip[:64],
     )  # fmt: skip
     if wanted.searches:
@@ -401,6 +413,7 @@ def start_action(
         shown = action.filter | ({"text": "…"} if "text" in wanted.values else {})  # which may be part of arguments
         entry.detail |= {"bulk_action": action.pk, "filter": shown, "expected": action.expected}
         entry.detail |= {"override": sorted(override)} if override else {}
+        entry.detail |= {"per_minute": per_minute} if per_minute else {}
         return action
 
     return audit.perform(act, entry, using=using)
@@ -432,9 +445,9 @@ def running_actions(using: str | None = None) -> list[BulkAction]:
 def advance_action(*, using: str | None = None) -> bool:
     """Do one batch of the action whose turn it is; False where there is none.
 
-    That is the first that was asked for, of those whose batches broke off the least. A fault of the database is noted
-    at the action and raised: it is tried again, behind the others, and ends as failed after `MAX_TRIES`. Any other
-    fault would come again, and ends it at once.
+    That is the first that was asked for, of those whose rate allows a batch now and whose batches broke off the least.
+    A fault of the database is noted at the action and raised: it is tried again, behind the others, and ends as failed
+    after `MAX_TRIES`. Any other fault would come again, and ends it at once.
     """
     using = database(using)
     turn: list[int] = []
@@ -453,7 +466,9 @@ def advance_action(*, using: str | None = None) -> bool:
 
 @retried
 def _advance(turn: list[int], *, using: str) -> bool:
-    actions = BulkAction.objects.using(using).filter(state=BulkAction.State.RUNNING).order_by("tries", "pk")
+    now = clock.now(using)
+    due = Q(next_at=None) | Q(next_at__lte=now)
+    actions = BulkAction.objects.using(using).filter(due, state=BulkAction.State.RUNNING).order_by("tries", "pk")
     if not actions.exists():
         return False
     with atomic(using=using):
@@ -465,11 +480,27 @@ def _advance(turn: list[int], *, using: str) -> bool:
         batch, more = _next(action, using)
         if batch:
             _do(action, batch, using)
+        _pace(action, len(batch), now)
         if not more:
             _end(action, using)
         action.tries, action.problem = 0, ""
         action.save(using=using)
     return True
+
+
+def _pace(action: BulkAction, done: int, now: dt.datetime) -> None:
+    """Note when the next batch of an action with a rate may come. What came too late is not made up for."""
+    if action.per_minute:
+        pause = dt.timedelta(minutes=done / action.per_minute)
+        last = action.next_at if action.next_at is not None and now - action.next_at < GAP else now
+        action.next_at = last + pause
+
+
+def _size(action: BulkAction) -> int:
+    """How many jobs a batch looks at."""
+    if not action.per_minute:
+        return BATCH
+    return max(min(int(action.per_minute * (GAP / dt.timedelta(minutes=1))), BATCH), 1)
 
 
 def _broke_off(action_id: int, error: Exception, most: int, using: str) -> None:
@@ -512,10 +543,11 @@ def _next(action: BulkAction, using: str) -> tuple[list[uuid.UUID], bool]:
     elif action.after_id is not None:
         jobs = jobs.filter(pk__gt=action.after_id)
     checks, columns = wanted.checks()
-    rows: list[dict[str, Any]] = list(jobs.values("pk", "finished_at", *dict.fromkeys(columns))[:BATCH])
+    size = _size(action)
+    rows: list[dict[str, Any]] = list(jobs.values("pk", "finished_at", *dict.fromkeys(columns))[:size])
     if rows:
         action.after_id, action.after = rows[-1]["pk"], rows[-1]["finished_at"]
-    return [row["pk"] for row in rows if all(check(row) for check in checks)], len(rows) == BATCH
+    return [row["pk"] for row in rows if all(check(row) for check in checks)], len(rows) == size
 
 
 def verb_of_action(action: BulkAction) -> BulkVerb:
@@ -551,7 +583,8 @@ def describe_action(action: BulkAction) -> dict[str, Any]:
     return {
         "id": action.pk, "action": action.verb, "state": action.state, "expected": action.expected,
         "matched": action.matched, "succeeded": action.succeeded, "failed": action.failed,
-        "filter": readable(action.filter), "override": action.override, "errors": action.errors or [],
+        "filter": readable(action.filter), "override": action.override, "per_minute": action.per_minute,
+        "errors": action.errors or [],
         "problem": action.problem or None,
         "actor": action.actor, "door": action.door, "created_at": format_instant(action.created_at),
         "finished_at": format_instant(action.finished_at) if action.finished_at else None,

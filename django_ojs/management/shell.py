@@ -275,6 +275,9 @@ class Operator(ShellCommand):
         parser.add_argument(
             "--background", action="store_true", help="let the scheduler do it; `ojs_bulk` shows how far it is"
         )
+        parser.add_argument(
+            "--per-minute", type=positive, metavar="N", help="in the background, to at most so many jobs in a minute"
+        )
 
     def write_jobs(
         self, options: dict[str, Any], default: Sequence[State], columns: dict[str, Callable[[JobRow], str]], empty: str
@@ -308,7 +311,7 @@ class Operator(ShellCommand):
         """
         self._check(options, action)
         wanted = None if options["ids"] else self._wanted(options, action.states)
-        if options["background"]:
+        if _in_background(options):
             assert wanted is not None
             self._later(options, wanted, action)
             return
@@ -343,8 +346,9 @@ class Operator(ShellCommand):
         filters = [options.get(name) for name in FILTERS]
         if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
             raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
-        if options["ids"] and options["background"]:
-            raise CommandError("--background takes a filter or --all: jobs that are named are done at once.")
+        if options["ids"] and _in_background(options):
+            option = "--background" if options["background"] else "--per-minute"
+            raise CommandError(f"{option} takes a filter or --all: jobs that are named are done at once.")
         takes = action.verb.takes
         if wrong := [state for state in options.get("state") or () if state not in takes]:
             raise CommandError(
@@ -385,7 +389,13 @@ class Operator(ShellCommand):
             return
         self.confirm(f"{action.asks} {jobs(number)} in the background?", yes=options["yes"])
         name = action.verb.name
-        row = bulk.start_action(name, wanted, entry(f"job.bulk_{name}"), override=action.override)
+        row = bulk.start_action(
+            name,
+            wanted,
+            entry(f"job.bulk_{name}"),
+            override=action.override,
+            per_minute=options["per_minute"],
+        )
         self.stdout.write(f"{row.pk}")
         text = f"Bulk action {row.pk}: {jobs(row.expected)} to be {action.done}."
         self.stderr.write(f"{text} `ojs_bulk show {row.pk} --watch` follows it.", str)
@@ -415,6 +425,11 @@ class Operator(ShellCommand):
         finally:
             progress.clear()
         return refused, seen
+
+
+def _in_background(options: dict[str, Any]) -> bool:
+    """Whether the scheduler is to do it: it alone keeps to a rate."""
+    return bool(options["background"] or options["per_minute"])
 
 
 def entry(action: str, target: str = "", detail: dict[str, Any] | None = None) -> audit.Act:

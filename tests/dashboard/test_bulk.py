@@ -75,6 +75,17 @@ def test_few_are_done_at_once(admin_client: Client, soon_many: None) -> None:
     assert not BulkAction.objects.exists()
 
 
+def test_few_are_left_to_the_scheduler_where_they_are_to_keep_to_a_rate(admin_client: Client) -> None:
+    dead(2)
+    response = confirmed(admin_client, RETRY_ALL, per_minute="50")
+    assert said(response) == ["2 dead letters are being worked on in the background."]
+    assert BulkAction.objects.get().per_minute == 50
+    assert "<label>In a minute at most:</label>" in " ".join(response.content.decode().split())
+    told = said(confirmed(admin_client, RETRY_ALL, per_minute="many"))
+    assert told == ["In a minute at most: must be an integer from 1 to 100000."]
+    assert BulkAction.objects.count() == 1
+
+
 @pytest.mark.parametrize("number", [2, 3])
 def test_all_that_fit_may_go_to_another_queue(admin_client: Client, soon_many: None, number: int) -> None:
     dead(number)

@@ -32,6 +32,26 @@ def state(job: str) -> str:
     return str(Job.objects.get(pk=job).state)
 
 
+def test_a_rate_leaves_it_to_the_scheduler(api: Api) -> None:
+    answer = api.post("/admin/jobs/bulk/cancel", {"filter": {}, "confirm": True, "per_minute": 50})
+    assert answer.status_code == 202
+    assert answer.json()["per_minute"] == 50
+    assert api.get(f"/admin/bulk-actions/{answer.json()['id']}").json()["per_minute"] == 50
+    plain = api.post("/admin/jobs/bulk/cancel", {"filter": {}, "confirm": True, "background": True})
+    assert plain.json()["per_minute"] is None
+
+
+@pytest.mark.parametrize("more", [
+    {"filter": {}, "per_minute": 0}, {"filter": {}, "per_minute": "50"}, {"filter": {}, "per_minute": True},
+    {"filter": {}, "per_minute": 10**6}, {"filter": {}, "per_minute": 5, "background": False},
+    {"job_ids": ["0190a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"], "per_minute": 5},
+])  # fmt: skip
+def test_a_rate_that_cannot_be(api: Api, more: dict[str, Any]) -> None:
+    error = error_of(api.post("/admin/jobs/bulk/cancel", {"confirm": True, **more}), 400, "invalid_request")
+    assert "per_minute" in error["message"]
+    assert not BulkAction.objects.exists()
+
+
 def test_a_cancel_is_accepted_done_later_and_followed(api: Api) -> None:
     jobs = [api.push("mail.send")["id"] for _ in range(3)]
     other = api.push("report.make")["id"]

@@ -38,9 +38,9 @@ def dead(count: int, **attributes: Any) -> list[uuid.UUID]:
     return ids
 
 
-def started(verb: str = "retry", override: Any = None, **wanted: str) -> BulkAction:
+def started(verb: str = "retry", override: Any = None, per_minute: Any = None, **wanted: str) -> BulkAction:
     entry = Act("user:ann", f"job.bulk_{verb}", door="admin")
-    return bulk.start_action(verb, dead_letters(**wanted), entry, override=override)
+    return bulk.start_action(verb, dead_letters(**wanted), entry, override=override, per_minute=per_minute)
 
 
 def finish() -> int:
@@ -227,6 +227,53 @@ def test_actions_are_done_in_the_order_in_which_they_were_asked_for() -> None:
     finish()
     second.refresh_from_db()
     assert second.matched == 0
+
+
+@pytest.mark.parametrize("per_minute, batch, seconds", [(1, 1, 60), (12, 1, 5), (30, 2, 4), (100_000, 3, 0.0018)])
+def test_an_action_keeps_to_its_rate(frozen_clock: Any, per_minute: int, batch: int, seconds: float) -> None:
+    ids = dead(6)
+    action = started(per_minute=per_minute)
+    assert bulk.describe_action(action)["per_minute"] == per_minute
+    for number in range(1, 6 // batch + 1):
+        assert finish() == 1, "one batch, and no other yet"
+        assert states(ids).count("available") == number * batch
+        frozen_clock.advance(seconds=seconds * 0.9)
+        assert finish() == 0
+        frozen_clock.advance(seconds=seconds * 0.1 + 0.000_001)
+    finish()
+    action.refresh_from_db()
+    assert (action.state, action.succeeded) == ("completed", 6)
+
+
+def test_others_go_on_while_one_waits_for_its_turn(frozen_clock: Any) -> None:
+    dead(4)
+    slow = started("delete", per_minute=1)
+    finish()
+    quick = started(type="mail.*")
+    finish()
+    assert BulkAction.objects.get(pk=quick.pk).state == "completed"
+    assert BulkAction.objects.get(pk=slow.pk).matched == 1
+
+
+def test_what_could_not_be_done_in_time_is_not_made_up_for(frozen_clock: Any) -> None:
+    ids = dead(6)
+    started(per_minute=12)
+    finish()
+    frozen_clock.advance(minutes=10)  # no scheduler
+    assert finish() == 1
+    assert states(ids).count("available") == 2
+    frozen_clock.advance(seconds=6)  # a second late
+    assert finish() == 1
+    frozen_clock.advance(seconds=4)
+    assert finish() == 1, "which is made up for, or the rate would not be reached"
+
+
+@pytest.mark.parametrize("per_minute", [0, -1, 100_001, 1.5, "50", True])
+def test_a_rate_that_cannot_be(per_minute: Any) -> None:
+    dead(1)
+    with pytest.raises(InvalidRequest, match="per_minute: must be an integer from 1 to 100000"):
+        started(per_minute=per_minute)
+    assert not BulkAction.objects.exists()
 
 
 def test_who_asked_and_what_was_done_is_in_the_audit_log_and_the_event_log() -> None:
