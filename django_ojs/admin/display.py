@@ -19,6 +19,7 @@ from django_ojs import clock, jsontext
 from django_ojs.messages import Phrase, reason
 from django_ojs.rules.durations import parse_instant, spell
 from django_ojs.states import State
+from django_ojs.statistics.capacity import Flow
 
 NOTHING = "–"
 #: Characters of one JSON value that a page shows.
@@ -67,6 +68,16 @@ def ago(instant: dt.datetime | None) -> SafeString | str:
 def duration(milliseconds: int | None) -> str:
     """A length of time as `spell` has it: `1.5 s`, `3 h 5 min`."""
     return NOTHING if milliseconds is None else spell(milliseconds)
+
+
+def empty_in(flow: Flow) -> str:
+    """How long a queue takes to empty, as fast as it goes now; that it never does."""
+    if flow.waiting <= 0:
+        return NOTHING
+    time = flow.empty_in
+    if time is not None:
+        return duration(round(time.total_seconds()) * 1000)
+    return gettext("grows") if flow.growth > 0 else gettext("never")
 
 
 def printable(value: object) -> str:

@@ -258,7 +258,7 @@ def context(figures: Figures, points: Sequence[Point], chosen: Range, may: dict[
         "queues": [
             {"line": line, "oldest": _since(line.oldest, figures.at), "rate": f"{line.rate:,.4g}",
              "enqueued": display.NOTHING if line.flow.enqueued is None else f"{line.flow.enqueued:,.4g}",
-             "empty_in": empty_in(line.flow),
+             "empty_in": display.empty_in(line.flow),
              "label": display.label(line.status, "" if line.status == "paused" else "good")}
             for line in figures.queues
         ] if may["view_queue"] else None,
@@ -302,16 +302,6 @@ def _chart(
     series = [Series(label, column, colour) for (label, colour), column in zip(measures, columns, strict=True)]
     at = [timezone.localtime(point.time).strftime(chosen.form) for point in points]
     return Chart(f"ojs-chart-{name}", title, at, series, chosen.every, unit or (lambda value: f"{value:,.0f}"))
-
-
-def empty_in(flow: Flow) -> str:
-    """How long a queue takes to empty, for a column; that it never does."""
-    if flow.waiting <= 0:
-        return display.NOTHING
-    time = flow.empty_in
-    if time is not None:
-        return display.duration(_seconds(time) * 1000)
-    return _("grows") if flow.growth > 0 else _("never")
 
 
 def _duration(value: float) -> str:

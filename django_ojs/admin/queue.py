@@ -5,6 +5,8 @@ The form has a field for each member of the configuration, and `rules.queueconfi
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
@@ -34,7 +36,10 @@ from django_ojs.queues.configuration import pause, resume, why_paused
 from django_ojs.rules import names, queueconfig
 from django_ojs.states import TERMINAL, WAITING, State
 from django_ojs.statistics import counters
-from django_ojs.statistics.throughput import stats
+from django_ojs.statistics.capacity import Flow, flows
+from django_ojs.statistics.latency import oldest_available
+from django_ojs.statistics.throughput import by_queue, stats
+from django_ojs.workers import directory
 
 #: Where on the wire the value of a field stands.
 PATHS: dict[str, tuple[str, ...]] = {
@@ -215,7 +220,7 @@ class QueueAdmin(OperatingAdmin):
     verbs = actions = VERBS
     fieldsets = (
         (None, {"fields": ("name", "status_label", ("paused_since", "paused_by", "pause_reason"), "its_jobs")}),
-        (_("Jobs"), {"fields": ("state_counts", "last_hour")}),
+        (_("Jobs"), {"fields": ("state_counts", "oldest_wait", "last_hour", "flow", "slots")}),
     )
     form_fieldsets = (
         (_("Limits"), {"fields": (("concurrency", "rate_limit"), ("max_depth", "strategy", "warning_threshold"))}),
@@ -234,7 +239,10 @@ class QueueAdmin(OperatingAdmin):
     )
     computed = (
         "state_counts",
+        "oldest_wait",
         "last_hour",
+        "flow",
+        "slots",
         "status_label",
         "paused_since",
         "paused_by",
@@ -321,6 +329,36 @@ class QueueAdmin(OperatingAdmin):
             facts.append(gettext("a start waited %(seconds)s s") % {"seconds": f"{done.avg_wait_ms / 1000:.2f}"})
         return "; ".join(facts)
 
+    @admin.display(description=_("oldest wait"))
+    def oldest_wait(self, queue: Queue) -> SafeString | str:
+        return display.ago(oldest_available(queue.pk))
+
+    @admin.display(description=_("in the last minutes"))
+    def flow(self, queue: Queue) -> str:
+        """What came in and what ended, and when the queue will be empty."""
+        found = _flow(queue)
+        facts = [gettext("%(jobs)s jobs a minute ended") % {"jobs": f"{found.ended:,.4g}"}]
+        if found.enqueued is not None:
+            facts.insert(0, gettext("%(jobs)s jobs a minute came in") % {"jobs": f"{found.enqueued:,.4g}"})
+        if found.waiting > 0:
+            facts.append(gettext("empty in: %(time)s") % {"time": display.empty_in(found)})
+        return "; ".join(facts)
+
+    @admin.display(description=_("slots"))
+    def slots(self, queue: Queue) -> str:
+        """How many jobs its workers can run at the same time, and how many that would have to be."""
+        there = directory.slots(queue.pk)
+        facts = [ngettext("%(number)s slot serves this queue", "%(number)s slots serve this queue", there)
+                 % {"number": f"{there:,}"}]  # fmt: skip
+        found = _flow(queue)
+        if found.slots is not None:
+            facts.append(gettext("what comes in keeps %(slots)s busy") % {"slots": f"{found.slots:,.2g}"})
+        if found.waiting > 0 and (needed := found.slots_to_empty(dt.timedelta(hours=1))) is not None:
+            facts.append(
+                gettext("%(slots)s would empty it within an hour") % {"slots": f"{math.ceil(needed):,}"}
+            )  # fmt: skip
+        return "; ".join(facts)
+
     visibility = display.column(display.duration, "visibility_ms", "reservation")
     timeout = display.column(display.duration, "timeout_ms", "execution timeout")
     created = display.column(display.when, "created_at", "created")
@@ -366,6 +404,18 @@ class QueueAdmin(OperatingAdmin):
             '<span class="ojs-line"><a href="{0}?{1}">{3}</a> · <a href="{0}?{2}">{4}</a></span>',
             url, urlencode({"queue": queue.name}), waiting, gettext("all"), gettext("waiting"),
         )  # fmt: skip
+
+
+def _flow(queue: Queue) -> Flow:
+    """How the queue fills and empties; read once for a page."""
+    found: Flow | None = getattr(queue, "flow_now", None)
+    if found is None:
+        using = database(None)
+        now = clock.now(using)
+        work = by_queue(now - dt.timedelta(hours=1), [queue.pk], using=using)
+        waiting = {queue.pk: counters.count(queue.pk).states[State.AVAILABLE]}
+        found = queue.flow_now = flows(waiting, work, now, using=using)[queue.pk]  # type: ignore[attr-defined]
+    return found
 
 
 def _template() -> Queue | None:

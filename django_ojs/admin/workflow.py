@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin import display, live
+from django_ojs.admin import display, flowtime, live
 from django_ojs.admin.base import IdSearchAdmin
 from django_ojs.admin.flowgraph import draw
 from django_ojs.admin.live import LivePage
@@ -66,8 +66,14 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         return [one for one in self.fieldsets if one[1]["fields"] != ("shown_error",) or (obj and obj.error)]
 
     def page_context(self, obj: Workflow) -> dict[str, Any]:
+        link = partial(self.url_of, Job)
+        found = flowtime.spans(obj)
+        awaited = flowtime.awaited(found, link) if obj.state == Workflow.State.RUNNING else []
         return {
-            "graph": draw(obj, partial(self.url_of, Job)),
+            "graph": draw(obj, link),
+            "times": flowtime.draw(obj, found, link),
+            "awaited": awaited[: flowtime.AWAITED],
+            "awaited_more": len(awaited) - flowtime.AWAITED,
             "state": self.state_label(obj),
             "progress": self.members_done(obj),
         }

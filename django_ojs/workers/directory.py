@@ -198,7 +198,13 @@ def _edge(using: str) -> dt.datetime:
     return clock.now(using) - dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
 
 
+def slots(queue: str, using: str | None = None) -> int:
+    """How many jobs of this queue the serving workers can run at the same time: those that name it, or no queue."""
+    found = serving(database(using))
+    return sum(worker.concurrency for worker in found if not worker.queues or queue in worker.queues)
+
+
 def serving(using: str) -> list[Worker]:
     """The workers that were heard lately and take jobs."""
-    facts = connected(using).only("state", "directive", "queues", "job_types", "last_seen_at")
+    facts = connected(using).only("state", "directive", "queues", "job_types", "concurrency", "last_seen_at")
     return [worker for worker in facts if mood(worker) == "running"]

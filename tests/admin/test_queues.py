@@ -9,10 +9,17 @@ import pytest
 from django.test import Client
 
 from django_ojs import audit
+from django_ojs.events import order
+from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, Event, Queue
 from django_ojs.queues.configuration import configure, document, pause, resume, why_paused
 from django_ojs.rules import queueconfig
+from django_ojs.statistics import eventcounts
+from django_ojs.workers.registration import register
 from tests.admin.conftest import pushed, said, url
+from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
 EVIL = "<script>alert('x')</script>"
@@ -217,3 +224,22 @@ class TestPause:
         for queue in Queue.objects.filter(paused=True):
             assert why_paused(queue).reason == "a new server"
         assert {event.data["reason"] for event in Event.objects.filter(type="queue.paused")} == {"a new server"}
+
+
+def test_the_page_of_a_queue_says_how_it_fills_and_how_many_slots_it_needs(
+    admin_client: Client, frozen_clock: FrozenClock
+) -> None:
+    register("w-1", {"queues": ["mail"], "concurrency": 4})
+    register("w-2", {"queues": ["other"], "concurrency": 8})
+    push([{"type": "mail.send", "queue": "mail", "args": []}] * 100)
+    ids = [row["id"] for row in fetch(["mail"], count=10, worker_id="w-1")]
+    frozen_clock.advance(seconds=30)
+    ack([Ack(job_id) for job_id in ids])
+    order.catch_up("default")
+    eventcounts.catch_up("default")
+    body = admin_client.get(url("queue", "change", "mail")).content.decode()
+    assert "jobs a minute came in" in body
+    assert "empty in: grows" in body
+    assert "4 slots serve this queue" in body
+    assert "would empty it within an hour" in body
+    assert "oldest wait" in body.lower()

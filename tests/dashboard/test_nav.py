@@ -18,8 +18,8 @@ pytestmark = pytest.mark.django_db
 OVERVIEW = "/admin/django_ojs/job/overview/"
 DAILY = ["Overview", "Jobs", "Dead letters", "Queues", "Workers", "Workflows", "Schedules"]
 REST = [
-    *("Events", "Live events", "Bulk actions", "Audit log", "Replay rules", "Schemas", "Webhooks", "Deliveries"),
-    "API keys",
+    *("Events", "Live events", "Bulk actions", "Alerts", "Audit log", "Replay rules", "Schemas", "Webhooks"),
+    *("Deliveries", "API keys"),
 ]
 
 
