@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 480, 170
 LEFT, RIGHT, TOP, BOTTOM = 56, 6, 10, 22
 _INNER, _BASE = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM
 _TICKS = 4
+#: The height of a spark line.
+SPARK = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +77,27 @@ def lines(chart: Chart) -> SafeString:
             pen = "L"
         drawn.append((f"ojs-line-{series.colour}", " ".join(path)))
     return _frame(chart, format_html_join("", '<path class="ojs-graph {}" d="{}"/>', drawn), top, ticks)
+
+
+def spark(values: Sequence[int]) -> SafeString:
+    """Small columns without axes, for a row of a table; the tooltip and screen readers have the latest and the most."""
+    top, width = max(values, default=0) or 1, 4
+    drawn = format_html_join(
+        "", '<rect x="{}" y="{}" width="{}" height="{}"/>',
+        (
+            (index * width, _n(SPARK * (1 - value / top)), width - 1, _n(SPARK * value / top))
+            for index, value in enumerate(values) if value
+        ),
+    )  # fmt: skip
+    text = _("at most %(most)s, now %(latest)s") % {
+        "most": max(values, default=0),
+        "latest": values[-1] if values else 0,
+    }
+    return format_html(
+        '<svg class="ojs-spark" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
+        "<title>{2}</title>{3}</svg>",
+        max(len(values) * width, 1), SPARK, text, drawn,
+    )  # fmt: skip
 
 
 def scale(highest: float) -> tuple[float, list[float]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,20 +22,20 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock
-from django_ojs.admin import display, live
+from django_ojs import audit, clock
+from django_ojs.admin import charts, display, live
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.bulkaction import label
 from django_ojs.admin.forms import OperationForm, blame, text_field
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LivePages
-from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, one_by_one
+from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.admin.overview import last_errors
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jobs import bulk, replay
 from django_ojs.jobs.selection import JobFilter, dead_letters
 from django_ojs.jobs.verbs import retry
-from django_ojs.models import BulkAction, ReplayRule
+from django_ojs.models import BulkAction, ErrorNote, ReplayRule
 from django_ojs.rules import names, redaction, replayrules
 from django_ojs.rules.durations import format_instant, format_iso, parse_instant
 from django_ojs.statistics import counters, summary
@@ -41,6 +43,8 @@ from django_ojs.statistics.summary import Shared
 
 #: Dead letters that are grouped: the newest; the size up to which their errors are read; groups shown.
 SAMPLE, MAX_ERRORS, GROUPS = 1000, 16_384, 50
+#: Parts of the time for which a group's trend has a number; the longest note, and notes that are looked at.
+TREND, MAX_NOTE, NOTES = 24, 2000, 5000
 #: Single dead letters that the page lists.
 NEWEST = 20
 #: How old, in seconds, a search in errors may be, which reads those of all dead letters.
@@ -64,6 +68,7 @@ class DeadLetters(LivePages):
             self.route("dead-letters/", self.dead_letters_page, "dead_letters"),
             self.route("dead-letters/live/", self.dead_letters_live, "dead_letters_live"),
             self.route("dead-letters/all/<slug:name>/", self.dead_letters_all, "dead_letters_all"),
+            self.route("dead-letters/group/", self.dead_letters_group, "dead_letters_group"),
             *super().get_urls(),
         ]
 
@@ -81,9 +86,12 @@ class DeadLetters(LivePages):
         wanted = dead_letter_filter(request.GET)
         given = parameters(wanted)
         found = groups(wanted).get()
+        noted = notes.get()
+        shown = [_shown(group, wanted, noted.get(group.key)) for group in found]
         return {
             "total": total.get(),
-            "groups": [_shown(group, wanted) for group in found],
+            "groups": [group for group in shown if not group["muted"]],
+            "muted": [group for group in shown if group["muted"]],
             "sampled": sum(group.count for group in found),
             "newest": [{**job, "ended": display.ago(job["finished_at"])} for job in newest(wanted).get()],
             "filter": given,
@@ -93,6 +101,29 @@ class DeadLetters(LivePages):
             "may_delete": self.has_right(request, "delete"),
             "bulk_actions": [_progress(action) for action in actions.get()],
         }
+
+    def dead_letters_group(self, request: HttpRequest) -> HttpResponse:
+        """What operators noted about dead letters of one type with one error; POST changes it."""
+        if not self.has_right(request, "change") or not self.has_view_permission(request):
+            raise PermissionDenied
+        given = {name: clean(request.GET.get(name, ""))[:255] for name in ("type", "error", "message")}
+        if not given["type"]:
+            raise Http404
+        key = key_of(**given)
+        known = ErrorNote.objects.filter(pk=key).first()
+        if request.method == "POST":
+            note, muted = request.POST.get("note", "").strip()[:MAX_NOTE], "muted" in request.POST
+            entry = self.audit_entry(request, "dead_letter.note")
+            entry.target, entry.detail = given["type"], {"error": given["error"], "note": note, "muted": muted}
+            audit.perform(lambda: write_note(key, given, note, muted, actor(request)), entry)
+            summary.forget()
+            self.message_user(request, gettext("Noted."), messages.SUCCESS)
+            return HttpResponseRedirect(self.url("dead_letters"))
+        title = gettext("Note about dead letters")
+        return self.page(
+            request, "dead_letter_group", title, here="dead_letters", group=given, known=known, max_note=MAX_NOTE,
+            changed=display.when(known.changed_at) if known else "",
+        )  # fmt: skip
 
     def dead_letters_all(self, request: HttpRequest, name: str) -> HttpResponse:
         """GET: the number of dead letters that fit. POST: act on them, but on none that came after the question."""
@@ -161,10 +192,15 @@ def _progress(action: BulkAction) -> dict[str, Any]:
     return {"pk": action.pk, "name": label(action), "done": action.matched, "of": max(action.expected, action.matched)}
 
 
-def _shown(group: Group, wanted: JobFilter) -> dict[str, Any]:
+def _shown(group: Group, wanted: JobFilter, noted: ErrorNote | None) -> dict[str, Any]:
     """A group of what fits `wanted`, as the template shows it."""
     found = dataclasses.asdict(group)
-    return found | {"query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last)}
+    own = urlencode({"type": group.type, "error": group.error, "message": group.message})
+    return found | {
+        "query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last), "own": own,
+        "trend": charts.spark(group.trend), "note": display.shorten(noted.note, 200) if noted else "",
+        "muted": bool(noted and noted.muted),
+    }  # fmt: skip
 
 
 def dead_letter_filter(given: Mapping[str, str]) -> JobFilter:
@@ -201,6 +237,11 @@ class Group:
     last: dt.datetime
     example: Any
     kind: str  #: the error's type as it is stored
+    trend: list[int] = dataclasses.field(default_factory=list)  #: how many ended, by part of the time of the sample
+
+    @property
+    def key(self) -> str:
+        return key_of(self.type, self.error, self.message)
 
     def query(self, wanted: JobFilter) -> str:
         """The filter that finds these, and others with this kind of error, but none that `wanted` does not find."""
@@ -232,6 +273,7 @@ def compute(wanted: JobFilter, using: str) -> list[Group]:
     newest = wanted.jobs(using).order_by("-finished_at")
     read = newest.annotate(history=unless_large("errors", limit=MAX_ERRORS))
     found: dict[tuple[str, str, str], Group] = {}
+    ends: dict[tuple[str, str, str], list[dt.datetime]] = {}
     rows: Iterable[Any] = read.values_list("pk", "type", "finished_at", "history")[:SAMPLE]
     for pk, job_type, ended, history in rows:
         error = redaction.error(job_type, history[-1]) if history else {}
@@ -242,7 +284,42 @@ def compute(wanted: JobFilter, using: str) -> list[Group]:
         group = found[key]
         group.count += 1
         group.first = ended
+        ends.setdefault(key, []).append(ended)
+    if found:
+        _add_trends(found, ends, clock.now(using))
     return sorted(found.values(), key=lambda group: (-group.count, group.type, group.error))[:GROUPS]
+
+
+def _add_trends(
+    found: Mapping[Any, Group], ends: Mapping[Any, Sequence[dt.datetime]], now: dt.datetime
+) -> None:  # fmt: skip
+    """Note how many of each group ended in each of `TREND` parts of the time from the first of all to now."""
+    begin = min(group.first for group in found.values())
+    length = max(now - begin, dt.timedelta(seconds=1))
+    for key, group in found.items():
+        places = Counter(min(int((ended - begin) / length * TREND), TREND - 1) for ended in ends[key])
+        group.trend = [places[place] for place in range(TREND)]
+
+
+def key_of(type: str, error: str, message: str) -> str:
+    """The key of an `ErrorNote`. The message has no numbers and ids any more."""
+    return hashlib.sha256("\0".join((type, error, message)).encode("utf-8", "replace")).hexdigest()
+
+
+def write_note(key: str, group: Mapping[str, str], note: str, muted: bool, by: str) -> None:
+    """Store a note, or forget it where there is nothing to note."""
+    if not note and not muted:
+        ErrorNote.objects.filter(pk=key).delete()
+        return
+    values = {"job_type": group["type"], "error": group["error"], "message": group["message"], "note": note}
+    ErrorNote.objects.update_or_create(
+        pk=key, defaults={**values, "muted": muted, "changed_by": by[:255], "changed_at": clock.now()}
+    )
+
+
+def read_notes(using: str) -> dict[str, ErrorNote]:
+    """The notes by their keys, the newest first where there are very many."""
+    return {note.pk: note for note in ErrorNote.objects.using(using).order_by("-changed_at")[:NOTES]}
 
 
 def count(using: str) -> int:
@@ -251,6 +328,7 @@ def count(using: str) -> int:
 
 
 total = Shared(count, live.FRESH)
+notes = Shared(read_notes, live.FRESH)
 actions = Shared(bulk.running_actions, live.FRESH)
 
 

@@ -206,6 +206,12 @@ VERBS = (
 )  # fmt: skip
 
 
+#: What is shown of a pause, where there is one.
+_PAUSED = ("paused_since", "paused_by", "pause_reason")
+#: Jobs that run and are listed.
+RUNNING = 50
+
+
 @admin.register(Queue)
 class QueueAdmin(OperatingAdmin):
     editing = ("add", "change")
@@ -218,8 +224,9 @@ class QueueAdmin(OperatingAdmin):
     search_fields = ("name",)
     ordering = ("name",)
     verbs = actions = VERBS
+    change_form_template = "django_ojs/admin/queue.html"
     fieldsets = (
-        (None, {"fields": ("name", "status_label", ("paused_since", "paused_by", "pause_reason"), "its_jobs")}),
+        (None, {"fields": ("name", "status_label", _PAUSED, "its_jobs")}),
         (_("Jobs"), {"fields": ("state_counts", "oldest_wait", "last_hour", "flow", "slots")}),
     )
     form_fieldsets = (
@@ -267,13 +274,22 @@ class QueueAdmin(OperatingAdmin):
         return _template() or Queue(name=TEMPLATE, created_at=clock.now(), updated_at=clock.now())
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
+        if obj is None or (obj.name == TEMPLATE and self.has_change_permission(request, obj)):
             return ((None, {"fields": ("name",)}), *self.form_fieldsets)
-        if not self.has_change_permission(request, obj):
-            return (*self.fieldsets, *self.shown_fieldsets, *self.effective_fieldsets)
+        first = ((None, {"fields": ("name", "status_label", *((_PAUSED,) if obj.paused else ()), "its_jobs")}),)
+        own = self.form_fieldsets if self.has_change_permission(request, obj) else self.shown_fieldsets
+        return (*first, *self.fieldsets[1:], *own, *self.effective_fieldsets)
+
+    def page_context(self, obj: Queue) -> dict[str, Any]:
+        """The jobs that run now, those first that have been running longest."""
         if obj.name == TEMPLATE:
-            return ((None, {"fields": ("name",)}), *self.form_fieldsets)
-        return (*self.fieldsets, *self.form_fieldsets, *self.effective_fieldsets)
+            return {}
+        active = Job.objects.filter(state=State.ACTIVE, queue=obj.pk).order_by("started_at")
+        rows = [
+            {**job, "started": display.ago(job["started_at"]), "until": display.when(job["visible_until"])}
+            for job in active.values("id", "type", "worker_id", "attempt", "started_at", "visible_until")[: RUNNING + 1]
+        ]
+        return {"running": rows[:RUNNING], "running_more": len(rows) > RUNNING, "is_queue": True}
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("name", *self.computed) if obj else ()

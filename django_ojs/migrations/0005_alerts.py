@@ -1,4 +1,4 @@
-"""Alerts, the figures of job types by the minute, and bulk actions with a rate."""
+"""Alerts, notes about dead letters, the figures of job types by the minute, and bulk actions with a rate."""
 
 from django.db import migrations, models
 
@@ -11,6 +11,25 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.CreateModel(
+            name="ErrorNote",
+            fields=[
+                ("key", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("job_type", models.CharField(max_length=255)),
+                ("error", models.CharField(blank=True, default="", help_text="The kind of the error.", max_length=255)),
+                (
+                    "message",
+                    models.CharField(blank=True, default="", help_text="Without numbers and ids.", max_length=255),
+                ),
+                ("note", models.TextField(blank=True, default="")),
+                ("muted", models.BooleanField(default=False, help_text="The page of dead letters shows them folded.")),
+                ("changed_by", models.CharField(default="", max_length=255)),
+                ("changed_at", models.DateTimeField()),
+            ],
+            options={
+                "default_permissions": (),
+            },
+        ),
         migrations.AddField(
             model_name="bulkaction",
             name="next_at",

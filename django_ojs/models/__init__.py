@@ -4,7 +4,7 @@ from django_ojs.models.access import APIKey, IdempotencyKey, Ticket
 from django_ojs.models.cron import CronRun, CronSchedule
 from django_ojs.models.event import Event, EventCommit, EventLog
 from django_ojs.models.job import Job, JobProgress, JobRow, JobSchema, OutboxEntry, UniqueLock
-from django_ojs.models.operation import Alert, AuditEntry, BulkAction, JobReplay, ReplayRule
+from django_ojs.models.operation import Alert, AuditEntry, BulkAction, ErrorNote, JobReplay, ReplayRule
 from django_ojs.models.queue import Maintenance, Queue, RateLimit, RateStart
 from django_ojs.models.statistics import (
     CountDelta,
@@ -28,6 +28,7 @@ __all__ = [
     "CountDelta",
     "CronRun",
     "CronSchedule",
+    "ErrorNote",
     "Event",
     "EventCommit",
     "EventLog",

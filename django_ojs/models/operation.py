@@ -169,6 +169,28 @@ class JobReplay(models.Model):
         return f"{self.rule}: {self.job_id}"
 
 
+class ErrorNote(models.Model):
+    """What operators noted about the dead letters of one type with one error, and whether they want to see them.
+
+    `key` is the digest of the type, the kind of the error and its message without numbers and ids.
+    """
+
+    key = models.CharField(max_length=64, primary_key=True)
+    job_type = models.CharField(max_length=255)
+    error = models.CharField(max_length=255, default="", blank=True, help_text="The kind of the error.")
+    message = models.CharField(max_length=255, default="", blank=True, help_text="Without numbers and ids.")
+    note = models.TextField(default="", blank=True)
+    muted = models.BooleanField(default=False, help_text="The page of dead letters shows them folded.")
+    changed_by = models.CharField(max_length=255, default="")
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()  # who may act on jobs
+
+    def __str__(self) -> str:
+        return f"{self.job_type} {self.error}".strip()
+
+
 class Alert(models.Model):
     """Something that needed an operator's attention, from when the scheduler found it until it was over.
 

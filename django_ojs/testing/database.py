@@ -10,12 +10,14 @@ from django.db import connections, models, router, transaction
 from django_ojs.database import retried
 from django_ojs.jobs import prune, schemas
 from django_ojs.models import (
+    Alert,
     APIKey,
     AuditEntry,
     BulkAction,
     CountDelta,
     CronRun,
     CronSchedule,
+    ErrorNote,
     Event,
     EventCommit,
     EventLog,
@@ -59,7 +61,7 @@ TRANSIENT: tuple[type[models.Model], ...] = (
     WorkflowStart, WorkflowStep, Workflow, MetricPlace, MetricSeries, Event, EventCommit,
     IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, TypeMinute, QueueHour,
     RateLimit, RateStart, WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
-    AuditEntry, Maintenance, Ticket,
+    AuditEntry, Maintenance, Ticket, Alert, ErrorNote,
 )  # fmt: skip
 #: What belongs to the installation and stays.
 KEPT: tuple[type[models.Model], ...] = (APIKey, EventLog, Lease)

@@ -237,7 +237,11 @@ def test_the_page_of_a_queue_says_how_it_fills_and_how_many_slots_it_needs(
     ack([Ack(job_id) for job_id in ids])
     order.catch_up("default")
     eventcounts.catch_up("default")
-    body = admin_client.get(url("queue", "change", "mail")).content.decode()
+    fetch(["mail"], worker_id="w-1")
+    page = admin_client.get(url("queue", "change", "mail"))
+    assert [(job["type"], job["worker_id"]) for job in page.context["running"]] == [("mail.send", "w-1")]
+    body = page.content.decode()
+    assert "Running now" in body
     assert "jobs a minute came in" in body
     assert "empty in: grows" in body
     assert "4 slots serve this queue" in body

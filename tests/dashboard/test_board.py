@@ -21,7 +21,7 @@ from django_ojs.cron import schedules
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.selection import dead_letters
-from django_ojs.models import AuditEntry, Event, Job, Queue, Worker
+from django_ojs.models import AuditEntry, ErrorNote, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
 from django_ojs.statistics import summary
 from django_ojs.workers.registration import register
@@ -477,3 +477,64 @@ def test_every_act_has_its_entry(admin_client: Client) -> None:
     ]  # fmt: skip
     assert set(entries[9].detail["targets"]) == {str(job.pk) for job in letters}
     assert {(entry.actor, entry.door) for entry in entries} == {("user:admin", "admin")}
+
+
+# Notes about kinds of errors
+
+
+def group_of(client: Client, number: int = 0) -> Any:
+    summary.forget()
+    return client.get(LETTERS).context["groups"][number]
+
+
+def test_a_kind_of_error_can_be_noted_and_muted(admin_client: Client) -> None:
+    for number in range(3):
+        dead(error={"type": "OSError", "message": f"host 10.0.0.{number} gone", "retryable": False})
+    dead(1)
+    page = f"{LETTERS}group/?{group_of(admin_client)['own']}"
+    assert "host #.#.#.# gone" in admin_client.get(page).content.decode()
+    response = admin_client.post(page, {"note": f"The host is being moved. {EVIL}"}, follow=True)
+    assert response.redirect_chain == [(LETTERS, 302)]
+    assert said(response) == ["Noted."]
+    assert group_of(admin_client)["note"].startswith("The host is being moved.")
+    body = admin_client.get(LETTERS).content.decode()
+    assert "The host is being moved." in body
+    assert EVIL not in body
+    admin_client.post(page, {"note": "later", "muted": "on"})
+    summary.forget()
+    context = admin_client.get(LETTERS).context
+    assert [group["error"] for group in context["groups"]] == ["ValueError"]
+    assert [(group["error"], group["note"], group["count"]) for group in context["muted"]] == [("OSError", "later", 3)]
+    dead(error={"type": "OSError", "message": "host 10.0.0.77 gone", "retryable": False})
+    summary.forget()
+    assert admin_client.get(LETTERS).context["muted"][0]["count"] == 4, "the next of its kind is muted, too"
+    admin_client.post(page, {"note": " "})
+    assert not ErrorNote.objects.exists()
+    entry = AuditEntry.objects.filter(action="dead_letter.note").order_by("pk")[1]
+    assert (entry.actor, entry.target) == ("user:admin", "mail.send")
+    assert entry.detail == {"error": "OSError", "note": "later", "muted": True}
+
+
+def test_a_note_needs_the_right_to_change_jobs_and_a_type(
+    operator: Callable[..., Client], admin_client: Client
+) -> None:
+    dead(1)
+    page = f"{LETTERS}group/?{group_of(admin_client)['own']}"
+    client = operator("view_job")
+    assert client.get(page).status_code == client.post(page, {"note": "x"}).status_code == 403
+    assert "group/?" not in client.get(LETTERS).content.decode()
+    assert admin_client.get(f"{LETTERS}group/").status_code == 404
+    assert admin_client.post(f"{LETTERS}group/?type=" + "x" * 5000, {"note": "y" * 9000}).status_code == 302
+    assert len(ErrorNote.objects.get().note) == deadletters.MAX_NOTE
+
+
+def test_the_trend_of_a_kind_of_error(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    dead(2)
+    clock.advance(minutes=60)
+    dead(1, error={"type": "OSError", "message": "gone", "retryable": False})
+    clock.advance(minutes=60)
+    (old, new) = deadletters.groups(dead_letters()).get()
+    assert (old.error, old.trend[0], sum(old.trend)) == ("ValueError", 2, 2)
+    assert (new.error, new.trend[deadletters.TREND // 2], sum(new.trend)) == ("OSError", 1, 1)
+    assert "at most 2, now 0" in admin_client.get(LETTERS).content.decode()
