@@ -89,10 +89,8 @@ def spark(values: Sequence[int]) -> SafeString:
             for index, value in enumerate(values) if value
         ),
     )  # fmt: skip
-    text = _("at most %(most)s, now %(latest)s") % {
-        "most": max(values, default=0),
-        "latest": values[-1] if values else 0,
-    }
+    facts = {"most": max(values, default=0), "latest": values[-1] if values else 0}
+    text = _("at most %(most)s, now %(latest)s") % facts
     return format_html(
         '<svg class="ojs-spark" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
         "<title>{2}</title>{3}</svg>",

@@ -303,7 +303,7 @@ def _add_trends(
 
 def key_of(type: str, error: str, message: str) -> str:
     """The key of an `ErrorNote`. The message has no numbers and ids any more."""
-    return hashlib.sha256("\0".join((type, error, message)).encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(f"{type}\0{error}\0{message}".encode("utf-8", "replace")).hexdigest()
 
 
 def write_note(key: str, group: Mapping[str, str], note: str, muted: bool, by: str) -> None:

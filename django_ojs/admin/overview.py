@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext_lazy
 
 from django_ojs import clock, doctor
 from django_ojs.admin import attention, charts, display, live, maintenance
@@ -60,12 +60,12 @@ class Range:
 RANGES = {
     one.name: one
     for one in (
-        Range("15m", _lazy("15 minutes"), dt.timedelta(minutes=15), dt.timedelta(minutes=1), 5),
-        Range("1h", _lazy("1 hour"), dt.timedelta(hours=1), dt.timedelta(minutes=1), 15),
-        Range("6h", _lazy("6 hours"), dt.timedelta(hours=6), dt.timedelta(minutes=5), 12, fresh=15.0),
-        Range("24h", _lazy("24 hours"), dt.timedelta(hours=24), dt.timedelta(minutes=20), 18, fresh=60.0),
-        Range("7d", _lazy("7 days"), dt.timedelta(days=7), dt.timedelta(hours=3), 8, "%d.%m. %H:%M", fresh=60.0),
-        Range("30d", _lazy("30 days"), dt.timedelta(days=30), dt.timedelta(hours=12), 10, "%d.%m.", fresh=60.0),
+        Range("15m", gettext_lazy("15 minutes"), dt.timedelta(minutes=15), dt.timedelta(minutes=1), 5),
+        Range("1h", gettext_lazy("1 hour"), dt.timedelta(hours=1), dt.timedelta(minutes=1), 15),
+        Range("6h", gettext_lazy("6 hours"), dt.timedelta(hours=6), dt.timedelta(minutes=5), 12, fresh=15.0),
+        Range("24h", gettext_lazy("24 hours"), dt.timedelta(hours=24), dt.timedelta(minutes=20), 18, fresh=60.0),
+        Range("7d", gettext_lazy("7 days"), dt.timedelta(days=7), dt.timedelta(hours=3), 8, "%d.%m. %H:%M", fresh=60.0),
+        Range("30d", gettext_lazy("30 days"), dt.timedelta(days=30), dt.timedelta(hours=12), 10, "%d.%m.", fresh=60.0),
     )
 }
 DEFAULT_RANGE = RANGES["1h"]

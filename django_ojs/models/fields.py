@@ -79,6 +79,7 @@ def named(field: str, entry: str) -> Q:
 #: One and several, by the name of the model. Not in the models, where each new word would ask for a migration.
 _MODELS: dict[str, tuple[Any, Any]] = {
     "APIKey": (_("API key"), _("API keys")),
+    "Alert": (_("alert"), _("alerts")),
     "AuditEntry": (_("audit entry"), _("audit log")),
     "BulkAction": (_("bulk action"), _("bulk actions")),
     "CronSchedule": (_("schedule"), _("schedules")),
@@ -97,6 +98,7 @@ _MODELS: dict[str, tuple[Any, Any]] = {
 #: Names of columns that pages show as they are.
 _COLUMNS: dict[str, Any] = {
     "active": _("active"), "active jobs": _("active jobs"), "actor": _("actor"), "aside": _("aside"),
+    "cleared at": _("over since"), "mend": _("mend"),
     "attempt": _("attempt"),
     "attempts": _("attempts"), "component": _("component"), "concurrency": _("concurrency"),
     "cpu percent": _("CPU, percent"), "created by": _("created by"), "description": _("description"),

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from django_ojs import audit, keys
 from django_ojs.cron import schedules
-from django_ojs.models import WebhookSubscription
+from django_ojs.models import Alert, WebhookSubscription
 from django_ojs.queues.configuration import configure, pause
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
@@ -31,6 +31,11 @@ def fill() -> None:
     audit.append([audit.Act("user:a", "queue.pause", "q")], "default")
     keys.create("k", ["read"])
     now = schedules.get("nightly").created_at
+    for key, over in (("queue-paused mail", None), (None, now)):
+        Alert.objects.create(
+            key=key, kind="queue-paused", about="mail", says="It is paused.", mend="Resume it.", raised_at=now,
+            seen_at=now, cleared_at=over,
+        )  # fmt: skip
     made = {"events": ["job.*"], "secret": "", "created_by": "x", "active": False, "created_at": now, "updated_at": now}
     WebhookSubscription.objects.create(url="https://example.com/x", **made)
 
@@ -61,4 +66,5 @@ def _pages(model: Any, admin: Any) -> Iterator[str]:
             reverse(f"admin:django_ojs_{name}") for name in ("overview", "dead_letters", "maintenance", "doctor")
         )
         yield reverse("admin:django_ojs_dead_letters_all", args=["retry_dead_letters"])
+        yield reverse("admin:django_ojs_dead_letters_group") + "?type=mail.send&error=OSError&message=gone"
         yield url(kind, "edit", model._default_manager.dead_letters().latest("pk").pk)

@@ -70,7 +70,7 @@ def test_djangos_own_words_stay_djangos() -> None:
 def test_the_overview_speaks_french(admin_client: Client) -> None:
     with translation.override("fr"):
         body = admin_client.get("/admin/django_ojs/job/overview/").content.decode()
-    for words in ("Vue d’ensemble", "Lettres mortes", "Tâches par minute, dernière heure", "En direct"):
+    for words in ("Vue d’ensemble", "Lettres mortes", "Durée d’attente des tâches", "En direct"):
         assert words in body
 
 
