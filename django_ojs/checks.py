@@ -2,7 +2,7 @@
 
 E001 unknown setting            W001 anonymous callers allowed       W101 SQLite journal is not WAL
 E002 mistyped setting           W002 URLs are not included           W102 SQLite locks too late
-E003 bad middleware             W003 channels is not installed       W103 SQLite gives up early
+E003 bad middleware, reporter   W003 channels is not installed       W103 SQLite gives up early
 E004 bad handler                                                     W104 PostgreSQL isolation level
 E005 rest_framework missing     W005 heartbeats too rare             W105 MariaDB isolation level
 E006 USE_TZ is off              W006 a connection per request        W106 database without SKIP LOCKED
@@ -37,6 +37,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info, Tags, register
 from django.core.checks import Warning as Caution
 from django.db import connections, router
+from django.utils.module_loading import import_string
 
 from django_ojs import grpc, webhooks
 from django_ojs.conf import FIELDS, Settings, ojs_settings
@@ -73,6 +74,23 @@ def check_middleware(**kwargs: Any) -> _CheckResult:
                 problems.append(
                     Error(message, hint="Name a function or class by its dotted path.", id="django_ojs.E003")
                 )
+    return problems
+
+
+@register(Tags.compatibility)
+def check_reporters(**kwargs: Any) -> _CheckResult:
+    """E003: the error reporters that the settings name can be imported and called."""
+    problems: _CheckResult = []
+    for path in _strings("ERROR_REPORTERS"):
+        try:
+            found = import_string(path)
+        except Exception as error:  # noqa: BLE001 - whatever the site's own code raises is what is wrong
+            why = str(error)
+        else:
+            why = "" if callable(found) else "it cannot be called"
+        if why:
+            message = f"OJS['ERROR_REPORTERS']: {path!r} cannot be used: {why}"
+            problems.append(Error(message, hint="Name a function by its dotted path.", id="django_ojs.E003"))
     return problems
 
 

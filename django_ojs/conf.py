@@ -151,6 +151,9 @@ class Settings:
     #: the span of each attempt (and links them); `link` only links them, and names spans by queue, as the messaging
     #: conventions do; `off` makes no spans. A job carries the trace context in `meta` in any case.
     TRACING: Literal["parent", "link", "off"] = "parent"
+    #: Callables that get each exception that leaves a handler and its `JobContext`, as dotted paths, such as
+    #: `django_ojs.telemetry.reporting.sentry` (docs/observability.md). What `REDACT` hides is not reported.
+    ERROR_REPORTERS: tuple[str, ...] = ()
     # Realtime channels
     #: How many events wait in memory for a slow subscriber. A subscriber with more reads on from the log.
     REALTIME_BUFFER_SIZE: int = 1_000
@@ -300,6 +303,7 @@ class LazySettings:
             "EXECUTION_MIDDLEWARE",
             "REALTIME_ALLOWED_ORIGINS",
             "INDEXED_FILTERS",
+            "ERROR_REPORTERS",
             "REPLAY_RULES",
         ):
             if name in known:

@@ -127,6 +127,14 @@ def current_ids() -> tuple[str, str]:
     return spans.current_ids() if spans else ("", "")
 
 
+def ids_of(meta: Mapping[str, Any]) -> tuple[str, str]:
+    """The ids of the current trace and span, or else those that a job's `meta` has; '' without any."""
+    if any(current := current_ids()):
+        return current
+    parts = str(meta.get("traceparent", "")).split("-")
+    return (parts[1], parts[2]) if len(parts) == 4 and trace_id_in(meta["traceparent"]) else ("", "")
+
+
 def with_context(documents: Sequence[Any], context: Mapping[str, str]) -> Sequence[Any]:
     """The envelopes with what their `meta` lacks of `context`; what is no envelope stays for PUSH to refuse."""
     return [_completed(document, context) for document in documents] if context else documents

@@ -32,7 +32,7 @@ from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.middleware import arun_execution_chain, run_execution_chain
 from django_ojs.rules import redaction
-from django_ojs.telemetry import tracing
+from django_ojs.telemetry import reporting, tracing
 from django_ojs.worker import runs
 from django_ojs.worker.runs import Acknowledged, Completed, Forgotten, Interruption, Outcome, Run, last_progress
 
@@ -347,7 +347,9 @@ def _judge(run: Run, exc: BaseException) -> Outcome:
         what, shown = _loggable(run.context, exc)
         if shown is not None:
             tracing.record(shown)
+        reports = [] if shown is None else reporting.report(exc, run.context, run.definition.handler)
         _log(logging.ERROR, run.context, "%s %s failed: %s", what, shown)
+        return runs.of_exception(exc, reports)
     return runs.of_exception(exc)
 
 

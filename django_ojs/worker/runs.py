@@ -12,7 +12,7 @@ import enum
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_ojs import jsontext
@@ -197,8 +197,8 @@ def of_result(value: Any) -> Outcome:
     return Completed(text)
 
 
-def of_exception(exc: BaseException) -> Outcome:
-    """What an exception that left the handler means."""
+def of_exception(exc: BaseException, reports: Sequence[str] = ()) -> Outcome:
+    """What an exception that left the handler means. `reports` is where the site's error reporters have it."""
     match exc:
         case Retry():
             error = errorobjects.from_exception(exc.__cause__ or exc) | {"code": "RETRY"}
@@ -210,7 +210,10 @@ def of_exception(exc: BaseException) -> Outcome:
         case asyncio.CancelledError() if not str(exc):
             return Failed(errorobjects.from_exception(exc) | {"message": "The handler's task was cancelled."})
         case _:
-            return Failed(errorobjects.from_exception(exc))
+            error = errorobjects.from_exception(exc)
+            if reports:
+                error["details"]["reports"] = list(reports)
+            return Failed(error)
 
 
 def of_interruption(reason: Interruption, limit_ms: int | None = None) -> Outcome:

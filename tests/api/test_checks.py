@@ -28,7 +28,7 @@ def test_a_sound_site_has_no_problems() -> None:
     [
         ("MAX_BATCH_SIZ", "'MAX_BATCH_SIZE'"),
         ("dialect", "'DIALECT'"),
-        ("COLOUR_OF_THE_SKY", "There are ALLOW_ANONYMOUS"),
+        ("COLOUR_OF_THE_SKY", "There are ALERTS, ALLOW_ANONYMOUS"),
     ],
 )
 def test_e001_an_unknown_setting_gets_a_suggestion(settings: Any, key: str, hint: str) -> None:

@@ -263,10 +263,10 @@ def test_a_workflow_is_followed_until_it_is_green(browse: Any) -> None:
     steps = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
     flow = workflow.create({"type": "chain", "steps": steps}).workflow
     page = followed(browse(f"{ADMIN}/workflow/{flow.pk}/change/"))
-    expect(page.locator(".ojs-flow .ojs-box-available")).to_have_count(1)
+    expect(page.locator("#ojs-graph .ojs-box-available")).to_have_count(1)
     for ended in (1, 2):
         complete("default")
-        expect(page.locator(".ojs-flow .ojs-box-completed")).to_have_count(ended)
+        expect(page.locator("#ojs-graph .ojs-box-completed")).to_have_count(ended)
         expect(page.locator(".field-members .ojs-completed")).to_have_count(ended)
         expect(page.locator(".field-members_done")).to_contain_text(f"{ended} of 2 completed")
     expect(page.locator(".field-state_label .ojs-good")).to_be_visible()
