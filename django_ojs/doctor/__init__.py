@@ -43,7 +43,7 @@ def attention(site: Site) -> list[Finding]:
     The overview of the admin, `ojs_status` and the alerts show the same findings. How much waiting and failing is
     allowed, `OJS["ALERTS"]` says.
     """
-    return [finding for diagnosis in WORK for finding in look(diagnosis, site)]
+    return [finding for diagnosis in WORK for finding in look(diagnosis, site, impatient=False)]
 
 
 def examine(using: str | None = None) -> list[Finding]:

@@ -202,14 +202,17 @@ def only_on(*vendors: str) -> Callable[[Diagnosis], Diagnosis]:
     return note
 
 
-def look(diagnosis: Diagnosis, site: Site) -> list[Finding]:
+def look(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -> list[Finding]:
     """What one diagnosis finds, nothing where it is for other databases; that it cannot look, where the database
-    refuses it. Raises what says that the database is away."""
+    refuses it. Raises what says that the database is away.
+
+    `impatient` is for what reads catalogues and may have to wait for locks: its statements end after a while.
+    """
     if site.vendor not in _VENDORS.get(diagnosis, {site.vendor}):
         return []
     name = getattr(diagnosis, "__name__", str(diagnosis))
     try:
-        with _impatient(site):
+        with _impatient(site) if impatient else contextlib.nullcontext():
             return list(diagnosis(site))
     except Error as error:
         if site.connection.connection is None or not site.connection.is_usable():

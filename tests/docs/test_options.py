@@ -1,0 +1,49 @@
+"""docs/options.md has every option and every member of the retry policy, with the defaults of the code."""
+
+from __future__ import annotations
+
+import re
+
+from django.conf import settings
+
+from django_ojs.client.options import HANDLER_NAMES, NAMES, ScheduledOptions
+from django_ojs.conf import Settings
+from django_ojs.rules import durations
+from django_ojs.rules.retry import DEFAULT, MEMBERS
+
+PAGE = (settings.BASE_DIR / "docs" / "options.md").read_text(encoding="utf-8")
+
+
+def table(heading: str) -> dict[str, str]:
+    """The default of each option in the table below a heading."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return {name: default for name, default in re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)}
+
+
+def test_every_option_has_its_line() -> None:
+    assert set(table("Options of the job")) == HANDLER_NAMES
+    assert set(table("Options of one call")) == NAMES - HANDLER_NAMES
+    own = {"context", "inline", "transactional"}
+    assert set(table("Options of `@job` only")) == own | (ScheduledOptions.__annotations__.keys() - HANDLER_NAMES)
+
+
+def test_the_defaults_are_those_of_the_settings() -> None:
+    told = table("Options of the job")
+    assert told["timeout"].startswith(f"{Settings().DEFAULT_TIMEOUT // 60} minutes")
+    assert Settings().RESULT_TTL == 7 * 86_400
+    assert told["result_ttl"].startswith("a week")
+
+
+def test_the_retry_policy_is_that_of_the_code() -> None:
+    told = table("The retry policy")
+    assert told.keys() <= MEMBERS
+    assert told == {
+        "max_attempts": str(DEFAULT.max_attempts),
+        "initial_interval": durations.spell(DEFAULT.initial_ms),
+        "backoff_strategy": f"`{DEFAULT.strategy}`",
+        "backoff_coefficient": str(DEFAULT.coefficient),
+        "max_interval": durations.spell(DEFAULT.max_ms),
+        "jitter": str(DEFAULT.jitter).lower(),
+        "non_retryable_errors": "none",
+        "on_exhaustion": "`dead_letter`",
+    }
