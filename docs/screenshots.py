@@ -65,7 +65,7 @@ SWITCH = "/ojs/v1/admin/system/maintenance"
 #: The demo's settings, and leave to send webhooks to this machine.
 SETTINGS = """
 from example_project.settings import *
-OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
+OJS |= {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"], "ALERTS": {"every": "5s"}}
 """
 #: Two bulk actions: one that the demo's scheduler carries out, and one that was stopped.
 BULK = """
@@ -284,6 +284,9 @@ def addresses(page: Page, base: str) -> dict[str, str]:
         "bulk-action": first("bulkaction/"),
         "app": f"{admin}/",
         "maintenance": f"{jobs}/maintenance/",
+        "doctor": f"{jobs}/doctor/",
+        "alerts": f"{admin}/alert/",
+        "alert": first("alert/"),
     }
 
 

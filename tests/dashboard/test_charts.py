@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import django_ojs
 from django_ojs.admin import charts
 from django_ojs.admin.charts import Chart, Series, scale
 
@@ -75,3 +78,13 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
 
 def test_labels_are_text() -> None:
     assert "<script>" not in charts.bars(chart(1, label="<script>alert(1)</script>"))
+
+
+def test_every_colour_of_a_line_and_of_a_legend_is_in_the_style_sheet() -> None:
+    style = (Path(django_ojs.__file__).parent / "static/django_ojs/admin.css").read_text()
+    source = (Path(django_ojs.__file__).parent / "admin/overview.py").read_text()
+    colours = set(re.findall(r', "(good|bad|wait|run)"\)', source))
+    assert colours == {"good", "bad", "wait", "run"}
+    for colour in colours:
+        assert f".ojs-line-{colour}" in style
+        assert f".ojs-fill-{colour}" in style

@@ -17,7 +17,7 @@ PAGE = (settings.BASE_DIR / "docs" / "options.md").read_text(encoding="utf-8")
 def table(heading: str) -> dict[str, str]:
     """The default of each option in the table below a heading."""
     section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    return {name: default for name, default in re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)}
+    return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
 
 
 def test_every_option_has_its_line() -> None:
