@@ -13,6 +13,7 @@ import smtplib
 from collections.abc import Sequence
 
 from django.core.mail import EmailMessage
+from django.db import IntegrityError
 
 from django_ojs import clock, doctor
 from django_ojs.conf import ojs_settings
@@ -52,7 +53,10 @@ def look(wanted: AlertRules, using: str) -> Changes:
     A mail that cannot be sent is logged, and tried again at the next look.
     """
     found = doctor.attention(doctor.Site(using, rules=wanted))
-    changes = _store(found, wanted, using=using)
+    try:
+        changes = _store(found, wanted, using=using)
+    except IntegrityError:  # another process, which leads by now, has raised the same alert; the next look sees it
+        return Changes([], [])
     if wanted.mail_to:
         _send(wanted, using)
     return changes

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -68,15 +70,28 @@ def address(kind: str, about: str, figures: dict[str, Any], page: ViewAdmin, req
     return f"{url}?{query}" if query else url
 
 
+class OpenFilter(admin.SimpleListFilter):
+    """Alerts that are open, or over."""
+
+    title, parameter_name = _("state"), "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("open", _("open")), ("over", _("over"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Alert]) -> QuerySet[Alert]:
+        value = self.value()
+        return queryset if value is None else queryset.filter(cleared_at__isnull=value == "open")
+
+
 @admin.register(Alert)
 class AlertAdmin(ViewAdmin):
     """What was found wrong, newest first. The scheduler writes it where the site has `OJS["ALERTS"]`."""
 
     list_display = ("raised", "state", "what", "about_code", "shown_says", "over")
     list_display_links = ("raised",)
-    list_filter = (("cleared_at", admin.EmptyFieldListFilter),)
+    list_filter = (OpenFilter,)
     ordering = ("-id",)
-    fields = ("what", "about_code", "state", "shown_says", "mend", "raised", "seen", "over", "shown_figures")
+    fields = ("what", "about_code", "state", "shown_says", "mend", "place", "raised", "seen", "over", "shown_figures")
 
     raised = display.column(display.when, "raised_at", "since")
     seen = display.column(display.when, "seen_at", "found last")
@@ -85,15 +100,22 @@ class AlertAdmin(ViewAdmin):
     shown_says = display.column(display.printable, "says", "what was found")
     shown_figures = display.column(display.json, "figures", "figures")
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The alert, with the address of where this user may look into it."""
+        found = super().get_object(request, object_id, from_field)
+        if found is not None:
+            found.address = address(found.kind, found.about, found.figures, self, request)
+        return found
+
+    @admin.display(description=_("where to look"))
+    def place(self, alert: Alert) -> SafeString:
+        return format_html('<a href="{0}">{0}</a>', getattr(alert, "address", ""))
+
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> SafeString:
-        return (
-            display.label(gettext("over"), "good") if alert.cleared_at else display.label(gettext("open"), "discarded")
-        )
+        word, colour = (gettext("over"), "good") if alert.cleared_at else (gettext("open"), "discarded")
+        return display.label(word, colour)
 
     @admin.display(description=_("kind"))
     def what(self, alert: Alert) -> str:
         return display.translated(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))
-
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        return lookup == "cleared_at__isempty" or super().lookup_allowed(lookup, value, request)

@@ -98,7 +98,7 @@ _MODELS: dict[str, tuple[Any, Any]] = {
 #: Names of columns that pages show as they are.
 _COLUMNS: dict[str, Any] = {
     "active": _("active"), "active jobs": _("active jobs"), "actor": _("actor"), "aside": _("aside"),
-    "cleared at": _("over since"), "mend": _("mend"),
+    "mend": _("mend"),
     "attempt": _("attempt"),
     "attempts": _("attempts"), "component": _("component"), "concurrency": _("concurrency"),
     "cpu percent": _("CPU, percent"), "created by": _("created by"), "description": _("description"),

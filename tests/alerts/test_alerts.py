@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import smtplib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
+from django.contrib.admin import site as admin_site
 from django.core import mail
-from django.db import DatabaseError
-from django.test import Client
+from django.db import DatabaseError, connections
+from django.test import Client, RequestFactory
 
-from django_ojs import alerts
+from django_ojs import alerts, doctor
+from django_ojs.admin import attention
 from django_ojs.events import catalogue, order
 from django_ojs.jobs.prune import ALERTS_KEPT, prune
 from django_ojs.jobs.push import push
@@ -174,6 +179,33 @@ def test_an_alert_whose_event_cannot_be_written_is_none(site: FrozenClock, monke
     assert look().raised
 
 
+def test_two_that_look_at_once_raise_one_alert(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while the lease passes from one process to another."""
+    look()
+    (finding,) = doctor.attention(doctor.Site("default"))
+    Alert.objects.all().delete()
+    Event.objects.filter(type__startswith="alert.").delete()
+    together = threading.Barrier(2, timeout=60)
+
+    def attention(site: doctor.Site) -> list[doctor.Finding]:
+        together.wait()
+        return [finding]
+
+    monkeypatch.setattr(doctor, "attention", attention)
+    rules = alerts.rules()
+    assert rules is not None
+
+    def act(number: int) -> int:
+        try:
+            return len(alerts.look(rules, "default").raised)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(act, range(2))) == [0, 1]
+    assert (Alert.objects.count(), told()) == (1, ["alert.raised"])
+
+
 def test_old_alerts_are_pruned_and_open_ones_stay(site: FrozenClock) -> None:
     look()
     configuration.resume("mail")
@@ -192,5 +224,24 @@ def test_the_admin_lists_them(site: FrozenClock, admin_client: Client) -> None:
     assert "The queue mail is paused." in body
     page = admin_client.get(f"/admin/django_ojs/alert/{Alert.objects.get().pk}/change/")
     assert "manage.py ojs_queues resume mail" in page.content.decode()
-    assert admin_client.get("/admin/django_ojs/alert/?cleared_at__isempty=1").context["cl"].result_count == 1
-    assert admin_client.get("/admin/django_ojs/alert/?cleared_at__isempty=0").context["cl"].result_count == 0
+    assert "/admin/django_ojs/queue/mail/change/" in page.content.decode(), "where to look"
+    for state, number in (("open", 1), ("over", 0), ("none", 0)):
+        assert admin_client.get(f"/admin/django_ojs/alert/?state={state}").context["cl"].result_count == number
+
+
+@pytest.mark.parametrize("kind, about, figures, page", [
+    ("queue-unserved", "mail", {}, "job/?state=available&queue=mail"),
+    ("type-unserved", "a.b", {}, "job/?state=available&type=a.b"),
+    ("type-failing", "a.b", {"discarded": 2}, "job/dead-letters/?type=a.b"),
+    ("type-failing", "a.b", {"discarded": 0}, "job/?state=retryable&type=a.b"),
+    ("queue-dead-letters", "mail", {}, "job/dead-letters/?queue=mail"),
+    ("wait-long", "a b&c", {}, "queue/a b&c/change/"), ("worker-silent", "w-1", {}, "worker/w-1/change/"),
+    ("scheduler-missing", "", {}, "job/doctor/"), ("maintenance-on", "", {}, "job/maintenance/"),
+])  # fmt: skip
+def test_each_kind_leads_to_where_one_looks(
+    rf: RequestFactory, admin_user: Any, kind: str, about: str, figures: Any, page: str
+) -> None:
+    request = rf.get("/")
+    request.user = admin_user
+    found = attention.address(kind, about, figures, admin_site._registry[Alert], request)  # type: ignore[arg-type]
+    assert unquote(found) == f"/admin/django_ojs/{page}"
