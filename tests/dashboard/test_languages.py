@@ -1,14 +1,12 @@
-"""The French catalogue: compiled as it is written, whole, and silent where Django has words already."""
+"""The catalogues: compiled as they are written, whole, and silent where Django has words already; French in full."""
 
 from __future__ import annotations
 
 import pickle
 import re
 from html import unescape
-from pathlib import Path
 from typing import Any
 
-import django
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.sites import site
@@ -26,16 +24,20 @@ from django_ojs.messages import phrase, reason
 from django_ojs.queues.configuration import configure
 from tests.admin.conftest import dead, said, url
 from tests.dashboard.everything import fill, pages
-from tests.dashboard.texts import FRENCH, catalogue, missing, name, texts, untold, unused
+from tests.dashboard.texts import catalogue, folder, languages, missing, name, texts, theirs, untold, unused
 
 _TEXT = r'((?:"(?:[^"\\]|\\.)*"\n?)+)'
 
 
-def test_what_is_compiled_is_what_is_written() -> None:
-    source = (FRENCH / "django.po").read_text()
+every_language = pytest.mark.parametrize("language", languages())
+
+
+@every_language
+def test_what_is_compiled_is_what_is_written(language: str) -> None:
+    source = (folder(language) / "django.po").read_text(encoding="utf-8")
     found = re.findall(rf"^(?:msgctxt {_TEXT})?msgid {_TEXT}", source, re.MULTILINE)
     written = {"\x04".join(_joined(text) for text in entry if text) for entry in found} - {""}
-    assert written == {name(key) for key in catalogue(FRENCH / "django.mo")}
+    assert written == {name(key) for key in catalogue(folder(language) / "django.mo")}
     assert "fuzzy" not in source
 
 
@@ -44,26 +46,34 @@ def _joined(text: str) -> str:
     return "".join(parts).replace('\\"', '"').replace("\\n", "\n")
 
 
-def test_every_text_that_is_shown_is_in_the_catalogue_and_no_other() -> None:
+@every_language
+def test_every_text_that_is_shown_is_in_the_catalogue_and_no_other(language: str) -> None:
     assert len(texts()) > 400, "else this looks in the wrong place"
-    assert missing() == [], "python -m tests.dashboard.texts prints them"
-    assert unused() == []
+    assert missing(language) == [], "python -m tests.dashboard.texts prints them"
+    assert unused(language) == []
 
 
-def test_every_text_has_its_words_and_keeps_its_values() -> None:
-    for key, text in catalogue(FRENCH / "django.mo").items():
+@every_language
+def test_every_text_has_its_words_in_each_of_its_plurals_and_keeps_its_values(language: str) -> None:
+    source = (folder(language) / "django.po").read_text(encoding="utf-8")
+    forms = range(int(re.findall(r"nplurals=(\d)", source)[0]))
+    found = catalogue(folder(language) / "django.mo")
+    plurals = {name(key) for key in found if isinstance(key, tuple)}
+    assert {text.key for text in texts() if text.plural} & {name(key) for key in found} == plurals
+    assert all((text, form) in found for text in plurals for form in forms)
+    for key, text in found.items():
         assert text
         values = set(re.findall(r"%\(\w+\)\w", name(key))) | {"%(number)s", "%(counter)s"}
         assert set(re.findall(r"%\(\w+\)\w", text)) <= values, key
         assert text.count("<b>") == name(key).count("<b>")
 
 
-def test_djangos_own_words_stay_djangos() -> None:
+@every_language
+def test_djangos_own_words_stay_djangos(language: str) -> None:
     """A catalogue of an app wins over Django's, on every page of the site."""
-    ours = {name(key) for key in catalogue(FRENCH / "django.mo")}
+    ours = {name(key) for key in catalogue(folder(language) / "django.mo")}
     for app in ("conf", "contrib/admin"):
-        theirs = catalogue(Path(django.__file__).parent / app / "locale/fr/LC_MESSAGES/django.mo")
-        assert ours.isdisjoint(map(name, theirs)), app
+        assert ours.isdisjoint(map(name, catalogue(theirs(app, language)))), app
 
 
 @pytest.mark.django_db
@@ -80,15 +90,16 @@ def full(db: None) -> None:
     fill()
 
 
-def test_every_page_speaks_french(admin_client: Client, full: None, settings: Any) -> None:
+@every_language
+def test_every_page_speaks_it(admin_client: Client, full: None, settings: Any, language: str) -> None:
     settings.OJS = {"OUTBOX": "default"}
-    settings.LANGUAGE_CODE = "fr"
+    settings.LANGUAGE_CODE = code = translation.to_language(language)
     english = [text.text for text in texts() if len(text.text) > 24 and "%" not in text.text]
     for page in pages(site):
         response = admin_client.get(page)
         assert response.status_code == 200, page
         body = response.content.decode()
-        assert '<html lang="fr"' in body, page
+        assert f'<html lang="{code}"' in body, page
         assert not [text for text in english if f">{text}<" in body or f" {text}</p>" in body], page
 
 

@@ -1,6 +1,6 @@
-"""Every text of the package that is meant to be translated, and which of them French lacks.
+"""Every text of the package that is meant to be translated, and which of them each catalogue lacks.
 
-    python -m tests.dashboard.texts        # prints what is missing in the French catalogue, ready to be filled in
+    python -m tests.dashboard.texts        # prints what is missing in each catalogue, ready to be filled in
 
 Read from the sources themselves, so that it needs no gettext tools.
 """
@@ -18,7 +18,7 @@ import django
 from django.utils.translation.template import templatize
 
 PACKAGE = Path(__file__).resolve().parents[2] / "django_ojs"
-FRENCH = PACKAGE / "locale/fr/LC_MESSAGES"
+LOCALES = PACKAGE / "locale"
 #: What of Django speaks beside us.
 APPS = ("conf", "contrib/admin", "contrib/auth")
 
@@ -162,18 +162,33 @@ def untold() -> list[str]:
     return found
 
 
-def missing() -> list[Text]:
-    """What neither our French catalogue nor Django's has."""
-    ours = catalogue(FRENCH / "django.mo")
-    django_files = (Path(django.__file__).parent / app / "locale/fr/LC_MESSAGES/django.mo" for app in APPS)
+def languages() -> list[str]:
+    """The languages of our catalogues, as gettext calls them."""
+    return sorted(folder.name for folder in LOCALES.iterdir() if folder.is_dir())
+
+
+def folder(language: str) -> Path:
+    """Where our catalogue of a language is."""
+    return LOCALES / language / "LC_MESSAGES"
+
+
+def theirs(app: str, language: str) -> Path:
+    """Django's catalogue of a language for one of its apps."""
+    return Path(django.__file__).parent / app / f"locale/{language}/LC_MESSAGES/django.mo"
+
+
+def missing(language: str) -> list[Text]:
+    """What neither our catalogue of a language nor Django's has."""
+    ours = catalogue(folder(language) / "django.mo")
+    django_files = (theirs(app, language) for app in APPS)
     known = {name(key) for found in (ours, *map(catalogue, django_files)) for key in found}
     return sorted(text for text in texts() if text.key not in known)
 
 
-def unused() -> list[str]:
+def unused(language: str) -> list[str]:
     """What our catalogue has and nothing shows."""
     wanted = {text.key for text in texts()}
-    return sorted(name(key) for key in catalogue(FRENCH / "django.mo") if name(key) not in wanted)
+    return sorted(name(key) for key in catalogue(folder(language) / "django.mo") if name(key) not in wanted)
 
 
 def catalogue(file: Path) -> dict[Any, str]:
@@ -190,9 +205,11 @@ def name(key: Any) -> str:
 if __name__ == "__main__":
     for line in untold():
         print(f"Not told: {line}")
-    for one in missing():
-        print(f'msgctxt "{one.context}"' if one.context else "", end="\n" if one.context else "")
-        print('msgid "' + one.text.replace('"', '\\"').replace("\n", "\\n") + '"')
-        if one.plural:
-            print('msgid_plural "' + one.plural.replace('"', '\\"').replace("\n", "\\n") + '"')
-        print('msgstr ""\n')
+    for code in languages():
+        for one in missing(code):
+            print(f"# {code}")
+            print(f'msgctxt "{one.context}"' if one.context else "", end="\n" if one.context else "")
+            print('msgid "' + one.text.replace('"', '\\"').replace("\n", "\\n") + '"')
+            if one.plural:
+                print('msgid_plural "' + one.plural.replace('"', '\\"').replace("\n", "\\n") + '"')
+            print('msgstr ""\n')
