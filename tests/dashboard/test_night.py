@@ -21,9 +21,11 @@ from django_ojs.scheduler.scheduler import ROLE, Leadership
 from django_ojs.statistics import counters, eventcounts, summary
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
+from tests.dashboard import test_browser
 from tests.dashboard.test_browser import OVERVIEW, _new_connection, browse, browser, expect, server
 
 __all__ = ["_new_connection", "browse", "browser", "server"]
+pytestmark = test_browser.pytestmark
 Browse = Callable[..., Any]
 
 
