@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.contrib.admin.utils import quote
+from django.db.models import QuerySet
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -28,6 +29,8 @@ from django_ojs.rules.retry import RetryPolicy
 from django_ojs.states import State
 
 Html = SafeString | str
+#: Jobs that run and are listed on the page of their queue or worker.
+RUNNING = 100
 
 
 class Fact(NamedTuple):
@@ -63,6 +66,17 @@ def ran_ms(job: Job, now: dt.datetime) -> int | None:
     """Milliseconds that the latest attempt ran; of one that runs, until `now`. None where the job has no such times."""
     end = now if job.state == State.ACTIVE else job.finished_at
     return max(0, round((end - job.started_at) / dt.timedelta(milliseconds=1))) if job.started_at and end else None
+
+
+def running(jobs: QuerySet[Job]) -> dict[str, Any]:
+    """Those of the jobs that run now as `running_jobs.html` shows them, those first that have been running longest."""
+    columns = ("id", "type", "queue", "worker_id", "attempt", "started_at", "visible_until")
+    active = jobs.filter(state=State.ACTIVE).order_by("started_at", "id").values(*columns)
+    rows = [
+        {**job, "started": display.ago(job["started_at"]), "until": display.when(job["visible_until"])}
+        for job in active[: RUNNING + 1]
+    ]
+    return {"rows": rows[:RUNNING], "more": len(rows) > RUNNING}
 
 
 def strip(admin: ViewAdmin, job: Job, using: str) -> list[Fact]:

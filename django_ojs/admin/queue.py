@@ -26,6 +26,7 @@ from django_ojs import clock
 from django_ojs.admin import display
 from django_ojs.admin.display import explain
 from django_ojs.admin.forms import LinesField, OperationForm, WireField, blame
+from django_ojs.admin.jobpage import running
 from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.database import database
 from django_ojs.errors import OJSError
@@ -208,8 +209,6 @@ VERBS = (
 
 #: What is shown of a pause, where there is one.
 _PAUSED = ("paused_since", "paused_by", "pause_reason")
-#: Jobs that run and are listed.
-RUNNING = 50
 
 
 @admin.register(Queue)
@@ -281,15 +280,8 @@ class QueueAdmin(OperatingAdmin):
         return (*first, *self.fieldsets[1:], *own, *self.effective_fieldsets)
 
     def page_context(self, obj: Queue) -> dict[str, Any]:
-        """The jobs that run now, those first that have been running longest."""
-        if obj.name == TEMPLATE:
-            return {}
-        active = Job.objects.filter(state=State.ACTIVE, queue=obj.pk).order_by("started_at")
-        rows = [
-            {**job, "started": display.ago(job["started_at"]), "until": display.when(job["visible_until"])}
-            for job in active.values("id", "type", "worker_id", "attempt", "started_at", "visible_until")[: RUNNING + 1]
-        ]
-        return {"running": rows[:RUNNING], "running_more": len(rows) > RUNNING, "is_queue": True}
+        """The jobs that run now."""
+        return {} if obj.name == TEMPLATE else {"running": running(Job.objects.filter(queue=obj.pk))}
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("name", *self.computed) if obj else ()

@@ -13,15 +13,12 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
 from django_ojs.admin import display, live
+from django_ojs.admin.jobpage import running
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.operate import Verb, one_by_one
 from django_ojs.models import Job, Worker
-from django_ojs.states import State
 from django_ojs.workers.directory import is_stale, with_held
 from django_ojs.workers.registration import direct
-
-#: Jobs that a worker's page lists.
-HELD = 100
 
 
 def _telling(directive: str) -> Any:
@@ -76,12 +73,7 @@ class WorkerAdmin(LivePage):
 
     def page_context(self, obj: Worker) -> dict[str, Any]:
         """The jobs it holds: those the index on holders has."""
-        held = Job.objects.filter(state=State.ACTIVE, worker_id=obj.pk).order_by("id")
-        rows = [
-            {**job, "started": display.ago(job["started_at"]), "until": display.when(job["visible_until"])}
-            for job in held.values("id", "type", "queue", "attempt", "started_at", "visible_until")[: HELD + 1]
-        ]
-        return {"held": rows[:HELD], "held_more": len(rows) > HELD}
+        return {"running": running(Job.objects.filter(worker_id=obj.pk))}
 
     its_queues = display.column(display.codes, "queues", "queues")
     its_labels = display.column(display.json, "labels", "labels")
