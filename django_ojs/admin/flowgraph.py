@@ -54,8 +54,9 @@ class _Node(NamedTuple):
     job: uuid.UUID | None
 
 
-def draw(flow: Workflow, link: Callable[[uuid.UUID], str]) -> SafeString:
-    """The picture of a workflow as it is now. `link` gives the address of a job's page.
+def draw(flow: Workflow, link: Callable[[uuid.UUID], str], members: str = "") -> SafeString:
+    """The picture of a workflow as it is now. `link` gives the address of a job's page; a box for many jobs leads to
+    `members`, the list of them all.
 
     Reads the steps, and the jobs that run or have a box of their own: two statements, whatever the number of members.
     """
@@ -63,7 +64,7 @@ def draw(flow: Workflow, link: Callable[[uuid.UUID], str]) -> SafeString:
     nodes = _nodes(flow, {box.positions[0] for box in picture.boxes if box.kind == "job"})
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN
     lines = [(_line(picture.boxes[a], picture.boxes[b]),) for a, b, word in picture.lines]
-    boxes = [(_box(box, nodes, link),) for box in picture.boxes]
+    boxes = [(_box(box, nodes, link, members),) for box in picture.boxes]
     title = gettext("Graph of the workflow %(name)s") % {"name": printable(flow.name or flow.public_id)}
     return format_html(
         '<svg class="ojs-flow" width="{0}" height="{1}" viewBox="{2} {2} {0} {1}" role="group" '
@@ -114,9 +115,10 @@ def _line(start: Box, end: Box) -> SafeString:
     return format_html('<path class="ojs-edge" d="{}"/><path class="ojs-arrow" d="{}"/>', path, head)
 
 
-def _box(box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str]) -> SafeString:
+def _box(box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str], members: str) -> SafeString:
     if box.gathered:
-        return _draw_gathered(box, nodes)
+        drawn = _draw_gathered(box, nodes)
+        return format_html('<a href="{}">{}</a>', members, drawn) if members else drawn
     node = nodes[box.positions[0]]
     words = [node.word, *node.notes]
     tip = "\n".join([printable(node.name), printable(node.type), ", ".join(words), " ".join(node.error or ())]).strip()

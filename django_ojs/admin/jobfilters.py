@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_ojs import clock
 from django_ojs.admin import display
 from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, text_filter, unless_large
 from django_ojs.admin.operate import MAX_ROWS
@@ -24,7 +26,8 @@ from django_ojs.jobs.selection import LONGEST, JobListFilter
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE as QUEUE_TEMPLATE
 from django_ojs.states import State
-from django_ojs.statistics import counters
+from django_ojs.statistics import counters, jobtypes
+from django_ojs.statistics.summary import Shared
 
 #: The state that stands for the dead letter queue.
 DEAD_LETTER = "dead_letter"
@@ -190,6 +193,15 @@ def _hints(text: str) -> list[str]:
     return [said % {"name": name[:40], "names": names} for name in strange_names(text)]
 
 
+def _read_types(using: str) -> list[str]:
+    """The job types that did anything in the last hour, so many at most; from the figures of the metrics."""
+    return sorted(jobtypes.since(clock.now(using) - dt.timedelta(hours=1), using=using))[:SUGGESTED]
+
+
+#: Those types, for all viewers.
+recent_types = Shared(_read_types, 60.0)
+
+
 class JobChangeList(EndlessChangeList):
     """Loads no arguments and no results, and no errors of a completed job: it has none to show (core 5.3)."""
 
@@ -233,6 +245,18 @@ class JobChangeList(EndlessChangeList):
             for state, word in words.items()
             if not counts or counts[state] or state in ("", chosen)
         ]  # fmt: skip
+
+    @property
+    def suggestions(self) -> list[str]:
+        """Filters by which a search may be completed: each state, the first queues, and the types that ran lately."""
+        queues = next((one.names for one in self.filter_specs if isinstance(one, QueueFilter)), [])
+        return [
+            *(f"state:{state}" for state in (*(state.value for state in State), DEAD_LETTER)),
+            *(f"type:{name}" for name in recent_types.get(self.queryset.db)),
+            *(f"queue:{name}" for name in queues),
+            *(f"since:{time}" for time in ("15m", "1h", "24h", "7d")),
+            *(f"{name}:" for name in CHIPS if name not in ("q", "state", "since")),
+        ]
 
     @property
     def chips(self) -> list[dict[str, Any]]:

@@ -70,13 +70,17 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         found = flowtime.spans(obj)
         awaited = flowtime.awaited(found, link) if obj.state == Workflow.State.RUNNING else []
         return {
-            "graph": draw(obj, link),
+            "graph": draw(obj, link, self._list_of(obj)),
             "times": flowtime.draw(obj, found, link),
             "awaited": awaited[: flowtime.AWAITED],
             "awaited_more": len(awaited) - flowtime.AWAITED,
             "state": self.state_label(obj),
             "progress": self.members_done(obj),
         }
+
+    def _list_of(self, flow: Workflow) -> str:
+        """The address of the list of its jobs; '' where this admin site has none."""
+        return f"{self.url('job_changelist')}?workflow={flow.pk}" if self.admin_site.is_registered(Job) else ""
 
     def live_age(self, obj: Workflow) -> float:
         """A thousand members take a while to draw and to list."""

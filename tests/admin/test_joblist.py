@@ -16,11 +16,14 @@ from django.utils import timezone
 
 from django_ojs import clock
 from django_ojs.admin import jobfilters
+from django_ojs.admin.jobfilters import spread
+from django_ojs.events import order
 from django_ojs.jobs import search
 from django_ojs.jobs.selection import JobListFilter
 from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job
 from django_ojs.queues.configuration import configure
+from django_ojs.statistics import eventcounts, summary
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
@@ -370,7 +373,8 @@ def test_few_queues_are_links_and_many_are_a_field_that_suggests_them(
     response = admin_client.get(url("job"), {"queue": "queue-2", "state": "available"})
     body = response.content.decode()
     assert 'name="queue" value="queue-2"' in body
-    assert re.findall(r'<option value="([^"]*)"></option>', body) == [f"queue-{number}" for number in range(4)]
+    names = body.partition('<datalist id="ojs-names-queue">')[2].partition("</datalist>")[0]
+    assert re.findall(r'<option value="([^"]*)"></option>', names) == [f"queue-{number}" for number in range(4)]
     assert 'href="?queue=queue-1' not in body
     assert '<input type="hidden" name="state" value="available">' in body
     assert [job.queue for job in response.context["cl"].result_list] == ["queue-2"]
@@ -456,3 +460,20 @@ def test_the_list_says_how_long_a_job_ran_and_when_it_ended(admin_client: Client
     body = admin_client.get(url("job")).content.decode()
     assert 'class="field-ran">4 s<' in body
     assert re.search(r'field-finished_ago[^>]*">.*1 min ago', body)
+
+
+def test_a_search_is_completed_by_states_queues_and_the_types_that_ran_lately(admin_client: Client) -> None:
+    pushed(1, type="mail.send", queue="letters")
+    dead(1, type="report.daily")
+    order.catch_up("default")
+    eventcounts.catch_up("default")
+    summary.forget()
+    page = admin_client.get(url("job"))
+    words = page.context["cl"].suggestions
+    wanted = {"state:retryable", "state:dead_letter", "queue:letters", "type:report.daily", "since:1h", "error:"}
+    assert wanted <= set(words)
+    assert '<option value="type:report.daily">' in page.content.decode()
+    for word in words:
+        (name, value) = word.split(":", 1)
+        assert spread(word) == (({name: value}, "") if value else ({}, word)), "each is understood"
+    assert "ojs-words" not in admin_client.get(url("workflow")).content.decode()

@@ -187,6 +187,7 @@ def test_a_workflow_of_a_thousand_members_is_drawn_in_few_queries(admin_client: 
     assert len(queries(admin_client, page)) <= 14
     response = admin_client.get(page)
     assert "989 more jobs" in response.content.decode()
+    assert f"/job/?workflow={flow.pk}" in response.context["graph"]
     assert len(response.context["graph"]) < 30_000
     assert 'data-ojs-age="5000"' in response.content.decode()  # so large a page is not asked for every second
 

@@ -395,3 +395,13 @@ def test_the_pages_work_without_javascript(admin_client: Client) -> None:
     body = admin_client.get(OVERVIEW).content.decode()
     assert 'form="ojs-act"' in body
     assert '<form id="ojs-act" method="post"' in body
+
+
+def test_the_last_word_of_a_search_is_completed(browse: Any) -> None:
+    page = browse(f"{ADMIN}/job/")
+    words = "[...document.querySelector('#searchbar').list.options].map(option => option.value)"
+    assert "state:retryable" in page.evaluate(words)
+    page.locator("#searchbar").press_sequentially("state:retryable since:")
+    assert "state:retryable since:1h" in page.evaluate(words)
+    page.locator("#searchbar").fill("")
+    assert "since:1h" in page.evaluate(words)
