@@ -121,6 +121,8 @@ def test_a_reporter_that_cannot_be_used_is_an_error_of_the_settings(settings: An
 
 def test_sentry_gets_tags_and_the_trace_once(settings: Any, ojs_worker: WorkerJobs) -> None:
     sdk = pytest.importorskip("sentry_sdk", reason="needs sentry-sdk")
+    from sentry_sdk.integrations.logging import LoggingIntegration
+
     sent: list[dict[str, Any]] = []
     settings.OJS = {"ERROR_REPORTERS": ["django_ojs.telemetry.reporting.sentry"]}
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -128,7 +130,11 @@ def test_sentry_gets_tags_and_the_trace_once(settings: Any, ojs_worker: WorkerJo
     ojs_worker.drain()
     assert "reports" not in error()["details"], "nobody has called init()"
     Job.objects.all().delete()
-    sdk.init(dsn="https://key@errors.example.com/1", before_send=lambda event, hint: sent.append(event), debug=False)
+    sdk.init(
+        dsn="https://key@errors.example.com/1", before_send=lambda event, hint: sent.append(event),
+        # Nothing that stays in Django, in threads or in the interpreter when this test is over.
+        default_integrations=False, auto_enabling_integrations=False, integrations=[LoggingIntegration()],
+    )  # fmt: skip
     try:
         enqueue("reporting.fails", meta={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
         ojs_worker.drain()
