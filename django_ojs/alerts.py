@@ -114,7 +114,7 @@ def _event(type: str, alert: Alert, now: dt.datetime) -> catalogue.Record:
 
 
 def _send(wanted: AlertRules, using: str) -> None:
-    """One mail with all that no mail has told yet. What changes while it is sent is told by the next."""
+    """Send one mail about all alerts that no mail has reported yet. The next mail reports what changes meanwhile."""
     untold = list(Alert.objects.using(using).exclude(untold="").order_by("pk"))
     if not untold:
         return

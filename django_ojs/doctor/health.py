@@ -200,7 +200,7 @@ def _since(site: Site, earliest: Callable[[], dt.datetime | None], seconds: floa
     """The time of the earliest event that waits, if it is older than this; None otherwise.
 
     The events of a long transaction are old when it commits. So what seems late is looked at again, when a scheduler
-    that does its duties has done them; unless whoever asks is in a hurry.
+    that does its duties has done them; unless the caller cannot wait (`Site.patient`).
     """
 
     def late() -> dt.datetime | None:

@@ -18,7 +18,7 @@ from django_ojs.statistics.throughput import Work
 #: The time over which a part of failures is measured, and the failures below which there is none: one job of two that
 #: fails says little.
 WINDOW, FEWEST = dt.timedelta(minutes=15), 10
-#: Available jobs below which nobody asks how long a queue takes to empty.
+#: With fewer available jobs a queue is never reported as slow to empty.
 SMALL = 100
 #: Queues and types that are named at most, for each kind of finding.
 MOST = 500
@@ -72,7 +72,7 @@ def queues(site: Site) -> Iterator[Finding]:
 
 
 def _waiting(site: Site, name: str, limits: Limits) -> Iterator[Finding]:
-    """What waits in one queue. Where nothing is to run, that is what is told, and nothing of how long it takes."""
+    """What is wrong with the waiting jobs of one queue. A paused queue is reported as paused, not as slow."""
     jobs = site.waiting.get(name, 0)
     if not jobs:
         return

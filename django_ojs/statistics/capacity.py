@@ -21,7 +21,7 @@ class Flow:
     Attributes:
         waiting: available jobs now.
         ended: jobs that ended in a minute.
-        enqueued: jobs that came in a minute; None where nobody counts them (`OJS["METRICS"]`).
+        enqueued: jobs that came in a minute; None where the site does not count them (`OJS["METRICS"]`).
         mean_run_ms: how long a job of the last hour ran; None where none was completed.
     """
 
