@@ -36,7 +36,7 @@ _QUEUES = frozenset({"queue-paused", "wait-long", "backlog-large", "backlog-slow
 
 
 def visible(kind: str, request: HttpRequest) -> bool:
-    """Whether this user may see findings of this kind. A user who may see jobs sees all findings but those that name workers."""
+    """Whether this user may see findings of this kind: those that name workers need the right to see workers."""
     return kind not in _ABOUT_WORKERS or request.user.has_perm("django_ojs.view_worker")
 
 
