@@ -13,7 +13,7 @@ class WatchAlerts:
     """Raises and clears alerts, as often as `OJS["ALERTS"]` says; does nothing where the site has no such setting."""
 
     name = "alerts"
-    #: At a start, workers need a moment to make themselves known, and what waited while nobody led is being done.
+    #: Seconds from the start to the first look: workers register meanwhile, and the scheduler does what is overdue.
     FIRST = 15.0
     OFF = 10.0
 

@@ -37,7 +37,7 @@ class Flow:
 
     @property
     def growth(self) -> float:
-        """Jobs by which the backlog grows in a minute; below zero where it shrinks, 0 where nobody knows."""
+        """Jobs by which the backlog grows in a minute: negative if it shrinks, 0 if `enqueued` is not known."""
         return 0.0 if self.enqueued is None else self.enqueued - self.ended
 
     @property
@@ -50,7 +50,7 @@ class Flow:
 
     @property
     def slots(self) -> float | None:
-        """How many slots the jobs that come in keep busy (Little's law); None where nobody knows."""
+        """How many slots the jobs that come in keep busy (Little's law); None if `enqueued` or `mean_run_ms` is None."""
         if self.enqueued is None or self.mean_run_ms is None:
             return None
         return self.enqueued * self.mean_run_ms / 60_000
