@@ -50,7 +50,7 @@ class Flow:
 
     @property
     def slots(self) -> float | None:
-        """How many slots the jobs that come in keep busy (Little's law); None if `enqueued` or `mean_run_ms` is None."""
+        """How many slots the jobs that come in keep busy (Little's law); None if one of its figures is None."""
         if self.enqueued is None or self.mean_run_ms is None:
             return None
         return self.enqueued * self.mean_run_ms / 60_000
