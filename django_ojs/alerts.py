@@ -12,14 +12,18 @@ import logging
 import smtplib
 from collections.abc import Sequence
 
+from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import IntegrityError
+from django.utils import translation
+from django.utils.translation import gettext
 
 from django_ojs import clock, doctor
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, retried
 from django_ojs.doctor import Finding
 from django_ojs.events import catalogue, log
+from django_ojs.messages import packed, translated, unpacked
 from django_ojs.models import Alert
 from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
@@ -85,7 +89,7 @@ def _store(found: Sequence[Finding], wanted: AlertRules, *, using: str) -> Chang
         for alert in raised:  # one by one: MariaDB returns no ids of many
             alert.save(using=using, force_insert=True)
         alerts.bulk_update(
-            there.values(), ["key", "says", "mend", "figures", "seen_at", "cleared_at", "untold"]
+            there.values(), ["key", "says", "mend", "phrases", "figures", "seen_at", "cleared_at", "untold"]
         )  # fmt: skip
         events = [("alert.raised", alert) for alert in raised] + [("alert.cleared", alert) for alert in over]
         log.append([_event(kind, alert, now) for kind, alert in events], using)
@@ -101,6 +105,14 @@ def _raised(finding: Finding, wanted: AlertRules, now: dt.datetime) -> Alert:
 
 def _see_again(alert: Alert, finding: Finding, now: dt.datetime) -> None:
     alert.says, alert.mend, alert.figures, alert.seen_at = str(finding.says), str(finding.mend), finding.figures, now
+    alert.phrases = {"says": packed(finding.says), "mend": packed(finding.mend)}
+
+
+def texts(alert: Alert) -> tuple[str, str]:
+    """What was found and what to do about it, in the language that is active."""
+    phrases = alert.phrases or {}
+    says, mend = (unpacked(phrases.get(name, text)) for name, text in (("says", alert.says), ("mend", alert.mend)))
+    return translated(says), translated(mend)
 
 
 def _event(type: str, alert: Alert, now: dt.datetime) -> catalogue.Record:
@@ -129,28 +141,38 @@ def _send(wanted: AlertRules, using: str) -> None:
 
 
 def mail(alerts: Sequence[Alert], wanted: AlertRules) -> EmailMessage:
-    """The mail about these alerts, to the recipients that the site names, from its `DEFAULT_FROM_EMAIL`."""
+    """The mail about these alerts in the site's language, to the recipients that it names, from its
+    `DEFAULT_FROM_EMAIL`."""
+    with translation.override(settings.LANGUAGE_CODE):
+        return _mail(alerts, wanted)
+
+
+def _mail(alerts: Sequence[Alert], wanted: AlertRules) -> EmailMessage:
     open_now = [alert for alert in alerts if alert.cleared_at is None]
     over = [alert for alert in alerts if alert.cleared_at is not None]
     first = (open_now or over)[0]
     subject = f"{_title(first)}{f': {first.about}' if first.about else ''}"
     if not open_now:
-        subject = f"Over: {subject}"
+        subject = gettext("Over: %(subject)s") % {"subject": subject}
     if len(alerts) > 1:
-        subject += f" (and {len(alerts) - 1} more)"
+        subject += gettext(" (and %(number)s more)") % {"number": len(alerts) - 1}
     parts = [_paragraph(alert) for alert in (*open_now, *over)[:SPELLED_OUT]]
     if len(alerts) > SPELLED_OUT:
-        parts.append(f"And {len(alerts) - SPELLED_OUT} more: see the alerts in the admin.")
+        parts.append(
+            gettext("And %(number)s more: see the alerts in the admin.") % {"number": len(alerts) - SPELLED_OUT}
+        )
     service = ojs_settings.SERVICE_NAME
     return EmailMessage(f"[{service}] {' '.join(subject.split())}", "\n\n".join(parts) + "\n", to=list(wanted.mail_to))
 
 
 def _paragraph(alert: Alert) -> str:
-    since = format_instant(alert.raised_at)
+    says, mend = texts(alert)
+    facts = {"since": format_instant(alert.raised_at), "kind": alert.kind}
     if alert.cleared_at is not None:
-        return f"Over since {format_instant(alert.cleared_at)} (it began {since}):\n{alert.says}"
-    return f"{alert.says}\n{alert.mend}\nFound {since} [{alert.kind}]."
+        facts["over"] = format_instant(alert.cleared_at)
+        return gettext("Over since %(over)s (it began %(since)s):") % facts + f"\n{says}"
+    return f"{says}\n{mend}\n" + gettext("Found %(since)s [%(kind)s].") % facts
 
 
 def _title(alert: Alert) -> str:
-    return str(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))
+    return translated(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))

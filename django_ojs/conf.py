@@ -39,6 +39,9 @@ class Settings:
     DIALECT: Literal["spec", "published"] = "spec"
     #: The name of the service in the `source` of events: `ojs://<SERVICE_NAME>/api`.
     SERVICE_NAME: str = "django-ojs"
+    #: The release of the site's own code, such as a version or a commit, up to 64 characters. Workers say which one
+    #: they run, and the charts of the admin show when its first worker came.
+    RELEASE: str = ""
     #: Whether requests without credentials may do everything. None: only while DEBUG is on.
     ALLOW_ANONYMOUS: bool | None = None
     #: DRF authentication classes of the HTTP binding, as dotted paths.

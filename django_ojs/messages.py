@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext
+
 
 class Phrase(str):
     """An English sentence, or a part of one. `values` may hold others."""
@@ -27,6 +29,28 @@ def phrase(template: str, **values: Any) -> Phrase:
 def reason(error: Exception) -> str:
     """The message that an exception was raised with, with its template and values, which `str(error)` would lose."""
     return error.args[0] if error.args and isinstance(error.args[0], Phrase) else str(error)
+
+
+def translated(text: object) -> str:
+    """A `Phrase` from the catalogue, with its values, which may be some themselves; anything else as it is."""
+    if not isinstance(text, Phrase):
+        return str(text)
+    return gettext(text.template) % {name: translated(value) for name, value in text.values.items()}
+
+
+def packed(text: str) -> Any:
+    """A `Phrase` as JSON that `unpacked` reads again; any other text as it is."""
+    if not isinstance(text, Phrase):
+        return text
+    values = {name: packed(value) if isinstance(value, str) else value for name, value in text.values.items()}
+    return {"template": str(text.template), "values": values}
+
+
+def unpacked(value: Any) -> str:
+    """What `packed` wrote."""
+    if not isinstance(value, dict):
+        return str(value)
+    return phrase(value["template"], **{name: unpacked(one) for name, one in value["values"].items()})
 
 
 def jobs(number: int) -> str:

@@ -14,9 +14,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import doctor
+from django_ojs import alerts, doctor
 from django_ojs.admin import display
 from django_ojs.admin.base import ViewAdmin
+from django_ojs.messages import translated
 from django_ojs.models import Alert, Queue, Worker
 
 #: Findings that name workers, for those who may see workers.
@@ -42,7 +43,7 @@ def visible(kind: str, request: HttpRequest) -> bool:
 
 def shown(finding: doctor.Finding) -> dict[str, Any]:
     """The texts of a finding in the viewer's language; those of system checks are in English."""
-    texts = {name: display.translated(getattr(finding, name)) for name in ("title", "says", "mend")}
+    texts = {name: translated(getattr(finding, name)) for name in ("title", "says", "mend")}
     return {"id": finding.id, "about": finding.about, **texts}
 
 
@@ -91,13 +92,23 @@ class AlertAdmin(ViewAdmin):
     list_display_links = ("raised",)
     list_filter = (OpenFilter,)
     ordering = ("-id",)
-    fields = ("what", "about_code", "state", "shown_says", "mend", "place", "raised", "seen", "over", "shown_figures")
+    fields = (
+        "what",
+        "about_code",
+        "state",
+        "shown_says",
+        "shown_mend",
+        "place",
+        "raised",
+        "seen",
+        "over",
+        "shown_figures",
+    )
 
     raised = display.column(display.when, "raised_at", "since")
     seen = display.column(display.when, "seen_at", "found last")
     over = display.column(display.when, "cleared_at", "over since")
     about_code = display.column(display.code, "about", "about")
-    shown_says = display.column(display.printable, "says", "what was found")
     shown_figures = display.column(display.json, "figures", "figures")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -106,6 +117,14 @@ class AlertAdmin(ViewAdmin):
         if found is not None:
             found.address = address(found.kind, found.about, found.figures, self, request)
         return found
+
+    @admin.display(description=_("what was found"))
+    def shown_says(self, alert: Alert) -> str:
+        return display.printable(alerts.texts(alert)[0])
+
+    @admin.display(description=_("what to do"))
+    def shown_mend(self, alert: Alert) -> str:
+        return display.printable(alerts.texts(alert)[1])
 
     @admin.display(description=_("where to look"))
     def place(self, alert: Alert) -> SafeString:
@@ -118,4 +137,4 @@ class AlertAdmin(ViewAdmin):
 
     @admin.display(description=_("kind"))
     def what(self, alert: Alert) -> str:
-        return display.translated(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))
+        return translated(doctor.TITLES.get(alert.kind, doctor.TITLES["check"]))

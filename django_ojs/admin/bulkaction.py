@@ -70,7 +70,7 @@ class BulkActionAdmin(LivePage):
         """Each of its jobs is an event; there is nothing to see between two batches."""
         return live.POLLING
 
-    def page_context(self, obj: BulkAction) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, obj: BulkAction) -> dict[str, Any]:
         return {
             "running": obj.state == BulkAction.State.RUNNING,
             "led": Lease.is_held("scheduler", router.db_for_write(Lease)),

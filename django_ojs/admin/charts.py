@@ -7,8 +7,9 @@ Each column has a tooltip (`<title>`), each chart a title and a description for 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -33,7 +34,8 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chart:
-    """What a chart is about; `at` labels each column, `unit` writes a value. `every`: columns between labels."""
+    """What a chart is about; `at` labels each column, `unit` writes a value. `every`: columns between labels. `marks`:
+    what happened where, as a number of columns from the left edge and a word."""
 
     name: str
     title: str
@@ -41,6 +43,7 @@ class Chart:
     series: Sequence[Series]
     every: int = 10
     unit: Callable[[float], str] = lambda value: f"{value:,.0f}"
+    marks: Sequence[tuple[float, str]] = ()
 
 
 def bars(chart: Chart) -> SafeString:
@@ -79,18 +82,28 @@ def lines(chart: Chart) -> SafeString:
     return _frame(chart, format_html_join("", '<path class="ojs-graph {}" d="{}"/>', drawn), top, ticks)
 
 
-def spark(values: Sequence[int]) -> SafeString:
+def marks(
+    moments: Iterable[tuple[dt.datetime, str]], begin: dt.datetime, column: dt.timedelta
+) -> list[tuple[float, str]]:
+    """The marks of a chart that begins then and has columns of this length."""
+    return [((at - begin) / column, text) for at, text in moments if at >= begin]
+
+
+def spark(values: Sequence[int], marks: Sequence[tuple[float, str]] = (), colour: str = "bad") -> SafeString:
     """Small columns without axes, for a row of a table; the tooltip and screen readers have the latest and the most."""
     top, width = max(values, default=0) or 1, 4
     drawn = format_html_join(
-        "", '<rect x="{}" y="{}" width="{}" height="{}"/>',
+        "", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>',
         (
-            (index * width, _n(SPARK * (1 - value / top)), width - 1, _n(SPARK * value / top))
+            (f"ojs-fill-{colour}", index * width, _n(SPARK * (1 - value / top)), width - 1, _n(SPARK * value / top))
             for index, value in enumerate(values) if value
         ),
     )  # fmt: skip
+    drawn += format_html_join(
+        "", '<line class="ojs-mark" x1="{0}" y1="0" x2="{0}" y2="{1}"/>', ((_n(x * width), SPARK) for x, _text in marks)
+    )
     facts = {"most": max(values, default=0), "latest": values[-1] if values else 0}
-    text = _("at most %(most)s, now %(latest)s") % facts
+    text = "; ".join([_("at most %(most)s, now %(latest)s") % facts, *(text for _x, text in marks)])
     return format_html(
         '<svg class="ojs-spark" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
         "<title>{2}</title>{3}</svg>",
@@ -118,9 +131,9 @@ def _columns(chart: Chart) -> list[tuple[float | None, ...]]:
 def _frame(chart: Chart, drawn: SafeString, top: float, ticks: Sequence[float]) -> SafeString:
     return format_html(
         '<svg class="ojs-chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-t {}-d">'
-        '<title id="{}-t">{}</title><desc id="{}-d">{}</desc>{}{}{}{}</svg>',
+        '<title id="{}-t">{}</title><desc id="{}-d">{}</desc>{}{}{}{}{}</svg>',
         WIDTH, HEIGHT, *(chart.name,) * 3, chart.title, chart.name, describe(chart), _rules(chart, top, ticks), drawn,
-        _times(chart), _tips(chart),
+        _times(chart), _tips(chart), _marks(chart),
     )  # fmt: skip
 
 
@@ -139,7 +152,21 @@ def describe(chart: Chart) -> str:
             }
             text = _("%(series)s: at most %(highest)s (%(at)s), %(latest)s at %(end)s")
             sentences.append(text % (facts | {"end": known[-1][1]}))
-    return "; ".join(sentences)
+    return "; ".join([*sentences, *(text for _x, text in chart.marks)])
+
+
+def _marks(chart: Chart) -> SafeString:
+    """A line from top to bottom with its word at the top, on the side that has room."""
+    step, rows = _INNER / max(len(chart.at), 1), []
+    for place, text in chart.marks:
+        x = LEFT + place * step
+        left = x > LEFT + _INNER / 2
+        rows.append((_n(x), TOP, _BASE, text, _n(x - 4 if left else x + 4), "end" if left else "start"))
+    drawn = (
+        '<g class="ojs-mark"><title>{3}</title><line x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>'
+        '<text x="{4}" y="{1}" dy="0.7em" text-anchor="{5}">{3}</text></g>'
+    )
+    return format_html_join("", drawn, rows)
 
 
 def _rules(chart: Chart, top: float, ticks: Sequence[float]) -> SafeString:

@@ -228,7 +228,7 @@ class CronScheduleAdmin(OperatingAdmin):
         else:
             self.save_audited(request, form, obj, "cron.register", create)
 
-    def page_context(self, obj: CronSchedule) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, obj: CronSchedule) -> dict[str, Any]:
         zone = str(timezone.get_current_timezone_name())
         return {
             "schedule_zone": obj.timezone,

@@ -23,7 +23,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import audit, clock
-from django_ojs.admin import charts, display, live
+from django_ojs.admin import charts, display, live, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.bulkaction import label
 from django_ojs.admin.forms import OperationForm, blame, text_field
@@ -31,20 +31,25 @@ from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, actor, one_by_one
 from django_ojs.admin.overview import last_errors
+from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jobs import bulk, replay
 from django_ojs.jobs.selection import JobFilter, dead_letters
 from django_ojs.jobs.verbs import retry
-from django_ojs.models import BulkAction, ErrorNote, ReplayRule
+from django_ojs.models import BulkAction, ErrorNote, Release, ReplayRule
 from django_ojs.rules import names, redaction, replayrules
+from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant, format_iso, parse_instant
 from django_ojs.statistics import counters, summary
 from django_ojs.statistics.summary import Shared
+from django_ojs.workers import releases
 
 #: Dead letters that are grouped: the newest; the size up to which their errors are read; groups shown.
 SAMPLE, MAX_ERRORS, GROUPS = 1000, 16_384, 50
 #: Parts of the time for which a group's trend has a number; the longest note, and notes that are looked at.
 TREND, MAX_NOTE, NOTES = 24, 2000, 5000
+#: Releases that are looked at: the newest.
+RELEASES = 50
 #: Single dead letters that the page lists.
 NEWEST = 20
 #: How old, in seconds, a search in errors may be, which reads those of all dead letters.
@@ -146,13 +151,10 @@ class DeadLetters(LivePages):
         except InvalidRequest as error:
             self.message_user(request, display.explain(error), messages.ERROR)
             return HttpResponseRedirect(back)
-        queue = request.POST.get("to_queue", "").strip() if BULK[verb.name] == "retry" else ""
-        override = {"queue": queue} if queue else None
         try:
-            names.check_queue(queue or "default")
+            override = _changes(request.POST) if BULK[verb.name] == "retry" else None
         except ValueError as error:
-            text = gettext("The queue %(problem)s.") % {"problem": display.explain(error)}
-            self.message_user(request, text, messages.ERROR)
+            self.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(back)
         if per_minute is None and wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
             if override:
@@ -187,6 +189,26 @@ def _rate(text: str) -> int | None:
     return bulk.rate(int(text) if text.isascii() and text.isdigit() else text, gettext("In a minute at most"))
 
 
+def _changes(given: Mapping[str, str]) -> dict[str, Any] | None:
+    """What the form changes in all that are retried; None where that is nothing. Raises `ValueError`."""
+    queue, priority = (given.get(name, "").strip() for name in ("to_queue", "to_priority"))
+    found: dict[str, Any] = {}
+    if queue:
+        try:
+            found["queue"] = names.check_queue(queue)
+        except ValueError as error:
+            raise ValueError(gettext("The queue %(problem)s.") % {"problem": display.explain(error)}) from None
+    if priority:
+        try:
+            found["priority"] = parse_priority(
+                int(priority) if re.fullmatch(r"-?\d{1,9}", priority, re.ASCII) else priority,
+                ojs_settings.PRIORITY_LEVELS,
+            )
+        except ValueError as error:
+            raise ValueError(gettext("The priority %(problem)s.") % {"problem": display.explain(error)}) from None
+    return found or None
+
+
 def _progress(action: BulkAction) -> dict[str, Any]:
     """A bulk action that runs, as the template shows it."""
     return {"pk": action.pk, "name": label(action), "done": action.matched, "of": max(action.expected, action.matched)}
@@ -198,7 +220,7 @@ def _shown(group: Group, wanted: JobFilter, noted: ErrorNote | None) -> dict[str
     own = urlencode({"type": group.type, "error": group.error, "message": group.message})
     return found | {
         "query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last), "own": own,
-        "trend": charts.spark(group.trend), "note": display.shorten(noted.note, 200) if noted else "",
+        "trend": charts.spark(group.trend, group.marks), "note": display.shorten(noted.note, 200) if noted else "",
         "muted": bool(noted and noted.muted),
     }  # fmt: skip
 
@@ -227,7 +249,8 @@ _NEXT = dt.timedelta(microseconds=1)
 
 @dataclasses.dataclass(slots=True)
 class Group:
-    """Dead letters of one type with one error: how many of the sample, and since when until when."""
+    """Dead letters of one type with one error: how many of the sample, and since when until when. `release` was the
+    newest one when the first of them ended, `marks` when others came, in parts of the trend."""
 
     type: str
     error: str
@@ -238,6 +261,8 @@ class Group:
     example: Any
     kind: str  #: the error's type as it is stored
     trend: list[int] = dataclasses.field(default_factory=list)  #: how many ended, by part of the time of the sample
+    release: str = ""
+    marks: list[tuple[float, str]] = dataclasses.field(default_factory=list)
 
     @property
     def key(self) -> str:
@@ -286,17 +311,21 @@ def compute(wanted: JobFilter, using: str) -> list[Group]:
         group.first = ended
         ends.setdefault(key, []).append(ended)
     if found:
-        _add_trends(found, ends, clock.now(using))
+        _add_trends(found, ends, clock.now(using), releases.newest(RELEASES, using=using))
     return sorted(found.values(), key=lambda group: (-group.count, group.type, group.error))[:GROUPS]
 
 
 def _add_trends(
-    found: Mapping[Any, Group], ends: Mapping[Any, Sequence[dt.datetime]], now: dt.datetime
+    found: Mapping[Any, Group], ends: Mapping[Any, Sequence[dt.datetime]], now: dt.datetime, known: Sequence[Release]
 ) -> None:  # fmt: skip
-    """Note how many of each group ended in each of `TREND` parts of the time from the first of all to now."""
+    """Note how many of each group ended in each of `TREND` parts of the time from the first of all to now, and the
+    releases by then."""
     begin = min(group.first for group in found.values())
     length = max(now - begin, dt.timedelta(seconds=1))
+    marks = charts.marks(overtime.moments(known), begin, length / TREND)
     for key, group in found.items():
+        group.marks = marks
+        group.release = next((one.name for one in reversed(known) if one.first_seen_at <= group.first), "")
         places = Counter(min(int((ended - begin) / length * TREND), TREND - 1) for ended in ends[key])
         group.trend = [places[place] for place in range(TREND)]
 

@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_ojs import clock, jsontext
-from django_ojs.messages import Phrase, reason
+from django_ojs.messages import reason, translated
 from django_ojs.rules.durations import parse_instant, spell
 from django_ojs.states import State
 from django_ojs.statistics.capacity import Flow
@@ -159,9 +159,12 @@ def column(render: Callable[[Any], SafeString | str], attribute: str, descriptio
 
     The description is translated when it is shown.
     """
-    return admin.display(description=gettext_lazy(description))(
-        lambda model_admin, obj: render(getattr(obj, attribute))
-    )
+
+    def shown(model_admin: Any, obj: Any) -> SafeString | str:
+        return render(getattr(obj, attribute))
+
+    shown.__name__ = attribute
+    return admin.display(description=gettext_lazy(description))(shown)
 
 
 def _error(entry: dict[str, Any]) -> dict[str, Any]:
@@ -189,10 +192,3 @@ def explain(error: Exception) -> str:
     """What an operation refused, in the viewer's language. HTTP, Python and logs have the English text (`phrase`), and
     what a site's own middleware says stays as it is."""
     return translated(reason(error))
-
-
-def translated(text: object) -> str:
-    """A `Phrase` from the catalogue, with its values, which may be some themselves; anything else as it is."""
-    if not isinstance(text, Phrase):
-        return str(text)
-    return gettext(text.template) % {name: translated(value) for name, value in text.values.items()}

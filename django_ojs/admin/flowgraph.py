@@ -3,19 +3,23 @@
 `draw` makes the picture, `layout` says where its boxes go. Time runs from left to right: a chain is a row, a group a
 column, a free graph has a column for each step of its longest way; a nested workflow is a frame around its own picture.
 One box stands for many jobs where there are too many to look at: the members of a large group, the middle of a long
-chain. Failed and running jobs keep boxes of their own before the others.
+chain. Failed and running jobs keep boxes of their own before the others, and so do those that a viewer looks for. A
+click opens such a box: then each of its jobs has one of its own, row by row in a frame.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from django.db.models import Q
+from django.http import QueryDict
 from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_noop as _
@@ -54,17 +58,50 @@ class _Node(NamedTuple):
     job: uuid.UUID | None
 
 
-def draw(flow: Workflow, link: Callable[[uuid.UUID], str], members: str = "") -> SafeString:
-    """The picture of a workflow as it is now. `link` gives the address of a job's page; a box for many jobs leads to
-    `members`, the list of them all.
+@dataclasses.dataclass(frozen=True, slots=True)
+class View:
+    """What a viewer wants to see: the boxes of these composites opened, and the steps in whose name or type a text
+    is."""
 
-    Reads the steps, and the jobs that run or have a box of their own: two statements, whatever the number of members.
+    opened: frozenset[int] = frozenset()
+    find: str = ""
+
+    @classmethod
+    def of(cls, given: QueryDict) -> View:
+        """The view that the parameters of a request ask for."""
+        opened = {int(text) for text in given.getlist("open") if re.fullmatch(r"-?\d{1,6}", text, re.ASCII)}
+        return cls(frozenset(opened), given.get("find", "").strip()[:MAX_FIND])
+
+    def address(self, opened: Collection[int]) -> str:
+        """That of the page with these composites opened."""
+        return "?" + urlencode([("open", scope) for scope in sorted(opened)] + [("find", self.find)] * bool(self.find))
+
+    def toggled(self, scope: int) -> str:
+        return self.address(self.opened ^ {scope})
+
+    def fits(self, step: WorkflowStep) -> bool:
+        """Whether the viewer looks for this step."""
+        text = self.find.casefold()
+        return bool(text) and (text in step.step_id.casefold() or text in step.type.casefold())
+
+
+def draw(
+    flow: Workflow, link: Callable[[uuid.UUID], str], view: View = View(), steps: list[WorkflowStep] | None = None
+) -> SafeString:
+    """The picture of a workflow as it is now. `link` gives the address of a job's page.
+
+    Reads the steps where the caller has not done so (`steps_of`), and the jobs that run or have a box of their own: two
+    statements, whatever the number of members.
     """
-    picture = layout(flow.shape, lambda position: _FIRST.get(flow.progress[position], 3))
-    nodes = _nodes(flow, {box.positions[0] for box in picture.boxes if box.kind == "job"})
+    steps = steps_of(flow) if steps is None else steps
+    found = {step.position for step in steps if view.fits(step)}
+    picture = layout(
+        flow.shape, lambda position: -1 if position in found else _FIRST.get(flow.progress[position], 3), view.opened
+    )
+    nodes = _nodes(flow, steps, {box.positions[0] for box in picture.boxes if box.kind == "job"})
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN
     lines = [(_line(picture.boxes[a], picture.boxes[b]),) for a, b, word in picture.lines]
-    boxes = [(_box(box, nodes, link, members),) for box in picture.boxes]
+    boxes = [(_box(box, nodes, link, view, found),) for box in picture.boxes]
     title = gettext("Graph of the workflow %(name)s") % {"name": printable(flow.name or flow.public_id)}
     return format_html(
         '<svg class="ojs-flow" width="{0}" height="{1}" viewBox="{2} {2} {0} {1}" role="group" '
@@ -74,9 +111,13 @@ def draw(flow: Workflow, link: Callable[[uuid.UUID], str], members: str = "") ->
     )  # fmt: skip
 
 
-def _nodes(flow: Workflow, shown: Collection[int]) -> dict[int, _Node]:
+def steps_of(flow: Workflow) -> list[WorkflowStep]:
+    """The steps of a workflow with what the picture says of them."""
+    return list(WorkflowStep.objects.filter(workflow_id=flow.pk).defer("document", "error").order_by("position"))
+
+
+def _nodes(flow: Workflow, steps: Sequence[WorkflowStep], shown: Collection[int]) -> dict[int, _Node]:
     """By position. Of the jobs at `shown` it is said how they went."""
-    steps = list(WorkflowStep.objects.filter(workflow_id=flow.pk).defer("document", "error"))
     wanted = [
         step.job_id
         for step in steps
@@ -100,8 +141,8 @@ def _node(flow: Workflow, step: WorkflowStep, job: Job | None) -> _Node:
         if job.attempt > 1:
             notes.append(gettext("attempt %(number)d") % {"number": job.attempt})
         error = last_failure(job)
-    exists = letter not in (rules.WAITING, rules.NEVER, rules.SKIPPED, rules.REFUSED)
-    return _Node(step.step_id, step.type, colour, gettext(word), notes, error, step.job_id if exists else None)
+    job_id = None if letter in rules.UNMADE else step.job_id
+    return _Node(step.step_id, step.type, colour, gettext(word), notes, error, job_id)
 
 
 def _line(start: Box, end: Box) -> SafeString:
@@ -115,10 +156,19 @@ def _line(start: Box, end: Box) -> SafeString:
     return format_html('<path class="ojs-edge" d="{}"/><path class="ojs-arrow" d="{}"/>', path, head)
 
 
-def _box(box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str], members: str) -> SafeString:
+def _box(
+    box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str], view: View, found: Collection[int]
+) -> SafeString:
     if box.gathered:
         drawn = _draw_gathered(box, nodes)
-        return format_html('<a href="{}">{}</a>', members, drawn) if members else drawn
+        if box.scope in view.opened:  # what did not fit into the opened box
+            return drawn
+        return format_html('<a href="{}#ojs-graph">{}</a>', view.toggled(box.scope), drawn)
+    if box.kind == "opened":
+        text = ngettext("%(number)s job: close", "%(number)s jobs: close", len(box.positions))
+        text %= {"number": f"{len(box.positions):,}"}
+        drawn = _group(box, "ojs-frame", "mixed", text, [(8, 17, "ojs-node-name", text)])
+        return format_html('<a href="{}#ojs-graph">{}</a>', view.toggled(box.scope), drawn)
     node = nodes[box.positions[0]]
     words = [node.word, *node.notes]
     tip = "\n".join([printable(node.name), printable(node.type), ", ".join(words), " ".join(node.error or ())]).strip()
@@ -131,20 +181,27 @@ def _box(box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str], me
         (8, 32, "ojs-node-state", _fit(" · ".join(words), box.width)),
         (8, 47, "ojs-node-detail", _fit(detail, box.width)),
     ]
-    drawn = _group(box, "ojs-node", node.colour, tip, texts)
+    kind = "ojs-node ojs-found" if box.positions[0] in found else "ojs-node"
+    drawn = _group(box, kind, node.colour, tip, texts)
     address = link(node.job) if node.job else ""
     return format_html('<a href="{}">{}</a>', address, drawn) if address else drawn
 
 
 def _draw_gathered(box: Box, nodes: dict[int, _Node]) -> SafeString:
-    """Many jobs as one box: how many, and how many of them in each state."""
+    """Many jobs as one box: how many, how many of them in each state, and a bar of these."""
     found = Counter((nodes[position].colour, nodes[position].word) for position in box.positions)
     number = len(box.positions)
     words = [f"{count:,} {word}" for (_colour, word), count in found.most_common()]
     label = ngettext("%(number)s more job", "%(number)s more jobs", number) % {"number": f"{number:,}"}
     colour = found.most_common(1)[0][0][0] if len(found) == 1 else "mixed"
     texts = [(8, 17, "ojs-node-name", label), (8, 32, "ojs-node-state", _fit(", ".join(words), box.width))]
-    return _group(box, "ojs-node ojs-gathered", colour, "\n".join([label, *words]), texts)
+    drawn = _group(box, "ojs-node ojs-gathered", colour, "\n".join([label, *words]), texts)
+    bars, x, room = [], box.x + 8, box.width - 16
+    for (part, _word), count in found.most_common():
+        bars.append((part, round(x, 1), round(box.y + 40), round(room * count / number, 1)))
+        x += room * count / number
+    bar = format_html_join("", '<rect class="ojs-bar ojs-bar-{}" x="{}" y="{}" width="{}" height="7"/>', bars)
+    return format_html("<g>{}{}</g>", drawn, bar)
 
 
 def _group(box: Box, kind: str, colour: str, tip: str, texts: list[tuple[int, int, str, str]]) -> SafeString:
@@ -166,6 +223,10 @@ def _fit(text: str, width: float) -> str:
 WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 150, 55, 44, 12, 12, 18
 #: Boxes that stand above one another, and beside one another in a chain, before the rest is gathered.
 MAX_COLUMN, MAX_ROW = 12, 16
+#: Boxes that an opened one shows, and how many of them stand above one another.
+MAX_OPEN, OPEN_COLUMN = 600, 12
+#: The longest text that is looked for.
+MAX_FIND = 100
 
 #: The positions that one box stands for: one, or those that were gathered.
 Cell = tuple[int, ...]
@@ -173,7 +234,8 @@ Cell = tuple[int, ...]
 
 @dataclasses.dataclass(slots=True)
 class Box:
-    """A job, a frame around a nested workflow (`kind` says which), or jobs that were gathered."""
+    """A job, a frame around a nested workflow (`kind` says which), jobs that were gathered, or a frame around such that
+    were opened. `scope` of the latter two is the composite that they are members of."""
 
     x: float
     y: float
@@ -181,6 +243,7 @@ class Box:
     height: float
     kind: str
     positions: tuple[int, ...]
+    scope: int = ROOT
 
     @property
     def gathered(self) -> bool:
@@ -215,35 +278,54 @@ class _Block:
         return start + other.own
 
 
-def layout(graph: Graph, rank: Callable[[int], int]) -> Picture:
-    """The picture of a workflow. `rank` of a position: what has a smaller one is shown rather than gathered."""
-    root = _inside(graph, ROOT, rank)
+def layout(graph: Graph, rank: Callable[[int], int], opened: Collection[int] = ()) -> Picture:
+    """The picture of a workflow. `rank` of a position: what has a smaller one is shown rather than gathered. Of the
+    composites in `opened` what is gathered is shown too, in a frame."""
+    root = _inside(graph, ROOT, rank, opened)
     return Picture(root.width, root.height, root.boxes, root.lines)
 
 
-def _block(graph: Graph, position: int, rank: Callable[[int], int]) -> _Block:
+def _block(graph: Graph, position: int, rank: Callable[[int], int], opened: Collection[int]) -> _Block:
     kind = graph.nodes[position].kind
     if kind == "job":
         return _Block(WIDTH, HEIGHT, [Box(0, 0, WIDTH, HEIGHT, "job", (position,))], [])
-    inner = _inside(graph, position, rank)
+    inner = _inside(graph, position, rank, opened)
     width, height = inner.width + 2 * PAD, inner.height + 2 * PAD + HEAD
     block = _Block(width, height, [Box(0, 0, width, height, kind, (position,))], [])
     block.put(inner, PAD, PAD + HEAD)
     return block
 
 
-def _gathered(positions: Sequence[int]) -> _Block:
-    return _Block(WIDTH, HEIGHT, [Box(0, 0, WIDTH, HEIGHT, "gathered", tuple(positions))], [])
+def _gathered(positions: Sequence[int], scope: int) -> _Block:
+    return _Block(WIDTH, HEIGHT, [Box(0, 0, WIDTH, HEIGHT, "gathered", tuple(positions), scope)], [])
 
 
-def _inside(graph: Graph, scope: int, rank: Callable[[int], int]) -> _Block:
+def _spread(graph: Graph, cell: Cell, scope: int, rank: Callable[[int], int], opened: Collection[int]) -> _Block:
+    """A frame with a box for each member of a cell, column by column; what is beyond `MAX_OPEN` stays gathered."""
+    parts = [_block(graph, position, rank, opened) for position in cell[:MAX_OPEN]]
+    if rest := cell[MAX_OPEN:]:
+        parts.append(_gathered(rest, scope))
+    frame = Box(0, 0, 0, 0, "opened", cell, scope)
+    block, x = _Block(0, 0, [frame], []), float(PAD)
+    for start in range(0, len(parts), OPEN_COLUMN):
+        column, y = parts[start : start + OPEN_COLUMN], float(PAD + HEAD)
+        for part in column:
+            block.put(part, x, y)
+            y += part.height + GAP_Y
+        x += max(part.width for part in column) + GAP_Y
+        block.height = max(block.height, y - GAP_Y + PAD)
+    frame.width, frame.height = block.width, block.height = x - GAP_Y + PAD, block.height
+    return block
+
+
+def _inside(graph: Graph, scope: int, rank: Callable[[int], int], opened: Collection[int]) -> _Block:
     """The parts of a composite in columns, its callbacks in the last one."""
     columns = _shorten(_columns(graph, scope), rank)
     callbacks = graph.callbacks(scope)
     if callbacks:
         columns.append([(position,) for position in callbacks])
     block, where = _Block(0, 0, [], []), dict[int, int]()
-    placed = [[(cell, _cell(graph, cell, rank)) for cell in column] for column in columns]
+    placed = [[(cell, _cell(graph, cell, scope, rank, opened)) for cell in column] for column in columns]
     block.height = max((sum(b.height + GAP_Y for _, b in column) - GAP_Y for column in placed), default=0)
     for column in placed:
         x = block.width + GAP_X if block.width else 0.0
@@ -257,8 +339,10 @@ def _inside(graph: Graph, scope: int, rank: Callable[[int], int]) -> _Block:
     return block
 
 
-def _cell(graph: Graph, cell: Cell, rank: Callable[[int], int]) -> _Block:
-    return _block(graph, cell[0], rank) if len(cell) == 1 else _gathered(cell)
+def _cell(graph: Graph, cell: Cell, scope: int, rank: Callable[[int], int], opened: Collection[int]) -> _Block:
+    if len(cell) == 1:
+        return _block(graph, cell[0], rank, opened)
+    return _spread(graph, cell, scope, rank, opened) if scope in opened else _gathered(cell, scope)
 
 
 def _columns(graph: Graph, scope: int) -> list[list[int]]:

@@ -16,8 +16,11 @@ from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern
+from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -29,7 +32,7 @@ from django_ojs.admin.deadletters import DeadLetters
 from django_ojs.admin.doctor import DoctorPage
 from django_ojs.admin.forms import WireField, blame
 from django_ojs.admin.history import timeline
-from django_ojs.admin.jobfilters import FILTERS, LARGE, JobChangeList, address, job_filter, spread
+from django_ojs.admin.jobfilters import FILTERS, LARGE, ROWS, JobChangeList, address, job_filter, pack, spread, unpack
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.maintenance import MaintenanceMode
 from django_ojs.admin.operate import Verb, one_by_one
@@ -156,6 +159,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
 
     def get_urls(self) -> list[URLPattern]:
         return [
+            self.route("rows/", self.rows_view, "job_rows"),
             self.route("<uuid:job_id>/priority/", self.priority_view, "job_priority"),
             self.route("<uuid:job_id>/edit/", self.edit_view, "job_edit"),
             *super().get_urls(),
@@ -169,7 +173,30 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
         named, text = spread(request.GET.get(SEARCH_VAR, ""))
         if named and request.method == "GET":
             return HttpResponseRedirect(address(request.GET.dict(), **{SEARCH_VAR: text}, **named))
-        return super().changelist_view(request, extra_context)
+        response = super().changelist_view(request, extra_context)
+        if not isinstance(response, TemplateResponse) or response.context_data is None:
+            return response
+        shown = response.context_data.get("cl")
+        if shown is not None and shown.look is None:  # a search that looks through jobs is not repeated
+            query = {**request.GET.dict(), ROWS: pack(job.pk for job in shown.result_list)}
+            url = f"{self.url('job_rows')}?{urlencode(query)}"
+            response.context_data["follow"] = live.follow(
+                request, url, live.JOBS, age=live.POLLING, every=live.PAGE_POLLING
+            )
+        return response
+
+    def rows_view(self, request: HttpRequest) -> HttpResponse:
+        """What the list shows now of the jobs that the viewer has on the page, which stay where they are."""
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        given = request.GET.copy()
+        request.live_rows = unpack("".join(given.pop(ROWS, [])))  # type: ignore[attr-defined]
+        request.GET = given  # type: ignore[assignment]
+        response = super().changelist_view(request)
+        if isinstance(response, TemplateResponse):
+            response.template_name = "django_ojs/admin/job_rows.html"
+        add_never_cache_headers(response)
+        return response
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Which times the list shows depends on the states it lists: where they wait, run or have ended."""
@@ -191,7 +218,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         return queryset, False  # `JobChangeList` searches
 
-    def page_context(self, obj: Job) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, obj: Job) -> dict[str, Any]:
         using = obj._state.db or DEFAULT_DB_ALIAS
         sides = (
             (gettext("Policy"), jobpage.policy(obj)),
@@ -205,26 +232,29 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj),
         }  # fmt: skip
 
-    state_label = display.column(display.label, "state", "state")
-    created_ago = display.column(display.ago, "created_at", "created")
-    enqueued_ago = display.column(display.ago, "enqueued_at", "enqueued")
-    started_ago = display.column(display.ago, "started_at", "started")
-    finished_ago = display.column(display.ago, "finished_at", "ended")
-    due = display.column(display.when, "due_at", "due")
+    state_label = live.cell(display.column(display.label, "state", "state"))
+    created_ago = live.cell(display.column(display.ago, "created_at", "created"))
+    enqueued_ago = live.cell(display.column(display.ago, "enqueued_at", "enqueued"))
+    started_ago = live.cell(display.column(display.ago, "started_at", "started"))
+    finished_ago = live.cell(display.column(display.ago, "finished_at", "ended"))
+    due = live.cell(display.column(display.when, "due_at", "due"))
 
     @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
         return display.ends(str(job.pk))
 
+    @live.cell
     @admin.display(description=_("attempt"))
     def attempts(self, job: Job) -> str:
         return jobpage.attempts(job)
 
+    @live.cell
     @admin.display(description=_("ran"))
     def ran(self, job: Job) -> str:
         """How long the latest attempt ran, or has been running."""
         return display.duration(jobpage.ran_ms(job, clock.now(job._state.db)))
 
+    @live.cell
     @admin.display(description=_("last error"))
     def last_error(self, job: Any) -> SafeString | str:
         """What failed last, in short. For the list, which loads the history."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,8 @@ LARGE = ("args", "meta", "extra", "result", "errors", "retry")
 
 #: Queues that are links of their own, and names that a field suggests.
 MOST_LINKS, SUGGESTED = 30, 1000
+#: Rows that a page asks for anew, at most.
+MAX_LIVE = 200
 
 
 class _OfJobs(admin.ListFilter):
@@ -193,6 +196,11 @@ def _hints(text: str) -> list[str]:
     return [said % {"name": name[:40], "names": names} for name in strange_names(text)]
 
 
+def _listed(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """These jobs with what the list shows of them."""
+    return jobs.defer(*LARGE).annotate(history=unless_large("errors", ~Q(state=State.COMPLETED), limit=262_144))
+
+
 def _read_types(using: str) -> list[str]:
     """The job types that did anything in the last hour, so many at most; from the figures of the metrics."""
     return sorted(jobtypes.since(clock.now(using) - dt.timedelta(hours=1), using=using))[:SUGGESTED]
@@ -202,24 +210,55 @@ def _read_types(using: str) -> list[str]:
 recent_types = Shared(_read_types, 60.0)
 
 
+#: The parameter by which the script of the list names the rows on the page.
+ROWS = "rows"
+
+
+def pack(pks: Iterable[UUID]) -> str:
+    """The ids of the rows on a page, short enough for an address."""
+    return urlsafe_b64encode(b"".join(pk.bytes for pk in pks)).decode()
+
+
+def unpack(text: str) -> list[UUID]:
+    """The ids that `pack` wrote; none where it wrote no such text. No more than a page has."""
+    try:
+        data = urlsafe_b64decode(text.encode())
+    except ValueError:
+        return []
+    size = 16
+    return [UUID(bytes=data[at : at + size]) for at in range(0, len(data) - size + 1, size)][:MAX_LIVE]
+
+
 class JobChangeList(EndlessChangeList):
     """Loads no arguments and no results, and no errors of a completed job: it has none to show (core 5.3)."""
 
     look: Look | None = None
+    #: Jobs that are on this page by now, and not on that of a viewer who has had it for a while.
+    newer = 0
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
         jobs: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
         selected = request.method == "POST" and request.POST.get("select_across") != "1"
         if not selected:  # else the ids are named, and a new search might not find them any more
             wanted, faults = job_filter(request.GET)
-            for fault in [*faults, *_hints(self.query)] if request.method == "GET" else ():
+            asked = request.method == "GET" and not hasattr(request, "live_rows")
+            for fault in [*faults, *_hints(self.query)] if asked else ():
                 self.model_admin.message_user(request, fault, messages.WARNING)
             page = max(1, min(self.page_num, MAX_PAGE)) * self.list_per_page
             if faults:
                 jobs = jobs.none()
             else:
                 jobs, self.look = wanted.listed(jobs, MAX_ROWS if request.method == "POST" else page + 1)
-        return jobs.defer(*LARGE).annotate(history=unless_large("errors", ~Q(state=State.COMPLETED), limit=262_144))
+        return _listed(jobs)
+
+    def get_results(self, request: HttpRequest) -> None:
+        """The rows of the page; for a page that is open already, the rows that it has, in their order."""
+        super().get_results(request)
+        rows: list[UUID] | None = getattr(request, "live_rows", None)
+        if rows is not None:
+            self.newer = len({job.pk for job in self.result_list} - set(rows))
+            found = {job.pk: job for job in _listed(self.root_queryset.filter(pk__in=rows).order_by())}
+            self.result_list = [found[pk] for pk in rows if pk in found]
 
     @property
     def tabs(self) -> list[dict[str, Any]]:

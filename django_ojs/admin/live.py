@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import wraps
 from typing import Any, ClassVar
 
 from django.contrib.admin.utils import quote, unquote
@@ -18,8 +19,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern
 from django.utils.cache import add_never_cache_headers
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from django_ojs.admin.display import Column
 from django_ojs.admin.operate import OperatingAdmin
 from django_ojs.http.events import socket_address
 
@@ -38,6 +41,7 @@ OVERVIEW = (
     "queue.*", "queue.created", "queue.config_updated", "queue.deleted",
     "worker.registered", "worker.started", "worker.quiet", "worker.stopped", "worker.terminated", "cron.*",
 )  # fmt: skip
+JOBS = ("job.state_changed",)
 DEAD_LETTERS = (
     "job.discarded", "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "dead_letter.pruned",
 )  # fmt: skip
@@ -74,6 +78,17 @@ def follow(
     return flatatt(attributes)
 
 
+def cell(column: Column) -> Column:
+    """A column of a list whose rows stay where they are: each of its cells is a part of the live page."""
+
+    @wraps(column)
+    def shown(model_admin: Any, obj: Any) -> SafeString:
+        name = f"{obj.pk}-{column.__name__}"
+        return format_html('<span data-ojs-part="{}">{}</span>', name, column(model_admin, obj))
+
+    return shown
+
+
 def _ms(seconds: float) -> str:
     return str(round(seconds * 1000))
 
@@ -101,6 +116,7 @@ class LivePage(OperatingAdmin):
             obj = response.context_data["original"]
             only = {self.live_filter: obj.pk} if self.live_filter else {}
             url, age = self.own_url("live", quote(obj.pk)), self.live_age(obj)
+            url += f"?{query}" if (query := request.GET.urlencode()) else ""
             response.context_data["follow"] = follow(
                 request, url, self.live_types, age=age, every=age or PAGE_POLLING, **only
             )

@@ -150,10 +150,10 @@ class OperatingAdmin(ViewAdmin):
         if (obj := self.get_object(request, unquote(object_id))) is not None:
             verbs = [verb for verb in self.verbs if verb.fits(obj) and self.has_right(request, verb.right)]
             buttons = [{"verb": verb, "url": self.own_url("verb", quote(obj.pk), verb.name)} for verb in verbs]
-            extra_context = {**(extra_context or {}), "buttons": buttons, **self.page_context(obj)}
+            extra_context = {**(extra_context or {}), "buttons": buttons, **self.page_context(request, obj)}
         return super().change_view(request, object_id, form_url, extra_context)
 
-    def page_context(self, obj: Any) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """What a subclass's page shows besides the fields."""
         return {}
 

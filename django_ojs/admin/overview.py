@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils import timezone
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from django_ojs import clock, doctor
-from django_ojs.admin import attention, charts, display, live, maintenance
+from django_ojs.admin import attention, charts, display, live, maintenance, overtime
 from django_ojs.admin.base import unless_large
-from django_ojs.admin.charts import Chart, Series
 from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import MAX_REASON
+from django_ojs.admin.overtime import RANGES, Past, Range
 from django_ojs.models import CronSchedule, Job, Queue, Worker
 from django_ojs.rules import redaction
 from django_ojs.states import WAITING, State
-from django_ojs.statistics import counters, failures, history, latency, percentiles, throughput
+from django_ojs.statistics import counters, failures, jobtypes, latency, percentiles, throughput
 from django_ojs.statistics.capacity import NO_FLOW, Flow
 from django_ojs.statistics.failures import Failing
-from django_ojs.statistics.history import Point
+from django_ojs.statistics.jobtypes import Outcomes
 from django_ojs.statistics.summary import Shared
 from django_ojs.statistics.throughput import Rate
 from django_ojs.workers import directory
@@ -40,35 +37,8 @@ QUEUES, WORKERS, TYPES, SCHEDULES = 30, 50, 8, 6
 #: What needs attention, at most: the rest is counted.
 FINDINGS = 12
 PERCENTILES = (50, 95, 99)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Range:
-    """A stretch of time that the charts show: how far back, in periods of which length. A label stands below every
-    `every` periods, in this form of `strftime`. The figures may be so many seconds old."""
-
-    name: str
-    text: Any
-    back: dt.timedelta
-    period: dt.timedelta
-    every: int
-    form: str = "%H:%M"
-    fresh: float = live.FRESH
-
-
-#: What a viewer may choose, by the parameter `range`. Long ones have most of the rows, and change slowly.
-RANGES = {
-    one.name: one
-    for one in (
-        Range("15m", gettext_lazy("15 minutes"), dt.timedelta(minutes=15), dt.timedelta(minutes=1), 5),
-        Range("1h", gettext_lazy("1 hour"), dt.timedelta(hours=1), dt.timedelta(minutes=1), 15),
-        Range("6h", gettext_lazy("6 hours"), dt.timedelta(hours=6), dt.timedelta(minutes=5), 12, fresh=15.0),
-        Range("24h", gettext_lazy("24 hours"), dt.timedelta(hours=24), dt.timedelta(minutes=20), 18, fresh=60.0),
-        Range("7d", gettext_lazy("7 days"), dt.timedelta(days=7), dt.timedelta(hours=3), 8, "%d.%m. %H:%M", fresh=60.0),
-        Range("30d", gettext_lazy("30 days"), dt.timedelta(days=30), dt.timedelta(hours=12), 10, "%d.%m.", fresh=60.0),
-    )
-}
-DEFAULT_RANGE = RANGES["1h"]
+#: Parts of a stretch of time for which a trend has a number.
+TREND = 24
 
 
 class Overview(LivePages):
@@ -92,7 +62,7 @@ class Overview(LivePages):
         return self.live_part(request, "overview", self._shown(request))
 
     def _shown(self, request: HttpRequest) -> dict[str, Any]:
-        chosen = RANGES.get(request.GET.get("range", ""), DEFAULT_RANGE)
+        chosen = overtime.chosen(request.GET.get("range", ""))
         figures = current.get()
         visible = [one for one in figures.attention if attention.visible(one.id, request)]
         found = [
@@ -100,7 +70,7 @@ class Overview(LivePages):
             for one in visible[:FINDINGS]
         ]
         return {
-            **context(figures, past[chosen.name].get(), chosen, self._may(request)),
+            **context(figures, stretches[chosen.name].get(), chosen, self._may(request)),
             "attention": found,
             "more_findings": len(visible) - len(found),
         }
@@ -201,17 +171,41 @@ def _line(name: str, site: doctor.Site, rate: Rate | None) -> QueueLine:
     )
 
 
-def _past(chosen: Range) -> Shared[list[Point]]:
+@dataclasses.dataclass(slots=True)
+class TypeLine:
+    """One job type in a stretch of time, and its attempts in each of `TREND` parts of it."""
+
+    type: str
+    done: Outcomes
+    trend: list[int]
+
+
+@dataclasses.dataclass(slots=True)
+class Stretch:
+    """What was done in a stretch of time, and by which job types; `since` when these are known."""
+
+    past: Past
+    types: list[TypeLine]
+    since: dt.datetime
+
+
+def _stretch(chosen: Range) -> Shared[Stretch]:
     """What was done in a stretch of time, for all viewers."""
 
-    def read(using: str) -> list[Point]:
+    def read(using: str) -> Stretch:
         now = clock.now(using)
-        return history.history(chosen.period, now - chosen.back, now, using=using)
+        since = now - min(chosen.back, counters.KEEP_MINUTES)
+        done = jobtypes.since(since, using=using)
+        most = sorted(done, key=lambda name: (-done[name].attempts, name))[:TYPES]
+        trends = jobtypes.trends(most, since, now, TREND, using=using)
+        return Stretch(
+            overtime.past(chosen, using), [TypeLine(name, done[name], trends[name]) for name in most], since
+        )  # fmt: skip
 
     return Shared(read, chosen.fresh)
 
 
-past = {name: _past(chosen) for name, chosen in RANGES.items()}
+stretches = {name: _stretch(chosen) for name, chosen in RANGES.items()}
 
 
 def _times(now: dt.datetime, using: str) -> Latency:
@@ -244,7 +238,7 @@ def last_errors(pks: Sequence[Any], using: str) -> dict[Any, dict[str, Any]]:
 # For one viewer
 
 
-def context(figures: Figures, points: Sequence[Point], chosen: Range, may: dict[str, bool]) -> dict[str, Any]:
+def context(figures: Figures, stretch: Stretch, chosen: Range, may: dict[str, bool]) -> dict[str, Any]:
     """The context of the page. `may` holds rights: sections without theirs are left out."""
     return {
         "may": may,
@@ -253,7 +247,9 @@ def context(figures: Figures, points: Sequence[Point], chosen: Range, may: dict[
         "at": display.when(figures.at),
         "states": [(state, f"{number:,}") for state, number in figures.states.items()],
         "dead": f"{figures.dead:,}",
-        "charts": _charts(points, chosen),
+        "charts": overtime.cards(stretch.past, chosen),
+        "types": [_type(line, stretch, figures.at) for line in stretch.types],
+        "types_since": display.when(stretch.since),
         "latency": _latency(figures),
         "queues": [
             {"line": line, "oldest": _since(line.oldest, figures.at), "rate": f"{line.rate:,.4g}",
@@ -270,44 +266,6 @@ def context(figures: Figures, points: Sequence[Point], chosen: Range, may: dict[
     }  # fmt: skip
 
 
-def _charts(points: Sequence[Point], chosen: Range) -> list[tuple[str, SafeString, list[tuple[str, str]]]]:
-    """Heading, drawing and legend of each chart."""
-    ended = [(_("completed"), "good"), (_("failed for good"), "bad")]
-    came = [(_("enqueued"), "wait"), (_("ended"), "good")]
-    waits = [("p50", "run"), ("p95", "wait"), ("p99", "bad")]
-    runs = [(_("mean run"), "run")]
-    jobs = _chart("jobs", _("Jobs ended"), points, chosen, ended, lambda one: (one.completed, one.failed))
-    flow = _chart(
-        "flow", _("Jobs enqueued and ended"), points, chosen, came,
-        lambda one: (one.enqueued, one.completed + one.failed),
-    )  # fmt: skip
-    wait = _chart(
-        "wait", _("How long jobs waited"), points, chosen, waits, lambda one: one.percentiles(0.5, 0.95, 0.99),
-        _duration,
-    )  # fmt: skip
-    run = _chart("run", _("How long jobs ran"), points, chosen, runs, lambda one: (one.mean_run_ms,), _duration)
-    return [
-        (jobs.title, charts.bars(jobs), ended),
-        (flow.title, charts.lines(flow), came),
-        (wait.title, charts.lines(wait), waits),
-        (run.title, charts.lines(run), runs),
-    ]
-
-
-def _chart(
-    name: str, title: str, points: Sequence[Point], chosen: Range, measures: Sequence[tuple[str, str]],
-    values: Callable[[Point], Sequence[float | None]], unit: Callable[[float], str] | None = None,
-) -> Chart:  # fmt: skip
-    columns = list(zip(*(values(point) for point in points), strict=True)) or [()] * len(measures)
-    series = [Series(label, column, colour) for (label, colour), column in zip(measures, columns, strict=True)]
-    at = [timezone.localtime(point.time).strftime(chosen.form) for point in points]
-    return Chart(f"ojs-chart-{name}", title, at, series, chosen.every, unit or (lambda value: f"{value:,.0f}"))
-
-
-def _duration(value: float) -> str:
-    return display.duration(round(value))
-
-
 def _latency(figures: Figures) -> dict[str, Any] | None:
     """A row for waiting and one for running; None where nothing was completed lately."""
     found = figures.latency
@@ -316,8 +274,21 @@ def _latency(figures: Figures) -> dict[str, Any] | None:
     rows = [(_("wait"), found.wait), (_("run"), found.run)]
     return {
         "heads": [f"p{share}" for share in PERCENTILES],
-        "rows": [(word, [_duration(value) for value in values]) for word, values in rows],
+        "rows": [(word, [overtime.duration(value) for value in values]) for word, values in rows],
         "jobs": found.jobs,
+    }
+
+
+def _type(line: TypeLine, stretch: Stretch, now: dt.datetime) -> dict[str, Any]:
+    done, part = line.done, (now - stretch.since) / TREND
+    marks = charts.marks(overtime.moments(stretch.past.releases), stretch.since, part)
+    return {
+        "name": line.type,
+        "completed": f"{done.completed:,}",
+        "failed": f"{done.failed:,}",
+        "error_rate": f"{done.error_rate:.1%}",
+        "run": display.NOTHING if done.mean_run_ms is None else overtime.duration(done.mean_run_ms),
+        "trend": charts.spark(line.trend, marks, "run"),
     }
 
 

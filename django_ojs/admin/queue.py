@@ -23,7 +23,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
-from django_ojs.admin import display
+from django_ojs.admin import display, overtime
 from django_ojs.admin.display import explain
 from django_ojs.admin.forms import LinesField, OperationForm, WireField, blame
 from django_ojs.admin.jobpage import running
@@ -279,9 +279,17 @@ class QueueAdmin(OperatingAdmin):
         own = self.form_fieldsets if self.has_change_permission(request, obj) else self.shown_fieldsets
         return (*first, *self.fieldsets[1:], *own, *self.effective_fieldsets)
 
-    def page_context(self, obj: Queue) -> dict[str, Any]:
-        """The jobs that run now."""
-        return {} if obj.name == TEMPLATE else {"running": running(Job.objects.filter(queue=obj.pk))}
+    def page_context(self, request: HttpRequest, obj: Queue) -> dict[str, Any]:
+        """The jobs that run now, and what was done over time."""
+        if obj.name == TEMPLATE:
+            return {}
+        using, stretch = database(None), overtime.chosen(request.GET.get("range", ""))
+        return {
+            "running": running(Job.objects.filter(queue=obj.pk)),
+            "charts": overtime.cards(overtime.past(stretch, using, obj.pk), stretch),
+            "range": stretch,
+            "ranges": overtime.RANGES.values(),
+        }
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("name", *self.computed) if obj else ()

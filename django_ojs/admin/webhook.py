@@ -172,7 +172,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
             response.context_data["deliveries"] = None
         return response
 
-    def page_context(self, obj: Any) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         if not self.admin_site.is_registered(WebhookDelivery):
             return {"deliveries": None}
         latest = WebhookDelivery.objects.filter(subscription_id=obj.pk).order_by("-id").defer("body", "response_body")

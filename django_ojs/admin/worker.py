@@ -1,10 +1,11 @@
-"""Workers: their list, the jobs that each holds, and the verbs that send it a directive: quiet, resume, terminate."""
+"""Workers: their list, the jobs that each holds, what it did over time, and the verbs that send it a directive."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib import admin
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
@@ -12,7 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import clock
-from django_ojs.admin import display, live
+from django_ojs.admin import display, live, overtime
 from django_ojs.admin.jobpage import running
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.operate import Verb, one_by_one
@@ -32,12 +33,18 @@ VERBS = (
     ),
     Verb(
         "resume_workers", "Resume", "told to go on", _telling("running"),
-        lambda worker: worker.directive in ("quiet", "terminate"),
+        lambda worker: worker.directive in ("quiet", "terminate", "restart"),
     ),
     Verb(
         "terminate_workers", "Terminate", "told to end", _telling("terminate"),
         lambda worker: worker.directive != "terminate",
         question="The worker finishes or hands back its jobs and ends its process. Nothing here starts it again.",
+    ),
+    Verb(
+        "restart_workers", "Restart", "told to restart", _telling("restart"),
+        lambda worker: worker.directive not in ("terminate", "restart"),
+        question="The worker finishes or hands back its jobs and ends its process. The supervisor of an ojs_worker "
+        "starts another in its place, with the same code; a worker in another language ends.",
     ),
 )  # fmt: skip
 
@@ -46,7 +53,7 @@ VERBS = (
 class WorkerAdmin(LivePage):
     list_display = (
         "id", "state_label", "directive_label", "jobs_held", "concurrency", "its_queues", "hostname", "pid",
-        "version", "last_seen",
+        "version", "release", "last_seen",
     )  # fmt: skip
     list_filter = ("state", "directive")
     search_fields = ("id", "hostname")
@@ -60,7 +67,7 @@ class WorkerAdmin(LivePage):
             {"fields": ("id", ("state_label", "directive_label"), ("jobs_held", "concurrency"), "jobs_completed")},
         ),
         (_("Serves"), {"fields": ("its_queues", "its_types", "its_labels")}),
-        (_("Process"), {"fields": (("hostname", "pid"), "version", ("memory_mb", "cpu_percent"))}),
+        (_("Process"), {"fields": (("hostname", "pid"), ("version", "release"), ("memory_mb", "cpu_percent"))}),
         (_("Times"), {"fields": ("started", ("heartbeat", "seen"))}),
     )
 
@@ -71,9 +78,11 @@ class WorkerAdmin(LivePage):
         """Its events are those of all workers and jobs."""
         return live.POLLING
 
-    def page_context(self, obj: Worker) -> dict[str, Any]:
-        """The jobs it holds: those the index on holders has."""
-        return {"running": running(Job.objects.filter(worker_id=obj.pk))}
+    def page_context(self, request: HttpRequest, obj: Worker) -> dict[str, Any]:
+        """The jobs it holds, those the index on holders has, and what it did in the last hours."""
+        using = obj._state.db or DEFAULT_DB_ALIAS
+        held = running(Job.objects.using(using).filter(worker_id=obj.pk))
+        return {"running": held, "charts": overtime.worker_cards(obj, using)}
 
     its_queues = display.column(display.codes, "queues", "queues")
     its_labels = display.column(display.json, "labels", "labels")

@@ -14,15 +14,15 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import display, flowtime, live
 from django_ojs.admin.base import IdSearchAdmin
-from django_ojs.admin.flowgraph import draw
+from django_ojs.admin.flowgraph import View, draw, steps_of
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.operate import Verb, one_by_one
-from django_ojs.models import Job, Workflow
+from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.rules import redaction, workflowgraph
 from django_ojs.workflows import workflow as operations
 
-#: Members that a page lists.
-MAX_MEMBERS = 1000
+#: Members that a page lists, and steps that a search names.
+MAX_MEMBERS, FITTING = 1000, 20
 #: From so many on a page is looked at every so many seconds at most.
 LARGE, LARGE_AGE = 200, 5.0
 _COLOURS = {"completed": "good", "failed": "discarded", "running": "active"}
@@ -65,18 +65,28 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         """No heading for an error where there is none."""
         return [one for one in self.fieldsets if one[1]["fields"] != ("shown_error",) or (obj and obj.error)]
 
-    def page_context(self, obj: Workflow) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
         link = partial(self.url_of, Job)
-        found = flowtime.spans(obj)
+        found, view, steps = flowtime.spans(obj), View.of(request.GET), steps_of(obj)
+        fitting = [step for step in steps if view.fits(step)]
         awaited = flowtime.awaited(found, link) if obj.state == Workflow.State.RUNNING else []
         return {
-            "graph": draw(obj, link, self._list_of(obj)),
+            "graph": draw(obj, link, view, steps),
+            "list_of": self._list_of(obj),
+            "view": view,
+            "fitting": [(step.step_id, step.type, self._address(obj, step)) for step in fitting[:FITTING]],
+            "fitting_more": len(fitting) - FITTING,
             "times": flowtime.draw(obj, found, link),
             "awaited": awaited[: flowtime.AWAITED],
             "awaited_more": len(awaited) - flowtime.AWAITED,
             "state": self.state_label(obj),
             "progress": self.members_done(obj),
         }
+
+    def _address(self, flow: Workflow, step: WorkflowStep) -> str:
+        """The address of a step's job; '' while there is none."""
+        unmade = flow.progress[step.position] in workflowgraph.UNMADE
+        return self.url_of(Job, step.job_id) if step.job_id and not unmade else ""
 
     def _list_of(self, flow: Workflow) -> str:
         """The address of the list of its jobs; '' where this admin site has none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django_ojs.conf import ojs_settings
 from django_ojs.doctor.findings import Finding, Site, only_on
 from django_ojs.messages import phrase
 from django_ojs.store.prepared import is_pooled
@@ -203,7 +204,7 @@ def connections_needed(site: Site) -> Iterator[Finding]:
     slots = sum(worker.concurrency for worker in ours)
     pool = site.connection.settings_dict["OPTIONS"].get("pool")
     size = int(pool.get("max_size") or pool.get("min_size", 4)) if isinstance(pool, dict) else 4 if pool else 0
-    needed = PER_WORKER * len(ours) + slots + (PER_LEADER if ours else 0) + size
+    needed = PER_WORKER * len(ours) + slots + _leader() * bool(ours) + size
     if needed > most:
         yield Finding(
             "connections-too-few",
@@ -221,6 +222,11 @@ def connections_needed(site: Site) -> Iterator[Finding]:
 
 
 # Vacuum
+
+
+def _leader() -> int:
+    """The connections that the process has beside, whose scheduler leads."""
+    return PER_LEADER + (ojs_settings.ALERTS is not None)
 
 
 @_only_here

@@ -59,19 +59,23 @@ from django_ojs.states import State
 from django_ojs.workers import heartbeat as beats
 from django_ojs.workers.directory import is_stale, state_of, with_held
 from django_ojs.workers.heartbeat import STATES
-from django_ojs.workers.registration import deregister, direct, mood, register
+from django_ojs.workers.registration import deregister, direct, mood, ordered_state, register
 
 HELD = 1000  #: jobs that a worker's page names
 #: Jobs that one heartbeat may name.
 MAX_JOBS = 10_000
-#: What an operator may tell a worker -> the state that its next heartbeat is answered with.
-DIRECTIVES = {"quiet": "quiet", "resume": "running", "running": "running", "terminate": "terminate"}
+#: What an operator may tell a worker -> the directive by which it is stored.
+DIRECTIVES = {
+    "quiet": "quiet", "resume": "running", "running": "running", "terminate": "terminate", "restart": "restart",
+}  # fmt: skip
+#: The verbs of one worker.
+_VERBS = ("quiet", "resume", "terminate", "restart")
 
 
 class WorkerLineSerializer(AnswerSerializer):
     """A worker in a list, without what it has never told. The `now` of its view counts."""
 
-    optional = frozenset({"pid", "directive", "job_types", "labels", "memory_mb", "cpu_percent"})
+    optional = frozenset({"pid", "directive", "job_types", "labels", "memory_mb", "cpu_percent", "release"})
 
     id = serializers.CharField()
     worker_id = serializers.CharField(source="pk")
@@ -88,6 +92,7 @@ class WorkerLineSerializer(AnswerSerializer):
     memory_mb = serializers.FloatField()
     cpu_percent = serializers.FloatField()
     version = serializers.CharField()
+    release = FilledField()
     started_at = InstantField()
     last_seen_at = InstantField()
     last_heartbeat_at = InstantField(source="heard_at")
@@ -152,8 +157,12 @@ class DirectedSerializer(AnswerSerializer):
 
     id = serializers.CharField()
     worker_id = serializers.CharField(source="pk")
-    state = serializers.CharField(source="directive")
+    state = serializers.SerializerMethodField()
     directive = serializers.CharField()
+
+    def get_state(self, worker: Worker) -> str:
+        """What its heartbeats are answered with."""
+        return ordered_state(worker.directive)
 
 
 class DirectedAllSerializer(serializers.Serializer[Any]):
@@ -245,7 +254,7 @@ class DirectiveSerializer(BodySerializer):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         value = data.get("directive")
         if not isinstance(value, str) or value not in DIRECTIVES:
-            raise fault("directive", "must be quiet, resume or terminate", value)
+            raise fault("directive", "must be quiet, resume, terminate or restart", value)
         return {"directive": value}
 
 
@@ -283,14 +292,14 @@ class WorkerViewSet(OJSViewSet):
         "fetch": FetchAnswerSerializer, "ack": AckAnswerSerializer, "nack": NackAnswerSerializer,
         "create": RegisteredSerializer, "heartbeat": HeartbeatAnswerSerializer, "progress": ProgressSerializer,
         "deregister": GoodbyeSerializer, "destroy": GoodbyeSerializer, "direct_all": DirectedAllSerializer,
-        **dict.fromkeys(("quiet", "resume", "terminate"), DirectedSerializer),
+        **dict.fromkeys(_VERBS, DirectedSerializer),
     }  # fmt: skip
     operator_action_serializers = {"destroy": None}
     body_serializers = {
         "fetch": FetchSerializer, "ack": AckSerializer, "nack": NackSerializer, "create": RegistrationSerializer,
         "heartbeat": HeartbeatSerializer, "progress": WorkerProgressReportSerializer,
         "deregister": DeregisterSerializer, "direct_all": DirectiveSerializer,
-        **dict.fromkeys(("quiet", "resume", "terminate"), NothingSerializer),
+        **dict.fromkeys(_VERBS, NothingSerializer),
     }  # fmt: skip
     pagination_class = WorkerPagination
     ordering = (Key("id", descending=False, parse=parse_name),)
@@ -300,10 +309,10 @@ class WorkerViewSet(OJSViewSet):
         "destroy": "work", "progress": "work", "health": "read",
     }  # fmt: skip
     action_rights = {
-        "destroy": "delete_worker", **dict.fromkeys(("direct_all", "quiet", "resume", "terminate"), "change_worker"),
+        "destroy": "delete_worker", **dict.fromkeys(("direct_all", *_VERBS), "change_worker"),
     }  # fmt: skip
     public_only = ("create", "fetch", "ack", "nack", "heartbeat", "deregister", "progress", "health")
-    operator_only = ("list", "retrieve", "direct_all", "quiet", "resume", "terminate")
+    operator_only = ("list", "retrieve", "direct_all", *_VERBS)
 
     # What workers call
 
@@ -520,6 +529,15 @@ class WorkerViewSet(OJSViewSet):
         """
         return self._direct("terminate")
 
+    @action(detail=True, methods=["post"])
+    @audited("worker.direct")
+    def restart(self, request: Request, worker_id: str) -> Response:
+        """Tell a worker: restart.
+
+        Its next heartbeat is answered that it ends. The supervisor of an `ojs_worker` starts another process.
+        """
+        return self._direct("restart")
+
     @action(detail=False, methods=["post"], url_path="directive")
     @audited("worker.direct_all")
     def direct_all(self, request: Request) -> Response:
@@ -534,7 +552,12 @@ class WorkerViewSet(OJSViewSet):
             except NotFound:  # gone meanwhile
                 continue
         self.act.detail["workers"] = directed
-        answer = {"directive": value, "state": DIRECTIVES[value], "workers": directed, "count": len(directed)}
+        answer = {
+            "directive": value,
+            "state": ordered_state(DIRECTIVES[value]),
+            "workers": directed,
+            "count": len(directed),
+        }
         return Response(answer)
 
     def _direct(self, directive: str) -> Response:
@@ -598,6 +621,7 @@ def _instant(body: dict[str, Any], name: str) -> Any:
 _READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
     "hostname": fields.text,
     "version": partial(fields.text, maximum=64),
+    "release": partial(fields.text, maximum=64),
     "pid": partial(fields.integer, minimum=0),
     "concurrency": partial(fields.integer, minimum=0),
     "jobs_completed": partial(fields.integer, minimum=0),

@@ -17,7 +17,7 @@ from django_ojs.models.statistics import (
     TypeMinute,
 )
 from django_ojs.models.webhook import WebhookCount, WebhookDelivery, WebhookRelay, WebhookSubscription
-from django_ojs.models.worker import Lease, Worker
+from django_ojs.models.worker import Lease, Release, Worker, WorkerMinute
 from django_ojs.models.workflow import Workflow, WorkflowStart, WorkflowStep
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "QueueTraffic",
     "RateLimit",
     "RateStart",
+    "Release",
     "ReplayRule",
     "Ticket",
     "TypeMinute",
@@ -59,6 +60,7 @@ __all__ = [
     "WebhookRelay",
     "WebhookSubscription",
     "Worker",
+    "WorkerMinute",
     "Workflow",
     "WorkflowStart",
     "WorkflowStep",

@@ -208,6 +208,7 @@ class Alert(models.Model):
     about = models.CharField(max_length=255, default="", help_text="The queue, job type or worker; empty: the whole.")
     says = models.TextField(help_text="What is wrong, as it was found last.")
     mend = models.TextField(default="", help_text="What to do about it.")
+    phrases = JSONTextField(default=dict, help_text="What `says` and `mend` are made of, to be translated.")
     figures = JSONTextField(default=dict)
     raised_at = models.DateTimeField()
     seen_at = models.DateTimeField(help_text="When it was found last.")

@@ -18,6 +18,7 @@ class Worker(models.Model):
         RUNNING = "running", "running"
         QUIET = "quiet", "quiet"
         TERMINATE = "terminate", "terminate"
+        RESTART = "restart", "restart"
 
     id = models.CharField(max_length=255, primary_key=True)
     incarnation = models.CharField(
@@ -33,6 +34,7 @@ class Worker(models.Model):
     labels = JSONTextField(default=None, blank=True)
     concurrency = models.PositiveIntegerField(default=1)
     version = models.CharField(max_length=64, default="", blank=True)
+    release = models.CharField(max_length=64, default="", blank=True, help_text="Of the site's own code (RELEASE).")
     state = models.CharField(max_length=16, default="running", help_text="As reported.")
     directive = models.CharField(max_length=9, choices=Directive.choices, default="", blank=True)
     asleep = models.BooleanField(default=False, help_text="Waits to be told that there is work.")
@@ -63,6 +65,37 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class WorkerMinute(models.Model):
+    """What a worker said in its first heartbeat of a minute; kept for two days, also when the worker is gone."""
+
+    worker_id = models.CharField(max_length=255)
+    minute = models.DateTimeField(db_index=True)
+    active_jobs = models.PositiveIntegerField(default=0)
+    concurrency = models.PositiveIntegerField(default=1)
+    memory_mb = models.FloatField(null=True)
+    cpu_percent = models.FloatField(null=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["worker_id", "minute"], name="ojs_worker_minute_once")]
+
+    def __str__(self) -> str:
+        return f"{self.worker_id} at {self.minute}"
+
+
+class Release(models.Model):
+    """A release of the site's own code, and when the first worker of it was heard."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    first_seen_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Lease(models.Model):

@@ -37,6 +37,7 @@ SKIPPED = "s"  #: a callback that was not triggered, or what waits for one
 
 OPEN = frozenset({WAITING, RUNNING})
 BAD = frozenset({FAILED, CANCELLED, REFUSED, NEVER})  #: what counts as a failed member
+UNMADE = frozenset({WAITING, NEVER, SKIPPED, REFUSED})  #: there is no job of it
 FAULTS = frozenset({FAILED, CANCELLED, REFUSED})  #: a failure of the node's own
 ROOT = 0
 

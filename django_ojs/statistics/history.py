@@ -16,7 +16,7 @@ from django.db.models import Sum
 from django_ojs import clock
 from django_ojs.database import atomic, database
 from django_ojs.models import CountDelta, QueueHour, QueueMinute, QueueTraffic
-from django_ojs.statistics import jobtypes, percentiles
+from django_ojs.statistics import jobtypes, percentiles, workerminutes
 from django_ojs.statistics.counters import KEEP_MINUTES
 from django_ojs.statistics.latency import ALL, Traffic
 from django_ojs.statistics.percentiles import Sketch
@@ -107,7 +107,7 @@ def _traffic(period: dt.timedelta, begin: dt.datetime, end: dt.datetime, queue: 
 
 def roll_up(*, using: str | None = None) -> int:
     """Add minutes that are older than two days to their hours, and forget hours older than thirty days. The minutes of
-    job types, of which no hours are kept, are forgotten.
+    job types and workers, of which no hours are kept, are forgotten.
 
     Only hours of which all minutes are that old. Returns the number of rows that went.
     """
@@ -119,7 +119,7 @@ def roll_up(*, using: str | None = None) -> int:
         gone += moved
         if not moved:
             break
-    gone += jobtypes.prune(_minutes_edge(now), using)
+    gone += jobtypes.prune(_minutes_edge(now), using) + workerminutes.prune(_minutes_edge(now), using)
     return gone + int(QueueHour.objects.using(using).filter(hour__lt=_hours_edge(now))._raw_delete(using))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import Sum
@@ -34,10 +34,14 @@ class Outcomes:
     run_ms: int = 0
 
     @property
+    def attempts(self) -> int:
+        """Attempts that ended."""
+        return self.completed + self.failed
+
+    @property
     def error_rate(self) -> float:
         """The part of the attempts that failed, from 0 to 1."""
-        ended = self.completed + self.failed
-        return self.failed / ended if ended else 0.0
+        return self.failed / self.attempts if self.attempts else 0.0
 
     @property
     def mean_run_ms(self) -> float | None:
@@ -74,6 +78,21 @@ def since(instant: dt.datetime, *, using: str | None = None) -> dict[str, Outcom
     minutes = TypeMinute.objects.using(database(using)).filter(minute__gte=minute_of(instant)).order_by()
     rows: Iterable[Any] = minutes.values_list("job_type").annotate(*(Sum(name) for name in MEASURES))
     return {job_type: Outcomes(*(int(number) for number in numbers)) for job_type, *numbers in rows}
+
+
+def trends(
+    job_types: Sequence[str], begin: dt.datetime, end: dt.datetime, parts: int, *, using: str | None = None
+) -> dict[str, list[int]]:
+    """How many attempts of each of these types ended in each of so many equal parts of the time."""
+    found = {name: [0] * parts for name in job_types}
+    if not found:
+        return found
+    length = max((end - begin) / parts, dt.timedelta(seconds=1))
+    minutes = TypeMinute.objects.using(database(using)).filter(job_type__in=job_types, minute__gte=minute_of(begin))
+    for name, minute, completed, failed in minutes.values_list("job_type", "minute", "completed", "failed"):
+        place = int((minute - begin) / length)
+        found[name][min(max(place, 0), parts - 1)] += completed + failed
+    return found
 
 
 def prune(before: dt.datetime, using: str) -> int:

@@ -38,6 +38,7 @@ from django_ojs.models import (
     QueueTraffic,
     RateLimit,
     RateStart,
+    Release,
     ReplayRule,
     Ticket,
     TypeMinute,
@@ -47,6 +48,7 @@ from django_ojs.models import (
     WebhookRelay,
     WebhookSubscription,
     Worker,
+    WorkerMinute,
     Workflow,
     WorkflowStart,
     WorkflowStep,
@@ -61,7 +63,7 @@ TRANSIENT: tuple[type[models.Model], ...] = (
     WorkflowStart, WorkflowStep, Workflow, MetricPlace, MetricSeries, Event, EventCommit,
     IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, TypeMinute, QueueHour,
     RateLimit, RateStart, WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
-    AuditEntry, Maintenance, Ticket, Alert, ErrorNote,
+    AuditEntry, Maintenance, Ticket, Alert, ErrorNote, WorkerMinute, Release,
 )  # fmt: skip
 #: What belongs to the installation and stays.
 KEPT: tuple[type[models.Model], ...] = (APIKey, EventLog, Lease)

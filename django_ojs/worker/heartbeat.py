@@ -109,7 +109,7 @@ class Heartbeat(Service):
         # These very runs, and not newer runs of the same jobs.
         self._pool.interrupt([runs[job_id] for job_id in answer.cancelled], Interruption.CANCELLED)
         self._pool.interrupt([runs[job_id] for job_id in answer.lost], Interruption.LOST)
-        self._lifecycle.hear(answer.state)
+        self._lifecycle.hear("restart" if answer.restart else answer.state)
         return answer
 
     def _beat(self) -> tuple[BeatAnswer, dict[uuid.UUID, Run], float]:

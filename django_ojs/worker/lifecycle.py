@@ -79,7 +79,7 @@ class Lifecycle:
         self.give(Order.CRASH, f"the {part} crashed")
 
     def hear(self, answer: str) -> None:
-        """Take a heartbeat's answer, `running`, `quiet` or `terminate`, for an order.
+        """Take a heartbeat's answer, `running`, `quiet`, `terminate` or `restart`, for an order.
 
         `running` ends a quiet only after the server had said `quiet`: then an operator has resumed the worker.
         An operator's older `running`, which stays in force, must not undo a SIGTSTP.
@@ -87,6 +87,9 @@ class Lifecycle:
         if answer == Stage.TERMINATE:
             if self.stage is not Stage.TERMINATE:
                 self.give(Order.STOP, "the operator")
+        elif answer == "restart":
+            if self.stage is not Stage.TERMINATE:
+                self.give(Order.RECYCLE, "the operator")
         elif answer == Stage.QUIET:
             self._server_said_quiet = True
             if self.stage is Stage.RUNNING:

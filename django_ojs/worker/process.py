@@ -255,6 +255,7 @@ class Worker:
         return {
             "hostname": socket.gethostname(), "pid": os.getpid(), "queues": self.queues.refresh(),
             "concurrency": self.options.concurrency, "job_types": self.types, "version": django_ojs.__version__,
+            "release": ojs_settings.RELEASE[:64] or None,
             "memory_mb": processinfo.memory_mb(), "cpu_percent": self._cpu.percent(),
             "jobs_completed": self._writer.completed,
         }  # fmt: skip

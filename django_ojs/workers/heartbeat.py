@@ -19,6 +19,7 @@ from django_ojs.jobs.transitions import in_rounds, wake_at
 from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
+from django_ojs.statistics import workerminutes
 from django_ojs.store import store_of
 from django_ojs.store.base import held_until, holds
 from django_ojs.workers import registration
@@ -53,13 +54,17 @@ class Beat:
 
 @dataclasses.dataclass(slots=True)
 class BeatAnswer:
-    """What the server answers. `cancelled`: reported jobs that were cancelled; `lost`: no longer held."""
+    """What the server answers. `cancelled`: reported jobs that were cancelled; `lost`: no longer held.
+
+    `restart`: the worker is to terminate, and its supervisor to start another process in its place.
+    """
 
     state: str
     extended: list[uuid.UUID]
     cancelled: list[uuid.UUID]
     lost: list[uuid.UUID]
     server_time: dt.datetime
+    restart: bool = False
 
     @property
     def directive(self) -> str:
@@ -104,14 +109,18 @@ def _beat(beats: Sequence[Beat], *, hurried: bool = False, using: str) -> list[B
         records: list[Record] = []
         met = registration.meet_each({beat.worker_id: (beat.info, beat.incarnation) for beat in beats}, now, using)
         workers: dict[str, Worker] = {}
+        sampled: list[Worker] = []
         for beat in beats:
             found = met[beat.worker_id]
             if isinstance(found, Exception):
                 continue
             worker, more = found
             workers[beat.worker_id] = worker
+            if workerminutes.is_due(worker.last_heartbeat_at, now):
+                sampled.append(worker)
             records += [*more, *_note(worker, beat, now)]
             worker.save(using=using)
+        workerminutes.note(sampled, now, using)
         held = _held([beat for beat in beats if beat.worker_id in workers], using)
         moved: dict[uuid.UUID, JobRow] = {}
         extended: dict[str, list[uuid.UUID]] = {}
@@ -139,6 +148,7 @@ def _beat(beats: Sequence[Beat], *, hurried: bool = False, using: str) -> list[B
             cancelled=[job_id for job_id in gone[beat.worker_id] if job_id in cancelled],
             lost=[job_id for job_id in gone[beat.worker_id] if job_id not in cancelled],
             server_time=now,
+            restart=found[0].directive == Worker.Directive.RESTART,
         )
 
     return [answer(beat) for beat in beats]

@@ -24,10 +24,11 @@ from django_ojs.states import State
 from django_ojs.statistics import eventcounts
 from django_ojs.store import store_of
 from django_ojs.store.base import Presence
+from django_ojs.workers import releases
 
 #: What a worker may tell about itself.
-FACTS = ("hostname", "pid", "queues", "job_types", "labels", "concurrency", "version", "memory_mb", "cpu_percent",
-         "jobs_completed", "active_jobs")  # fmt: skip
+FACTS = ("hostname", "pid", "queues", "job_types", "labels", "concurrency", "version", "release", "memory_mb",
+         "cpu_percent", "jobs_completed", "active_jobs")  # fmt: skip
 #: How fresh `last_seen_at` of a worker that only fetches is kept, in seconds: not a write at each FETCH.
 SEEN_EVERY = 15
 _STALE = dt.timedelta(seconds=SEEN_EVERY / 3)  # how old what is noted is that `seen` renews
@@ -109,9 +110,10 @@ def requeue_unknown(
 
 @retried
 def direct(worker_id: str, directive: str, *, using: str | None = None) -> Worker:
-    """Tell a worker to go `quiet`, to `terminate` or to be `running` again. Raises `NotFound`.
+    """Tell a worker to go `quiet`, to `terminate`, to `restart` or to be `running` again. Raises `NotFound`.
 
-    It learns it by its next heartbeat; until then FETCH gives it nothing. Sticky until replaced.
+    It learns it by its next heartbeat; until then FETCH gives it nothing. Sticky until replaced. For a worker in
+    another language `restart` means `terminate`: what started it may start it again.
     """
     using = database(using)
     with atomic(using=using):
@@ -182,6 +184,8 @@ def meet(
         .select_for_update()
         .get_or_create(pk=worker_id, defaults={"started_at": now, "last_seen_at": now})
     )
+    if _comes_new(worker, info):
+        releases.note({info["release"]}, now, using)
     return _introduced(worker, info, now, incarnation, created=created)
 
 
@@ -194,6 +198,9 @@ def meet_each(
     """
     rows = Worker.objects.using(using).select_for_update().filter(pk__in=list(who)).order_by("pk")
     known = {worker.pk: worker for worker in rows}
+    infos = {worker_id: info for worker_id, (info, _) in who.items()}
+    new = {infos[pk]["release"] for pk, worker in known.items() if _comes_new(worker, infos[pk])}
+    releases.note(new, now, using)
     met: dict[str, tuple[Worker, list[Record]] | NameInUse] = {}
     for worker_id, (info, incarnation) in sorted(who.items(), key=lambda item: item[0]):
         try:
@@ -204,6 +211,11 @@ def meet_each(
         except NameInUse as error:
             met[worker_id] = error
     return met
+
+
+def _comes_new(worker: Worker, info: Mapping[str, Any]) -> bool:
+    """Whether a worker says that it runs a release other than the one it ran so far."""
+    return bool(info.get("release")) and worker.release != info["release"]
 
 
 def _introduced(
@@ -246,6 +258,11 @@ def farewell(worker: Worker, now: dt.datetime, reason: str) -> list[Record]:
     ]
 
 
+def ordered_state(directive: str) -> str:
+    """The state that a directive orders; '' for none. A worker that is to restart has to terminate."""
+    return "terminate" if directive == Worker.Directive.RESTART else directive
+
+
 _SEVERITY = {"running": 0, "quiet": 1, "terminate": 2}
 
 
@@ -254,7 +271,7 @@ def mood(worker: Worker | Presence) -> str:
 
     An operator's `running` overrides a reported `quiet`, never a `terminate` (orchestration 3.7).
     """
-    ordered = worker.directive
+    ordered = ordered_state(worker.directive)
     if ordered == "running" and worker.state == "quiet":
         return "running"
     return max((worker.state, ordered or "running"), key=_SEVERITY.__getitem__)

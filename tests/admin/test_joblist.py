@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import re
 import uuid
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from django_ojs.admin import jobfilters
 from django_ojs.admin.jobfilters import spread
 from django_ojs.events import order
 from django_ojs.jobs import search
+from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.selection import JobListFilter
-from django_ojs.jobs.verbs import cancel
+from django_ojs.jobs.verbs import cancel, delete
 from django_ojs.models import Job
 from django_ojs.queues.configuration import configure
 from django_ojs.statistics import eventcounts, summary
@@ -454,11 +456,11 @@ def test_the_list_says_how_long_a_job_ran_and_when_it_ended(admin_client: Client
     assert "started_ago" in columns["active"]
     assert "due" in columns["retryable"]
     assert {"priority", "enqueued_ago"} <= set(columns["available"])
-    assert 'class="field-ran">4 s<' in admin_client.get(url("job"), {"state": "active"}).content.decode()
+    assert ">4 s</span>" in admin_client.get(url("job"), {"state": "active"}).content.decode()
     cancel([job.pk])
     clock.advance(seconds=60)
     body = admin_client.get(url("job")).content.decode()
-    assert 'class="field-ran">4 s<' in body
+    assert ">4 s</span>" in body
     assert re.search(r'field-finished_ago[^>]*">.*1 min ago', body)
 
 
@@ -477,3 +479,78 @@ def test_a_search_is_completed_by_states_queues_and_the_types_that_ran_lately(ad
         (name, value) = word.split(":", 1)
         assert spread(word) == (({name: value}, "") if value else ({}, word)), "each is understood"
     assert "ojs-words" not in admin_client.get(url("workflow")).content.decode()
+
+
+# The rows of a page that is open
+
+
+def follow_up(client: Client, **filters: str) -> str:
+    """The address at which the page asks for its rows anew."""
+    body = client.get(url("job"), filters).content.decode()
+    (address,) = re.findall(r'data-ojs-live="([^"]+)"', body)
+    return html.unescape(address)
+
+
+def test_rows_stay_where_they_are_and_say_what_is_true_now(admin_client: Client) -> None:
+    jobs = pushed(3)
+    address = follow_up(admin_client, state="available")
+    (row,) = fetch(["default"], worker_id="w")
+    newer = pushed(2)
+    response = admin_client.get(address)
+    assert [job.pk for job in response.context["cl"].result_list] == [job.pk for job in reversed(jobs)]
+    body = response.content.decode()
+    assert re.search(rf'data-ojs-part="{row["id"]}-state"[^>]*><span[^>]*>active<', body)
+    assert "Show 2 other jobs that are in this list by now" in body
+    assert not any(str(job.pk) in body for job in newer)
+    assert "no-store" in response["Cache-Control"]
+
+
+def test_a_row_that_was_deleted_is_left_out_and_nothing_fails(admin_client: Client) -> None:
+    jobs = dead(2)
+    address = follow_up(admin_client)
+    delete([jobs[0].pk])
+    assert [job.pk for job in admin_client.get(address).context["cl"].result_list] == [jobs[1].pk]
+
+
+def test_the_open_page_of_many_jobs_costs_what_that_of_few_does(admin_client: Client) -> None:
+    def queries(address: str) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert admin_client.get(address).status_code == 200
+        return len(captured)
+
+    pushed(2)
+    few = queries(follow_up(admin_client))
+    pushed(60)
+    address = follow_up(admin_client)
+    assert queries(address) == few
+    assert len(address) < 1500, "addresses of more than 4,094 characters are refused by some servers"
+
+
+@pytest.mark.parametrize("rows", ["", "x", "AAAA", "%%%", "ü", "A" * 5000])
+def test_rows_that_no_page_has_are_none(admin_client: Client, rows: str) -> None:
+    pushed()
+    response = admin_client.get(url("job", "rows"), {"rows": rows})
+    assert (response.status_code, response.context["cl"].result_list) == (200, [])
+
+
+def test_the_rows_are_for_those_who_may_see_the_list(operator: Callable[..., Client]) -> None:
+    pushed()
+    client = operator("view_job")
+    address = follow_up(client)
+    assert client.post(address).status_code == 405
+    assert Client().get(address).status_code == 302
+
+
+def test_who_may_not_see_jobs_gets_no_rows(operator: Callable[..., Client]) -> None:
+    assert operator("view_queue").get(url("job", "rows")).status_code == 403
+
+
+def test_what_is_wrong_with_a_filter_is_said_once(admin_client: Client) -> None:
+    address = follow_up(admin_client, state="bogus")
+    admin_client.get(address)
+    assert said(admin_client.get(url("job"))) == []
+
+
+def test_a_search_that_looks_through_jobs_is_not_repeated(admin_client: Client) -> None:
+    pushed(args=["needle"])
+    assert "data-ojs-live" not in admin_client.get(url("job"), {"q": "needle"}).content.decode()

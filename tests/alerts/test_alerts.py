@@ -14,6 +14,7 @@ from django.contrib.admin import site as admin_site
 from django.core import mail
 from django.db import DatabaseError, connections
 from django.test import Client, RequestFactory
+from django.utils import translation
 
 from django_ojs import alerts, doctor
 from django_ojs.admin import attention
@@ -245,3 +246,28 @@ def test_each_kind_leads_to_where_one_looks(
     request.user = admin_user
     found = attention.address(kind, about, figures, admin_site._registry[Alert], request)  # type: ignore[arg-type]
     assert unquote(found) == f"/admin/django_ojs/{page}"
+
+
+def test_a_mail_is_in_the_language_of_the_site_and_the_list_in_that_of_the_viewer(
+    site: FrozenClock, settings: Any, admin_client: Client
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    look()
+    (begun,) = mail.outbox
+    assert begun.subject == "[shop] Jobs warten in einer angehaltenen Warteschlange: mail"
+    assert "Die Warteschlange mail ist angehalten." in begun.body
+    assert "Gefunden: " in begun.body
+    alert = Alert.objects.get()
+    assert alert.says.startswith("The queue mail is paused."), "events and scripts have the English text"
+    page = admin_client.get(f"/admin/django_ojs/alert/{alert.pk}/change/").content.decode()
+    assert "Die Warteschlange mail ist angehalten." in page
+    with translation.override("fr"):
+        assert alerts.texts(alert)[0].startswith("La file mail est en pause")
+
+
+def test_an_alert_of_an_earlier_version_is_shown_as_it_was_written(site: FrozenClock, admin_client: Client) -> None:
+    look()
+    alert = Alert.objects.get()
+    Alert.objects.update(phrases={})
+    alert.refresh_from_db()
+    assert alerts.texts(alert) == (alert.says, alert.mend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
@@ -18,12 +19,14 @@ from django.urls import reverse
 from django_ojs import clock
 from django_ojs.admin import deadletters, overview
 from django_ojs.cron import schedules
+from django_ojs.events import order
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import AuditEntry, ErrorNote, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
-from django_ojs.statistics import summary
+from django_ojs.statistics import eventcounts, summary
+from django_ojs.workers.heartbeat import Beat, beat
 from django_ojs.workers.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
@@ -133,7 +136,7 @@ def test_rates_charts_and_percentiles_come_from_what_was_done(admin_client: Clie
     found = overview.current.get()
     assert [line.rate for line in found.queues] == [10.0]
     for name in overview.RANGES:
-        points = overview.past[name].get()
+        points = overview.stretches[name].get().past.points
         assert sum(point.completed for point in points) == 60, name
         assert len(points) <= 75
     assert (found.latency.jobs, found.latency.run) == (60, [3000.0] * 3)
@@ -187,7 +190,8 @@ def test_a_workflow_of_a_thousand_members_is_drawn_in_few_queries(admin_client: 
     assert len(queries(admin_client, page)) <= 14
     response = admin_client.get(page)
     assert "989 more jobs" in response.content.decode()
-    assert f"/job/?workflow={flow.pk}" in response.context["graph"]
+    assert f"/job/?workflow={flow.pk}" in response.content.decode()
+    assert 'href="?open=0#ojs-graph"' in response.context["graph"]
     assert len(response.context["graph"]) < 30_000
     assert 'data-ojs-age="5000"' in response.content.decode()  # so large a page is not asked for every second
 
@@ -539,3 +543,101 @@ def test_the_trend_of_a_kind_of_error(admin_client: Client) -> None:
     assert (old.error, old.trend[0], sum(old.trend)) == ("ValueError", 2, 2)
     assert (new.error, new.trend[deadletters.TREND // 2], sum(new.trend)) == ("OSError", 1, 1)
     assert "at most 2, now 0" in admin_client.get(LETTERS).content.decode()
+
+
+# A workflow with many steps, looked into
+
+
+def test_a_step_is_found_by_its_name_and_shown_with_a_box_of_its_own(admin_client: Client) -> None:
+    steps = [{"id": f"part-{number}", "type": "mail.send", "args": []} for number in range(300)]
+    flow = workflow.create({"steps": steps}).workflow
+    page = reverse("admin:django_ojs_workflow_change", args=[flow.pk])
+    assert "part-217" not in str(admin_client.get(page).context["graph"])
+    response = admin_client.get(page, {"find": "PART-217"})
+    assert [name for name, _type, _address in response.context["fitting"]] == ["part-217"]
+    graph = str(response.context["graph"])
+    assert re.search(r'class="ojs-node ojs-found[^>]*><title>part-217', graph)
+    assert "find=PART-217" in graph, "what is opened next still shows it"
+    assert "?find=PART-217" in response.content.decode(), "and so does the live page"
+    assert "No step has this text" in admin_client.get(page, {"find": "nothing"}).content.decode()
+    hostile = admin_client.get(page, {"find": "<script>", "open": ["x", "9" * 30, "7"]})
+    assert hostile.status_code == 200
+    assert "<script>" not in str(hostile.context["graph"])
+
+
+def test_a_box_for_many_is_opened_and_closed(admin_client: Client) -> None:
+    flow = workflow.create({"type": "group", "jobs": [{"type": "mail.send", "args": []}] * 700}).workflow
+    page = reverse("admin:django_ojs_workflow_live", args=[flow.pk])
+    assert len(queries(admin_client, f"{page}?open=0")) <= 14
+    graph = str(admin_client.get(page, {"open": "0"}).context["graph"])
+    assert graph.count('class="ojs-node ') == 11 + 600 + 1
+    assert "689 jobs: close" in graph
+    assert 'href="?#ojs-graph"' in graph
+
+
+# Releases, types, workers over time
+
+
+def beat_of(worker: str, memory: float, active: int = 1, **info: Any) -> None:
+    said = {"concurrency": 4, "memory_mb": memory, **info}
+    beat(Beat(worker, active_count=active, info=said))
+
+
+def test_the_page_of_a_worker_shows_what_it_did_and_which_release_came(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    for minute in range(5):
+        beat_of("w-1", 100.0 + minute, release="1.4.1" if minute < 3 else "1.4.2")
+        clock.advance(seconds=60)
+    charts = admin_client.get(reverse("admin:django_ojs_worker_change", args=["w-1"])).context["charts"]
+    assert [card.title for card in charts] == ["Jobs and slots", "Memory"]
+    assert "memory: at most 104 MB" in charts[1].drawing
+    assert "slots: at most 4" in charts[0].drawing
+    assert "release 1.4.2" in charts[0].drawing
+    register("silent", {"concurrency": 2})
+    assert admin_client.get(reverse("admin:django_ojs_worker_change", args=["silent"])).context["charts"] == []
+
+
+def test_dead_letters_and_the_overview_show_when_a_release_came(admin_client: Client, settings: Any) -> None:
+    clock.freeze(NOW)
+    beat_of("w-1", 1.0, release="1.4.1")
+    clock.advance(seconds=60)
+    dead(2, error={"type": "Before", "message": "x", "retryable": False})
+    clock.advance(seconds=60)
+    beat_of("w-1", 1.0, release="<1.4.2>")
+    clock.advance(seconds=60)
+    dead(3, error={"type": "After", "message": "y", "retryable": False})
+    clock.advance(seconds=60)
+    summary.forget()
+    response = admin_client.get(reverse("admin:django_ojs_dead_letters"))
+    assert {group["error"]: group["release"] for group in response.context["groups"]} == {
+        "Before": "1.4.1", "After": "<1.4.2>",
+    }  # fmt: skip
+    assert "release &lt;1.4.2&gt;" in response.content.decode()
+    overview_page = admin_client.get(reverse("admin:django_ojs_overview")).content.decode()
+    assert overview_page.count("release &lt;1.4.2&gt;</text>") == 5
+
+
+def test_the_overview_has_the_types_with_most_attempts(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    dead(2)
+    job = claimed()[0]
+    clock.advance(seconds=3)
+    ack([Ack(job.pk)])
+    order.catch_up("default")
+    eventcounts.catch_up("default")
+    summary.forget()
+    (line,) = admin_client.get(reverse("admin:django_ojs_overview")).context["types"]
+    assert (line["name"], line["completed"], line["failed"]) == ("mail.send", "1", "2")
+    assert (line["error_rate"], line["run"]) == ("66.7%", "3 s")
+
+
+def test_the_page_of_a_queue_shows_a_stretch_of_time(admin_client: Client) -> None:
+    clock.freeze(NOW)
+    job = claimed()[0]
+    clock.advance(seconds=120)
+    ack([Ack(job.pk)])
+    page = reverse("admin:django_ojs_queue_change", args=["claims"])
+    charts = {card.title: card.drawing for card in admin_client.get(page, {"range": "15m"}).context["charts"]}
+    assert "jobs: at most 2" in charts["Jobs that ran at the same time"]
+    assert "completed: at most 1" in charts["Jobs ended"]
+    assert admin_client.get(page, {"range": "for ever"}).context["range"].name == "1h"

@@ -259,6 +259,25 @@ def test_a_hidden_tab_asks_for_nothing(browse: Any) -> None:
     assert len(asked) >= 2  # the page and the socket
 
 
+def test_the_list_says_what_is_true_and_its_rows_stay_under_the_pointer(browse: Any) -> None:
+    jobs = pushed(3)
+    page = followed(browse(f"{ADMIN}/job/"))
+    row = page.locator("#result_list tbody tr", has_text=str(jobs[0].pk)[-6:])
+    row.locator("input[type=checkbox]").check()
+    before = page.locator("#result_list tbody tr th").all_inner_texts()
+    where = row.bounding_box()["y"]
+    complete("default")
+    expect(row.locator(".ojs-completed")).to_be_visible()
+    expect(row.locator("input[type=checkbox]")).to_be_checked()
+    pushed(2)
+    link = page.get_by_role("link", name="Show 2 other jobs")
+    expect(link).to_be_visible()
+    assert page.locator("#result_list tbody tr th").all_inner_texts() == before
+    assert abs(row.bounding_box()["y"] - where) < 40, "only the line that says so is new"
+    page.evaluate("window.sameDocument = true")
+    assert page.evaluate("document.querySelectorAll('#result_list tbody tr').length") == 3
+
+
 def test_a_workflow_is_followed_until_it_is_green(browse: Any) -> None:
     steps = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
     flow = workflow.create({"type": "chain", "steps": steps}).workflow

@@ -253,3 +253,19 @@ def test_a_filter_does_not_tell_what_is_hidden(admin_client: Client, settings: A
     settings.OJS = {"REDACT": {"types": {"*": ["errors"]}}}
     assert not found("4711")
     assert found("CardRefused")
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_all_that_fit_may_get_another_priority(admin_client: Client, soon_many: None, number: int) -> None:
+    dead(number)
+    confirmed(admin_client, RETRY_ALL, to_priority="7", to_queue="later")
+    while bulk.advance_action():
+        pass
+    assert set(Job.objects.values_list("queue", "priority", "state")) == {("later", 7, "available")}
+
+
+@pytest.mark.parametrize("priority", ["high noon", "1e5", "99999999999", "101"])
+def test_a_priority_that_cannot_be_changes_nothing(admin_client: Client, priority: str) -> None:
+    dead(1)
+    assert "The priority must be an integer" in said(confirmed(admin_client, RETRY_ALL, to_priority=priority))[0]
+    assert Job.objects.get().state == "discarded"

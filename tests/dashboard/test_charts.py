@@ -82,7 +82,7 @@ def test_labels_are_text() -> None:
 
 def test_every_colour_of_a_line_and_of_a_legend_is_in_the_style_sheet() -> None:
     style = (Path(django_ojs.__file__).parent / "static/django_ojs/admin.css").read_text()
-    source = (Path(django_ojs.__file__).parent / "admin/overview.py").read_text()
+    source = (Path(django_ojs.__file__).parent / "admin/overtime.py").read_text()
     colours = set(re.findall(r', "(good|bad|wait|run)"\)', source))
     assert colours == {"good", "bad", "wait", "run"}
     for colour in colours:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from django_ojs.admin.flowgraph import MAX_COLUMN, MAX_ROW, Box, Picture, layout
+from django_ojs.admin.flowgraph import MAX_COLUMN, MAX_OPEN, MAX_ROW, Box, Picture, layout
 from django_ojs.rules import workflows
+from django_ojs.rules.workflowgraph import ROOT
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 JOB = {"type": "mail.send", "args": []}
@@ -109,3 +110,38 @@ def test_a_thousand_steps_of_a_graph_are_a_picture_of_bounded_size() -> None:
     drawn = picture(dag(*layers))
     assert len(drawn.boxes) <= 3 * MAX_COLUMN
     assert drawn.height < 1000
+
+
+def opened(document: dict[str, Any], *scopes: int) -> Picture:
+    graph = workflows.parse(document, now=NOW).graph
+    return layout(graph, lambda position: 1, scopes)
+
+
+def test_an_opened_box_shows_each_of_its_jobs_in_a_frame() -> None:
+    drawn = opened(group(100), ROOT)
+    (frame,) = [box for box in drawn.boxes if box.kind == "opened"]
+    jobs = [box for box in drawn.boxes if box.kind == "job"]
+    assert sorted(box.positions[0] for box in jobs) == list(range(1, 101))
+    held = [box for box in jobs if box.positions[0] in frame.positions]
+    assert len(held) == len(frame.positions) == 100 - MAX_COLUMN + 1
+    assert all(inside(box, frame) for box in held)
+    assert not any(overlap(a, b) for a, b in combinations(jobs, 2))
+    assert frame.x + frame.width <= drawn.width
+    assert frame.y + frame.height <= drawn.height
+
+
+def test_what_does_not_fit_into_an_opened_box_stays_gathered() -> None:
+    drawn = opened(group(2000), ROOT)
+    (rest,) = [box for box in drawn.boxes if box.gathered]
+    assert len(rest.positions) == 2000 - (MAX_COLUMN - 1) - MAX_OPEN
+    assert rest.scope == ROOT
+
+
+def test_only_the_composite_that_was_asked_for_is_opened() -> None:
+    inner = {"type": "group", "jobs": [JOB] * 40}
+    document = {"type": "chain", "steps": [inner, inner]}
+    graph = workflows.parse(document, now=NOW).graph
+    first = min(position for position, node in enumerate(graph.nodes) if node.kind == "group" and position != ROOT)
+    drawn = opened(document, first)
+    assert [box.scope for box in drawn.boxes if box.kind == "opened"] == [first]
+    assert len([box for box in drawn.boxes if box.gathered]) == 1

@@ -168,7 +168,7 @@ def test_work_of_the_last_hour(api: Any, scrape: Scrape) -> None:
     failed = Job.objects.filter(state="discarded").count()
     stats = [api.get(f"/queues/{queue}/stats").json()["stats"] for queue in QUEUES]
     past = api.get("/admin/stats/history", {"period": "1h"}).json()["data"]
-    hour = overview.past["1h"].get()
+    hour = overview.stretches["1h"].get().past.points
     assert sum(one["completed_last_hour"] for one in stats) == sum(point.completed for point in hour) == completed
     assert sum(one["failed_last_hour"] for one in stats) == sum(point.failed for point in hour) == failed
     types = jobtypes.since(dt.datetime.min.replace(tzinfo=dt.UTC) + dt.timedelta(days=1))

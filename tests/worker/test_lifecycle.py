@@ -71,6 +71,19 @@ def test_directives_are_obeyed() -> None:
     assert not lifecycle.hurried.is_set()
 
 
+@pytest.mark.parametrize("before", [(), ("quiet",)])
+def test_a_restart_ends_the_process_and_asks_for_another(before: tuple[str, ...]) -> None:
+    lifecycle = Lifecycle()
+    assert hear(lifecycle, *before, "restart", "restart") is Stage.TERMINATE
+    assert (lifecycle.replace, lifecycle.hurried.is_set(), lifecycle.reason) == (True, False, "shutdown")
+
+
+def test_a_worker_that_terminates_is_not_restarted() -> None:
+    lifecycle = Lifecycle()
+    assert hear(lifecycle, "terminate", "restart") is Stage.TERMINATE
+    assert not lifecycle.replace
+
+
 def test_an_older_running_directive_does_not_undo_a_sigtstp() -> None:
     lifecycle = Lifecycle()
     hear(lifecycle, "quiet", "running")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.core.management import call_command
 
 from django_ojs import enqueue, enqueue_many
 from django_ojs.models import Event, Job, Worker
@@ -151,6 +153,19 @@ def test_a_process_that_takes_too_much_memory_is_replaced(start_process: Start) 
     eventually(lambda: process.said("MB of memory are in use, 300 are allowed"))
     eventually(lambda: [child for child in children(process) if child.pid != first])
     assert enqueue("site.pid").wait(timeout=90).result != first
+    stop(process)
+
+
+def test_a_process_that_an_operator_restarts_is_replaced_when_its_job_is_done(start_process: Start) -> None:
+    process = start_process("ojs_worker", "--processes", "2", "--name", "site")
+    eventually(lambda: len(children(process)) == 2)
+    first = {child.pid for child in children(process)}
+    eventually(lambda: Worker.objects.filter(pk__in=["site-1", "site-2"]).count() == 2)
+    chosen = Worker.objects.get(pk="site-2").pid
+    call_command("ojs_workers", "restart", "site-2", stdout=io.StringIO())
+    eventually(lambda: Worker.objects.filter(pk="site-2", directive="").exclude(pid=chosen).exists())
+    assert {child.pid for child in children(process)} & first == first - {chosen}
+    assert enqueue("site.pid").wait(timeout=90).state == "completed"
     stop(process)
 
 

@@ -50,7 +50,9 @@ def test_the_name_of_a_parent_means_its_processes() -> None:
     assert set(told()) == {"web", "web-1", "web-2", "web-11"}
 
 
-@pytest.mark.parametrize("verb,word", [("quiet", "quiet"), ("resume", "running"), ("terminate", "terminate")])
+@pytest.mark.parametrize(
+    "verb,word", [("quiet", "quiet"), ("resume", "running"), ("terminate", "terminate"), ("restart", "restart")]
+)
 def test_one_worker_is_told(verb: str, word: str) -> None:
     run(verb, "web-2", *(["--yes"] if verb == "terminate" else []))
     assert told() == {"web-2": word}

@@ -1,4 +1,4 @@
-"""`manage.py ojs_workers`: list workers, and let them go quiet, go on or end."""
+"""`manage.py ojs_workers`: list workers, and let them go quiet, go on, end or restart."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class Command(ShellCommand):
     help = (
         "Lists the workers of every language, or gives some of them an order. They get it with their next heartbeat; "
         "it stays in force until another order or the worker's end. A process that was ordered to terminate is not "
-        "replaced by its supervisor."
+        "replaced by its supervisor; one that was ordered to restart is."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        actions = parser.add_subparsers(dest="action", metavar="list|quiet|resume|terminate", required=True)
+        actions = parser.add_subparsers(dest="action", metavar="list|quiet|resume|terminate|restart", required=True)
         listing = actions.add_parser("list", help="show all workers")
         listing.add_argument("--json", action="store_true", help="as JSON, one array")
         for verb, text in (
             ("quiet", "let them finish their jobs and claim no more"),
             ("resume", "let quiet ones work again"),
             ("terminate", "let them finish their jobs or hand them back, and end"),
+            ("restart", "the same, and let their supervisors start other processes in their places"),
         ):
             action = actions.add_parser(verb, help=text)
             which = "a worker's id, or the name of an ojs_worker, which means all its processes"
@@ -64,6 +65,9 @@ class Command(ShellCommand):
 
     def do_terminate(self, options: dict[str, Any]) -> None:
         self._direct(options, "terminate")
+
+    def do_restart(self, options: dict[str, Any]) -> None:
+        self._direct(options, "restart")
 
     def _direct(self, options: dict[str, Any], directive: str) -> None:
         action, using = options["action"], database(None)
@@ -108,7 +112,7 @@ def _facts(worker: Worker, now: dt.datetime) -> dict[str, Any]:
         "stale": is_stale(worker, now), "hostname": worker.hostname, "pid": worker.pid,
         "queues": worker.queues or [], "active_jobs": worker.held, "concurrency": worker.concurrency,
         "jobs_completed": worker.jobs_completed, "memory_mb": worker.memory_mb, "cpu_percent": worker.cpu_percent,
-        "version": worker.version, "started_at": format_instant(worker.started_at),
+        "version": worker.version, "release": worker.release or None, "started_at": format_instant(worker.started_at),
         "last_seen_at": format_instant(worker.last_seen_at),
     }  # fmt: skip
 

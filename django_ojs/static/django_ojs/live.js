@@ -55,9 +55,10 @@ function replace(html) {
   const fresh = parse(html);
   const focused = document.activeElement?.id;
   const parts = [...fresh.querySelectorAll("[data-ojs-part]")];
+  const there = new Map([...document.querySelectorAll("[data-ojs-part]")].map((part) => [part.dataset.ojsPart, part]));
   for (const part of parts) {
-    const old = document.querySelector(`[data-ojs-part="${CSS.escape(part.dataset.ojsPart)}"]`);
-    if (old) become(old, part);
+    const old = there.get(part.dataset.ojsPart);
+    if (old?.isConnected) become(old, part);
   }
   if (!parts.length) becomeChildren(live, parse(`<body>${html}`).body); // else blanks before it would be lost: all would move
   if (focused && document.activeElement.id !== focused) {
