@@ -156,15 +156,15 @@ def describe(chart: Chart) -> str:
 
 
 def _marks(chart: Chart) -> SafeString:
-    """A line from top to bottom with its word at the top, on the side that has room."""
+    """A line from top to bottom with its word above the chart, on the side that has room."""
     step, rows = _INNER / max(len(chart.at), 1), []
     for place, text in chart.marks:
         x = LEFT + place * step
         left = x > LEFT + _INNER / 2
-        rows.append((_n(x), TOP, _BASE, text, _n(x - 4 if left else x + 4), "end" if left else "start"))
+        rows.append((_n(x), TOP - 8, _BASE, text, _n(x - 3 if left else x + 3), "end" if left else "start", TOP - 2))
     drawn = (
         '<g class="ojs-mark"><title>{3}</title><line x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>'
-        '<text x="{4}" y="{1}" dy="0.7em" text-anchor="{5}">{3}</text></g>'
+        '<text x="{4}" y="{6}" text-anchor="{5}">{3}</text></g>'
     )
     return format_html_join("", drawn, rows)
 

@@ -65,6 +65,11 @@ def ago(instant: dt.datetime | None) -> SafeString | str:
     return format_html('<time datetime="{0}" title="{0}">{1}</time>', exact, text)
 
 
+def amount(value: float | None) -> str:
+    """A measured number, with one decimal."""
+    return NOTHING if value is None else f"{value:,.1f}"
+
+
 def duration(milliseconds: int | None) -> str:
     """A length of time as `spell` has it: `1.5 s`, `3 h 5 min`."""
     return NOTHING if milliseconds is None else spell(milliseconds)

@@ -67,7 +67,7 @@ class WorkerAdmin(LivePage):
             {"fields": ("id", ("state_label", "directive_label"), ("jobs_held", "concurrency"), "jobs_completed")},
         ),
         (_("Serves"), {"fields": ("its_queues", "its_types", "its_labels")}),
-        (_("Process"), {"fields": (("hostname", "pid"), ("version", "release"), ("memory_mb", "cpu_percent"))}),
+        (_("Process"), {"fields": (("hostname", "pid"), ("version", "release"), ("memory", "cpu"))}),
         (_("Times"), {"fields": ("started", ("heartbeat", "seen"))}),
     )
 
@@ -85,6 +85,8 @@ class WorkerAdmin(LivePage):
         return {"running": held, "charts": overtime.worker_cards(obj, using)}
 
     its_queues = display.column(display.codes, "queues", "queues")
+    memory = display.column(display.amount, "memory_mb", "memory, MB")
+    cpu = display.column(display.amount, "cpu_percent", "CPU, percent")
     its_labels = display.column(display.json, "labels", "labels")
     started = display.column(display.when, "started_at", "started")
     heartbeat = display.column(display.when, "heard_at", "last heartbeat")
