@@ -37,6 +37,8 @@ QUEUES, WORKERS, TYPES, SCHEDULES = 30, 50, 8, 6
 #: What needs attention, at most: the rest is counted.
 FINDINGS = 12
 PERCENTILES = (50, 95, 99)
+#: How far back the figures of job types are added up: there is a row for each type and minute.
+TYPES_BACK = dt.timedelta(days=1)
 #: Parts of a stretch of time for which a trend has a number.
 TREND = 24
 
@@ -194,7 +196,7 @@ def _stretch(chosen: Range) -> Shared[Stretch]:
 
     def read(using: str) -> Stretch:
         now = clock.now(using)
-        since = now - min(chosen.back, counters.KEEP_MINUTES)
+        since = now - min(chosen.back, TYPES_BACK)
         done = jobtypes.since(since, using=using)
         most = sorted(done, key=lambda name: (-done[name].attempts, name))[:TYPES]
         trends = jobtypes.trends(most, since, now, TREND, using=using)

@@ -626,8 +626,12 @@ def test_the_overview_has_the_types_with_most_attempts(admin_client: Client) -> 
     order.catch_up("default")
     eventcounts.catch_up("default")
     summary.forget()
-    (line,) = admin_client.get(reverse("admin:django_ojs_overview")).context["types"]
-    assert (line["name"], line["completed"], line["failed"]) == ("mail.send", "1", "2")
+
+    for name in overview.RANGES:
+        (line,) = admin_client.get(reverse("admin:django_ojs_overview"), {"range": name}).context["types"]
+        assert (line["name"], line["completed"], line["failed"]) == ("mail.send", "1", "2")
+        assert len(overview.stretches[name].get().types[0].trend) == overview.TREND
+        assert sum(overview.stretches[name].get().types[0].trend) == 3
     assert (line["error_rate"], line["run"]) == ("66.7%", "3 s")
 
 
