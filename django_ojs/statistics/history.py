@@ -11,7 +11,8 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Sum
+from django.db.models import F, Sum
+from django.db.models.functions import TruncHour
 
 from django_ojs import clock
 from django_ojs.database import atomic, database
@@ -87,7 +88,8 @@ def _work(period: dt.timedelta, begin: dt.datetime, end: dt.datetime, queue: str
         parts.append(folded.filter(queue=queue).values_list("minute", *MEASURES))
     else:
         sums = {f"sum_{name}": Sum(name) for name in MEASURES}
-        parts.append(folded.order_by().values("minute").annotate(**sums).values_list("minute", *sums))
+        begun = TruncHour("minute", tzinfo=dt.UTC) if period >= HOUR else F("minute")
+        parts.append(folded.order_by().values(begun=begun).annotate(**sums).values_list("begun", *sums))
     parts.append(recent.values_list("at", *OF_DELTA))
     if period >= HOUR:
         hours = QueueHour.objects.using(using).filter(queue=queue or ALL, hour__gte=begin, hour__lt=end)
