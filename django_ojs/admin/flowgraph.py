@@ -4,7 +4,7 @@
 column, a free graph has a column for each step of its longest way; a nested workflow is a frame around its own picture.
 One box stands for many jobs where there are too many to look at: the members of a large group, the middle of a long
 chain. Failed and running jobs keep boxes of their own before the others, and so do those that a viewer looks for. A
-click opens such a box: then each of its jobs has one of its own, row by row in a frame.
+click opens such a box: then each of its jobs has one of its own, all of them in a frame.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from django_ojs.states import State
 from django_ojs.statistics import eventcounts, history
 from django_ojs.store import store_of
 from django_ojs.webhooks import deliveries
+from django_ojs.workers import releases
 
 #: How long alerts are kept that are over.
 ALERTS_KEPT = dt.timedelta(days=30)
@@ -70,6 +71,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "bulk_actions": bulk.prune_actions(now, batch, using),
         "alerts": _prune_alerts(now, batch, using),
         "minutes": history.roll_up(using=using),
+        "releases": releases.prune(using),
         "webhook_deliveries": deliveries.prune(now, batch, using),
     }
 

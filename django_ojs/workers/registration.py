@@ -60,6 +60,7 @@ def register(worker_id: str, info: Mapping[str, Any], *, using: str | None = Non
         now = clock.now(using)
         worker, records = meet(worker_id, info, now, using)
         worker.last_heartbeat_at = now
+        _has_restarted(worker)
         worker.save(using=using)
         log.append(records, using)
     return worker
@@ -213,6 +214,12 @@ def meet_each(
     return met
 
 
+def _has_restarted(worker: Worker) -> None:
+    """Take back an order to restart, from a worker that registers or has another process: else it would never end."""
+    if worker.directive == Worker.Directive.RESTART:
+        worker.directive = ""
+
+
 def _comes_new(worker: Worker, info: Mapping[str, Any]) -> bool:
     """Whether a worker says that it runs a release other than the one it ran so far."""
     return bool(info.get("release")) and worker.release != info["release"]
@@ -227,6 +234,8 @@ def _introduced(
             raise NameInUse(worker, now)
         worker.incarnation = incarnation
     worker.last_seen_at = now
+    if info.get("pid") not in (None, worker.pid):
+        _has_restarted(worker)
     for name in FACTS:
         if info.get(name) is not None:
             setattr(worker, name, info[name])

@@ -8,12 +8,21 @@ from collections.abc import Collection
 from django_ojs.database import database
 from django_ojs.models import Release
 
+#: Releases that are kept. A worker of any language may name one.
+KEPT = 1000
+
 
 def note(names: Collection[str], now: dt.datetime, using: str) -> None:
     """Note that workers of these releases are there. One that is known keeps its time."""
     rows = [Release(name=name, first_seen_at=now) for name in sorted(names)]
     if rows:
         Release.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+
+
+def prune(using: str) -> int:
+    """Forget releases beyond the newest `KEPT`; return how many."""
+    old = list(Release.objects.using(using).order_by("-first_seen_at", "-name").values_list("pk", flat=True)[KEPT:])
+    return int(Release.objects.using(using).filter(pk__in=old[:KEPT])._raw_delete(using)) if old else 0
 
 
 def newest(number: int, *, using: str | None = None) -> list[Release]:

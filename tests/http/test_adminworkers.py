@@ -77,7 +77,9 @@ def said(*command: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("verb,answered", [("quiet", "quiet"), ("terminate", "terminate"), ("resume", "running")])
+@pytest.mark.parametrize(
+    "verb,answered", [("quiet", "quiet"), ("terminate", "terminate"), ("restart", "terminate"), ("resume", "running")]
+)
 def test_a_directive_is_what_the_next_heartbeat_is_answered_and_stays(api: Api, verb: str, answered: str) -> None:
     register("w", {})
     answer = api.post(f"/admin/workers/w/{verb}").json()
@@ -141,7 +143,7 @@ class TestLimitedKeys:
         api = with_key("admin", **limits)
         for response in (
             api.post("/admin/workers/directive", {"directive": "terminate"}),
-            *(api.post(f"/admin/workers/mine/{verb}") for verb in ("quiet", "resume", "terminate")),
+            *(api.post(f"/admin/workers/mine/{verb}") for verb in ("quiet", "resume", "terminate", "restart")),
             api.delete("/admin/workers/old"),
         ):
             error_of(response, 403, "permission_denied")

@@ -9,10 +9,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs.jobs.prune import prune
 from django_ojs.models import Release, Worker, WorkerMinute
 from django_ojs.statistics import history, workerminutes
 from django_ojs.workers import releases
 from django_ojs.workers.heartbeat import Beat, beat, beat_with_others
+from django_ojs.workers.registration import direct, register
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -68,3 +70,30 @@ def test_a_release_is_noted_when_its_first_worker_comes(frozen_clock: FrozenCloc
     with CaptureQueriesContext(connection) as captured:
         beat(Beat("a", info={"release": "2"}))
     assert "_release" not in " ".join(query["sql"] for query in captured)
+
+
+def test_of_very_many_releases_the_newest_are_kept(frozen_clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "KEPT", 3)
+    for number in range(5):
+        beat(Beat("w", info={"release": f"r{number}"}))
+        frozen_clock.advance(seconds=1)
+    assert prune()["releases"] == 2
+    assert [one.name for one in releases.newest(9)] == ["r2", "r3", "r4"]
+
+
+@pytest.mark.parametrize("again", ["registers", "beats with another pid"])
+def test_a_worker_that_has_restarted_is_not_told_so_again(again: str) -> None:
+    register("w", {"pid": 1})
+    direct("w", "restart")
+    assert (beat(Beat("w", info={"pid": 1})).state, beat(Beat("w")).restart) == ("terminate", True)
+    if again == "registers":
+        register("w", {"pid": 1})
+    answer = beat(Beat("w", info={"pid": 2}))
+    assert (answer.state, answer.restart, Worker.objects.get().directive) == ("running", False, "")
+
+
+def test_one_that_is_to_terminate_is_told_so_until_another_order() -> None:
+    register("w", {"pid": 1})
+    direct("w", "terminate")
+    register("w", {"pid": 2})
+    assert beat(Beat("w", info={"pid": 3})).state == "terminate"
