@@ -53,7 +53,7 @@ VERBS = (
 class WorkerAdmin(LivePage):
     list_display = (
         "id", "state_label", "directive_label", "jobs_held", "concurrency", "its_queues", "hostname", "pid",
-        "version", "release", "last_seen",
+        "release", "last_seen",
     )  # fmt: skip
     list_filter = ("state", "directive")
     search_fields = ("id", "hostname")
