@@ -26,7 +26,7 @@ from django_ojs import audit, clock
 from django_ojs.admin import charts, display, live, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.bulkaction import label
-from django_ojs.admin.forms import OperationForm, blame, text_field
+from django_ojs.admin.forms import OperationForm, blame, number, text_field
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LivePages
 from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, actor, one_by_one
@@ -200,10 +200,7 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any] | None:
             raise ValueError(gettext("The queue %(problem)s.") % {"problem": display.explain(error)}) from None
     if priority:
         try:
-            found["priority"] = parse_priority(
-                int(priority) if re.fullmatch(r"-?\d{1,9}", priority, re.ASCII) else priority,
-                ojs_settings.PRIORITY_LEVELS,
-            )
+            found["priority"] = parse_priority(number(priority), ojs_settings.PRIORITY_LEVELS)
         except ValueError as error:
             raise ValueError(gettext("The priority %(problem)s.") % {"problem": display.explain(error)}) from None
     return found or None

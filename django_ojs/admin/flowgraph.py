@@ -85,15 +85,12 @@ class View:
         return bool(text) and (text in step.step_id.casefold() or text in step.type.casefold())
 
 
-def draw(
-    flow: Workflow, link: Callable[[uuid.UUID], str], view: View = View(), steps: list[WorkflowStep] | None = None
-) -> SafeString:
+def draw(flow: Workflow, steps: Sequence[WorkflowStep], link: Callable[[uuid.UUID], str], view: View) -> SafeString:
     """The picture of a workflow as it is now. `link` gives the address of a job's page.
 
-    Reads the steps where the caller has not done so (`steps_of`), and the jobs that run or have a box of their own: two
-    statements, whatever the number of members.
+    Reads, beside its `steps` (`steps_of`), the jobs that run or have a box of their own: one statement, whatever the
+    number of members.
     """
-    steps = steps_of(flow) if steps is None else steps
     found = {step.position for step in steps if view.fits(step)}
     picture = layout(
         flow.shape, lambda position: -1 if position in found else _FIRST.get(flow.progress[position], 3), view.opened

@@ -114,3 +114,11 @@ class WireField(forms.CharField):
         if value is None or isinstance(value, str):
             return value or ""
         return printable(pretty(value))
+
+
+def number(text: str) -> int | str:
+    """The number in a text, or else the text: it may be the name of a priority, which the operation knows."""
+    try:
+        return int(text)
+    except ValueError:
+        return text

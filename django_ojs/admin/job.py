@@ -30,7 +30,7 @@ from django_ojs.admin import display, jobpage, live
 from django_ojs.admin.base import EndlessChangeList
 from django_ojs.admin.deadletters import DeadLetters
 from django_ojs.admin.doctor import DoctorPage
-from django_ojs.admin.forms import WireField, blame
+from django_ojs.admin.forms import WireField, blame, number
 from django_ojs.admin.history import timeline
 from django_ojs.admin.jobfilters import FILTERS, LARGE, ROWS, JobChangeList, address, job_filter, pack, spread, unpack
 from django_ojs.admin.live import LivePage
@@ -76,14 +76,6 @@ _AREA = forms.Textarea(attrs={"cols": 80, "class": "ojs-edit", "spellcheck": "fa
 
 def in_dead_letters(job: Job) -> bool:
     return is_dead_letter({"state": job.state, "dead_letter": job.dead_letter})
-
-
-def number(text: str) -> int | str:
-    """The number in a text, or else the text: it may be the name of a priority, which the operation knows."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 class RetryForm(forms.Form):

@@ -14,6 +14,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.functional import cached_property
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -260,7 +261,7 @@ class JobChangeList(EndlessChangeList):
             found = {job.pk: job for job in _listed(self.root_queryset.filter(pk__in=rows).order_by())}
             self.result_list = [found[pk] for pk in rows if pk in found]
 
-    @property
+    @cached_property
     def tabs(self) -> list[dict[str, Any]]:
         """A link for each state that some job is in, with the number of its jobs where that is known without a search:
         there are counters of all jobs and of those of a queue. Beside other filters every state has a link."""

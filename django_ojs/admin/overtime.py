@@ -82,7 +82,7 @@ def past(stretch: Range, using: str, queue: str = "") -> Past:
     """What was done, in one queue or in all."""
     now = clock.now(using)
     points = history.history(stretch.period, now - stretch.back, now, queue, using=using)
-    return Past(points, releases.between(points[0].time, now, using=using)[-MARKED:] if points else [])
+    return Past(points, _marked(points[0].time, now, using) if points else [])
 
 
 def cards(found: Past, stretch: Range) -> list[Card]:
@@ -92,7 +92,7 @@ def cards(found: Past, stretch: Range) -> list[Card]:
     waits = [("p50", "run"), ("p95", "wait"), ("p99", "bad")]
     runs = [(_("mean run"), "run")]
     busy = [(_("jobs"), "run")]
-    seconds = stretch.period.total_seconds() * 1000
+    length = stretch.period / dt.timedelta(milliseconds=1)
 
     def card(
         name: str, title: str, legend: list[tuple[str, str]], values: Callable[[Point], Values],
@@ -107,7 +107,7 @@ def cards(found: Past, stretch: Range) -> list[Card]:
         card("flow", _("Jobs enqueued and ended"), came, lambda one: (one.enqueued, one.completed + one.failed)),
         card("wait", _("How long jobs waited"), waits, lambda one: one.percentiles(0.5, 0.95, 0.99), duration),
         card("run", _("How long jobs ran"), runs, lambda one: (one.mean_run_ms,), duration),
-        card("busy", _("Jobs that ran at the same time"), busy, lambda one: (one.run_ms / seconds,), mean),
+        card("busy", _("Jobs that ran at the same time"), busy, lambda one: (one.run_ms / length,), mean),
     ]
 
 
@@ -117,7 +117,7 @@ def worker_cards(worker: Worker, using: str) -> list[Card]:
     begin = minute_of(now - stretch.back)
     times = [begin + stretch.period * place for place in range(int(stretch.back / stretch.period) + 1)]
     said = workerminutes.since(worker.pk, begin, using=using)
-    found = releases.between(begin, now, using=using)[-MARKED:]
+    found = _marked(begin, now, using)
     rows = [said.get(time) for time in times]
     load = [(_("active jobs"), "run"), (_("slots"), "wait")]
     memory = [(_("memory"), "run")]
@@ -129,6 +129,11 @@ def worker_cards(worker: Worker, using: str) -> list[Card]:
         for name, title, legend, columns, unit in drawn
         if any(value is not None for column in columns for value in column)
     ]
+
+
+def _marked(begin: dt.datetime, end: dt.datetime, using: str) -> list[Release]:
+    """The releases that a chart of this time marks."""
+    return releases.between(begin, end, using=using)[-MARKED:]
 
 
 def chart(

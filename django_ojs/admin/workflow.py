@@ -71,7 +71,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         fitting = [step for step in steps if view.fits(step)]
         awaited = flowtime.awaited(found, link) if obj.state == Workflow.State.RUNNING else []
         return {
-            "graph": draw(obj, link, view, steps),
+            "graph": draw(obj, steps, link, view),
             "list_of": self._list_of(obj),
             "view": view,
             "fitting": [(step.step_id, step.type, self._address(obj, step)) for step in fitting[:FITTING]],

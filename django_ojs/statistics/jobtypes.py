@@ -20,7 +20,6 @@ from django_ojs.statistics.counters import minute_of
 if TYPE_CHECKING:
     from django_ojs.statistics.eventcounts import Group
 
-HOUR = dt.timedelta(hours=1)
 MEASURES = ("completed", "failed", "discarded", "run_ms")
 #: The column that an event counts into.
 _COLUMNS = {"job.completed": "completed", "job.failed": "failed", "job.discarded": "discarded"}
@@ -92,7 +91,7 @@ def trends(
     length = max((end - begin) / parts, dt.timedelta(seconds=1))
     minutes = TypeMinute.objects.using(database(using)).filter(job_type__in=job_types, minute__gte=minute_of(begin))
     rows: Iterable[Any] = minutes.values_list("job_type", "minute", "completed", "failed")
-    if length >= HOUR:  # days of minutes are added up by the database
+    if length >= dt.timedelta(hours=1):  # days of minutes are added up by the database
         hours = minutes.order_by().values("job_type", hour=TruncHour("minute", tzinfo=dt.UTC))
         sums = hours.annotate(sum_completed=Sum("completed"), sum_failed=Sum("failed"))
         rows = sums.values_list("job_type", "hour", "sum_completed", "sum_failed")
