@@ -11,8 +11,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
     # the kernel
-    """states errors messages jsontext clock conf database groupcommit hooks middleware registry routers rules signals
-    envelope""",
+    """states errors messages jsontext clock conf database groupcommit garbage hooks middleware registry routers rules
+    signals envelope""",
     "models store events",  # the rows
     "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
     """__init__ apps checks urls client worker tasks scheduler telemetry http realtime grpc admin templatetags

@@ -13,13 +13,14 @@ import datetime as dt
 import functools
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError, connections
 
-from django_ojs import clock, hooks, jsontext, middleware, states
+from django_ojs import clock, garbage, hooks, jsontext, middleware, states
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import BatchAborted, Duplicate, MiddlewareRejected, OJSError
@@ -84,6 +85,7 @@ class Candidate:
 Outcome: TypeAlias = Pushed | OJSError
 
 _DROPPED = Pushed(None, "dropped")
+_MICROSECOND: Any = dt.timedelta(microseconds=1)
 #: How often a push looks again for ids that were taken between its last look and its insert.
 _LOOKS = 3
 #: Stores a job that has been read, unless it is refused or dropped already; returns what became of it.
@@ -112,9 +114,9 @@ class Frame(NamedTuple):
     own: bool = False
     hurried: bool = False
 
-    def stamp_of(self, place: int) -> dt.datetime:
-        """First in, first out in the order given."""
-        return self.stamp + dt.timedelta(microseconds=place)
+    def stamps(self) -> Iterator[dt.datetime]:
+        """The instants, in order: first in, first out."""
+        return accumulate(repeat(_MICROSECOND), initial=self.stamp)
 
 
 def push(
@@ -180,6 +182,14 @@ def _push_each(
     *,
     using: str,
 ) -> list[Outcome]:
+    with garbage.collection_paused(len(documents)):
+        return _push_all(documents, partial, component, closing, workflows, ended, using)
+
+
+def _push_all(
+    documents: Sequence[Any], partial: bool, component: str, closing: Closing | None,
+    workflows: Mapping[uuid.UUID, uuid.UUID] | None, ended: list[JobRow] | None, using: str,
+) -> list[Outcome]:  # fmt: skip
     now, stamp = clock.now(using), clock.stamps(len(documents), using)
     candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
     for candidate in candidates if workflows else ():
@@ -238,12 +248,13 @@ def store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | None
     waiting = [candidate for candidate in candidates if candidate.outcome is None]
     specs = [candidate.job for candidate in waiting]
     defaults = queues.ensure((spec.queue for spec in specs), frame.now, using) if specs else {}
-    for candidate, spec in zip(waiting, specs, strict=True):
+    choosy = {name for name, known in defaults.items() if known.is_choosy}
+    for candidate, spec in zip(waiting, specs, strict=True) if choosy else ():
         try:
             queues.admit(defaults[spec.queue], spec.queue, spec.type, candidate.index)
         except OJSError as error:
             candidate.refuse(error)
-    if _failed(waiting):
+    if choosy and _failed(waiting):
         if not partial:
             return
         waiting = [candidate for candidate in waiting if candidate.outcome is None]
@@ -295,7 +306,7 @@ def _insert(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDef
     """Raises IntegrityError when an id is taken."""
     using = frame.using
     specs = [candidate.job for candidate in waiting]  # none, where all are refused
-    rows = [new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i)) for i, spec in enumerate(specs)]
+    rows = list(map(RowMaker(defaults, frame.now), specs, frame.stamps()))
     with _guarded(waiting, frame):
         worker_sleeps = insert(rows, frame.component, using)
     for candidate, row in zip(waiting, rows, strict=True):
@@ -366,14 +377,15 @@ def _decide_and_write(
     taken = _taken_ids(specs, using) if frame.partial or any(map(_may_ignore, specs)) else {}
     rows: list[JobRow] = []
     replaced: dict[uuid.UUID, JobRow] = {}
-    for i, candidate in enumerate(waiting):
+    new_row_of = RowMaker(defaults, frame.now)
+    for candidate, stamp in zip(waiting, frame.stamps()):  # noqa: B905 - there are always more stamps
         spec = candidate.job
         verdict = ledger.judge(spec, frame.now)
         refusal: OJSError | None = verdict.error
         if spec.id in taken:
             refusal = duplicate_id(spec.id, taken[spec.id])
         elif verdict is FREE and not gates:  # nothing is in the way of most
-            row = new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i))
+            row = new_row_of(spec, stamp)
             ledger.add(row)
             rows.append(row)
             candidate.outcome = Pushed(row, "created", candidate.warnings)
@@ -395,7 +407,7 @@ def _decide_and_write(
         ledger.end(verdict.replaced, State.CANCELLED)
         replaced |= {row["id"]: row for row in verdict.replaced}
         spec = rescheduled(spec, verdict.replaced)
-        row = new_row(spec, defaults[spec.queue], frame.now, frame.stamp_of(i))
+        row = new_row_of(spec, stamp)
         ledger.add(row)
         rows.append(row)
         candidate.outcome = Pushed(row, "created", candidate.warnings, gate.pressure if gate else None)
@@ -506,6 +518,9 @@ def read(document: Any, now: dt.datetime, index: int | None) -> Candidate:
 
 
 def refuse_repeated_ids(candidates: Sequence[Candidate]) -> None:
+    numbers = {candidate.spec.id.int for candidate in candidates if candidate.spec}  # a UUID's hash is Python code
+    if len(numbers) == len(candidates):
+        return
     seen: set[uuid.UUID] = set()
     for candidate in candidates:
         if candidate.outcome is None:
@@ -533,28 +548,57 @@ def duplicate_id(job_id: uuid.UUID, state: str | None) -> Duplicate:
 def new_row(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime, enqueued_at: dt.datetime) -> JobRow:
     """The row of a new job, in the state that its envelope asks for (core 7.1). One that is available at once is
     created when it is enqueued (core 5.3); others are created `now`."""
+    return _with_own(_blank(spec, defaults, now), spec, now, enqueued_at)
+
+
+class RowMaker:
+    """Makes the rows of the jobs of one push. What jobs of one form have in common it decides once."""
+
+    def __init__(self, defaults: Mapping[str, queues.QueueDefaults], now: dt.datetime) -> None:
+        self._defaults, self._now = defaults, now
+        self._blanks: dict[int, JobRow] = {}  # by the identity of the form
+
+    def __call__(self, spec: JobSpec, enqueued_at: dt.datetime) -> JobRow:
+        blank = self._blanks.get(id(spec.form))
+        if blank is None:
+            blank = _blank(spec, self._defaults[spec.queue], self._now)
+            if spec.form is not None:
+                self._blanks[id(spec.form)] = blank
+        return _with_own(blank, spec, self._now, enqueued_at)
+
+
+def _blank(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime) -> JobRow:
+    """What the rows of all jobs of one form say that are pushed at the same time."""
     policy = _policy(defaults.retry, spec.retry)
     later = spec.scheduled_at is not None and spec.scheduled_at > now
     state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
-    created_at = enqueued_at if state is State.AVAILABLE else now
-    row = {
-        **BLANK, "id": spec.id, "type": spec.type, "queue": spec.queue, "state": state.value, "priority": spec.priority,
-        "max_attempts": policy.max_attempts, "args": spec.args_text, "meta": spec.meta_text, "extra": spec.extra_text,
-        "retry": retry_policy.to_json(policy), "trace_id": spec.trace_id, "expires_at": spec.expires_at,
+    blank = {
+        **BLANK, "type": spec.type, "queue": spec.queue, "state": state.value, "priority": spec.priority,
+        "max_attempts": policy.max_attempts, "extra": spec.extra_text, "retry": retry_policy.to_json(policy),
         "timeout_ms": spec.timeout_ms or defaults.timeout_ms or ojs_settings.DEFAULT_TIMEOUT * 1000,
-        "visibility_ms": spec.visibility_ms, "created_at": created_at, "unique_key": spec.unique_key,
-        "result_ttl": spec.result_ttl, "workflow_id": spec.workflow_id,
+        "visibility_ms": spec.visibility_ms, "expires_at": spec.expires_at, "result_ttl": spec.result_ttl,
     }  # fmt: skip
-    if state is State.AVAILABLE:
-        row["enqueued_at"] = enqueued_at
     if later:
-        row["due_at"] = spec.scheduled_at
+        blank["due_at"] = spec.scheduled_at
+    if spec.rate_limit is not None:
+        blank["rate_key"] = spec.rate_limit.key or ratelimit.queue_key(spec.queue)
+        blank["rate_limit"] = ratelimit.to_json(spec.rate_limit)
+    blank["wake_at"] = wake_at(blank)
+    return blank
+
+
+def _with_own(blank: JobRow, spec: JobSpec, now: dt.datetime, enqueued_at: dt.datetime) -> JobRow:
+    """The row of one job."""
+    row = blank.copy()
+    row["id"], row["args"], row["meta"], row["trace_id"] = spec.id, spec.args_text, spec.meta_text, spec.trace_id
+    row["unique_key"], row["workflow_id"] = spec.unique_key, spec.workflow_id
+    if row["state"] == State.AVAILABLE:
+        row["created_at"] = row["enqueued_at"] = enqueued_at
+    else:
+        row["created_at"] = now
     if spec.limits_ms:
         _limit(row, spec.limits_ms)
-    if spec.rate_limit is not None:
-        row["rate_key"] = spec.rate_limit.key or ratelimit.queue_key(spec.queue)
-        row["rate_limit"] = ratelimit.to_json(spec.rate_limit)
-    row["wake_at"] = wake_at(row)
+        row["wake_at"] = wake_at(row)
     return row
 
 
@@ -657,7 +701,7 @@ def rescheduled(spec: JobSpec, replaced: Iterable[JobRow]) -> JobSpec:
     shown = envelope.render(first)["scheduled_at"]
     extra = {**spec.extra, "scheduled_at": shown}
     return dataclasses.replace(
-        spec, pending=False, scheduled_at=first["due_at"], extra=extra, extra_text=jsontext.dumps(extra)
+        spec, pending=False, scheduled_at=first["due_at"], extra=extra, extra_text=jsontext.dumps(extra), form=None
     )
 
 

@@ -212,6 +212,11 @@ class QueueDefaults(NamedTuple):
     draining: bool = False
     limited: bool = False  #: a claim has to look at limits
 
+    @property
+    def is_choosy(self) -> bool:
+        """Whether `admit` may refuse a job."""
+        return self.draining or self.allowed_types is not None
+
 
 #: Of a queue that says nothing.
 PLAIN = QueueDefaults(None, None, None)

@@ -126,9 +126,9 @@ def check_specversion(source: Source) -> None:
         )
 
 
-def job_id(source: Source) -> uuid.UUID:
+def job_id(document: Mapping[str, Any]) -> uuid.UUID:
     """The client's UUIDv7, or a new one where the client gave none."""
-    value = source.document.get("id")
+    value = document.get("id")
     if value is None:
         return new_id()
     if not names.is_job_id(value):
@@ -180,8 +180,8 @@ def queue(source: Source) -> str:
         raise job_fault(path, reason(error), value, canonical="INVALID_QUEUE") from error
 
 
-def args(source: Source) -> list[Any]:
-    value = source.document.get("args")
+def args(document: Mapping[str, Any]) -> list[Any]:
+    value = document.get("args")
     if isinstance(value, list):
         return value
     validation = "required" if value is None else "invalid"
@@ -189,14 +189,13 @@ def args(source: Source) -> list[Any]:
     raise job_fault("args", message, value, canonical="INVALID_ARGS", validation=validation)
 
 
-def meta(source: Source) -> dict[str, Any]:
+def meta(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """`meta`, with the keys of `options.meta` and then of `options.metadata` laid over it."""
-    layers = [source.top("meta")]
-    if not source.options and layers[0].value is None:
+    given = document.get("meta")
+    if given is None and not options:
         return {}
-    if source.options:
-        overlays = (name for name in ("meta", "metadata") if name in source.options)
-        layers += (Found(source.options[name], f"options.{name}") for name in overlays)
+    layers = [(given, "meta")]
+    layers += ((options[name], f"options.{name}") for name in ("meta", "metadata") if name in options)
     merged: dict[str, Any] = {}
     for value, path in layers:
         if value is None:
@@ -259,9 +258,8 @@ def unique_policy(source: Source) -> unique_policies.UniquePolicy | None:
     return None if value is None else unique_policies.parse(value, path)
 
 
-def unique_key(source: Source, policy: unique_policies.UniquePolicy, job: Job) -> str:
-    """The key under which the policy looks for other jobs; `job` holds the attributes read so far."""
-    path = source.find("unique").path
+def unique_key(policy: unique_policies.UniquePolicy, path: str, job: Job) -> str:
+    """The key under which the policy, which the client gave at `path`, looks for other jobs."""
     return unique_policies.key(policy, job.type, job.queue, job.args, job.meta, job.extra.get("version"), path)
 
 
@@ -492,23 +490,28 @@ def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: in
         )
 
 
-def check_shape(attributes: dict[str, Any], texts: tuple[str, ...]) -> None:
-    """InvalidPayload where `attributes` nest too deeply or hold too many or too long values.
-
-    Most envelopes pass by the count of brackets and commas in their texts, without a walk through the values.
-    """
+def is_simple(texts: tuple[str, ...]) -> bool:
+    """Whether an envelope passes `check_shape` for sure, by the count of brackets and commas in the texts of its
+    attributes: most do."""
     size = sum(map(len, texts))
     if size < MAX_DEPTH:
-        return
+        return True
     opened = separated = longest = 0
     for text in texts:
-        opened += text.count("[") + text.count("{")
-        if size >= MAX_MEMBERS - MAX_DEPTH:  # else there can be no more of them
+        if text:
+            opened += text.count("[") + text.count("{")
+    if opened >= MAX_DEPTH:
+        return False
+    if size >= MAX_MEMBERS - MAX_DEPTH:  # else there can be no more of them
+        for text in texts:
             separated += text.count(",") + text.count(":")
             longest = max(longest, len(text))
     # Each container holds one value more than it has commas.
-    if opened < MAX_DEPTH and opened + separated < MAX_MEMBERS and longest <= MAX_STRING:
-        return
+    return opened + separated < MAX_MEMBERS and longest <= MAX_STRING
+
+
+def check_shape(attributes: dict[str, Any]) -> None:
+    """InvalidPayload where `attributes` nest too deeply or hold too many or too long values."""
     for name, value in attributes.items():
         if jsontext.is_deeper(value, MAX_DEPTH - 1):
             raise job_fault(

@@ -70,11 +70,11 @@ def _readers(source: Source, now: dt.datetime) -> Iterator[tuple[str, Callable[[
     extra: dict[str, Any] = {}
     hyphens = ojs_settings.DIALECT == "published"
     yield "specversion", lambda: attributes.check_specversion(source)
-    yield "id", lambda: attributes.job_id(source)
+    yield "id", lambda: attributes.job_id(source.document)
     yield "type", lambda: attributes.job_type(source, extra, hyphens)
     yield "queue", lambda: attributes.queue(source)
-    yield "args", lambda: attributes.args(source)
-    yield "meta", lambda: attributes.meta(source)
+    yield "args", lambda: attributes.args(source.document)
+    yield "meta", lambda: attributes.meta(source.document, source.options)
     yield "priority", lambda: attributes.job_priority(source, ojs_settings.PRIORITY_LEVELS)
     yield "version", lambda: attributes.version(source, extra)
     yield "pending", lambda: attributes.pending(source)
@@ -127,7 +127,7 @@ def _sizes(document: dict[str, Any]) -> list[Problem]:
     found: list[Problem] = []
     checks: tuple[Callable[[str], None], ...] = (
         lambda text: attributes.check_envelope(document, (text,), ojs_settings.MAX_ENVELOPE_BYTES),
-        lambda text: attributes.check_shape({"args": None, "meta": None, **document}, (text,)),
+        lambda text: attributes.check_shape({"args": None, "meta": None, **document}),
     )
     try:
         text = attributes.to_text(document, "job")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import F, TextField
 from django.db.models.functions import Cast
 
@@ -100,6 +102,10 @@ _WAIT_MS = "coalesce(round(date_part('epoch', started_at - enqueued_at) * 1000):
 _DURATION_MS = "round(date_part('epoch', finished_at - started_at) * 1000)::bigint"
 
 
+#: Rows of one insert, where a push is sent in several: the server inserts them while the next are written.
+PART = 250
+
+
 class PostgreSQLStore(Store):
     """One statement for each step, its events included.
 
@@ -118,9 +124,24 @@ class PostgreSQLStore(Store):
             return self._push_one(rows[0], component)
         alike, varying = compared(rows)
         sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
-        arrays = {name: array_literal(column) for name, column in varying.items() if sources[name] == name}
+        columns = {name: column for name, column in varying.items() if not isinstance(column, str)}
         statement = _push_statement(tuple(alike), tuple(sources.items()))
-        return bool(self._execute(statement, {**alike, **arrays, "component": component})[0][0])
+
+        def params(part: slice) -> dict[str, Any]:
+            arrays = {name: array_literal(column[part]) for name, column in columns.items()}
+            return {**alike, **arrays, "component": component}
+
+        if len(rows) >= 2 * PART and prepared.can_pipeline(self.using):
+            parts = (params(slice(start, start + PART)) for start in range(0, len(rows), PART))
+            with self._one_transaction():
+                return any(found[0][0] for found in prepared.pipelined(self.using, statement, parts))
+        return bool(self._execute(statement, params(slice(None)))[0][0])
+
+    def _one_transaction(self) -> AbstractContextManager[None]:
+        """The transaction that is open, or one for what follows."""
+        if connections[self.using].in_atomic_block:
+            return contextlib.nullcontext()
+        return transaction.atomic(using=self.using)
 
     def _push_one(self, row: JobRow, component: str) -> bool:
         """Three inserts of constants take the server half the time of one that feeds the others."""
@@ -540,8 +561,8 @@ def array_literal(values: Iterable[Any]) -> str:
     """A PostgreSQL array in its text form: five times as fast as the driver's own, which asks each value's type."""
     values = list(values)
     kinds = set(map(type, values))
-    write = _WRITERS.get(kinds.pop()) if len(kinds) == 1 else None
-    return f"{{{','.join(map(write or _element, values))}}}"
+    write = _WRITERS.get(kinds.pop(), _each_element) if len(kinds) == 1 else _each_element
+    return f"{{{','.join(write(values))}}}"
 
 
 def _element(value: Any) -> str:
@@ -555,9 +576,23 @@ def _element(value: Any) -> str:
     return f'"{text}"'
 
 
+def _each_element(values: Sequence[Any]) -> Iterable[str]:
+    return map(_element, values)
+
+
+def _instants(values: Sequence[dt.datetime]) -> Iterable[str]:
+    """Times in ISO format. Those of a push are microseconds apart, and `isoformat` takes three times as long."""
+    first = min(values).replace(microsecond=0)
+    if first == max(values).replace(microsecond=0) and {value.tzinfo for value in values} == {dt.UTC}:
+        begin = first.isoformat()[:19]
+        return [f"{begin}.{value.microsecond:06}+00:00" for value in values]
+    return map(dt.datetime.isoformat, values)
+
+
 #: How the values of an array look that are all of this type, where that is faster than `_element`.
-_WRITERS: dict[type, Callable[[Any], str]] = {
-    uuid.UUID: lambda value: value.hex, dt.datetime: dt.datetime.isoformat, type(None): lambda _: "NULL",
+_WRITERS: dict[type, Callable[[Sequence[Any]], Iterable[str]]] = {
+    uuid.UUID: lambda values: [f"{value.int:032x}" for value in values], dt.datetime: _instants,
+    type(None): lambda values: ["NULL"] * len(values),
 }  # fmt: skip
 
 

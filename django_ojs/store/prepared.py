@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -57,10 +57,49 @@ def execute(
         try:
             cursor.execute(statement, params)
         except (ProgrammingError, NotSupportedError) as error:
-            if getattr(error.__cause__, "sqlstate", None) in _LOST:
-                session.decided = False
+            session.note(error)
             raise
         return cursor.fetchall() if cursor.description else []
+
+
+def can_pipeline(using: str) -> bool:
+    """Whether `pipelined` works on this thread's connection now."""
+    connection: Any = connections[using]
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    return not connection.queries_logged and _session(connection).prepares(connection.connection) and _pipelines()
+
+
+def pipelined(using: str, statement: str, each: Iterable[Mapping[str, Any]]) -> list[list[tuple[Any, ...]]]:
+    """Run one statement for each of these parameters, in the caller's transaction; return the rows of each.
+
+    None waits for the answer to the one before, so the server executes one while the caller makes the parameters of the
+    next. Only where `can_pipeline`.
+    """
+    connection: Any = connections[using]
+    raw, session = connection.connection, _session(connection)
+    session.renew(raw)
+    cursors = []
+    try:
+        with connection.wrap_database_errors, raw.pipeline():
+            for params in each:
+                session.count(statement)
+                cursors.append(connection._prepare_cursor(_cursor_class()(raw)))
+                cursors[-1].execute(statement, params)
+        return [cursor.fetchall() for cursor in cursors]
+    except (ProgrammingError, NotSupportedError) as error:
+        session.note(error)
+        raise
+    finally:
+        for cursor in cursors:
+            cursor.close()
+
+
+@lru_cache(maxsize=1)
+def _pipelines() -> bool:
+    import psycopg  # a site on another database need not have it
+
+    return bool(psycopg.Pipeline.is_supported())
 
 
 def is_pooled(raw: Any) -> bool:
@@ -118,6 +157,11 @@ class _Session:
     def plans_again(self, statement: str) -> bool:
         """Whether the server would parse or plan this statement if it came now."""
         return self.decided is not False and self._counts.get(statement, 0) <= PLANNED_APART
+
+    def note(self, error: Exception) -> None:
+        """Prepare nothing more on a connection that has lost what was prepared there."""
+        if getattr(error.__cause__, "sqlstate", None) in _LOST:
+            self.decided = False
 
     def count(self, statement: str) -> None:
         """Note a run of a prepared statement."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.db.models import Sum
 from django.test.utils import CaptureQueriesContext
 
+from django_ojs.errors import Duplicate
 from django_ojs.jobs.fetch import fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
-from django_ojs.models import Job
-from django_ojs.store import prepared, store_of
+from django_ojs.models import CountDelta, Event, Job
+from django_ojs.store import postgresql, prepared, store_of
+from django_ojs.store.postgresql import PART
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -276,3 +280,91 @@ def test_a_completion_looks_at_its_own_jobs_only() -> None:
             assert "Seq Scan on django_ojs_job" not in plan
             assert "ojs_job_holder" not in plan
             assert "django_ojs_job_pkey" in plan
+
+
+def many(count: int = 4 * PART, **members: Any) -> list[dict[str, Any]]:
+    return [{"type": "a.b", "args": [i], **members} for i in range(count)]
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many statements each push was sent in, on a connection that prepares."""
+    for number in range(prepared.UNPREPARED + 1):
+        ask(number)
+    sent: list[int] = []
+    pipelined = prepared.pipelined
+
+    def counting(using: str, statement: str, each: Any) -> Any:
+        found = pipelined(using, statement, each)
+        sent.append(len(found))
+        return found
+
+    monkeypatch.setattr(prepared, "pipelined", counting)
+    return sent
+
+
+def test_a_large_push_is_sent_in_parts_and_is_one_push(parts: list[int]) -> None:
+    done = push(many())
+    assert parts == [4]
+    stored = list(Job.objects.order_by("enqueued_at").values_list("pk", "args", "created_at"))
+    assert [(row["id"], i) for i, row in enumerate(one.row for one in done if one.row)] == [
+        (pk, args[0]) for pk, args, _ in stored
+    ]
+    events = Event.objects.filter(type="job.enqueued").order_by("pk").values_list("job_id", "commit_id")
+    assert [job for job, _ in events] == [pk for pk, _, _ in stored]
+    assert len({commit for _, commit in events}) == 1
+    assert CountDelta.objects.aggregate(total=Sum("available"))["total"] == 4 * PART
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_taken_id_in_the_last_part_leaves_nothing_of_the_others(parts: list[int], inside: bool) -> None:
+    (taken,) = push([{"type": "a.b", "args": []}])
+    assert taken.row is not None
+    documents = many()
+    documents[-1]["id"] = str(taken.row["id"])
+    with transaction.atomic() if inside else contextlib.nullcontext():
+        with pytest.raises(Duplicate) as caught:
+            push(documents)
+        push([{"type": "after.it", "args": []}])  # the transaction goes on
+    assert caught.value.details["job_id"] == str(taken.row["id"])
+    assert sorted(Job.objects.values_list("type", flat=True)) == ["a.b", "after.it"]
+    assert Event.objects.filter(type="job.enqueued").count() == 2
+    push(many())
+    assert parts == [4]
+
+
+def test_a_push_that_is_broken_off_between_two_parts_stores_nothing(
+    parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    literal = postgresql.array_literal
+
+    def broken_off(values: Any) -> str:
+        written.append(values)
+        if len(written) == 5:
+            raise KeyboardInterrupt
+        return literal(values)
+
+    monkeypatch.setattr(postgresql, "array_literal", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        push(many())
+    monkeypatch.undo()
+    assert Job.objects.count() == 0
+    push(many(3))
+    assert Job.objects.count() == 3
+
+
+def test_a_large_push_joins_the_callers_transaction(parts: list[int]) -> None:
+    with transaction.atomic():
+        push(many())
+        transaction.set_rollback(True)
+    assert (Job.objects.count(), Event.objects.count(), parts) == (0, 0, [4])
+
+
+def test_behind_a_pooler_a_large_push_is_one_statement(monkeypatch: pytest.MonkeyPatch, parts: list[int]) -> None:
+    connection.close()
+    monkeypatch.setattr("psycopg.ConnectionInfo.backend_pid", property(lambda info: 0))
+    for number in range(prepared.UNPREPARED + 1):
+        ask(number)
+    push(many())
+    assert (Job.objects.count(), parts) == (4 * PART, [])
