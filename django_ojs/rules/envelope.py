@@ -209,18 +209,18 @@ def _read_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
 
 
 def _finished(spec: JobSpec, document: dict[str, Any], settings: Settings) -> JobSpec:
-    """What is made of the arguments and of `meta`: the unique key, the texts, whose sizes are checked, the trace."""
+    """What is made of the arguments and of `meta`: the texts, whose sizes are checked, the trace, the unique key."""
+    if spec.args:
+        spec.args_text = attributes.to_text(spec.args, "args", "INVALID_ARGS")
+    if spec.meta:
+        spec.meta_text = attributes.to_text(spec.meta, "meta", "INVALID_METADATA")
+        spec.trace_id = trace_id_of(spec.meta)
     policy = spec.unique_policy
     if policy is not None:
         if "args" in policy.dimensions and attributes.is_encoded(spec.meta):
             spec.unique_policy = None  # a key made of them would mean nothing (orchestration 7)
         else:
             spec.unique_key = attributes.unique_key(policy, spec.unique_path, spec)
-    if spec.args:
-        spec.args_text = attributes.to_text(spec.args, "args", "INVALID_ARGS")
-    if spec.meta:
-        spec.meta_text = attributes.to_text(spec.meta, "meta", "INVALID_METADATA")
-        spec.trace_id = trace_id_of(spec.meta)
     texts = (spec.args_text, spec.meta_text, spec.extra_text)
     if spec.meta:
         attributes.check_meta(spec.meta_text, settings.MAX_META_BYTES)

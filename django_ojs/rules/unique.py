@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -247,25 +247,29 @@ _SPECIAL = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 
 def canonical(value: Any) -> str:
     """The canonical text of a JSON value. TypeError for what JSON does not know, ValueError for NaN and Infinity."""
-    kind = type(value)
-    if kind is str:  # most values are texts and small integers
-        return _string(value)
-    if kind is int and -_PLAIN_BELOW < value < _PLAIN_BELOW:
-        return str(value)
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
+    write = _WRITERS.get(type(value))
+    if write is not None:
+        return write(value)
+    match value:  # a subclass of one of these
         case str():
             return _string(value)
         case int() | float() | Decimal():
             return _number(value)
         case list() | tuple():
-            return "[" + ",".join(map(canonical, value)) + "]"
+            return _array(value)
         case dict():
-            return "{" + ",".join(text for _, text in sorted(map(_member, value.items()))) + "}"
+            return _object(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value.")
+
+
+def _array(values: Sequence[Any]) -> str:
+    return f"[{','.join([canonical(value) for value in values])}]"
+
+
+def _object(members: Mapping[Any, Any]) -> str:
+    if all(type(name) is str and name.isascii() for name in members):  # their characters are code units
+        return f"{{{','.join([f'{_string(name)}:{canonical(members[name])}' for name in sorted(members)])}}}"
+    return "{" + ",".join(text for _, text in sorted(map(_member, members.items()))) + "}"
 
 
 def _member(item: tuple[Any, Any]) -> tuple[bytes, str]:
@@ -275,6 +279,10 @@ def _member(item: tuple[Any, Any]) -> tuple[bytes, str]:
         raise TypeError(f"A name in a JSON object is a string, not {type(name).__name__}.")
     normal = name if name.isascii() else unicodedata.normalize("NFC", name)
     return normal.encode("utf-16-be", "surrogatepass"), f"{_string(name)}:{canonical(value)}"
+
+
+def _integer(value: int) -> str:
+    return str(value) if -_PLAIN_BELOW < value < _PLAIN_BELOW else _number(value)
 
 
 def _string(text: str) -> str:
@@ -317,3 +325,10 @@ def _layout(digits: str, point: int) -> str:
     exponent = point - 1
     mantissa = digits if len(digits) == 1 else f"{digits[0]}.{digits[1:]}"
     return f"{mantissa}e{'+' if exponent > 0 else '-'}{abs(exponent)}"
+
+
+#: What most values are.
+_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    str: _string, int: _integer, list: _array, dict: _object, bool: {True: "true", False: "false"}.__getitem__,
+    type(None): {None: "null"}.__getitem__,
+}  # fmt: skip

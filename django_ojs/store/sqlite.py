@@ -131,7 +131,7 @@ class SQLiteStore(Store):
                 places[name] = places[column]
             else:
                 places[name] = len(arrays)
-                arrays.append(_all_to_db(column))
+                arrays.append(_column_to_db(column))
         given = json.dumps(list(zip(*arrays, strict=True)), ensure_ascii=False)
         statement = _push_statement(tuple(alike), tuple(places.items()))
         cursor.execute(statement, [*_all_to_db(alike.values()), given])
@@ -332,6 +332,19 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 def _all_to_db(values: Iterable[Any]) -> list[Any]:
     """A row's values as the database keeps them. Most need no call: a push of one job converts 68 values."""
     return [value if type(value) in _PLAIN else _to_db(value) for value in values]
+
+
+def _column_to_db(values: Sequence[Any]) -> list[Any]:
+    """Values of one column as the database keeps them; those of one type faster than one by one."""
+    kinds = set(map(type, values))
+    if kinds == {uuid.UUID}:
+        return [f"{value.int:032x}" for value in values]
+    if kinds == {dt.datetime} and {value.tzinfo for value in values} == {dt.UTC}:
+        first = min(values).replace(microsecond=0)
+        if first == max(values).replace(microsecond=0) and all(value.microsecond for value in values):
+            begin = _to_db(first)
+            return [f"{begin}.{value.microsecond:06}" for value in values]
+    return _all_to_db(values)
 
 
 @lru_cache(maxsize=256)

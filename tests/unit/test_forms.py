@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ojs.errors import OJSError
+from django_ojs.errors import InvalidPayload, OJSError
 from django_ojs.jsontext import ExactNumber
 from django_ojs.rules import envelope
 from django_ojs.rules.names import new_id
@@ -117,3 +117,9 @@ def test_no_more_than_so_many_forms_are_remembered() -> None:
     for _ in range(3):
         envelope.parse(long, now=NOW)
     assert len(envelope._forms) == known
+
+
+def test_arguments_that_are_no_json_are_refused_before_a_key_is_made_of_them() -> None:
+    with pytest.raises(InvalidPayload) as caught:
+        envelope.parse({"type": "a.b", "args": [float("nan")], "unique": {"keys": ["args"]}}, now=NOW)
+    assert caught.value.details["field"] == "args"
