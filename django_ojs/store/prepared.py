@@ -59,7 +59,8 @@ def execute(
         except (ProgrammingError, NotSupportedError) as error:
             session.note(error)
             raise
-        return cursor.fetchall() if cursor.description else []
+        result = getattr(cursor, "pgresult", None)  # `description` makes an object of each column
+        return cursor.fetchall() if (cursor.description if result is None else result.nfields) else []
 
 
 def can_pipeline(using: str) -> bool:
