@@ -182,12 +182,17 @@ class PostgreSQLStore(Store):
         self._execute(_LOCK_STRIPES, [array_literal(stripes)])
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
-        found = self._execute(
-            f"SELECT {', '.join(COLUMNS)} FROM {_JOB} WHERE unique_key = ANY(%s::text[]) AND unique_key > '' "
-            f"AND state IN ({_literals(live)}) ORDER BY id FOR UPDATE",
-            [array_literal(keys)],
+        """The jobs are found key by key first, and mostly there are none. While the table is small, a plan for many
+        keys at once reads all of it, and it is kept while the table grows."""
+        found = self._execute(_with_keys_statement(tuple(map(str, live))), [array_literal(keys)])
+        if not found:
+            return []
+        locked = self._execute(
+            f"SELECT {', '.join(COLUMNS)} FROM {_JOB} WHERE id = ANY(%s::uuid[]) AND state IN ({_literals(live)}) "
+            f"ORDER BY id FOR UPDATE",
+            [array_literal(job_id for (job_id,) in found)],
         )
-        return [dict(zip(COLUMNS, values, strict=True)) for values in found]
+        return [dict(zip(COLUMNS, values, strict=True)) for values in locked]
 
     def insert_events(self, records: Sequence[Record]) -> None:
         self._execute(_INSERT_EVENTS, [array_literal(column) for column in zip(*records, strict=True)])
@@ -319,6 +324,17 @@ _LOCK_STRIPES = (
     f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%s::int[]) AS stripe "
     f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
 )
+
+
+@lru_cache(maxsize=16)
+def _with_keys_statement(wanted: tuple[str, ...]) -> str:
+    """The ids of the jobs with these keys in one of these states. The limit keeps the planner from joining the keys
+    with all jobs."""
+    return (
+        f"SELECT found.id FROM unnest(%s::text[]) AS k(key) CROSS JOIN LATERAL (SELECT id FROM {_JOB} "
+        f"WHERE unique_key = k.key AND unique_key > '' AND state IN ({_literals(wanted)}) LIMIT {2**31 - 1}) AS found"
+    )
+
 
 #: The lock is taken once for each key, whatever the plan: a materialized query is run once.
 _HOLD_KEYS = (

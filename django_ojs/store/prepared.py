@@ -64,11 +64,14 @@ def execute(
 
 
 def can_pipeline(using: str) -> bool:
-    """Whether `pipelined` works on this thread's connection now."""
+    """Whether `pipelined` works on this thread's connection now. A wrapper of the site's may want the answer to a
+    statement before the next."""
     connection: Any = connections[using]
     connection.close_if_health_check_failed()
     connection.ensure_connection()
-    return not connection.queries_logged and _session(connection).prepares(connection.connection) and _pipelines()
+    if connection.queries_logged or connection.execute_wrappers:
+        return False
+    return _session(connection).prepares(connection.connection) and _pipelines()
 
 
 def pipelined(using: str, statement: str, each: Iterable[Mapping[str, Any]]) -> list[list[tuple[Any, ...]]]:

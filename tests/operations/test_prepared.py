@@ -368,3 +368,17 @@ def test_behind_a_pooler_a_large_push_is_one_statement(monkeypatch: pytest.Monke
         ask(number)
     push(many())
     assert (Job.objects.count(), parts) == (4 * PART, [])
+
+
+def test_unique_keys_are_looked_up_by_their_index_though_the_table_was_small_when_that_was_planned() -> None:
+    """Such a plan is kept for some seconds, in which a thousand keys would read a growing table a thousand times."""
+    unique = {"unique": {"keys": ["type", "args"]}}
+    push(many(2, **unique))
+    statement = postgresql._with_keys_statement(("available", "active")).replace("%s", "$1")
+    with connection.cursor() as cursor:
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE look AS {statement}")
+        cursor.execute("EXPLAIN EXECUTE look('{a,b}')")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "ojs_job_unique" in plan
+    assert "Seq Scan" not in plan
