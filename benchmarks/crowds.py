@@ -12,21 +12,40 @@ from collections.abc import Callable, Iterator
 
 from django.db import DatabaseError, connection, connections
 
-from benchmarks import longhistory, measures, processes, reference
+from benchmarks import longhistory, measures, processes, reference, workloads
 from django_ojs.models import Job
+from django_ojs.rules.names import new_id
 from django_ojs.states import State
 
 _JOB = Job._meta.db_table
 TYPE = "bench.inline"
 
 
-def history(jobs: int, crowd: int, database: str) -> float:
-    """Jobs per second among so many that have ended; on PostgreSQL with three times as many events."""
+#: What is measured beside a history: name, jobs per second. Each gets the number of jobs and the database.
+BESIDE_HISTORY: dict[str, Callable[[int, str], float]] = {
+    "enqueue": lambda jobs, database: measures.enqueue(max(200, jobs // 10)),
+    "enqueue_bulk": lambda jobs, database: measures.enqueue_bulk(jobs),
+    "unique_enqueue_bulk": lambda jobs, database: workloads.unique_enqueue_bulk(jobs),
+    "drain": lambda jobs, database: measures.drain(jobs, "inline", 1, database),
+    "chain": lambda jobs, database: workloads.chain(jobs // 2, database),
+}
+
+
+@contextlib.contextmanager
+def history(crowd: int) -> Iterator[Callable[[], None]]:
+    """So many jobs that have ended; on PostgreSQL with three times as many events. Gives a function that deletes the
+    jobs that have come since."""
     if connection.vendor == "postgresql":
         longhistory.make(crowd, days=6, workers=False)
     else:
         _crowd(crowd, "completed", "default")
-    return measures.drain(jobs, "inline", 1, database)
+    newest = new_id()
+
+    def forget() -> None:
+        Job.objects.filter(pk__gt=newest).delete()
+
+    yield forget
+    measures.empty()
 
 
 def pruning(jobs: int, crowd: int, database: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import platform
 import socket
@@ -22,7 +23,7 @@ KINDS = ("async", "inline", "sync")
 MEASURES = ("enqueue", "enqueue_bulk", "drain", "latency", "weight", "http", "grpc", "workflows", "unique", "limits")
 LATENCIES = 200  #: jobs of a measure of latency: of 50 the p99 would be the slowest, which says nothing but noise
 #: Take a while and some disk, or many sockets: only when asked for.
-CROWDS, SUBSCRIBERS = "crowds", "subscribers"
+CROWDS, HISTORY, SUBSCRIBERS = "crowds", "history", "subscribers"
 
 
 class Command(BaseCommand):
@@ -37,10 +38,12 @@ class Command(BaseCommand):
         parser.add_argument("--jobs", type=int, default=20_000, help="jobs a drain; other measures take a part of it")
         parser.add_argument("--runs", type=int, default=3, help="runs of each measure; the median counts")
         parser.add_argument(
-            "--only", nargs="*", choices=(*MEASURES, CROWDS, SUBSCRIBERS), default=MEASURES,
-            help=f"some measures only (default: all but {CROWDS} and {SUBSCRIBERS})",
+            "--only", nargs="*", choices=(*MEASURES, CROWDS, HISTORY, SUBSCRIBERS), default=MEASURES,
+            help=f"some measures only (default: all but {CROWDS}, {HISTORY} and {SUBSCRIBERS})",
         )  # fmt: skip
-        parser.add_argument("--crowd", type=int, default=1_000_000, help=f"jobs that stand about in {CROWDS}")
+        parser.add_argument(
+            "--crowd", type=int, default=1_000_000, help=f"jobs that stand about in {CROWDS} and {HISTORY}"
+        )
         parser.add_argument("--sockets", type=int, default=1000, help=f"of {SUBSCRIBERS}, beside one and 100")
         parser.add_argument("--rate", type=float, default=1000, help=f"jobs a second that run in {SUBSCRIBERS}")
         parser.add_argument("--seconds", type=float, default=20, help=f"how long they run in {SUBSCRIBERS}")
@@ -141,8 +144,14 @@ class Command(BaseCommand):
         if "grpc" in only and serving.GrpcServer.available():
             yield from self._grpc(options, database)
         yield from self._workloads(jobs, only, database, repeat)
+        yield from self._large(options, database, repeat)
+
+    def _large(self, options: dict[str, Any], database: str, repeat: Any) -> Iterator[Result]:
+        jobs, crowd, only = options["jobs"], options["crowd"], options["only"]
         if CROWDS in only and reference.available():
-            yield from self._crowds(jobs, options["crowd"], database, repeat)
+            yield from self._crowds(jobs, crowd, database, repeat)
+        if HISTORY in only and reference.available():
+            yield from self._history(jobs, crowd, options["runs"], database, repeat)
         if SUBSCRIBERS in only and subscribers.available():
             yield from self._subscribers(options, database)
 
@@ -194,9 +203,24 @@ class Command(BaseCommand):
         """Each beside the same drain of a table that holds nothing else."""
         plain = self._median(repeat, lambda: measures.drain(jobs, "inline", 1, database))
         yield Result("snapshot", repeat(lambda: crowds.snapshot(jobs, database)), reference=plain)
-        for act in (crowds.history, crowds.pruning, crowds.backlog):
+        for act in (crowds.pruning, crowds.backlog):
             values = repeat(lambda a=act: a(jobs, crowd, database))
             yield Result(act.__name__, values, reference=plain, facts={"crowd": crowd})
+
+    def _history(self, jobs: int, crowd: int, runs: int, database: str, repeat: Any) -> Iterator[Result]:
+        """Each beside the same on tables that hold nothing else. The history is made once: of ten million jobs it takes
+        ten minutes and 15 GB."""
+        alone = {}
+        for name, act in crowds.BESIDE_HISTORY.items():
+            alone[name] = self._median(repeat, functools.partial(act, jobs, database))
+        measures.empty()
+        with crowds.history(crowd) as forget:
+            for name, act in crowds.BESIDE_HISTORY.items():
+                values = []
+                for _ in range(runs):
+                    values.append(act(jobs, database))
+                    forget()
+                yield Result(f"history_{name}", values, reference=alone[name], facts={"crowd": crowd})
 
     def _subscribers(self, options: dict[str, Any], database: str) -> Iterator[Result]:
         """One socket, a hundred that get everything, and many with one of a hundred queues each."""
