@@ -148,9 +148,13 @@ def trace_id_in(parent: object) -> str:
 
 
 def _parse(document: dict[str, Any], now: dt.datetime, settings: Settings) -> JobSpec:
-    form = _form(document, now) if settings is ojs_settings else None
+    signature = _signature(document) if settings is ojs_settings else None
+    form = None if signature is None else _forms.get(signature)
     if form is None:
-        return _finished(_read(document, now, settings), document, settings)
+        spec = _finished(_read(document, now, settings), document, settings)
+        if signature is not None:
+            _remember(signature, now)
+        return spec
     spec = object.__new__(JobSpec)
     spec.__dict__ = form.__dict__.copy()  # takes a third of the time of its update
     spec.id = attributes.job_id(document)
@@ -233,7 +237,7 @@ def _finished(spec: JobSpec, document: dict[str, Any], settings: Settings) -> Jo
 # Most jobs of a site are of a few forms: they differ in `id`, `args` and `meta`, and in nothing else. Each process
 # remembers what it has read of the rest.
 
-#: By the rest of the envelope: the job that it asks for, None where it was seen only once.
+#: By the signature of the rest: the job that it asks for, None where it was seen only once.
 _forms: dict[bytes, JobSpec | None] = {}
 MOST_FORMS, _LONGEST_FORM = 512, 2048  #: entries; bytes
 #: The members that differ.
@@ -244,33 +248,31 @@ _SINGULAR = _TIMES | {"meta", "metadata"}
 _NO_OPTIONS: Mapping[str, Any] = {}
 
 
-def _form(document: dict[str, Any], now: dt.datetime) -> JobSpec | None:
-    """What is remembered of the envelopes that have the same rest; None: this one has to be read.
-
-    The rest is compared as bytes, in which 1, 1.0 and true differ, and a form is read from a copy, which no caller can
-    change later.
-    """
+def _signature(document: dict[str, Any]) -> bytes | None:
+    """What envelopes have in common that have the same rest; None for one that is too unusual to be remembered. In it
+    1, 1.0 and true differ."""
     rest = {name: value for name, value in document.items() if name not in _OWN}
     try:
         signature = marshal.dumps(rest, 2)  # a later version writes equal values in several ways
     except ValueError:  # there is more than JSON knows, or an `ExactNumber`
         return None
-    form = _forms.get(signature)
-    if form is not None:
-        return form
-    options = rest.get("options")
-    if len(signature) > _LONGEST_FORM or not _TIMES.isdisjoint(rest):
-        return None
-    if options is not None and not (isinstance(options, dict) and _SINGULAR.isdisjoint(options)):
-        return None
+    return signature if len(signature) <= _LONGEST_FORM else None
+
+
+def _remember(signature: bytes, now: dt.datetime) -> None:
+    """Note that an envelope with this rest is valid; when it has come twice, keep what it says.
+
+    That is read from a copy, which no caller can change later.
+    """
     if signature not in _forms:
         if len(_forms) >= MOST_FORMS:
             _forms.clear()
         _forms[signature] = None
-        return None
-    form = _read({**marshal.loads(signature), "args": []}, now, ojs_settings)  # noqa: S302 - written above
-    form.form = _forms[signature] = form
-    return form
+        return
+    rest = marshal.loads(signature)  # noqa: S302 - `_signature` wrote it
+    if _TIMES.isdisjoint(rest) and _SINGULAR.isdisjoint(rest.get("options") or ()):
+        form = _read({**rest, "args": []}, now, ojs_settings)
+        form.form = _forms[signature] = form
 
 
 def forget() -> None:
