@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from django.db import connections
 
-from django_ojs.database import autocommits, is_contention, is_disconnection, retried
+from django_ojs.database import autocommits, is_contention, is_disconnection, look_at_health, retried
 from django_ojs.errors import BackendUnavailable
 
 Item = TypeVar("Item")
@@ -187,6 +187,7 @@ class Group(Generic[Item, Outcome]):
             call.settle(self._alone(call.item, using=using))
             return
         batch = [call, *followers]
+        look_at_health(using)
         try:
             _thread.serves_others = True
             outcomes = self._execute([one.item for one in batch], using=using)
@@ -202,6 +203,7 @@ class Group(Generic[Item, Outcome]):
 
     @retried
     def _alone(self, item: Item, *, using: str) -> Outcome:
+        look_at_health(using)
         return _given(self._execute([item], using=using)[0])
 
 

@@ -97,11 +97,28 @@ class OJSView(APIView):
         given = given if _REQUEST_ID.fullmatch(given) else ""
         self.request_id = given or f"req_{new_id()}"
         token = tracing.receive(request.META, given)
-        look_at_health(using())
+        if not self.gathers(request):
+            look_at_health(using())
         try:
             return super().dispatch(request, *args, **kwargs)
         finally:
             tracing.forget(token)
+            self.let_go()
+
+    def gathers(self, request: HttpRequest) -> bool:
+        """Whether this call goes to the database through a group, whose leader looks at its connection: no other caller
+        of the group needs one."""
+        return False
+
+    def let_go(self) -> None:
+        """Take apart the circles in which a view holds itself by its methods, and DRF's request itself and the view.
+
+        They would keep a request in memory until Python's garbage collector comes by, and make it come more often.
+        """
+        for method in ("head", *getattr(self, "action_map", ())):
+            self.__dict__.pop(method, None)
+        if isinstance(self.request, Request):
+            self.request.parser_context = {}
 
     # What DRF calls, in this order
 
@@ -175,6 +192,7 @@ class OJSView(APIView):
         response.renderer_context = {}  # type: ignore[attr-defined]
         response.content_type = self.media_type()
         response.render()
+        response.renderer_context = {}  # type: ignore[attr-defined]  # it has the response in it now
         if response.content:
             response["Content-Length"] = str(len(response.content))
 
@@ -210,6 +228,7 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
         operator_scopes: by action, another scope for the operator's door.
         action_rights: by action, the permission on a model that a user needs where the scope is one of operators.
         model_name: the model that a user of the operator's door has to be allowed to view, such as `job`.
+        gathered: the actions that go to the database through a group (`groupcommit`) and not beside it.
         public_only, operator_only: names of actions that the other door lacks.
         operations: by action, its name in a refusal and for an Idempotency-Key, where that is not method and path.
         aliases: further paths of an action: `@action(detail=True, methods=["post"], aliases=("fail",))`. A path that
@@ -228,6 +247,7 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
     operator_scopes: ClassVar[Mapping[str, str]] = {}
     action_rights: ClassVar[Mapping[str, str]] = {}
     model_name: ClassVar[str] = ""
+    gathered: ClassVar[Collection[str]] = ()
     public_only: ClassVar[Collection[str]] = ()
     operator_only: ClassVar[Collection[str]] = ()
     operations: ClassVar[Mapping[str, str]] = {}
@@ -281,6 +301,9 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
             return ""
         default = f"view_{cls.model_name}" if operator and method == "get" and cls.model_name else ""
         return cls.action_rights.get(action, default)
+
+    def gathers(self, request: HttpRequest) -> bool:
+        return self.action_map.get((request.method or "").lower()) in self.gathered
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         self.action = "metadata" if request.method == "OPTIONS" else self.action_map.get(request.method.lower()) or ""

@@ -58,6 +58,7 @@ class JobViewSet(Idempotent, OJSViewSet):
 
     lookup_url_kwarg = "job_id"
     model_name = "job"
+    gathered = ("create", "ack", "nack")
     serializer_class = serializers.JobSerializer
     operator_serializer_class = serializers.JobDetailSerializer
     action_serializers = {

@@ -26,6 +26,9 @@ from django_ojs.rules.faults import shorten
 OPENJOBSPEC = "application/openjobspec+json"
 JSON = "application/json"
 SUPPORTED = ["1.0", "1.0.0-rc.1"]  #: versions of the protocol
+#: A text that holds one may have characters escaped that UTF-8 cannot carry, and others with them. Then each member of
+#: the answer is written for itself, so that no other member is escaped.
+_ESCAPE = "\\u"
 _VERSION = re.compile(r"1(\.0(\.0)?)?(-rc\.[0-9]+)?")
 
 
@@ -74,15 +77,19 @@ def to_text(data: Any) -> str:
     """The JSON text of an answer."""
     if not isinstance(data, dict):
         return _text(data)
+    if not any(map(_holds_text, data.values())) and _ESCAPE not in (whole := jsontext.dumps(data)):
+        return whole
     return "{" + ",".join(f"{jsontext.dumps(key)}:{_text(value)}" for key, value in data.items()) + "}"
 
 
+def _holds_text(value: Any) -> bool:
+    return isinstance(value, RawJSON) or (isinstance(value, list) and bool(value) and isinstance(value[0], RawJSON))
+
+
 def _text(value: Any) -> str:
-    if isinstance(value, RawJSON):
-        return value.text
-    if isinstance(value, list) and value and isinstance(value[0], RawJSON):
-        return "[" + ",".join(item.text for item in value) + "]"
-    return jsontext.dumps(value)
+    if not _holds_text(value):
+        return jsontext.dumps(value)
+    return value.text if isinstance(value, RawJSON) else "[" + ",".join(item.text for item in value) + "]"
 
 
 def check_demands(request: HttpRequest) -> None:

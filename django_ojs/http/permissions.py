@@ -30,6 +30,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from django_ojs.conf import ojs_settings
+from django_ojs.database import look_at_health
 from django_ojs.errors import InvalidPayload, OJSError, PermissionDenied, Unauthenticated
 from django_ojs.jobs.selection import allowed
 from django_ojs.models import APIKey, Job
@@ -212,7 +213,9 @@ def principal(request: Request | HttpRequest) -> str:
 
 
 def _check_all(request: Request, condition: Q) -> None:
-    jobs = Job.objects.using(router.db_for_write(Job)).filter(condition).order_by()
+    using = router.db_for_write(Job)
+    look_at_health(using)
+    jobs = Job.objects.using(using).filter(condition).order_by()
     for queue, job_type in jobs.values_list("queue", "type").distinct():
         check_queue(request, queue)
         check_type(request, job_type, queue=queue)

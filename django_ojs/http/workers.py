@@ -286,6 +286,7 @@ class WorkerViewSet(OJSViewSet):
 
     lookup_url_kwarg = "worker_id"
     model_name = "worker"
+    gathered = ("fetch", "ack", "nack", "heartbeat")
     serializer_class = operator_serializer_class = WorkerLineSerializer
     action_serializers = {
         "health": WorkerHealthSerializer,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from django.db import IntegrityError
 
 from django_ojs import clock, hooks, middleware
-from django_ojs.database import atomic, database
+from django_ojs.database import atomic, database, look_at_health
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.groupcommit import ALONE, Group
 from django_ojs.jobs import idempotency
@@ -133,6 +133,7 @@ def push_once(
 
     with idempotency.under_way(operation, using):
         if middleware.enqueue_chain:  # which is not to meet a job that was pushed before
+            look_at_health(using)
             known = idempotency.look(operation, using)
             if isinstance(known, Conflict):
                 raise known

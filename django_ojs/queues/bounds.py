@@ -275,7 +275,7 @@ def patiently(act: Callable[[], T], seconds: float, using: str) -> T:
 
     A push inside an open transaction does not wait: no worker could make room as long as that one lasts.
     """
-    patience = 0.0 if connections[using].in_atomic_block else min(seconds, MAX_PATIENCE)
+    patience = 0.0 if seconds <= 0 or connections[using].in_atomic_block else min(seconds, MAX_PATIENCE)
     deadline = time.monotonic() + patience
     pause = 0.02
     while True:

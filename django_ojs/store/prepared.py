@@ -12,6 +12,8 @@ A worker that has nothing to do practises its claim (`practise`), so that the jo
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +51,7 @@ def execute(
         # Django's own cursor has the parameters in the text, which is what its log of queries is read for.
         if not connection.queries_logged and session.prepares(raw):
             session.renew(raw, urgent=urgent)
-            session.count(statement)
-            wrapped = connection._prepare_cursor(_cursor_class()(raw))  # as its cursor() does
+            wrapped = _preparing_cursor(connection, session, statement)
         else:
             wrapped = connection.cursor()
     with wrapped as cursor:
@@ -59,8 +60,20 @@ def execute(
         except (ProgrammingError, NotSupportedError) as error:
             session.note(error)
             raise
-        result = getattr(cursor, "pgresult", None)  # `description` makes an object of each column
-        return cursor.fetchall() if (cursor.description if result is None else result.nfields) else []
+        return cursor.fetchall() if _has_rows(cursor) else []
+
+
+def _preparing_cursor(connection: Any, session: _Session, statement: str) -> Any:
+    """A cursor of Django's that prepares the statement, which it is about to run."""
+    session.count(statement)
+    made = _cursor_class()(connection.connection, session.adapters_of(connection))
+    return connection._prepare_cursor(made)  # as its cursor() does
+
+
+def _has_rows(cursor: Any) -> bool:
+    """Whether the statement is one that gives rows. psycopg describes all columns where their `description` is read."""
+    result = getattr(cursor.cursor, "pgresult", None)  # psycopg2 has no such attribute, and a ready description
+    return bool(cursor.description if result is None else result.nfields)
 
 
 def can_pipeline(using: str) -> bool:
@@ -87,8 +100,7 @@ def pipelined(using: str, statement: str, each: Iterable[Mapping[str, Any]]) -> 
     try:
         with connection.wrap_database_errors, raw.pipeline():
             for params in each:
-                session.count(statement)
-                cursors.append(connection._prepare_cursor(_cursor_class()(raw)))
+                cursors.append(_preparing_cursor(connection, session, statement))
                 cursors[-1].execute(statement, params)
         return [cursor.fetchall() for cursor in cursors]
     except (ProgrammingError, NotSupportedError) as error:
@@ -145,6 +157,7 @@ class _Session:
         self._trust, self._trusted_until = 0.5, 0.0
         self.practised = False  #: since plans were last given up
         self._counts: dict[str, int] = {}  #: runs of each prepared statement, as far as they matter to its plan
+        self._adapters: Any = None
 
     def prepares(self, raw: Any) -> bool:
         """Whether to prepare the next statement. Asks the server once for what that depends on."""
@@ -157,6 +170,14 @@ class _Session:
 
     def is_old(self) -> bool:
         return self.decided is not False and (not self.practised or time.monotonic() >= self._trusted_until)
+
+    def adapters_of(self, connection: Any) -> Any:
+        """How values travel, as on Django's connection. Where times come in UTC they are read in a faster way."""
+        if self._adapters is None:
+            self._adapters = connection.connection.adapters
+            if connection.timezone is dt.UTC:
+                self._adapters = _with_fast_times(self._adapters)
+        return self._adapters
 
     def plans_again(self, statement: str) -> bool:
         """Whether the server would parse or plan this statement if it came now."""
@@ -202,15 +223,72 @@ def _session(connection: Any) -> _Session:
 def _cursor_class() -> type[Any]:
     import psycopg  # a site on another database need not have it
 
-    class PreparingCursor(psycopg.Cursor[Any]):
+    class PreparingCursor(psycopg.RawCursor[Any]):
         """Prepares what it executes, on a connection where nothing else is prepared unless the site wants that."""
 
+        def __init__(self, connection: Any, adapters: Any) -> None:
+            super().__init__(connection)
+            self._known_adapters = adapters
+
+        @property
+        def adapters(self) -> Any:
+            return self._known_adapters
+
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            text, names = numbered(query)
+            if names is not None:
+                params = [params[name] for name in names]
             connection = self.connection
             threshold, connection.prepare_threshold = connection.prepare_threshold, 0
             try:
-                return super().execute(query, params, **options)
+                return super().execute(text, params, **options)
             finally:
                 connection.prepare_threshold = threshold
 
     return PreparingCursor
+
+
+_PLACEHOLDER = re.compile(r"%(?:([%s])|\((\w+)\)s)")
+
+
+@lru_cache(maxsize=1024)
+def numbered(statement: str) -> tuple[str, tuple[str, ...] | None]:
+    """A statement with the placeholders of the server (`$1`), and the names of its parameters in their order; None: it
+    has none, and its parameters come in order.
+
+    psycopg does the same, but for each run of a statement that is longer than 4096 characters, as a claim can be.
+    """
+    places: dict[str, int] = {}
+    unnamed = 0
+
+    def placeholder(found: re.Match[str]) -> str:
+        nonlocal unnamed
+        if found[1] == "%":
+            return "%"
+        if found[2] is None:
+            unnamed += 1
+            return f"${unnamed}"
+        return f"${places.setdefault(found[2], len(places) + 1)}"
+
+    text = _PLACEHOLDER.sub(placeholder, statement)
+    return text, tuple(places) if places else None
+
+
+def _with_fast_times(adapters: Any) -> Any:
+    """These adapters of a connection, and a loader of times that leaves the work to C: Django's is Python code."""
+    from psycopg.adapt import AdaptersMap
+    from psycopg.pq import Format
+
+    oid = adapters.types["timestamptz"].oid
+    loader: Any = adapters.get_loader(oid, Format.TEXT)
+
+    class FastLoader(loader):  # type: ignore[misc]
+        def load(self, data: Any) -> Any:
+            try:
+                return dt.datetime.fromisoformat(str(data, "ascii"))
+            except ValueError:  # another DateStyle, or a time that Python lacks
+                return super().load(data)
+
+    found = AdaptersMap(adapters)
+    found.register_loader(oid, FastLoader)
+    return found

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
+from django_ojs import jsontext
+from django_ojs.http import media
+from django_ojs.models.fields import RawJSON
 from tests.http.conftest import Api, error_of
 
 ALIASED = 'application/openjobspec+json; alias="application/json"'
@@ -189,3 +192,13 @@ def test_bodies_of_get_and_delete_are_ignored(api: Api) -> None:
 def test_head_is_get_without_body(api: Api) -> None:
     response = api.client.head("/ojs/v1/queues")
     assert (response.status_code, response.content) == (200, b"")
+
+
+@pytest.mark.parametrize("beside", ["a", "ü", "\x01", "\ud800"])
+def test_each_member_of_an_answer_is_written_for_itself(beside: str) -> None:
+    """What UTF-8 cannot carry is escaped in its member alone, and JSON that is there already is put in as it is."""
+    members = {"text": "ü", "beside": {"deep": [beside]}, "number": 1.5, "none": None, "list": [], "true": True}
+    expected = "{" + ",".join(f'"{name}":{jsontext.dumps(value)}' for name, value in members.items())
+    assert media.to_text(members) == expected + "}"
+    raw = {"raw": RawJSON('{"a": 1}'), "several": [RawJSON("1 "), RawJSON("2")]}
+    assert media.to_text(members | raw) == expected + ',"raw":{"a": 1},"several":[1 ,2]}'

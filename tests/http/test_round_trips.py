@@ -6,6 +6,7 @@ server, with BEGIN, COMMIT and everything else.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +15,15 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import database
+from django_ojs import database, groupcommit
+from django_ojs.http import base, probes
+from django_ojs.jobs import fetch as fetching
 from django_ojs.jobs.fetch import Fetch, fetch, fetch_each
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.store import prepared
 from django_ojs.workers.heartbeat import Beat, beat
+from tests.gathering import gathering
 from tests.http.conftest import Api
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
@@ -81,7 +85,7 @@ def warm() -> None:
 #: for itself (5 statements within the process), in one transaction.
 LIMITS = {
     "fetch": ((2, 2), 10), "idle": ((1, 1), 1), "together": ((2, 2), 30), "ack": ((1, 1), 6), "fail": ((3, 5), 9),
-    "beat": ((3, 5), 6),
+    "beat": ((3, 5), 6), "push": ((1, 1), 6), "unique": ((3, 3), 7), "keyed": ((4, 6), 9), "health": ((2, 2), 2),
 }  # fmt: skip
 
 
@@ -111,10 +115,7 @@ def test_over_http(cost: Any) -> None:
     warm()
 
     def post(name: str, path: str, **body: Any) -> None:
-        def act() -> None:
-            assert Api().post(path, body).status_code == 200
-
-        check(name, cost(act))
+        check(name, cost(lambda: call(200, path, body)))
 
     post("idle", "/workers/fetch", queues=["default"], worker_id="w")
     jobs(3)
@@ -123,6 +124,32 @@ def test_over_http(cost: Any) -> None:
     post("ack", "/workers/ack", job_id=str(one))
     post("fail", "/workers/nack", job_id=str(two), error={"message": "no"})
     post("beat", "/workers/heartbeat", worker_id="w")
+
+
+def call(status: int, path: str, body: Any, **headers: str) -> None:
+    assert Api().post(path, body, **headers).status_code == status
+
+
+def test_pushes_over_http(cost: Any) -> None:
+    warm()
+    job = {"type": "a.b", "args": [1]}
+    unique = job | {"unique": {"keys": ["type", "args"]}}
+    check("push", cost(lambda: call(201, "/jobs", job)))
+    check("unique", cost(lambda: call(201, "/jobs", unique)))
+    check("unique", cost(lambda: call(201, "/jobs", unique | {"args": [2]})))
+    call(201, "/jobs", job, **{"Idempotency-Key": "warm"})
+    for _ in range(2):  # the second is answered as the first was
+        check("keyed", cost(lambda: call(201, "/jobs", job, **{"Idempotency-Key": "a"})))
+
+
+def test_the_health_check_over_http(cost: Any) -> None:
+    """Beside the sign of life, for which another thread asks on a connection of its own."""
+    warm()
+    probes._figures.forget()
+    probes._life.get("default")
+    for limit in (2, 0):  # the second within a second
+        statements, _ = cost(lambda: Api().get("/health"))
+        assert statements <= limit
 
 
 class TestHealthOfConnections:
@@ -144,6 +171,20 @@ class TestHealthOfConnections:
     @pytest.mark.postgres
     def test_it_is_spared_where_the_socket_of_a_connection_in_use_says_enough(self, cost: Any) -> None:
         assert [self.request(cost) for _ in range(3)] == [2, 1, 1]
+
+    @pytest.mark.postgres
+    def test_of_calls_that_meet_only_those_that_lead_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        looks: list[int] = []
+        for module in (groupcommit, base):
+            monkeypatch.setattr(module, "look_at_health", lambda using: looks.append(threading.get_ident()))
+        with gathering(fetching._fetches) as meeting:
+            asks = [{"queues": ["default"], "worker_id": f"w{number}"} for number in range(6)]
+            done = meeting.together(*(lambda ask=ask: Api().post("/workers/fetch", ask) for ask in asks))  # type: ignore[misc]
+            assert {future.result().status_code for future in done} == {200}
+            assert [len(batch) for batch in meeting.batches] == [1, 5]
+        assert len(looks) == len(set(looks)) == 2
+        Api().get("/jobs")
+        assert len(looks) == 3
 
     @pytest.mark.postgres
     def test_not_after_some_seconds(self, cost: Any, monkeypatch: pytest.MonkeyPatch) -> None:

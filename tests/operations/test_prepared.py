@@ -60,6 +60,47 @@ def test_a_connection_that_is_kept_prepares_what_it_runs_often() -> None:
     assert Job.objects.filter(state="completed").count() == prepared.UNPREPARED + 1
 
 
+def test_values_are_those_of_djangos_own_cursor() -> None:
+    work(prepared.UNPREPARED)
+    texts = ["2026-07-28 12:00:00.1234+02", "1999-12-31 23:59:59.999999+00", "2000-01-01 00:00:00-00:30"]
+    statement = ", ".join(["%s::timestamptz"] * len(texts)) + ", %s::uuid, %s::text, %s::bigint[], NULL::timestamptz"
+    params = [*texts, uuid.UUID(int=1), "100 %, $1", [1, 2]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {statement}", params)
+        expected = cursor.fetchall()
+    found = prepared.execute(connection.alias, f"SELECT {statement}", params)
+    assert found == expected
+    assert found[0][0].tzinfo is expected[0][0].tzinfo
+    with connection.cursor() as cursor:
+        cursor.execute("SET datestyle TO 'German'")
+    with pytest.raises(NotImplementedError):  # psycopg reads no times in this style
+        prepared.execute(connection.alias, f"SELECT {statement}", params)
+    assert prepared_statements()
+
+
+def test_parameters_have_names_or_come_in_order() -> None:
+    work(prepared.UNPREPARED)
+    named = prepared.execute(
+        connection.alias, "SELECT %(b)s::int, '100 %%', %(a)s::text, %(b)s::int + 1", {"a": "%s", "b": 1, "more": 2}
+    )
+    assert named == [(1, "100 %", "%s", 2)]
+    assert prepared.execute(connection.alias, "SELECT %s::text || '%%', %s::int", ["x", 3]) == [("x%", 3)]
+    assert prepared.execute(connection.alias, "SET work_mem = '4MB'", []) == []
+    assert prepared.execute(connection.alias, "SELECT 1 WHERE false", []) == []
+
+
+def test_the_placeholders_of_a_long_statement_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psycopg reads those of a statement with more than 4096 characters for each run of it."""
+    from psycopg import _queries
+
+    work(prepared.UNPREPARED)
+    read: list[bytes] = []
+    monkeypatch.setattr(_queries, "_split_query", lambda query, *rest, **more: read.append(query))
+    statement = f"SELECT %s::int /* {'long ' * 1000} */"
+    assert [prepared.execute(connection.alias, statement, [number]) for number in range(3)] == [[(0,)], [(1,)], [(2,)]]
+    assert read == []
+
+
 def test_the_log_of_queries_shows_statements_with_their_parameters_and_nothing_else() -> None:
     ask(0)
     with CaptureQueriesContext(connection) as captured:
