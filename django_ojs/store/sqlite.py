@@ -244,7 +244,8 @@ class SQLiteStore(Store):
             self.check_count(Verb.ACK, rows, cursor.rowcount)
             cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [places])
             self.count(_completions(rows, now), now)
-        return _from_db(columns, rows)
+        ids = {ack.job_id.hex: ack.job_id for ack in acks}
+        return _from_db(columns, rows, ids.__getitem__)
 
     def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
         with connections[self.using].cursor() as cursor:
@@ -402,15 +403,19 @@ def _named(names: tuple[str, ...], found: str) -> list[JobRow]:
     return [dict(zip(names, values)) for values in json.loads(found)]  # noqa: B905 - the statement has these columns
 
 
-def _from_db(columns: Sequence[str], stored: list[JobRow], *, raw: bool = False) -> list[JobRow]:
-    """The rows with these columns, whose values are read in place where they have no others."""
+def _from_db(
+    columns: Sequence[str], stored: list[JobRow], identity: Callable[[str], uuid.UUID] | None = None, *,
+    raw: bool = False,
+) -> list[JobRow]:  # fmt: skip
+    """The rows with these columns, whose values are read in place where they have no others. `identity` reads ids."""
     rows = stored
     if stored and len(stored[0]) > len(columns):
         rows = [{name: row[name] for name in columns} for row in stored]
     for name, convert in _converted(tuple(columns), raw=raw):
+        read = identity if identity is not None and name == "id" else convert
         for row in rows:
             if (value := row[name]) is not None:
-                row[name] = convert(value)
+                row[name] = read(value)
     return rows
 
 
@@ -431,8 +436,8 @@ _OPEN_IF_CHOSEN = f"AND id IN (SELECT value FROM json_each(%(ids)s)) AND {_DELIV
 _EXCEPT = "AND id NOT IN (SELECT value FROM json_each(%(except)s))"
 #: The types, then the prefixes. json_each has a column `type` of its own.
 _OF_TYPES = (
-    f"AND (type IN (SELECT value FROM json_each(%(types)s)) OR EXISTS (SELECT 1 FROM json_each(%(prefixes)s) AS prefix "
-    f"WHERE substr(j.type, 1, length(prefix.value)) = prefix.value))"
+    "AND (type IN (SELECT value FROM json_each(%(types)s)) OR EXISTS (SELECT 1 FROM json_each(%(prefixes)s) AS prefix "
+    "WHERE substr(j.type, 1, length(prefix.value)) = prefix.value))"
 )
 
 
@@ -467,9 +472,9 @@ def _id_list(ids: Iterable[uuid.UUID]) -> str:
 
 # A statement that returns a row for each job lets other threads run Python code between two rows, and waits up to 5 ms
 # for its turn. So a claim and a completion are statements that return one row at most, of JSON lists: the first look
-# reads the jobs as they will be, and what follows finds them by their places in the table (`rowid`), which takes half of
-# the time of a search for their ids. The transaction that all of them are in has the only write lock, or gets it with
-# the first of their changes, and only if no other transaction has written since the first look.
+# reads the jobs as they will be, and what follows finds them by their places in the table (`rowid`), which is faster
+# than by their ids. The transaction that all of them are in has the only write lock, or gets it with the first of their
+# changes, and only if no other transaction has written since the first look.
 
 #: The reservation length that a worker asks for, that of the queue, and the usual timeout; in ms.
 Terms: TypeAlias = tuple[int | None, int, int]
@@ -518,10 +523,10 @@ def _next_statement(
     names: tuple[str, ...], terms: Terms, limit: int, *, typed: bool, excepting: bool, chosen: bool, roomy: bool
 ) -> str:
     """The places of the next jobs of a queue, in the order of delivery, and their columns as they are once claimed."""
-    shown = [f"{value} AS c{number}" for number, value in enumerate(_shown(names, _claimed(terms)))]
+    shown = {f"c{number}": value for number, value in enumerate(_shown(names, _claimed(terms)))}
     return (
-        f"SELECT json_group_array(place), json_group_array(json_array({', '.join(f'c{n}' for n in range(len(shown)))})) "
-        f"FROM (SELECT j.rowid AS place, {', '.join(shown)} FROM {_JOB} AS j "
+        f"SELECT json_group_array(place), json_group_array(json_array({', '.join(shown)})) FROM (SELECT "
+        f"j.rowid AS place, {', '.join(f'{value} AS {name}' for name, value in shown.items())} FROM {_JOB} AS j "
         f"WHERE queue = %(queue)s AND state = 'available' {_ALIVE} AND (due_at IS NULL OR due_at <= %(now)s) "
         f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
         f"{_OPEN_IF_CHOSEN if chosen else _OPEN_IF_ROOMY if roomy else _OPEN} "
@@ -543,7 +548,8 @@ def _held_statement(names: tuple[str, ...]) -> str:
     """The jobs that these workers hold: their places and results, and their columns as they are once completed."""
     return (
         f"SELECT json_group_array(json_array(j.rowid, a.result)), "
-        f"json_group_array(json_array({', '.join(_shown(names, _COMPLETED_VALUES))})) FROM {_REPORTS} CROSS JOIN {_JOB} AS j "
+        f"json_group_array(json_array({', '.join(_shown(names, _COMPLETED_VALUES))})) "
+        f"FROM {_REPORTS} CROSS JOIN {_JOB} AS j "
         f"WHERE j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
         f"AND (a.attempt IS NULL OR a.attempt = j.attempt)"
     )
