@@ -848,8 +848,8 @@ def ended(now: dt.datetime) -> Q:
 
 def under_limit(queue: str) -> str:
     """`models.job.LIMITED` in SQL: whether a job is under a limit; `queue` is its column there."""
-    limited = f"SELECT q.name FROM {Queue._meta.db_table} AS q WHERE q.limited"  # read once for all jobs
-    return f"(rate_key <> '' OR {queue} IN ({limited}) OR '{TEMPLATE}' IN ({limited}))"
+    limited = f"SELECT 1 FROM {Queue._meta.db_table} AS q WHERE q.limited AND q.name IN ({queue}, '{TEMPLATE}')"
+    return f"(rate_key <> '' OR EXISTS ({limited}))"
 
 
 def obstacles(these_queues: str, now: str) -> tuple[str, str, str, str, str]:
