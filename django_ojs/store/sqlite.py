@@ -7,9 +7,9 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.db import connections, transaction
 
@@ -51,7 +51,7 @@ from django_ojs.store.base import (
 _JOB, _QUEUE, _EVENT, _DELTA, _KEY = (m._meta.db_table for m in (Job, Queue, Event, CountDelta, IdempotencyKey))
 _KINDS = {f.attname: type(f).__name__ for f in Job._meta.concrete_fields}
 # Times are text and compared as text, so a full second must look as Django writes it: without a fraction.
-_LATER = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %s, printf('+%%.3f seconds', {ms} / 1000.0)), '.000', '')"
+_LATER = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %(now)s, printf('+%%.3f seconds', {ms} / 1000.0)), '.000', '')"
 
 
 class SQLiteStore(Store):
@@ -78,7 +78,7 @@ class SQLiteStore(Store):
                 f"AND unique_key > '' AND state IN ({states}) ORDER BY id",
                 [json.dumps(keys)],
             )
-            return [_from_db(COLUMNS, dict(zip(COLUMNS, values, strict=True))) for values in cursor.fetchall()]
+            return _from_db(COLUMNS, [dict(zip(COLUMNS, values, strict=True)) for values in cursor.fetchall()])
 
     refuses_held_keys = False
 
@@ -191,62 +191,61 @@ class SQLiteStore(Store):
     def _claim_from(
         self, queue: str, claim: Claim, taker: Taker, limit: int, columns: Sequence[str], *, raw: bool
     ) -> list[JobRow]:
-        now = _to_db(claim.now)
-        params: list[Any] = [queue, *[now] * (ALIVE.count("%s") + 1)]
+        terms = taker.visibility_ms, claim.queues[queue], claim.base_timeout_ms
+        until, ends = (
+            _to_db(claim.now + dt.timedelta(milliseconds=length))
+            for length in (taker.lease_ms(None, claim.queues[queue]), claim.base_timeout_ms)
+        )
+        params: dict[str, Any] = {
+            "queue": queue, "now": _to_db(claim.now), "worker": taker.worker_id, "until": until, "ends": ends,
+        }  # fmt: skip
         if claim.types is not None:
-            params += map(json.dumps, split(claim.types))
+            params["types"], params["prefixes"] = map(json.dumps, split(claim.types))
         if claim.except_ids:
-            params.append(_id_list(claim.except_ids))
-        params += [queue] * (1 if claim.roomy else 2) if claim.ids is None else [_id_list(claim.ids), queue]
+            params["except"] = _id_list(claim.except_ids)
+        if claim.ids is not None:
+            params["ids"] = _id_list(claim.ids)
+        names = tuple(dict.fromkeys((*columns, "id", "workflow_id", "enqueued_at")))
         chosen = _next_statement(
-            limit, typed=claim.types is not None, excepting=bool(claim.except_ids), chosen=claim.ids is not None,
-            roomy=claim.roomy,
+            names, terms, limit, typed=claim.types is not None, excepting=bool(claim.except_ids),
+            chosen=claim.ids is not None, roomy=claim.roomy,
         )  # fmt: skip
-        lengths = taker.lease_ms(None, claim.queues[queue]), claim.base_timeout_ms
-        until, ends = ([_to_db(claim.now + dt.timedelta(milliseconds=length)), now] for length in lengths)
         with connections[self.using].cursor() as cursor:
             cursor.execute(chosen, params)
-            (ids,) = cursor.fetchone()
-            if ids == "[]":
+            places, found = cursor.fetchone()
+            if places == "[]":
                 return []
-            reserve = _reserve_statement(taker.visibility_ms, claim.queues[queue], claim.base_timeout_ms)
-            cursor.execute(reserve, [taker.worker_id, now, *until, *ends, *until, *ends, ids])
-            reserved = cursor.rowcount
-            rows = self._read(ids, ("id", "workflow_id", "enqueued_at", *columns))
-            self.check_count(Verb.FETCH, rows, reserved)
+            rows = _named(names, found)
+            cursor.execute(_reserve_statement(terms), {**params, "places": places})
+            self.check_count(Verb.FETCH, rows, cursor.rowcount)
             if any(row["workflow_id"] for row in rows):
                 members = [(row["workflow_id"] and _identity(row["workflow_id"]), _identity(row["id"])) for row in rows]
                 if began := self.begin_workflows(members, claim.now):
                     self.insert_events(began)
-            cursor.execute(_STARTED, [ids])
+            cursor.execute(_STARTED, [places])
             waited = _total_ms([row["enqueued_at"] for row in rows], claim.now)
-            cursor.execute(_COUNT_STARTED, [queue, now, -len(rows), len(rows), waited])
-        return [_from_db(columns, row, raw=raw) for row in rows]
+            cursor.execute(_COUNT_STARTED, [queue, params["now"], -len(rows), len(rows), waited])
+        return _from_db(columns, rows, raw=raw)
 
     def complete(
         self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS,
         members: bool = True,
     ) -> list[JobRow]:  # fmt: skip
+        names = tuple(dict.fromkeys((*columns, "queue", "started_at")))
         given = json.dumps([[ack.job_id.hex, ack.worker_id, ack.attempt, ack.result] for ack in acks])
+        params = {"now": _to_db(now), "acks": given}
         with connections[self.using].cursor() as cursor:
-            cursor.execute(_HELD, [given])
-            (ids,) = cursor.fetchone()
-            if ids == "[]":
+            cursor.execute(_held_statement(names), params)
+            places, found = cursor.fetchone()
+            if places == "[]":
                 return []
-            cursor.execute(_COMPLETE, [_to_db(now), given])
-            completed = cursor.rowcount
-            rows = self._read(ids, ("queue", "started_at", *columns))
-            self.check_count(Verb.ACK, rows, completed)
-            cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [ids])
+            rows = _named(names, found)
+            cursor.execute(_COMPLETE, {**params, "places": places})
+            self.check_count(Verb.ACK, rows, cursor.rowcount)
+            cursor.execute(_COMPLETED_WITH_RESULT if with_result else _COMPLETED, [places])
             self.count(_completions(rows, now), now)
-        return [_from_db(columns, row) for row in rows]
-
-    def _read(self, ids: str, columns: Sequence[str]) -> list[JobRow]:
-        """These columns of jobs, by a JSON list of their ids and in its order, as the database keeps them."""
-        names = tuple(dict.fromkeys(columns))
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(_read_statement(names), [ids])
-            return [dict(zip(names, values, strict=True)) for values in json.loads(cursor.fetchone()[0])]
+        ids = {ack.job_id.hex: ack.job_id for ack in acks}
+        return _from_db(columns, rows, ids.__getitem__)
 
     def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
         with connections[self.using].cursor() as cursor:
@@ -412,12 +411,25 @@ def _identity(value: str) -> uuid.UUID:
 _READERS: dict[str, Callable[[Any], Any]] = {"UUIDField": _identity, "DateTimeField": _instant, "BooleanField": bool}
 
 
-def _from_db(columns: Sequence[str], stored: JobRow, *, raw: bool = False) -> JobRow:
-    row = {name: stored[name] for name in columns}
+def _named(names: tuple[str, ...], found: str) -> list[JobRow]:
+    """Rows by the names of their columns, from a JSON list of their values, which stay as the database keeps them."""
+    return [dict(zip(names, values)) for values in json.loads(found)]  # noqa: B905 - the statement has these columns
+
+
+def _from_db(
+    columns: Sequence[str], stored: list[JobRow], identity: Callable[[str], uuid.UUID] | None = None, *,
+    raw: bool = False,
+) -> list[JobRow]:  # fmt: skip
+    """The rows with these columns, whose values are read in place where they have no others. `identity` reads ids."""
+    rows = stored
+    if stored and len(stored[0]) > len(columns):
+        rows = [{name: row[name] for name in columns} for row in stored]
     for name, convert in _converted(tuple(columns), raw=raw):
-        if (value := row[name]) is not None:
-            row[name] = convert(value)
-    return row
+        read = identity if identity is not None and name == "id" else convert
+        for row in rows:
+            if (value := row[name]) is not None:
+                row[name] = read(value)
+    return rows
 
 
 @lru_cache(maxsize=64)
@@ -428,17 +440,17 @@ def _converted(columns: tuple[str, ...], *, raw: bool) -> list[tuple[str, Callab
 
 
 #: Whether the queue delivers, and the job is under no limit or passed it.
-_DELIVERS = f"NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %s AND paused"
-_OPEN = f"AND rate_key = '' AND {_DELIVERS} OR name IN (%s, '{TEMPLATE}') AND limited)"
+_DELIVERS = f"NOT EXISTS (SELECT 1 FROM {_QUEUE} WHERE name = %(queue)s AND paused"
+_OPEN = f"AND rate_key = '' AND {_DELIVERS} OR name IN (%(queue)s, '{TEMPLATE}') AND limited)"
 _OPEN_IF_ROOMY = f"AND rate_key = '' AND {_DELIVERS})"
-_OPEN_IF_CHOSEN = f"AND id IN (SELECT value FROM json_each(%s)) AND {_DELIVERS})"
+_OPEN_IF_CHOSEN = f"AND id IN (SELECT value FROM json_each(%(ids)s)) AND {_DELIVERS})"
 
 
-_EXCEPT = "AND id NOT IN (SELECT value FROM json_each(%s))"
+_EXCEPT = "AND id NOT IN (SELECT value FROM json_each(%(except)s))"
 #: The types, then the prefixes. json_each has a column `type` of its own.
 _OF_TYPES = (
-    f"AND (type IN (SELECT value FROM json_each(%s)) OR EXISTS (SELECT 1 FROM json_each(%s) AS prefix "
-    f"WHERE substr({_JOB}.type, 1, length(prefix.value)) = prefix.value))"
+    "AND (type IN (SELECT value FROM json_each(%(types)s)) OR EXISTS (SELECT 1 FROM json_each(%(prefixes)s) AS prefix "
+    "WHERE substr(j.type, 1, length(prefix.value)) = prefix.value))"
 )
 
 
@@ -472,17 +484,63 @@ def _id_list(ids: Iterable[uuid.UUID]) -> str:
 
 
 # A statement that returns a row for each job lets other threads run Python code between two rows, and waits up to 5 ms
-# for its turn. So a claim and a completion are statements that return one row at most, a JSON list. The transaction
-# they are in has the only write lock, or gets it with the first of their changes, and only if no other transaction has
-# written since the first look.
+# for its turn. So a claim and a completion are statements that return one row at most, of JSON lists: the first look
+# reads the jobs as they will be, and what follows finds them by their places in the table (`rowid`), which is faster
+# than by their ids. The transaction that all of them are in has the only write lock, or gets it with the first of their
+# changes, and only if no other transaction has written since the first look.
+
+#: The reservation length that a worker asks for, that of the queue, and the usual timeout; in ms.
+Terms: TypeAlias = tuple[int | None, int, int]
+
+
+@lru_cache(maxsize=64)
+def _claimed(terms: Terms) -> dict[str, str]:
+    """What a claim writes, by column.
+
+    The times at which the reservation and the timeout end are parameters for a job without lengths of its own: to add
+    milliseconds to a text takes 1 µs.
+    """
+    visibility_ms, base_ms, timeout_ms = terms
+    lease = f"coalesce({int(visibility_ms) if visibility_ms else 'NULL'}, visibility_ms, {int(base_ms)})"
+    usual = "heartbeat_ms IS NULL" if visibility_ms else "heartbeat_ms IS NULL AND visibility_ms IS NULL"
+    later = _LATER.format(ms=f"min({lease}, coalesce(heartbeat_ms, {lease}))")
+    until = f"CASE WHEN {usual} THEN %(until)s ELSE {later} END"
+    later = _LATER.format(ms=f"(coalesce(timeout_ms, {int(timeout_ms)}) + coalesce(grace_ms, 0))")
+    ends = f"CASE WHEN coalesce(timeout_ms, {int(timeout_ms)}) = {int(timeout_ms)} AND coalesce(grace_ms, 0) = 0 "
+    ends += f"THEN %(ends)s ELSE {later} END"
+    return {
+        "state": "'active'", "attempt": "attempt + 1", "worker_id": "%(worker)s",
+        "started_at": "max(%(now)s, coalesce(enqueued_at, ''))", "due_at": "NULL", "lease_ms": lease,
+        "visible_until": until, "timeout_at": ends, "wake_at": f"min({until}, {ends}, coalesce(deadline_at, '9999'))",
+    }  # fmt: skip
+
+
+#: What an ACK writes, by column; `a` is the worker's report.
+_COMPLETED_VALUES = {
+    "state": "'completed'", "result": "a.result", "finished_at": "max(%(now)s, started_at)", "losses": "0",
+    "due_at": "NULL", "visible_until": "NULL", "timeout_at": "NULL", "wake_at": "NULL",
+}  # fmt: skip
+
+
+def _assigned(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def _shown(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """These columns of the job `j` as they are once the values are written."""
+    return [under_limit("j.queue") if name == LIMITED else values.get(name, f"j.{name}") for name in names]
 
 
 @lru_cache(maxsize=256)
-def _next_statement(limit: int, *, typed: bool, excepting: bool, chosen: bool, roomy: bool) -> str:
-    """The ids of the next jobs of a queue, in the order of delivery."""
+def _next_statement(
+    names: tuple[str, ...], terms: Terms, limit: int, *, typed: bool, excepting: bool, chosen: bool, roomy: bool
+) -> str:
+    """The places of the next jobs of a queue, in the order of delivery, and their columns as they are once claimed."""
+    shown = {f"c{number}": value for number, value in enumerate(_shown(names, _claimed(terms)))}
     return (
-        f"SELECT json_group_array(id) FROM (SELECT id FROM {_JOB} WHERE queue = %s AND state = 'available' "
-        f"{ALIVE} AND (due_at IS NULL OR due_at <= %s) "
+        f"SELECT json_group_array(place), json_group_array(json_array({', '.join(shown)})) FROM (SELECT "
+        f"j.rowid AS place, {', '.join(f'{value} AS {name}' for name, value in shown.items())} FROM {_JOB} AS j "
+        f"WHERE queue = %(queue)s AND state = 'available' {_ALIVE} AND (due_at IS NULL OR due_at <= %(now)s) "
         f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
         f"{_OPEN_IF_CHOSEN if chosen else _OPEN_IF_ROOMY if roomy else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)})"
@@ -490,59 +548,45 @@ def _next_statement(limit: int, *, typed: bool, excepting: bool, chosen: bool, r
 
 
 @lru_cache(maxsize=64)
-def _reserve_statement(visibility_ms: int | None, base_ms: int, timeout_ms: int) -> str:
-    """Make these jobs active.
-
-    The times at which the reservation and the timeout end are parameters for a job without lengths of its own: to add
-    milliseconds to a text takes 1 µs.
-    """
-    lease = f"coalesce({int(visibility_ms) if visibility_ms else 'NULL'}, visibility_ms, {int(base_ms)})"
-    usual = "heartbeat_ms IS NULL" if visibility_ms else "heartbeat_ms IS NULL AND visibility_ms IS NULL"
-    later = _LATER.format(ms=f"min({lease}, coalesce(heartbeat_ms, {lease}))")
-    until = f"CASE WHEN {usual} THEN %s ELSE {later} END"
-    later = _LATER.format(ms=f"(coalesce(timeout_ms, {int(timeout_ms)}) + coalesce(grace_ms, 0))")
-    ends = f"CASE WHEN coalesce(timeout_ms, {int(timeout_ms)}) = {int(timeout_ms)} AND coalesce(grace_ms, 0) = 0 "
-    ends += f"THEN %s ELSE {later} END"
+def _reserve_statement(terms: Terms) -> str:
+    """Make the jobs at these places active."""
     return (
-        f"UPDATE {_JOB} SET state = 'active', attempt = attempt + 1, worker_id = %s, "
-        f"started_at = max(%s, coalesce(enqueued_at, '')), "
-        f"due_at = NULL, lease_ms = {lease}, visible_until = {until}, timeout_at = {ends}, "
-        f"wake_at = min({until}, {ends}, coalesce(deadline_at, '9999')) "
-        f"WHERE state = 'available' AND id IN (SELECT value FROM json_each(%s))"
+        f"UPDATE {_JOB} SET {_assigned(_claimed(terms))} "
+        f"WHERE state = 'available' AND rowid IN (SELECT value FROM json_each(%(places)s))"
     )
 
 
 @lru_cache(maxsize=64)
-def _read_statement(columns: tuple[str, ...]) -> str:
-    shown = ", ".join(under_limit("j.queue") if name == LIMITED else f"j.{name}" for name in columns)
+def _held_statement(names: tuple[str, ...]) -> str:
+    """The jobs that these workers hold: their places and results, and their columns as they are once completed."""
     return (
-        f"SELECT json_group_array(json_array({shown})) FROM json_each(%s) AS wanted "
-        f"CROSS JOIN {_JOB} AS j ON j.id = wanted.value"
+        f"SELECT json_group_array(json_array(j.rowid, a.result)), "
+        f"json_group_array(json_array({', '.join(_shown(names, _COMPLETED_VALUES))})) "
+        f"FROM {_REPORTS} CROSS JOIN {_JOB} AS j "
+        f"WHERE j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
+        f"AND (a.attempt IS NULL OR a.attempt = j.attempt)"
     )
 
 
+_ALIVE = ALIVE.replace("%s", "%(now)s")
 _REPORTS = (
     "(SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS worker, "
-    "json_extract(value, '$[2]') AS attempt, json_extract(value, '$[3]') AS result FROM json_each(%s)) AS a"
+    "json_extract(value, '$[2]') AS attempt, json_extract(value, '$[3]') AS result FROM json_each(%(acks)s)) AS a"
 )
-_FITS = (
-    "j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
-    "AND (a.attempt IS NULL OR a.attempt = j.attempt)"
-)
-_HELD = f"SELECT json_group_array(j.id) FROM {_REPORTS} CROSS JOIN {_JOB} AS j WHERE {_FITS}"
 _COMPLETE = (
-    f"UPDATE {_JOB} AS j SET state = 'completed', result = a.result, finished_at = max(%s, started_at), "
-    f"losses = 0, due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL FROM {_REPORTS} WHERE {_FITS}"
+    f"UPDATE {_JOB} AS j SET {_assigned(_COMPLETED_VALUES)} FROM (SELECT json_extract(value, '$[0]') AS place, "
+    f"json_extract(value, '$[1]') AS result FROM json_each(%(places)s)) AS a "
+    f"WHERE j.rowid = a.place AND j.state = 'active'"
 )
 
 
-def _log_statement(type: str, time: str, data: str) -> str:
-    """Append an event of a worker for each of the jobs in a JSON list, from the rows as they are now."""
+def _log_statement(type: str, time: str, data: str, place: str) -> str:
+    """Append an event of a worker for each of the jobs at the places in a JSON list, from the rows as they are now."""
     return (
         f"INSERT INTO {_EVENT} (type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, "
         f"trace_id, workflow_id, data) SELECT '{type}', j.{time}, 'workers', '', j.id, j.type, j.queue, j.state, "
-        f"j.attempt, j.worker_id, j.trace_id, j.workflow_id, {data} FROM json_each(%s) AS wanted "
-        f"CROSS JOIN {_JOB} AS j ON j.id = wanted.value"
+        f"j.attempt, j.worker_id, j.trace_id, j.workflow_id, {data} FROM json_each(%s) "
+        f"CROSS JOIN {_JOB} AS j ON j.rowid = {place}"
     )
 
 
@@ -552,8 +596,8 @@ _DURATION, _WAIT = (
     for name, since, until in (("duration_ms", "started_at", "finished_at"), ("wait_ms", "enqueued_at", "started_at"))
 )
 _COUNT_STARTED = f"INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) VALUES (%s, %s, %s, %s, %s)"
-_STARTED = _log_statement("job.started", "started_at", _WAIT + " || '}'")
-_COMPLETED = _log_statement("job.completed", "finished_at", _DURATION + " || '}'")
-_COMPLETED_WITH_RESULT = _log_statement(
-    "job.completed", "finished_at", _DURATION + " || coalesce(',\"result\":' || j.result, '') || '}'"
+_STARTED = _log_statement("job.started", "started_at", _WAIT + " || '}'", "value")
+_COMPLETED, _COMPLETED_WITH_RESULT = (
+    _log_statement("job.completed", "finished_at", f"{_DURATION}{more} || '}}'", "json_extract(value, '$[0]')")
+    for more in ("", " || coalesce(',\"result\":' || j.result, '')")
 )

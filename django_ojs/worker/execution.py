@@ -25,6 +25,8 @@ from typing import Any, Protocol, TypeAlias
 from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from django_ojs.client.context import Directive, Interrupted, JobContext, log_fields
 from django_ojs.client.options import decode_arguments
@@ -82,6 +84,7 @@ class ThreadRunner:
             self._inbox.put(None)
 
     def _work(self) -> None:
+        _used.database = False
         try:
             while (batch := self._inbox.get()) is not None:
                 following: list[Run] | None = batch
@@ -105,13 +108,14 @@ class InlineRunner(ThreadRunner):
 
 def _run_all(batch: Sequence[Run]) -> list[tuple[Run, Outcome]]:
     """Run these one after the other. The look behind a handler is the one before the next."""
-    return [(run, _run_in_thread(run, looked=index > 0)) for index, run in enumerate(batch)]
+    spans = tracing.active()
+    return [(run, _run_in_thread(run, spans, looked=index > 0)) for index, run in enumerate(batch)]
 
 
-def _run_in_thread(run: Run, *, looked: bool = False) -> Outcome:
+def _run_in_thread(run: Run, spans: Any, *, looked: bool = False) -> Outcome:
     """Run the handler between two looks at the connections, and take an interruption wherever it strikes.
 
-    `looked`: the first look was just now.
+    `looked`: the first look was just now. `spans` as `tracing.active()` returns it.
 
     An asynchronous exception is raised a few instructions after it was asked for: maybe behind the handler,
     in code of ours. After `leave()` none is asked for any more, and one at most ever is.
@@ -123,7 +127,7 @@ def _run_in_thread(run: Run, *, looked: bool = False) -> Outcome:
             tidy()
         try:
             run.enter(lambda: _raise_in(thread_id))
-            outcome = execute(run)
+            outcome = _execute(run) if spans is None else _traced(run, spans)
         finally:
             run.leave()
         if run.interruption is not None:
@@ -242,8 +246,12 @@ class LoopRunner:
 
 def execute(run: Run) -> Outcome:
     """The outcome of a synchronous handler, run in this thread, in a span of its own where spans are made."""
-    if (spans := tracing.active()) is None:
-        return _execute(run)
+    spans = tracing.active()
+    return _execute(run) if spans is None else _traced(run, spans)
+
+
+def _traced(run: Run, spans: Any) -> Outcome:
+    """The outcome of a synchronous handler, run in a span of its own."""
     with spans.executing(run.context) as span:
         outcome = _execute(run)
         spans.conclude(span, _error(run, outcome), run.attempt)
@@ -423,12 +431,23 @@ def _without_our_frames(exc: BaseException) -> BaseException:
 _OURS = frozenset({"django_ojs", "asgiref"})
 
 
+#: Per thread: whether it has opened a connection to a database, where that is known.
+_used = threading.local()
+
+
+@receiver(connection_created)
+def _note_use(**kwargs: Any) -> None:
+    _used.database = True
+
+
 def tidy(context: JobContext | None = None) -> None:
     """End transactions and close dead connections that a handler left behind in this thread.
 
     An open transaction is rolled back and logged as an error; the outcome of the handler counts nevertheless,
-    or a job that did its work would do it again. A thread that never opened a connection costs nothing.
+    or a job that did its work would do it again. A runner's thread that has opened no connection is left alone.
     """
+    if not getattr(_used, "database", True):
+        return
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
         if connection.connection is None:

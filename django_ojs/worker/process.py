@@ -35,6 +35,7 @@ from django_ojs.worker import middleware, processinfo
 from django_ojs.worker.claimer import Claimer, QueueNames
 from django_ojs.worker.heartbeat import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order, Pipes, Stage, SupervisorLink, signals
+from django_ojs.worker.memory import Collector
 from django_ojs.worker.pool import Deadlines, Pool
 from django_ojs.worker.processinfo import HealthFile, HealthReporter
 from django_ojs.worker.runs import Interruption, Run
@@ -117,7 +118,7 @@ class Worker:
         self.pool = Pool(self.options.concurrency, self._writer.put, waker.wake)
         self._heartbeat = Heartbeat(self.id, self._info, self.pool, self.lifecycle, self.using, self.incarnation)
         self._deadlines = Deadlines(self.pool, crash, self._replace_because_of)
-        checks = self._check_memory, self._end_caution, _sum_up
+        checks = self._check_memory, self._end_caution, _sum_up, Collector().collect
         self._health_reporter = HealthReporter(self._is_healthy, self._report_health, *checks, on_crash=crash)
         self.pool.cautious, self.pool.tells_when_idle = self.options.cautious, self.options.until_empty
         self._scheduler = Scheduler(self.id, self.using, self._heartbeat.known) if self.options.scheduler else None

@@ -34,7 +34,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.registry import registry
 from django_ojs.scheduler.service import persist
-from django_ojs.worker import processinfo
+from django_ojs.worker import memory, processinfo
 from django_ojs.worker.lifecycle import SIGNALS, Lifecycle, Order, Pipes
 from django_ojs.worker.process import Options, Worker
 from django_ojs.worker.processinfo import HealthFile
@@ -158,6 +158,7 @@ class Supervisor:
         def body() -> int:
             self._let_go_of_others(place)
             pipes.close()
+            memory.settle()
             return 0 if Worker(options, self._announce_child, pipes=pipes).run() else 1
 
         place.pid, place.pipes = fork(body), pipes

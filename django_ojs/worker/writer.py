@@ -55,7 +55,29 @@ def turn_for(using: str) -> Turn:
 
     Who finds that taken sleeps for 1, 2, 5, 10 and more milliseconds between two looks, however soon it becomes free.
     """
-    return threading.Lock() if connections[using].vendor == "sqlite" else contextlib.nullcontext()
+    return FairTurn() if connections[using].vendor == "sqlite" else contextlib.nullcontext()
+
+
+class FairTurn:
+    """A lock that goes to the thread that waits for it, even if the one that has it wants it again at once.
+
+    A plain lock would go to that one. The claimer, which may claim twice in a row, would keep the writer waiting, and
+    thousands of jobs would have ended whose outcomes nobody knows.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._door = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._door:  # who waits for the lock holds it, so the next one waits here
+            self._lock.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+
+    def is_wanted(self) -> bool:
+        """Whether a thread waits for it."""
+        return self._door.locked()
 
 
 class Writer(Service):

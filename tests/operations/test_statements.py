@@ -67,3 +67,13 @@ def test_the_other_verbs_are_set_based_too() -> None:
         costs["settle"].append(statements(settle))
     for name, measured in costs.items():
         assert measured[0] == measured[1], (name, measured)
+
+
+@pytest.mark.sqlite
+def test_on_sqlite_a_claim_and_a_completion_read_their_jobs_once() -> None:
+    """Four statements each: the jobs, the change, the events and the counts. Beside them a claim has its outlook and
+    what is configured of the queue, and both have a savepoint."""
+    push(jobs(300))
+    assert statements(lambda: fetch(["default"], count=300)) == 2 + 4 + 2
+    acks = [Ack(row["id"], "1") for row in claimed(300)]
+    assert statements(lambda: ack(acks)) == 4 + 2

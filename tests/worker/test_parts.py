@@ -34,10 +34,11 @@ from django_ojs.worker.lifecycle import Lifecycle, Order
 from django_ojs.worker.pool import ClaimAhead, Deadlines, Pool
 from django_ojs.worker.runs import Completed, Failed, Interruption, Run
 from django_ojs.worker.wakers import PollingWaker
-from django_ojs.worker.writer import Writer, deliver_reports, turn_for
+from django_ojs.worker.writer import FairTurn, Writer, deliver_reports, turn_for
 from django_ojs.workers.directory import unserved_types
 from django_ojs.workers.heartbeat import Beat, BeatAnswer, beat, extend
 from django_ojs.workers.registration import NameInUse, register
+from tests.worker.conftest import eventually
 
 USING = "default"
 
@@ -655,6 +656,25 @@ def test_a_pool_tells_when_the_last_outcome_is_written(claimed: Any) -> None:
 
 
 # Turns
+
+
+def test_a_turn_goes_to_who_waits_for_it() -> None:
+    """Though the thread that gives it back wants it again at once."""
+    turn, order = FairTurn(), list[str]()
+
+    def second() -> None:
+        with turn:
+            order.append("second")
+
+    for _ in range(20):
+        thread = threading.Thread(target=second)
+        with turn:
+            thread.start()
+            eventually(turn.is_wanted)
+        with turn:
+            order.append("first")
+        thread.join(60)
+    assert order == ["second", "first"] * 20
 
 
 @pytest.mark.sqlite

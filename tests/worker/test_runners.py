@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from django_ojs import JobContext, job
 from django_ojs.client.context import Interrupted, NoLink
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry
+from django_ojs.worker import execution
 from django_ojs.worker.execution import LoopRunner, ThreadRunner
 from django_ojs.worker.runs import Completed, Failed, Forgotten, HandedBack, Interruption, Outcome, Run
 
@@ -275,3 +278,31 @@ def test_who_looked_whether_to_stop_and_returned_has_not_done_its_work(
     run.interrupt(Interruption.SHUTDOWN, force=False)
     told.set()
     assert isinstance(outcome_of(ended), expected)
+
+
+def test_a_thread_that_has_used_no_database_looks_after_no_connection(
+    threads: ThreadRunner, ended: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look takes as long as a handler that does nothing. One connection, and the thread looks after each job."""
+    looks: list[int] = []
+    monkeypatch.setattr(execution, "connections", Counting(looks))
+    threads.start([make(lambda: None), make(lambda: None)])
+    outcome_of(ended), outcome_of(ended)
+    assert not looks
+    threads.start([make(lambda: connection_created.send(BaseDatabaseWrapper)), make(lambda: None)])
+    outcome_of(ended), outcome_of(ended)
+    assert len(looks) == 2
+
+
+class Counting:
+    """In the place of Django's connections: counts how often a thread asks for its own."""
+
+    def __init__(self, looks: list[int]) -> None:
+        self._looks = looks
+
+    def all(self, *, initialized_only: bool) -> list[Any]:
+        self._looks.append(1)
+        return []
+
+    def close_all(self) -> None:
+        """There are none."""

@@ -20,7 +20,7 @@ from django_ojs.management.shell import positive, refuse_unmigrated
 from django_ojs.registry import registry
 from django_ojs.rules import names
 from django_ojs.scheduler.service import ERRORS
-from django_ojs.worker import processinfo, supervisor
+from django_ojs.worker import memory, processinfo, supervisor
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.middleware import show_logs
 from django_ojs.worker.process import Options, Worker
@@ -100,6 +100,8 @@ class Command(BaseCommand):
         forks = self._may_fork(options)
         if forks or self._from_command_line:
             leave_pools()
+        if self._from_command_line:
+            memory.settle()
         if forks:
             parts = self._announcer(options, 1), self._announcer(options, 2)
             return Supervisor(asked, options["processes"], *parts, health).run()

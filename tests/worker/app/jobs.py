@@ -4,6 +4,7 @@ The tests themselves know only the names of the types, so options belong where a
 """
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -32,6 +33,12 @@ def add(a: int, b: int) -> int:
 async def aadd(a: int, b: int) -> int:
     await asyncio.sleep(0)
     return a + b
+
+
+@job("site.collector")
+def collector() -> list[int]:
+    """What the garbage collector of this process was told."""
+    return [gc.get_threshold()[0], gc.get_freeze_count()]
 
 
 @job("site.fail")

@@ -1,0 +1,147 @@
+"""The garbage collector of a worker's process: what it is told at the start, and when it is called."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_ojs import enqueue
+from django_ojs.worker.memory import ALL_EVERY, MOST, THRESHOLD, Collector, settle
+from tests.worker.conftest import WorkerProcess
+
+PYTHONS = 700, 10, 10
+
+
+@pytest.fixture(autouse=True)
+def threshold() -> Iterator[None]:
+    """As Python begins, and as it was before."""
+    before = gc.get_threshold()
+    gc.set_threshold(*PYTHONS)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+class Node:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def garbage() -> weakref.ref[Node]:
+    return weakref.ref(Node())
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def looks() -> Iterator[list[int]]:
+    """The generations that were collected."""
+    found: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append(info["generation"])
+
+    gc.callbacks.append(note)
+    yield found
+    gc.callbacks.remove(note)
+
+
+def test_what_is_there_at_the_start_is_not_looked_at_again() -> None:
+    gone = garbage()
+    settle()
+    assert gone() is None, "what is garbage by then is freed before"
+    assert gc.get_freeze_count() > 10_000
+    assert gc.get_threshold() == (THRESHOLD, *PYTHONS[1:])
+    settle()
+    assert gc.get_threshold() == (THRESHOLD, *PYTHONS[1:]), "after a fork, for what came meanwhile"
+
+
+def test_a_site_that_has_set_its_collector_keeps_it_as_it_is() -> None:
+    gc.set_threshold(5000, 20, 20)
+    settle()
+    assert (gc.get_threshold(), gc.get_freeze_count()) == ((5000, 20, 20), 0)
+    gc.set_threshold(*PYTHONS)
+    gc.disable()
+    try:
+        settle()
+        assert (gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()) == (PYTHONS, 0, False)
+    finally:
+        gc.enable()
+
+
+def test_young_garbage_is_freed_within_a_second() -> None:
+    settle()
+    collector = Collector(clock := Clock())
+    gone = garbage()
+    clock.now = 0.9
+    collector.collect()
+    assert gone() is not None
+    clock.now = 1.0
+    collector.collect()
+    assert gone() is None
+
+
+def test_old_garbage_is_freed_within_a_minute() -> None:
+    settle()
+    collector = Collector(clock := Clock())
+    node = Node()
+    gone = weakref.ref(node)
+    gc.collect()  # it has survived, so it is old
+    del node
+    clock.now = ALL_EVERY
+    collector.collect()
+    assert gone() is None
+
+
+def test_a_look_at_all_objects_that_takes_long_is_rare(looks: list[int]) -> None:
+    settle()
+    collector = Collector(clock := Clock())
+    looks.clear()
+    took = 2.0
+
+    def slowly(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            clock.now += took
+
+    gc.callbacks.append(slowly)
+    try:
+        clock.now = ALL_EVERY
+        collector.collect()
+        after = clock.now + took / MOST
+        clock.now = after - 1
+        collector.collect()
+        clock.now = after
+        collector.collect()
+    finally:
+        gc.callbacks.remove(slowly)
+    assert looks == [2, 1, 2]
+
+
+def test_a_process_that_does_other_things_too_is_left_alone(looks: list[int]) -> None:
+    """As that of a test which runs a worker: nobody has called `settle` there."""
+    collector = Collector(clock := Clock())
+    looks.clear()
+    clock.now = ALL_EVERY
+    collector.collect()
+    assert looks == []
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_worker_have_set_theirs_up(start_process: Callable[..., WorkerProcess]) -> None:
+    handle = enqueue("site.collector")
+    process = start_process("ojs_worker", "--until-empty")
+    assert process.wait() == 0, process.output
+    threshold, frozen = handle.refresh().result
+    assert threshold == THRESHOLD
+    assert frozen > 10_000
