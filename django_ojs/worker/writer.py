@@ -75,6 +75,10 @@ class FairTurn:
     def __exit__(self, *exc: object) -> None:
         self._lock.release()
 
+    def locked(self) -> bool:
+        """Whether a thread has it."""
+        return self._lock.locked()
+
     def is_wanted(self) -> bool:
         """Whether a thread waits for it."""
         return self._door.locked()
