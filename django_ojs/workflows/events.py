@@ -18,6 +18,7 @@ from django_ojs.events.catalogue import Record
 from django_ojs.models import Workflow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import State
+from django_ojs.store.base import Running
 from django_ojs.workflows.graphs import Shape, error_of
 
 
@@ -53,7 +54,7 @@ class Member(NamedTuple):
 class Flow:
     """A workflow's row, locked, with its progress as a list to change."""
 
-    row: Workflow
+    row: Workflow | Running
     shape: Shape
     letters: list[str]
     began: dt.datetime | None = None  #: when its first member was claimed, where that has been read
@@ -74,7 +75,14 @@ class Flow:
         return self._left
 
 
-def created(flow: Flow, now: dt.datetime) -> list[Record]:
+@dataclasses.dataclass(slots=True)
+class WholeFlow(Flow):
+    """A workflow whose row has all its columns: one that is new, say."""
+
+    row: Workflow
+
+
+def created(flow: WholeFlow, now: dt.datetime) -> list[Record]:
     if not ojs_settings.EXTENSION_EVENTS:
         return []
     callbacks = sum(bool(node.trigger) for node in flow.shape.graph.nodes)
