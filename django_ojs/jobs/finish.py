@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Q
 
-from django_ojs import clock, hooks, jsontext
+from django_ojs import clock, garbage, hooks, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, is_disconnection, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
@@ -135,7 +135,8 @@ def _complete_together(
         if ojs_settings.EXTENSION_EVENTS:
             stored(done, now, using)
             rejected(rejections, now, using)
-        advance.settled(done, now, using, found)
+        with garbage.collection_paused(len(done)):
+            advance.settled(done, now, using, found)
         slots_freed(done, using)
         outcomes: dict[uuid.UUID, Outcome] = {row["id"]: row for row in done}
         late = [ack for ack in acks if ack.job_id not in outcomes]

@@ -649,28 +649,23 @@ def _complete_members_statement(
     """Complete jobs, and lock and read the workflows of those that are members. The names of the first columns of its
     rows, too.
 
-    Each workflow is locked as it is by then, whatever the rest of the statement sees. The rows of both parts meet in a
-    full join, because that is never a loop in a loop, however few the planner believes there are.
+    Each workflow is locked as it is by then, whatever the rest of the statement sees. Jobs and workflows meet in a full
+    join, because that is never a loop in a loop, however few the planner believes there are.
     """
     names = tuple(dict.fromkeys((*columns, "id", "workflow_id", *_ENDED, *(["errors"] if errors else []))))
     shown = _shown(names)
     for name in ("started_at", "finished_at"):
         if name not in columns:  # as text it costs next to nothing
             shown = shown.replace(f"done.{name}", f"done.{name}::text")
-    place = "ORDER BY s.workflow_id, w.ended_at, s.position"
-    behind = ("position", "step_id", "type", "created_at", "began", "progress", "next_step_id", "next_job_id",
-              "next_type", "next_document")  # fmt: skip
+    place = "ORDER BY s.workflow_id, done.finished_at, s.position"
     return (
         f"{_completing(with_result, names, members=True)}, "
-        f"met AS MATERIALIZED (SELECT d.id AS job_id, d.finished_at AS ended_at, w.created_at, w.progress, w.type "
-        f"FROM done d JOIN {_WORKFLOW} w ON w.id = d.workflow_id WHERE w.state || '' = 'running' "
-        f"ORDER BY w.id FOR UPDATE OF w), "
-        f"place (job_id, workflow_id, ended_at, {', '.join(behind)}) AS (SELECT w.job_id, s.workflow_id, w.ended_at, "
-        f"s.position, s.step_id, s.type, {shown_beside(place, '::text')} FROM met w CROSS JOIN LATERAL "
-        f"(SELECT * FROM {_STEP} WHERE job_id = w.job_id LIMIT 1) AS s {BESIDE}) "
-        f"SELECT {shown}, {', '.join(f'place.{name}' for name in behind)} "
-        f"FROM done FULL JOIN place ON place.job_id = done.id "
-        f"ORDER BY place.workflow_id, place.ended_at, place.position, done.id"
+        f"flows AS MATERIALIZED (SELECT id, created_at, progress, type FROM {_WORKFLOW} "
+        f"WHERE id = ANY(ARRAY(SELECT workflow_id FROM done)) AND state || '' = 'running' ORDER BY id FOR UPDATE) "
+        f"SELECT {shown}, s.position, s.step_id, s.type, {shown_beside(place, '::text')} "
+        f"FROM done FULL JOIN flows w ON w.id = done.workflow_id "
+        f"LEFT JOIN LATERAL (SELECT * FROM {_STEP} WHERE w.id IS NOT NULL AND job_id = done.id LIMIT 1) AS s ON true "
+        f"{BESIDE} {place}, done.id"
     ), names
 
 

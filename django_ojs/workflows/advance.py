@@ -48,10 +48,11 @@ def settled(rows: Sequence[JobRow], now: dt.datetime, using: str, found: Members
         if found is None:
             found = store_of(using).lock_members(ended, set(ended.values()), errors=ojs_settings.EXTENSION_EVENTS)
         known = shapes({row.pk: row.created_at for row, _ in found.flows}, using)
-        flows = {row.pk: Flow(row, known[row.pk], list(row.progress), began) for row, began in found.flows}
+        # By the number that an id is: to hash a UUID is Python code.
+        flows = {row.pk.int: Flow(row, known[row.pk], list(row.progress), began) for row, began in found.flows}
         records: list[Record] = []
         for member in map(Member._make, found.ended):
-            flow = flows.get(member.workflow_id)
+            flow = flows.get(member.workflow_id.int)
             if flow is not None and flow.letters[member.position] == rules.RUNNING:
                 records += _settle(flow, member, now)
         rows = go_on(list(flows.values()), records, now, using, map(Next._make, found.following))
@@ -161,18 +162,19 @@ def enqueue(
     have been read already. With `strict` a refusal is raised instead; only a job that a middleware silently dropped is
     a failed step.
     """
-    wanted = {(flow.row.pk, position): flow for flow, position in ready}
-    found = {(step.workflow_id, step.position): step for step in following}
+    wanted = {(flow.row.pk.int, position): flow for flow, position in ready}
+    found = {(step.workflow_id.int, step.position): step for step in following}
     if missing := wanted.keys() - found.keys():
+        flows = {wanted[place].row.pk for place in missing}
         steps = WorkflowStep.objects.using(using).filter(
-            workflow_id__in={pk for pk, _ in missing}, position__in={position for _, position in missing}
+            workflow_id__in=flows, position__in={position for _, position in missing}
         )
-        found |= {(step.workflow_id, step.position): step for step in map(Next._make, steps.values_list(*NEXT))}
+        found |= {(step.workflow_id.int, step.position): step for step in map(Next._make, steps.values_list(*NEXT))}
     refusals = _push([found[place] for place in wanted], along, ousted, using, strict)
     records: list[Record] = []
     refused: dict[uuid.UUID, Flow] = {}
     for step, error in refusals:
-        place = (step.workflow_id, step.position)
+        place = (step.workflow_id.int, step.position)
         flow = refused[step.workflow_id] = wanted.pop(place)
         flow.letters[step.position] = rules.REFUSED
         WorkflowStep.objects.using(using).filter(workflow_id=step.workflow_id, position=step.position).update(

@@ -16,7 +16,6 @@ from django_ojs.conf import ojs_settings
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Workflow
-from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import State
 from django_ojs.store.base import Running
 from django_ojs.workflows.graphs import Shape, error_of
@@ -70,7 +69,7 @@ class Flow:
     def count_down(self) -> int:
         """Take one from the jobs that have not ended, callbacks left out; return how many are left."""
         if self._left is None:
-            self._left = sum(self.letters[leaf] in rules.OPEN for leaf in self.shape.graph.leaves)
+            self._left = self.shape.graph.count_open(self.letters)
         self._left -= 1
         return self._left
 
@@ -116,7 +115,7 @@ def refused(flow: Flow, step: Next, error: Mapping[str, Any], now: dt.datetime) 
     node = flow.shape.graph.nodes[step.position]
     if node.trigger or not ojs_settings.EXTENSION_EVENTS:
         return []
-    left = sum(flow.letters[leaf] in rules.OPEN for leaf in flow.shape.graph.leaves)
+    left = flow.shape.graph.count_open(flow.letters)
     facts: dict[str, Any] = {"step_id": step.step_id, "step_type": step.type, "steps_remaining": left}
     return [flow.record("workflow.step_failed", now, **facts, step=node.place, error=_brief(error))]
 

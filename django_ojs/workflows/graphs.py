@@ -24,6 +24,7 @@ _SIZE = 50_000
 #: By database and the number that the id is: to hash a UUID is Python code. With the time of creation, since a client
 #: may use an id again after the first workflow was pruned.
 _cache: dict[tuple[str, int], tuple[dt.datetime, Shape]] = {}
+_nodes = 0
 
 
 class Shape(NamedTuple):
@@ -38,15 +39,27 @@ def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUI
     """The shapes of these workflows, given with the time of their creation; one that was pruned is missing."""
     found = {pk: known for pk, at in wanted.items() if (known := _known(pk, at, using)) is not None}
     if len(found) < len(wanted):
-        missing = [pk for pk in wanted if pk not in found]
-        for flow in Workflow.objects.using(using).filter(pk__in=missing).defer("progress", "error"):
-            found[flow.pk] = shape_of(flow)
-            _cache[using, flow.pk.int] = flow.created_at, found[flow.pk]
-        size = sum(len(shape.graph.nodes) for _, shape in list(_cache.values()))
-        while size > _SIZE and (oldest := next(iter(list(_cache)), None)):
-            forgotten = _cache.pop(oldest, None)  # another thread may be at it as well
-            size -= len(forgotten[1].graph.nodes) if forgotten else 0
+        rows = Workflow.objects.using(using).filter(pk__in=[pk for pk in wanted if pk not in found])
+        for pk, at, own_id, graph, facts in rows.values_list("pk", "created_at", "own_id", "graph", "facts"):
+            found[pk] = _shape(pk, own_id, graph, facts)
+            _remember((using, pk.int), at, found[pk])
     return found
+
+
+def _remember(key: tuple[str, int], created_at: dt.datetime, shape: Shape) -> None:
+    """Put a shape into the cache, and drop the oldest where it is full.
+
+    To count all nodes takes long, so it is counted upwards. What threads count wrong is put right when it seems full.
+    """
+    global _nodes
+    _cache[key] = created_at, shape
+    _nodes += len(shape.graph.nodes)
+    if _nodes <= _SIZE:
+        return
+    _nodes = sum(len(known.graph.nodes) for _, known in list(_cache.values()))
+    while _nodes > _SIZE and (oldest := next(iter(list(_cache)), None)):
+        forgotten = _cache.pop(oldest, None)  # another thread may be at it as well
+        _nodes -= len(forgotten[1].graph.nodes) if forgotten else 0
 
 
 def _known(pk: uuid.UUID, created_at: dt.datetime, using: str) -> Shape | None:
@@ -59,12 +72,18 @@ _NOTHING: tuple[None, None] = None, None
 
 def forget() -> None:
     """Drop what this process remembers of workflows."""
+    global _nodes
     _cache.clear()
+    _nodes = 0
 
 
 def shape_of(flow: Workflow) -> Shape:
     """What never changes about this workflow."""
-    return Shape(workflowgraph.decode(flow.graph), flow.public_id, flow.facts)
+    return _shape(flow.pk, flow.own_id, flow.graph, flow.facts)
+
+
+def _shape(pk: uuid.UUID, own_id: str | None, graph: str, facts: str) -> Shape:
+    return Shape(workflowgraph.decode(graph), own_id or str(pk), facts)
 
 
 #: (workflow, position) -> the job there, as far as its successors want to know.
