@@ -9,11 +9,12 @@ import pytest
 from django.apps import apps
 from django.db import connection
 
-from django_ojs.models import IdempotencyKey, Job, RateLimit, RateStart, Ticket
+from django_ojs.models import IdempotencyKey, Job, RateLimit, RateStart, Ticket, Workflow
 
 pytestmark = pytest.mark.django_db
 
 postgresql = import_module("django_ojs.migrations.0004_postgresql")
+room = import_module("django_ojs.migrations.0007_postgresql_workflows")
 
 
 @pytest.mark.mariadb
@@ -86,3 +87,25 @@ def test_what_a_site_has_set_for_its_table_stays() -> None:
     assert vacuum_settings() == {**postgresql.VACUUM, **own}
     migrate("backwards")
     assert vacuum_settings() == own
+
+
+def workflow_settings() -> dict[str, str]:
+    with connection.schema_editor() as editor:
+        return dict(room.settings_of(editor, Workflow._meta.db_table))
+
+
+def migrate_workflows(direction: str) -> None:
+    with connection.schema_editor() as editor:
+        getattr(room, direction)(apps, editor)
+
+
+@pytest.mark.postgres
+def test_rows_of_workflows_have_room_beside_them_unless_the_site_says_how_much() -> None:
+    assert workflow_settings() == {"fillfactor": room.FULL}
+    migrate_workflows("backwards")
+    assert workflow_settings() == {}
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {Workflow._meta.db_table} SET (fillfactor = 80)")
+    for direction in ("forwards", "backwards"):
+        migrate_workflows(direction)
+        assert workflow_settings() == {"fillfactor": "80"}

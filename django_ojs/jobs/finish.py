@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Q
 
-from django_ojs import clock, hooks, jsontext
+from django_ojs import clock, garbage, hooks, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, is_disconnection, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
@@ -42,7 +42,7 @@ from django_ojs.rules import retry as policies
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.store.base import Ack, holds
+from django_ojs.store.base import Ack, Members, holds
 from django_ojs.workers.waking import slots_freed, wake_workers
 from django_ojs.workflows import advance
 
@@ -118,7 +118,7 @@ def _ack(
 @retried
 def _complete_alone(acks: Sequence[Ack], columns: Sequence[str], *, using: str) -> list[JobRow]:
     """Complete those of the jobs that belong to no workflow, in one statement; return their rows."""
-    return _complete(acks, clock.now(using), columns, using, members=False)
+    return _complete(acks, clock.now(using), columns, using, members=False)[0]
 
 
 def _complete_together(
@@ -131,11 +131,12 @@ def _complete_together(
             store_of(using).lose_patience()
         now = clock.now(using)
         needed = RESULT_COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
-        done = _complete(acks, now, (*columns, *needed), using) if acks else []
+        done, found = _complete(acks, now, (*columns, *needed), using) if acks else ([], None)
         if ojs_settings.EXTENSION_EVENTS:
             stored(done, now, using)
             rejected(rejections, now, using)
-        advance.settled(done, now, using)
+        with garbage.collection_paused(len(done)):
+            advance.settled(done, now, using, found)
         slots_freed(done, using)
         outcomes: dict[uuid.UUID, Outcome] = {row["id"]: row for row in done}
         late = [ack for ack in acks if ack.job_id not in outcomes]
@@ -144,16 +145,21 @@ def _complete_together(
 
 def _complete(
     acks: Sequence[Ack], now: dt.datetime, columns: Sequence[str], using: str, *, members: bool = True
-) -> list[JobRow]:
-    """The store's part of ACK, and what listeners hear of it."""
+) -> tuple[list[JobRow], Members | None]:
+    """The store's part of ACK, and what listeners hear of it. With `members` it locks and reads workflows, too."""
     listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
     heard = [name for listener in listening for name in listener.columns]
     returned = tuple(dict.fromkeys((*columns, LIMITED, *heard)))
-    keep = ojs_settings.RESULTS_IN_EVENTS
-    done = store_of(using).complete(acks, now, with_result=keep, columns=returned, members=members)
+    store, keep = store_of(using), ojs_settings.RESULTS_IN_EVENTS
+    found = None
+    if members:
+        errors = ojs_settings.EXTENSION_EVENTS
+        done, found = store.complete_members(acks, now, with_result=keep, columns=returned, errors=errors)
+    else:
+        done = store.complete(acks, now, with_result=keep, columns=returned, members=False)
     if listening:
         hooks.tell(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
-    return done
+    return done, found
 
 
 def _oversized(job_id: uuid.UUID, result: str) -> ResultTooLarge | None:

@@ -43,6 +43,7 @@ from django_ojs.rules.retry import RetryPolicy
 from django_ojs.rules.unique import Strategy
 from django_ojs.states import State
 from django_ojs.store import store_of
+from django_ojs.store.base import FlowChange
 from django_ojs.workers.waking import wake_workers
 
 
@@ -103,6 +104,8 @@ class Frame(NamedTuple):
         ended: gets the jobs that the push replaces or drops, whose workflows are then the caller's to take further.
         own: an open transaction is undone as a whole where this push fails, so that nothing in it has to be spared.
         hurried: fail as a lost race, rather than wait for long for what another transaction has locked.
+        along: a change of workflows that is stored in the statement of the insert, or before there is something to
+            decide. Where nothing is inserted it may not be stored.
     """
 
     now: dt.datetime
@@ -113,6 +116,7 @@ class Frame(NamedTuple):
     ended: list[JobRow] | None = None
     own: bool = False
     hurried: bool = False
+    along: FlowChange | None = None
 
     def stamps(self) -> Iterator[dt.datetime]:
         """The instants, in order: first in, first out."""
@@ -155,20 +159,21 @@ def push_each(
     workflows: Mapping[uuid.UUID, uuid.UUID] | None = None,
     ended: list[JobRow] | None = None,
     through: Through | None = None,
+    along: FlowChange | None = None,
     using: str | None = None,
 ) -> list[Outcome]:
     """Enqueue what can be; return for each document what became of it, or the error that refused it.
 
     With `partial` the others are stored though one is refused; without, nothing is, and the culprits come
     with their errors, the others with `BatchAborted`. `through` stores each job by
-    itself, once it has been read.
+    itself, once it has been read. `Frame` describes `along`.
     """
     using = database(using)
     if through:
         candidates = [read(document, clock.now(using), None) for document in documents]
         schemas.check(candidates, using)
         return [through(candidate, using) or aborted(candidate) for candidate in candidates]
-    return _push_each(documents, partial, component, closing, workflows, ended, using=using)
+    return _push_each(documents, partial, component, closing, workflows, ended, along, using=using)
 
 
 @retried
@@ -179,16 +184,17 @@ def _push_each(
     closing: Closing | None,
     workflows: Mapping[uuid.UUID, uuid.UUID] | None,
     ended: list[JobRow] | None,
+    along: FlowChange | None,
     *,
     using: str,
 ) -> list[Outcome]:
     with garbage.collection_paused(len(documents)):
-        return _push_all(documents, partial, component, closing, workflows, ended, using)
+        return _push_all(documents, partial, component, closing, workflows, ended, along, using)
 
 
 def _push_all(
     documents: Sequence[Any], partial: bool, component: str, closing: Closing | None,
-    workflows: Mapping[uuid.UUID, uuid.UUID] | None, ended: list[JobRow] | None, using: str,
+    workflows: Mapping[uuid.UUID, uuid.UUID] | None, ended: list[JobRow] | None, along: FlowChange | None, using: str,
 ) -> list[Outcome]:  # fmt: skip
     now, stamp = clock.now(using), clock.stamps(len(documents), using)
     candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
@@ -200,7 +206,7 @@ def _push_all(
             )  # a workflow's job has an id of ours
     if not partial and workflows is None and len(candidates) > 1:
         _refuse_dropped(candidates)
-    return push_read(candidates, Frame(now, stamp, using, partial, component, ended), closing)
+    return push_read(candidates, Frame(now, stamp, using, partial, component, ended, along=along), closing)
 
 
 def _refuse_dropped(candidates: Sequence[Candidate]) -> None:
@@ -260,12 +266,13 @@ def store(candidates: Sequence[Candidate], frame: Frame, closing: Closing | None
         waiting = [candidate for candidate in waiting if candidate.outcome is None]
         specs = [candidate.job for candidate in waiting]
     bounded = [name for name, known in defaults.items() if known.bound]
-    if not closing:
-        if not any(is_decided(spec, defaults[spec.queue]) for spec in specs):
-            _store_plain(waiting, defaults, frame)
-            return
-        if not bounded and _store_if_free(waiting, defaults, frame):
-            return
+    if not closing and not any(is_decided(spec, defaults[spec.queue]) for spec in specs):
+        _store_plain(waiting, defaults, frame)
+        return
+    if frame.along:
+        store_of(using).save(frame.along)
+    if not closing and not bounded and _store_if_free(waiting, defaults, frame):
+        return
 
     def act() -> None:
         for candidate in waiting:
@@ -308,7 +315,7 @@ def _insert(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDef
     specs = [candidate.job for candidate in waiting]  # none, where all are refused
     rows = list(map(RowMaker(defaults, frame.now), specs, frame.stamps()))
     with _guarded(waiting, frame):
-        worker_sleeps = insert(rows, frame.component, using)
+        worker_sleeps = insert(rows, frame.component, using, frame.along)
     for candidate, row in zip(waiting, rows, strict=True):
         candidate.outcome = Pushed(row, "created", candidate.warnings)
     _wake(worker_sleeps, using)
@@ -463,11 +470,12 @@ def _may_ignore(spec: JobSpec) -> bool:
     return spec.unique_policy is not None and spec.unique_policy.on_conflict is Strategy.IGNORE
 
 
-def insert(rows: Sequence[JobRow], component: str, using: str) -> bool:
+def insert(rows: Sequence[JobRow], component: str, using: str, along: FlowChange | None = None) -> bool:
     """Insert new rows with their events; say whether a worker sleeps. Raises IntegrityError when an id is taken."""
     if not rows:
         return False
-    worker_sleeps = store_of(using).push(rows, component)
+    store = store_of(using)
+    worker_sleeps = store.push_with(along, rows, component) if along else store.push(rows, component)
     _inserted(rows, component, using)
     return worker_sleeps
 

@@ -60,10 +60,13 @@ class Graph:
     free: bool = False
     children: dict[int, list[int]] = field(init=False)
     leaves: list[int] = field(init=False)  #: the positions of all jobs that are no callbacks
+    others: list[int] = field(init=False)  #: those of all other nodes
 
     def __post_init__(self) -> None:
         self.children = {position: [] for position, node in enumerate(self.nodes) if node.kind != "job"}
         self.leaves = [p for p, node in enumerate(self.nodes) if node.kind == "job" and not node.trigger]
+        leaves = set(self.leaves)
+        self.others = [position for position in range(len(self.nodes)) if position not in leaves]
         for position, node in enumerate(self.nodes):
             if node.scope >= 0:
                 self.children[node.scope].append(position)
@@ -75,6 +78,11 @@ class Graph:
 
     def callbacks(self, scope: int) -> list[int]:
         return [child for child in self.children[scope] if self.nodes[child].trigger]
+
+    def count_open(self, letters: list[str]) -> int:
+        """How many jobs have not ended, callbacks left out."""
+        every = letters.count(WAITING) + letters.count(RUNNING)
+        return every - sum(letters[position] in OPEN for position in self.others)
 
     def encode(self) -> str:
         rows = [list(node) for node in self.nodes]

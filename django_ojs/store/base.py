@@ -145,16 +145,38 @@ class Ack:
     in_workflow: bool = False
 
 
+@dataclasses.dataclass(slots=True)
+class Running:
+    """What changes of a workflow that runs, as `Workflow` has it. Read under its lock."""
+
+    pk: uuid.UUID
+    created_at: dt.datetime
+    progress: str
+    state: str = Workflow.State.RUNNING
+    finished_at: dt.datetime | None = None
+    error: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class FlowChange:
+    """`columns` of locked workflows, to be stored with the events of what led to them."""
+
+    flows: Sequence[Workflow | Running]
+    columns: Sequence[str]
+    records: Sequence[Record]
+    stored: bool = False
+
+
 class Members(NamedTuple):
     """Workflows that run, locked, and what ended in them.
 
     Attributes:
-        flows: each with the time of its first start; `graph` and `facts` are deferred.
+        flows: each with the time of its first start.
         ended: of each job that ended `MEMBER` and its errors as text, by workflow, in the order in which they ended.
         following: `NEXT` of steps that may be next, as far as they come at no cost.
     """
 
-    flows: list[tuple[Workflow, dt.datetime | None]]
+    flows: list[tuple[Running, dt.datetime | None]]
     ended: list[Sequence[Any]]
     following: list[Sequence[Any]]
 
@@ -177,6 +199,10 @@ class Membership(NamedTuple):
     position: int
     created_at: dt.datetime
     before: Sequence[str] | None
+
+
+#: Where `claim` puts the `Membership` of a row, if that comes at no cost.
+MEMBERSHIP = "membership"
 
 
 class Store:
@@ -227,6 +253,11 @@ class Store:
             self.insert_events([record for row in rows if (record := catalogue.of_new_job(row, component))])
         return False
 
+    def push_with(self, change: FlowChange, rows: Sequence[JobRow], component: str) -> bool:
+        """`save` and `push`, in one statement where that is possible."""
+        self.save(change)
+        return self.push(rows, component)
+
     def push_if_free(
         self, row: JobRow, component: str, wanted: Sequence[State], since: dt.datetime | None
     ) -> bool | None:
@@ -246,8 +277,9 @@ class Store:
         """Take jobs for workers, in delivery order, with their events; return for each taker the rows that it has.
 
         Delivery order is the queues from left to right, in a queue priority descending, then first in, first out. Of
-        each job the named columns are returned, as they are after the claim. `raw` lets times come as the database's
-        ISO text (UTC) where that saves time; who needs one parses it.
+        each job the named columns are returned, as they are after the claim, and of a member of a workflow maybe its
+        `MEMBERSHIP`. `raw` lets times come as the database's ISO text (UTC) where that saves time; who needs one parses
+        it.
         """
         given: list[list[JobRow]] = [[] for _ in claim.takers]
         places = iter(claim.places())
@@ -312,13 +344,14 @@ class Store:
         Only with `errors` are those of the jobs read.
         """
         running = Workflow.objects.using(self.using).filter(pk__in=list(flows), state=Workflow.State.RUNNING)
-        locked = list(running.select_for_update().order_by("pk").defer("graph", "facts"))
-        starts = WorkflowStart.objects.using(self.using).filter(pk__in=[flow.pk for flow in locked])
+        locked = list(running.select_for_update().order_by("pk").values_list("pk", "created_at", "progress"))
+        starts = WorkflowStart.objects.using(self.using).filter(pk__in=[row[0] for row in locked])
         began = dict(starts.values_list("pk", "started_at"))
         steps = WorkflowStep.objects.using(self.using).filter(job_id__in=list(jobs), workflow_id__in=list(flows))
         steps = steps.order_by("workflow_id", "job__finished_at", "position")
         text = ExpressionWrapper(F("job__errors"), TextField()) if errors else Value(None, output_field=TextField())
-        return Members([(flow, began.get(flow.pk)) for flow in locked], list(steps.values_list(*MEMBER, text)), [])
+        found = [(Running(pk, created_at, progress), began.get(pk)) for pk, created_at, progress in locked]
+        return Members(found, list(steps.values_list(*MEMBER, text)), [])
 
     def memberships(self, jobs: Collection[uuid.UUID]) -> list[Membership]:
         """Where these members of workflows are, with the results before them where they come at no cost."""
@@ -338,9 +371,18 @@ class Store:
         found = steps.values_list("workflow_id", "position", "step_id", completed)
         return {(flow, place): Heard(*rest) for flow, place, *rest in found if (flow, place) in places}
 
-    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str], records: Sequence[Record]) -> None:
+    def save(self, change: FlowChange) -> None:
+        """Store a change of workflows, unless it is."""
+        if not change.stored:
+            self.save_workflows(change.flows, change.columns, change.records)
+            change.stored = True
+
+    def save_workflows(
+        self, flows: Sequence[Workflow | Running], columns: Sequence[str], records: Sequence[Record]
+    ) -> None:
         """Write `columns` of locked workflows back, and the events of the change, in one statement each."""
-        Workflow.objects.using(self.using).bulk_update(flows, columns)
+        rows = [Workflow(pk=flow.pk, **{name: getattr(flow, name) for name in columns}) for flow in flows]
+        Workflow.objects.using(self.using).bulk_update(rows, columns)
         if records:
             self.insert_events(records)
 
@@ -365,6 +407,17 @@ class Store:
         if rows:
             self.insert_events([catalogue.completed(row, row["finished_at"], with_result=with_result) for row in rows])
         return rows
+
+    def complete_members(
+        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str], errors: bool
+    ) -> tuple[list[JobRow], Members | None]:
+        """`complete`, and for those of the jobs that belong to workflows `lock_members`; None where none does.
+
+        `columns` have `workflow_id` among them.
+        """
+        rows = self.complete(acks, now, with_result=with_result, columns=columns)
+        ended = {row["id"]: row["workflow_id"] for row in rows if row["workflow_id"] is not None}
+        return rows, self.lock_members(ended, set(ended.values()), errors=errors) if ended else None
 
     def lose_patience(self) -> None:
         """Let the rest of this transaction fail, rather than wait for long, where another one holds what it needs.
@@ -648,30 +701,41 @@ MEMBER = ("workflow_id", "position", "step_id", "job_id", "type", "job__state", 
 NEXT = ("workflow_id", "position", "step_id", "job_id", "type", "document")
 
 
+_FLOW, _STEP, _START = (model._meta.db_table for model in (Workflow, WorkflowStep, WorkflowStart))
+#: What is read beside the step `s` of a job that ended in the workflow `w`: its start, and in a chain the step behind.
+BESIDE = (
+    f"LEFT JOIN {_START} b ON b.workflow_id = s.workflow_id "
+    f"LEFT JOIN {_STEP} n ON w.type = 'chain' AND n.workflow_id = s.workflow_id AND n.position = s.position + 1"
+)
+
+
+def shown_beside(place: str, text: str) -> str:
+    """What is shown of `BESIDE`; only the first of the rows of a workflow, which come in the order `place`, shows its
+    progress."""
+    return (
+        f"w.created_at{text}, b.started_at{text}, "
+        f"CASE WHEN lag(s.workflow_id) OVER ({place}) = s.workflow_id THEN NULL ELSE w.progress END, "
+        f"n.step_id, n.job_id, n.type, n.document"
+    )
+
+
 def members_statement(own: str, given: str, lock: str, *, text: str, errors: bool) -> str:
     """`lock_members` as one statement. `own` are the steps of the jobs that are meant, as the source `s`, `given` says
     which workflows, `lock` how rows are locked, `text` how times become text, which is the fastest to read.
 
-    The row of a job brings its workflow, which only the first of it shows, and in a chain the step behind it. The
-    steps are found by their jobs, and the workflows by their ids in words that fit no other index, since there may be
-    many steps in a workflow, and many workflows that run.
+    The steps are found by their jobs, and the workflows by their ids in words that fit no other index, since there may
+    be many steps in a workflow, and many workflows that run.
     """
-    flow, step, job, start = (model._meta.db_table for model in (Workflow, WorkflowStep, Job, WorkflowStart))
     times = ", ".join(f"j.{name}{text}" for name in ("started_at", "finished_at"))
     place = "ORDER BY s.workflow_id, j.finished_at, s.position"
     return (
-        f"WITH flows AS (SELECT id, created_at, progress, type FROM {flow} "
+        f"WITH flows AS (SELECT id, created_at, progress, type FROM {_FLOW} "
         f"WHERE id {given} AND state || '' = 'running' ORDER BY id {lock}), "
         f"ended AS MATERIALIZED (SELECT s.workflow_id, s.position, s.step_id, s.job_id, s.type "
         f"FROM {own}) "
         f"SELECT s.workflow_id, s.position, s.step_id, s.job_id, s.type, j.state, {times}, j.worker_id, j.trace_id, "
-        f"j.attempt, {'j.errors' if errors else 'NULL'}, w.created_at{text}, b.started_at{text}, "
-        f"CASE WHEN lag(s.workflow_id) OVER ({place}) = s.workflow_id THEN NULL ELSE w.progress END, "
-        f"n.step_id, n.job_id, n.type, n.document "
-        f"FROM ended s JOIN flows w ON w.id = s.workflow_id JOIN {job} j ON j.id = s.job_id "
-        f"LEFT JOIN {start} b ON b.workflow_id = s.workflow_id "
-        f"LEFT JOIN {step} n ON w.type = 'chain' AND n.workflow_id = s.workflow_id AND n.position = s.position + 1 "
-        f"{place}"
+        f"j.attempt, {'j.errors' if errors else 'NULL'}, {shown_beside(place, text)} "
+        f"FROM ended s JOIN flows w ON w.id = s.workflow_id JOIN {_JOB} j ON j.id = s.job_id {BESIDE} {place}"
     )
 
 
@@ -679,24 +743,28 @@ def members_statement(own: str, given: str, lock: str, *, text: str, errors: boo
 _BETWEEN = "\x1f"
 
 
-def memberships_statement(given: str, joined: str, *, text: str) -> str:
-    """`Store.memberships` as one statement. `given` are the steps of the jobs as the source `s`, `joined` is how the
-    texts in `result` become one, in the order of `position`, and `text` how a time becomes text.
+def results_before(joined: str) -> str:
+    """The results of the steps before the step `s` of the workflow `w`, in their order as one text. `joined` makes that
+    of the query `{before}`.
 
     In a chain that has only steps, all before a step lie at lower positions, and that is all it hears. Elsewhere there
-    may be many that do not concern it.
+    may be many that do not concern it, and this is NULL.
     """
-    flow, step = Workflow._meta.db_table, WorkflowStep._meta.db_table
     before = (
-        f"SELECT p.position, CASE WHEN j.state = 'completed' THEN coalesce(j.result, 'null') ELSE 'null' END AS result "
-        f"FROM {step} p LEFT JOIN {_JOB} j ON j.id = p.job_id WHERE p.workflow_id = s.workflow_id "
+        f"SELECT CASE WHEN j.state = 'completed' THEN coalesce(j.result, 'null') ELSE 'null' END AS result "
+        f"FROM {_STEP} p LEFT JOIN {_JOB} j ON j.id = p.job_id WHERE p.workflow_id = s.workflow_id "
         f"AND p.position < s.position ORDER BY p.position"
     )
+    only_steps = "w.type = 'chain' AND length(w.progress) = w.job_count + 1"
+    return f"CASE WHEN {only_steps} THEN coalesce({joined.format(before=before)}, '') END"
+
+
+def memberships_statement(given: str, joined: str, *, text: str) -> str:
+    """`Store.memberships` as one statement. `given` are the steps of the jobs as the source `s`, `joined` is for
+    `results_before`, and `text` how a time becomes text."""
     return (
-        f"SELECT s.job_id, s.workflow_id, s.position, w.created_at{text}, "
-        f"CASE WHEN w.type = 'chain' AND length(w.progress) = w.job_count + 1 "
-        f"THEN coalesce((SELECT {joined} FROM ({before}) AS b), '') END "
-        f"FROM {given} JOIN {flow} w ON w.id = s.workflow_id"
+        f"SELECT s.job_id, s.workflow_id, s.position, w.created_at{text}, {results_before(joined)} "
+        f"FROM {given} JOIN {_FLOW} w ON w.id = s.workflow_id"
     )
 
 
@@ -717,23 +785,21 @@ def results_statement(source: str) -> str:
     )
 
 
-def members(found: Iterable[Sequence[Any]], using: str) -> Members:
+def members(found: Iterable[Sequence[Any]]) -> Members:
     """The rows of `members_statement`."""
     answer = Members([], [], [])
-    names = ("id", "state", "progress", "error", "created_at", "finished_at")  # in the order of the model's fields
     width = len(MEMBER) + 1
     for row in found:
         answer.ended.append(row[:width])
         created_at, began, progress, *behind = row[width:]
         if progress is not None:
-            values = (row[0], Workflow.State.RUNNING, progress, None, created_at, None)
-            answer.flows.append((Workflow.from_db(using, names, values), began))
+            answer.flows.append((Running(row[0], created_at, progress), began))
         if behind[-1]:
             answer.following.append((row[0], row[1] + 1, *behind))
     return answer
 
 
-def workflow_values(flow: Workflow, columns: Sequence[str]) -> list[Any]:
+def workflow_values(flow: Workflow | Running, columns: Sequence[str]) -> list[Any]:
     """The id of a workflow and these columns, as they are stored."""
     return [flow.pk, *(_FLOW_FIELDS[name].get_prep_value(getattr(flow, name)) for name in columns)]
 

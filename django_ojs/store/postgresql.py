@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import F, TextField
@@ -38,14 +39,18 @@ from django_ojs.states import State, Verb
 from django_ojs.store import prepared
 from django_ojs.store.base import (
     ALIVE,
+    BESIDE,
     COUNTED,
+    MEMBERSHIP,
     NEW_COLUMNS,
     NEW_DEFAULTS,
     Ack,
     Claim,
+    FlowChange,
     Heard,
     Members,
     Membership,
+    Running,
     Store,
     StoredKey,
     compared,
@@ -56,8 +61,10 @@ from django_ojs.store.base import (
     memberships_statement,
     new_constant,
     obstacles,
+    results_before,
     results_statement,
     said,
+    shown_beside,
     under_limit,
     workflow_values,
 )
@@ -65,7 +72,7 @@ from django_ojs.store.base import (
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA, _LOCK = (
     m._meta.db_table for m in (Job, Queue, Event, Worker, Workflow, WorkflowStart, CountDelta, UniqueLock)
 )
-_KEY = IdempotencyKey._meta.db_table
+_KEY, _STEP = (m._meta.db_table for m in (IdempotencyKey, WorkflowStep))
 
 
 def _array_types(model: type[Any]) -> dict[str, str]:
@@ -120,12 +127,23 @@ class PostgreSQLStore(Store):
         return prepared.are_old(self.using)
 
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
+        return self._push(rows, component)
+
+    def push_with(self, change: FlowChange, rows: Sequence[JobRow], component: str) -> bool:
+        if change.stored or len(rows) >= 2 * PART:
+            return super().push_with(change, rows, component)
+        worker_sleeps = self._push(rows, component, change)
+        change.stored = True
+        return worker_sleeps
+
+    def _push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
         if len(rows) == 1:
-            return self._push_one(rows[0], component)
+            return self._push_one(rows[0], component, change)
         alike, varying = compared(rows)
         sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
         columns = {name: column for name, column in varying.items() if not isinstance(column, str)}
-        statement = _push_statement(tuple(alike), tuple(sources.items()))
+        statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change))
+        alike |= _changed(change) if change else {}
 
         def params(part: slice) -> dict[str, Any]:
             arrays = {name: array_literal(column[part]) for name, column in columns.items()}
@@ -143,10 +161,11 @@ class PostgreSQLStore(Store):
             return contextlib.nullcontext()
         return transaction.atomic(using=self.using)
 
-    def _push_one(self, row: JobRow, component: str) -> bool:
+    def _push_one(self, row: JobRow, component: str, change: FlowChange | None) -> bool:
         """Three inserts of constants take the server half the time of one that feeds the others."""
         given = said(row)
-        statement = _push_one_statement(tuple(given), row["state"])
+        statement = _push_one_statement(tuple(given), row["state"], _saving(change))
+        given |= _changed(change) if change else {}
         if record := catalogue.of_new_job(row, component):
             given |= {"event": record.type, "component": component, "data": record.data}
         return bool(self._execute(statement, given)[0][0])
@@ -228,27 +247,35 @@ class PostgreSQLStore(Store):
         if claim.unasked and not claim.urgent:
             found = prepared.practise(self.using, statement, given, found)
         if not shared:
-            return [[dict(zip(columns, values, strict=True)) for values in found]]
+            return [[_claimed_row(columns, values) for values in found]]
         rows: list[list[JobRow]] = [[] for _ in claim.takers]
         for place, *values in found:
-            rows[place - 1].append(dict(zip(columns, values, strict=True)))
+            rows[place - 1].append(_claimed_row(columns, values))
         return rows
 
     def complete(
         self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS,
         members: bool = True,
     ) -> list[JobRow]:  # fmt: skip
-        acks = sorted(acks, key=lambda ack: ack.job_id)
-        found = self._execute(
-            _complete_statement(with_result, tuple(columns), members=members),
-            {
-                "ids": array_literal([ack.job_id for ack in acks]),
-                "results": array_literal([ack.result for ack in acks]),
-                "workers": array_literal([ack.worker_id for ack in acks]),
-                "attempts": array_literal([ack.attempt for ack in acks]), "now": now,
-            },
-        )  # fmt: skip
+        statement = _complete_statement(with_result, tuple(columns), members=members)
+        found = self._execute(statement, _reported(acks, now))
         return [dict(zip(columns, values, strict=True)) for values in found]
+
+    def complete_members(
+        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str], errors: bool
+    ) -> tuple[list[JobRow], Members | None]:
+        statement, names = _complete_members_statement(with_result, tuple(columns), errors=errors)
+        rows: list[JobRow] = []
+        places = []
+        for values in self._execute(statement, _reported(acks, now)):
+            row: JobRow = dict(zip(names, values))  # noqa: B905 - behind them is where it is in its workflow
+            rows.append(row)
+            position, step, kind, created, began, *beside = values[len(names) :]
+            if position is not None:
+                job = (*_of_ended(row), row["errors"] if errors else None)
+                places.append((row["workflow_id"], position, step, row["id"], kind, State.COMPLETED, *job,
+                               _instant(created), began and _instant(began), *beside))  # fmt: skip
+        return rows, members(places)
 
     def update_jobs(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> None:
         if not rows:
@@ -297,8 +324,7 @@ class PostgreSQLStore(Store):
     def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
         found = self._execute(_members_statement(errors), [array_literal(sorted(flows)), array_literal(jobs)])
         return members(
-            ((*row[:12], row[12] and _instant(row[12]), row[13] and _instant(row[13]), *row[14:]) for row in found),
-            self.using,
+            (*row[:12], row[12] and _instant(row[12]), row[13] and _instant(row[13]), *row[14:]) for row in found
         )
 
     def memberships(self, jobs: Collection[uuid.UUID]) -> list[Membership]:
@@ -311,10 +337,13 @@ class PostgreSQLStore(Store):
         found = self._execute(_RESULTS, [array_literal(column) for column in zip(*places, strict=True)])
         return {(flow, position): Heard(*rest) for flow, position, *rest in found}
 
-    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str], records: Sequence[Record]) -> None:
-        values = zip(*(workflow_values(flow, columns) for flow in flows), strict=True)
-        params = [array_literal(column) for column in (*values, *zip(*records, strict=True))]
-        self._execute(_save_workflows_statement(tuple(columns), logged=bool(records)), params)
+    def save_workflows(
+        self, flows: Sequence[Workflow | Running], columns: Sequence[str], records: Sequence[Record]
+    ) -> None:
+        change = FlowChange(flows, columns, records)
+        saving = _saving_of(tuple(columns), told=bool(records))
+        log = f"{_LOG}, e.* FROM ({saving.told}) AS e" if saving.told else "SELECT 1"
+        self._execute(f"WITH {saving.saved} {log}", _changed(change))
 
     def _execute(self, statement: str, params: Any) -> list[tuple[Any, ...]]:
         return prepared.execute(self.using, statement, params)
@@ -350,13 +379,55 @@ _KEEP_ANSWERS = (
     "WHERE k.status IS NULL OR k.created_at < %s"
 )
 
+#: What events of workflows say; their other columns are empty.
+_TOLD = ("type", "time", "component", "subject", "worker_id", "trace_id", "workflow_id", "data")
+
+
+class _Saving(NamedTuple):
+    """How a statement saves a change of workflows: `saved` is a query to begin its WITH with, `told` the rows for the
+    log, '' where there are none. The log has what is inserted at once in the order of the rows, so they come first."""
+
+    saved: str
+    told: str
+
+
+def _saving(change: FlowChange | None) -> _Saving | None:
+    return _saving_of(tuple(change.columns), told=bool(change.records)) if change else None
+
+
+@lru_cache(maxsize=8)
+def _saving_of(columns: tuple[str, ...], *, told: bool) -> _Saving:
+    names = ("id", *columns)
+    values = ", ".join(f"%(flow_{name})s::{_WORKFLOW_ARRAYS[name]}" for name in names)
+    saved = (
+        f"saved AS (UPDATE {_WORKFLOW} w SET {', '.join(f'{name} = v.{name}' for name in columns)} "
+        f"FROM unnest({values}) AS v({', '.join(names)}) WHERE w.id = v.id)"
+    )
+    values = ", ".join(f"%(told_{name})s::{_EVENT_ARRAYS[name]}" for name in _TOLD)
+    empty = {"job_id": "NULL::uuid", "attempt": "0"}
+    shown = ", ".join(f"v.{name}" if name in _TOLD else empty.get(name, "''") for name in Record._fields)
+    return _Saving(saved, f"SELECT {shown} FROM unnest({values}) AS v({', '.join(_TOLD)})" if told else "")
+
+
+def _changed(change: FlowChange) -> dict[str, str]:
+    """The parameters of `_saving`."""
+    columns = zip(*(workflow_values(flow, change.columns) for flow in change.flows), strict=True)
+    named = zip(("id", *change.columns), columns, strict=True)
+    given = {f"flow_{name}": array_literal(column) for name, column in named}
+    if change.records:
+        told = dict(zip(Record._fields, zip(*change.records, strict=True), strict=True))
+        given |= {f"told_{name}": array_literal(told[name]) for name in _TOLD}
+    return given
+
+
 #: What a push answers: whether some worker sleeps. Asked here it costs no round trip of its own.
 _WORKER_SLEEPS = f"SELECT EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
 
 
 @lru_cache(maxsize=256)
-def _push_one_statement(given: tuple[str, ...], state: str) -> str:
-    """Insert one job that says something in these columns, its count, and its event unless it is pending."""
+def _push_one_statement(given: tuple[str, ...], state: str, saving: _Saving | None) -> str:
+    """Insert one job that says something in these columns, its count, and its event unless it is pending; and save a
+    change of workflows."""
     says = {name: new_constant(name) for name, value in NEW_DEFAULTS.items() if value is not None}
     says |= {name: f"%({name})s" for name in given}
     event = {
@@ -365,12 +436,19 @@ def _push_one_statement(given: tuple[str, ...], state: str) -> str:
         "queue": says["queue"], "state": f"'{state}'", "attempt": "0", "worker_id": "''", "trace_id": says["trace_id"],
         "workflow_id": says.get("workflow_id", "NULL"), "data": "%(data)s",
     }  # fmt: skip
-    log = f", logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) VALUES ({', '.join(event.values())}))"
+    first, *values = event.values()
+    told, logged = saving and saving.told, f"SELECT {', '.join(values)}" if state != State.PENDING else ""
+    rows = " UNION ALL ".join(filter(None, (told, logged)))
+    begin = f"{saving.saved}, " if saving else ""
+    log = f", logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) SELECT {first}, e.* FROM ({rows}) AS e)"
+    if not told:
+        log = f", logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) VALUES ({', '.join(event.values())}))"
     return (
-        f"WITH inserted AS (INSERT INTO {_JOB} ({', '.join(says)}, attempt, losses, dead_letter, worker_id, errors) "
+        f"WITH {begin}"
+        f"inserted AS (INSERT INTO {_JOB} ({', '.join(says)}, attempt, losses, dead_letter, worker_id, errors) "
         f"VALUES ({', '.join(says.values())}, 0, 0, false, '', '')), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) VALUES ({says['queue']}, {says['created_at']}, 1))"
-        f"{'' if state == State.PENDING else log} {_WORKER_SLEEPS}"
+        f"{log if rows else ''} {_WORKER_SLEEPS}"
     )
 
 
@@ -399,8 +477,9 @@ def _push_if_free_statement(
 
 
 @lru_cache(maxsize=256)
-def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...]) -> str:
-    """Insert jobs, their counts and events, all from what was sent; the arguments are the names in `compared`.
+def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...], saving: _Saving | None = None) -> str:
+    """Insert jobs, their counts and events, all from what was sent; the arguments are the names in `compared`. Save a
+    change of workflows, too.
 
     Counts and events made of the rows just inserted take the server half as long again.
     """
@@ -409,16 +488,23 @@ def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...]
     says |= {name: f"v.{source}" for name, source in varying}
     arrays = {source: _JOB_ARRAYS[source] for _, source in varying}
     names = ", ".join(NEW_COLUMNS)
+    logged = (
+        f"CASE state WHEN 'available' THEN 'job.enqueued' ELSE 'job.scheduled' END, "
+        f"created_at, %(component)s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_NEW_DATA} FROM new "
+        f"WHERE state <> 'pending'"
+    )
+    begin = f"{saving.saved}, " if saving else ""
+    if saving and saving.told:
+        logged = f"e.* FROM ({saving.told} UNION ALL SELECT {logged}) AS e"
     return (
-        f"WITH new AS NOT MATERIALIZED (SELECT {', '.join(f'{value} AS {name}' for name, value in says.items())} "
+        f"WITH {begin}"
+        f"new AS NOT MATERIALIZED (SELECT {', '.join(f'{value} AS {name}' for name, value in says.items())} "
         f"FROM unnest({', '.join(f'%({name})s::{kind}' for name, kind in arrays.items())}) AS v({', '.join(arrays)})), "
         f"inserted AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
         f"SELECT {names}, 0, 0, false, '', '' FROM new), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_NEW_COUNTS)}) SELECT queue, max(created_at), "
         f"{', '.join(_NEW_COUNTS.values())} FROM new GROUP BY queue), "
-        f"logged AS ({_LOG}, CASE state WHEN 'available' THEN 'job.enqueued' ELSE 'job.scheduled' END, "
-        f"created_at, %(component)s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_NEW_DATA} FROM new "
-        f"WHERE state <> 'pending') {_WORKER_SLEEPS}"
+        f"logged AS ({_LOG}, {logged}) {_WORKER_SLEEPS}"
     )
 
 
@@ -463,7 +549,8 @@ def _claim_statement(
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "priority", "enqueued_at",
               "started_at")  # fmt: skip
     # Django's loader of times is Python code: as text they cost next to nothing.
-    shown = [f"{name}::text" if raw and _JOB_ARRAYS[name] == "timestamptz[]" else name for name in columns]
+    shown = [f"c.{name}::text" if raw and _JOB_ARRAYS[name] == "timestamptz[]" else f"c.{name}" for name in columns]
+    shown += ["m.position", "m.created_at::text", "m.before"]
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)))
     delivers = _DELIVERS.replace("{limited}", "" if admitted else _UNDER_LIMIT)
     fits = "id = ANY(%(ids)s::uuid[])" if chosen else "rate_key = ''"
@@ -487,7 +574,7 @@ def _claim_statement(
             f"JOIN unnest(%(workers)s::text[], %(visibilities)s::bigint[], %(begins)s::bigint[], %(ends)s::bigint[]) "
             f"WITH ORDINALITY AS t(worker, visibility, begins, ends, place) ON found.n > t.begins AND found.n <= t.ends"
         )
-        begun, answered, delivered = ", picked.n, picked.place", ["place", *shown], "n"
+        begun, answered, delivered = ", picked.n, picked.place", ["c.place", *shown], "n"
         these = "FROM picked WHERE j.id = picked.id"
     else:
         queue = "%(queue)s"
@@ -513,20 +600,40 @@ def _claim_statement(
         f"trace_id, workflow_id, '{{\"wait_ms\":' || {_WAIT_MS} || '}}' FROM claimed) AS e), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) "
         f"SELECT queue, %(now)s, -count(*), count(*), {_WAITED_MS} FROM claimed GROUP BY queue) "
-        f"SELECT {', '.join(answered)} FROM claimed ORDER BY {delivered}"
+        f"SELECT {', '.join(answered)} FROM claimed c LEFT JOIN LATERAL ({_PLACE}) AS m ON true "
+        f"ORDER BY {', '.join(f'c.{name}' for name in delivered.split(', '))}"
     )
+
+
+def _reported(acks: Sequence[Ack], now: dt.datetime) -> dict[str, Any]:
+    """The parameters of a completion."""
+    acks = sorted(acks, key=lambda ack: ack.job_id.int)
+    return {
+        "ids": array_literal([ack.job_id for ack in acks]), "results": array_literal([ack.result for ack in acks]),
+        "workers": array_literal([ack.worker_id for ack in acks]),
+        "attempts": array_literal([ack.attempt for ack in acks]), "now": now,
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=16)
 def _complete_statement(with_result: bool, columns: tuple[str, ...], *, members: bool) -> str:
-    """The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock.
+    return f"{_completing(with_result, columns, members=members)} SELECT {_shown(columns)} FROM done"
 
-    Without `members` those that another transaction has locked are left alone, too: the caller comes back for them.
+
+def _shown(columns: Iterable[str]) -> str:
+    return ", ".join(under_limit("done.queue") if name == LIMITED else f"done.{name}" for name in columns)
+
+
+def _completing(with_result: bool, columns: tuple[str, ...], *, members: bool) -> str:
+    """The beginning of a statement that completes jobs, with their events and counts; of those that it completes, which
+    are called `done`, it knows these columns.
+
+    The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock. Without `members`
+    those that another transaction has locked are left alone, too: the caller comes back for them.
     """
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "started_at", "finished_at",
               "result", "rate_key")  # fmt: skip
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)) if name != LIMITED)
-    shown = ", ".join(under_limit("done.queue") if name == LIMITED else name for name in columns)
     result = "|| coalesce(',\"result\":' || result, '')" if with_result else ""
     return (
         f"WITH a AS MATERIALIZED (SELECT a.* FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
@@ -542,9 +649,40 @@ def _complete_statement(with_result: bool, columns: tuple[str, ...], *, members:
         f"logged AS ({_LOG}, 'job.completed', finished_at, 'workers', '', id, type, queue, 'completed', attempt, "
         f"worker_id, trace_id, workflow_id, '{{\"duration_ms\":' || {_DURATION_MS} {result} || '}}' FROM done), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, active, completed, run_ms) "
-        f"SELECT queue, %(now)s, -count(*), count(*), {_RAN_MS} FROM done GROUP BY queue) "
-        f"SELECT {shown} FROM done"
+        f"SELECT queue, %(now)s, -count(*), count(*), {_RAN_MS} FROM done GROUP BY queue)"
     )
+
+
+#: What the events of a workflow say of a job that has ended.
+_ENDED = ("started_at", "finished_at", "worker_id", "trace_id", "attempt")
+_of_ended = itemgetter(*_ENDED)
+
+
+@lru_cache(maxsize=16)
+def _complete_members_statement(
+    with_result: bool, columns: tuple[str, ...], *, errors: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Complete jobs, and lock and read the workflows of those that are members. The names of the first columns of its
+    rows, too.
+
+    Each workflow is locked as it is by then, whatever the rest of the statement sees. Jobs and workflows meet in a full
+    join, because that is never a loop in a loop, however few the planner believes there are.
+    """
+    names = tuple(dict.fromkeys((*columns, "id", "workflow_id", *_ENDED, *(["errors"] if errors else []))))
+    shown = _shown(names)
+    for name in ("started_at", "finished_at"):
+        if name not in columns:  # as text it costs next to nothing
+            shown = shown.replace(f"done.{name}", f"done.{name}::text")
+    place = "ORDER BY s.workflow_id, done.finished_at, s.position"
+    return (
+        f"{_completing(with_result, names, members=True)}, "
+        f"flows AS MATERIALIZED (SELECT id, created_at, progress, type FROM {_WORKFLOW} "
+        f"WHERE id = ANY(ARRAY(SELECT workflow_id FROM done)) AND state || '' = 'running' ORDER BY id FOR UPDATE) "
+        f"SELECT {shown}, s.position, s.step_id, s.type, {shown_beside(place, '::text')} "
+        f"FROM done FULL JOIN flows w ON w.id = done.workflow_id "
+        f"LEFT JOIN LATERAL (SELECT * FROM {_STEP} WHERE w.id IS NOT NULL AND job_id = done.id LIMIT 1) AS s ON true "
+        f"{BESIDE} {place}, done.id"
+    ), names
 
 
 def _still(state: str) -> str:
@@ -632,20 +770,28 @@ _GIVEN = (
 )
 
 
+#: How `results_before` becomes one text.
+_JOINED = "array_to_string(ARRAY({before}), E'\\x1f')"
+#: The place of a claimed job `c` in its workflow, if it has one, as `_claimed_row` reads it.
+_PLACE = (
+    f"SELECT s.position, w.created_at, {results_before(_JOINED)} AS before FROM {_STEP} s "
+    f"JOIN {_WORKFLOW} w ON w.id = s.workflow_id WHERE c.workflow_id IS NOT NULL AND s.job_id = c.id LIMIT 1"
+)
+
+
+def _claimed_row(columns: Sequence[str], values: Sequence[Any]) -> JobRow:
+    """The columns, and behind them the position in a workflow, the time of its creation, and the results before."""
+    row: JobRow = dict(zip(columns, values))  # noqa: B905 - there are more values
+    position, created, before = values[-3:]
+    if position is not None and "workflow_id" in row:
+        row[MEMBERSHIP] = membership(row["id"], row["workflow_id"], position, _instant(created), before)
+    return row
+
+
 @lru_cache(maxsize=2)
 def _members_statement(errors: bool) -> str:
     return members_statement(_GIVEN, "= ANY(%s::uuid[])", "FOR UPDATE", text="::text", errors=errors)
 
 
-@lru_cache(maxsize=8)
-def _save_workflows_statement(columns: tuple[str, ...], *, logged: bool) -> str:
-    names = ("id", *columns)
-    update = (
-        f"UPDATE {_WORKFLOW} w SET {', '.join(f'{name} = v.{name}' for name in columns)} "
-        f"FROM {_unnest(names, _WORKFLOW_ARRAYS)} AS v({', '.join(names)}) WHERE w.id = v.id"
-    )
-    return f"WITH saved AS ({update}) {_INSERT_EVENTS}" if logged else update
-
-
 _RESULTS = results_statement("unnest(%s::uuid[], %s::int[]) AS v(flow, position)")
-_MEMBERSHIPS = memberships_statement(_GIVEN, "string_agg(result, E'\\x1f' ORDER BY position)", text="::text")
+_MEMBERSHIPS = memberships_statement(_GIVEN, _JOINED, text="::text")

@@ -30,6 +30,7 @@ from django_ojs.store.base import (
     Heard,
     Members,
     Membership,
+    Running,
     Store,
     StoredKey,
     Taker,
@@ -251,7 +252,7 @@ class SQLiteStore(Store):
         with connections[self.using].cursor() as cursor:
             cursor.execute(_members_statement(errors), [_id_list(sorted(flows)), _id_list(jobs)])
             found = cursor.fetchall()
-        return members(map(_of_member, found), self.using)
+        return members(map(_of_member, found))
 
     def memberships(self, jobs: Collection[uuid.UUID]) -> list[Membership]:
         with connections[self.using].cursor() as cursor:
@@ -269,7 +270,9 @@ class SQLiteStore(Store):
             cursor.execute(_RESULTS, [json.dumps([(flow.hex, position) for flow, position in places])])
             return {(uuid.UUID(flow), position): Heard(*rest) for flow, position, *rest in cursor.fetchall()}
 
-    def save_workflows(self, flows: Sequence[Workflow], columns: Sequence[str], records: Sequence[Record]) -> None:
+    def save_workflows(
+        self, flows: Sequence[Workflow | Running], columns: Sequence[str], records: Sequence[Record]
+    ) -> None:
         assignments = ", ".join(f"{name} = %s" for name in columns)
         rows = (_all_to_db(workflow_values(flow, columns)) for flow in flows)
         with connections[self.using].cursor() as cursor:
@@ -456,7 +459,7 @@ _OF_TYPES = (
 
 #: The steps of jobs as a source.
 _GIVEN = f"(SELECT value AS id FROM json_each(%s)) AS g JOIN {WorkflowStep._meta.db_table} s ON s.job_id = g.id"
-_MEMBERSHIPS = memberships_statement(_GIVEN, "group_concat(result, char(31))", text="")
+_MEMBERSHIPS = memberships_statement(_GIVEN, "(SELECT group_concat(result, char(31)) FROM ({before}))", text="")
 
 
 @lru_cache(maxsize=2)

@@ -26,7 +26,7 @@ from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import TERMINAL, State
 from django_ojs.store import store_of
-from django_ojs.store.base import NEXT
+from django_ojs.store.base import NEXT, FlowChange, Members
 from django_ojs.workflows import events
 from django_ojs.workflows.events import Flow, Member, Next
 from django_ojs.workflows.graphs import error_of, read_steps, shapes
@@ -39,18 +39,24 @@ _ENDS = {rules.COMPLETED: Workflow.State.COMPLETED, rules.FAILED: Workflow.State
 _SPELLED_OUT = 20
 
 
-def settled(rows: Sequence[JobRow], now: dt.datetime, using: str) -> None:
-    """Take the workflows of those jobs further that have ended; `rows` need `id`, `workflow_id` and `state`."""
-    while ended := _ended(rows):
-        found = store_of(using).lock_members(ended, set(ended.values()), errors=ojs_settings.EXTENSION_EVENTS)
+def settled(rows: Sequence[JobRow], now: dt.datetime, using: str, found: Members | None = None) -> None:
+    """Take the workflows of those jobs further that have ended; `rows` need `id`, `workflow_id` and `state`.
+
+    Where they have been locked and read already, `found` is what was found.
+    """
+    while found is not None or (ended := _ended(rows)):
+        if found is None:
+            found = store_of(using).lock_members(ended, set(ended.values()), errors=ojs_settings.EXTENSION_EVENTS)
         known = shapes({row.pk: row.created_at for row, _ in found.flows}, using)
-        flows = {row.pk: Flow(row, known[row.pk], list(row.progress), began) for row, began in found.flows}
+        # By the number that an id is: to hash a UUID is Python code.
+        flows = {row.pk.int: Flow(row, known[row.pk], list(row.progress), began) for row, began in found.flows}
         records: list[Record] = []
         for member in map(Member._make, found.ended):
-            flow = flows.get(member.workflow_id)
+            flow = flows.get(member.workflow_id.int)
             if flow is not None and flow.letters[member.position] == rules.RUNNING:
                 records += _settle(flow, member, now)
         rows = go_on(list(flows.values()), records, now, using, map(Next._make, found.following))
+        found = None
 
 
 def _ended(rows: Sequence[JobRow]) -> dict[uuid.UUID, uuid.UUID]:
@@ -105,8 +111,11 @@ def go_on(
     ousted: list[JobRow] = []
     while flows:
         ready = [(flow, position) for flow in flows for position in rules.evaluate(flow.shape.graph, flow.letters)]
-        save(flows, [*records, *_end(flows, now, using)], using, whole=whole)
-        flows, records = enqueue(ready, now, ousted, using, following) if ready else [], ()
+        change = _change(flows, [*records, *_end(flows, now, using)], whole=whole)
+        log.tell(change.records, using)
+        if not ready:
+            store_of(using).save(change)
+        flows, records = enqueue(ready, now, ousted, using, following, along=change) if ready else [], ()
     return ousted
 
 
@@ -122,12 +131,16 @@ def _end(flows: Sequence[Flow], now: dt.datetime, using: str) -> list[Record]:
 
 def save(flows: Sequence[Flow], records: Sequence[Record], using: str, *, whole: bool = False) -> None:
     """Store the progress of locked workflows, and how they ended, with these events."""
+    store_of(using).save(_change(flows, records, whole=whole))
+    log.tell(records, using)
+
+
+def _change(flows: Sequence[Flow], records: Sequence[Record], *, whole: bool = False) -> FlowChange:
     for flow in flows:
         flow.row.progress = "".join(flow.letters)
     whole = whole or any(flow.row.finished_at for flow in flows)
     columns = ["progress", "state", "finished_at", "error"] if whole else ["progress"]
-    store_of(using).save_workflows([flow.row for flow in flows], columns, records)
-    log.tell(records, using)
+    return FlowChange([flow.row for flow in flows], columns, records)
 
 
 def _settle(flow: Flow, member: Member, now: dt.datetime) -> list[Record]:
@@ -140,26 +153,28 @@ def _settle(flow: Flow, member: Member, now: dt.datetime) -> list[Record]:
 
 def enqueue(
     ready: Sequence[tuple[Flow, int]], now: dt.datetime, ousted: list[JobRow], using: str,
-    following: Iterable[Next] = (), *, strict: bool = False,
+    following: Iterable[Next] = (), *, along: FlowChange | None = None, strict: bool = False,
 ) -> list[Flow]:  # fmt: skip
-    """Push the jobs at these places. Returns the workflows of those that were refused, which letter and step now say.
+    """Push the jobs at these places, and store the change `along` with them or before them. Returns the workflows of
+    those that were refused, which letter and step now say.
 
     Jobs that had to make room are added to `ousted`, and the caller owes them `settled`. `following` are steps that
     have been read already. With `strict` a refusal is raised instead; only a job that a middleware silently dropped is
     a failed step.
     """
-    wanted = {(flow.row.pk, position): flow for flow, position in ready}
-    found = {(step.workflow_id, step.position): step for step in following}
+    wanted = {(flow.row.pk.int, position): flow for flow, position in ready}
+    found = {(step.workflow_id.int, step.position): step for step in following}
     if missing := wanted.keys() - found.keys():
+        flows = {wanted[place].row.pk for place in missing}
         steps = WorkflowStep.objects.using(using).filter(
-            workflow_id__in={pk for pk, _ in missing}, position__in={position for _, position in missing}
+            workflow_id__in=flows, position__in={position for _, position in missing}
         )
-        found |= {(step.workflow_id, step.position): step for step in map(Next._make, steps.values_list(*NEXT))}
-    refusals = _push([found[place] for place in wanted], ousted, using, strict)
+        found |= {(step.workflow_id.int, step.position): step for step in map(Next._make, steps.values_list(*NEXT))}
+    refusals = _push([found[place] for place in wanted], along, ousted, using, strict)
     records: list[Record] = []
     refused: dict[uuid.UUID, Flow] = {}
     for step, error in refusals:
-        place = (step.workflow_id, step.position)
+        place = (step.workflow_id.int, step.position)
         flow = refused[step.workflow_id] = wanted.pop(place)
         flow.letters[step.position] = rules.REFUSED
         WorkflowStep.objects.using(using).filter(workflow_id=step.workflow_id, position=step.position).update(
@@ -172,23 +187,32 @@ def enqueue(
     return list(refused.values())
 
 
-def _push(steps: Sequence[Next], ousted: list[JobRow], using: str, strict: bool) -> list[tuple[Next, dict[str, Any]]]:
+def _push(
+    steps: Sequence[Next], along: FlowChange | None, ousted: list[JobRow], using: str, strict: bool
+) -> list[tuple[Next, dict[str, Any]]]:
     """Push all together, or one by one to find those that are refused; returns the refused ones with the error."""
+    if along and middleware.enqueue_chain:  # what they have written is undone with a refused push
+        store_of(using).save(along)
     documents = [{**jsontext.loads(step.document), "id": str(step.job_id)} for step in steps]
     owners = {step.job_id: step.workflow_id for step in steps if step.job_id}
+    options: dict[str, Any] = {"partial": False, "workflows": owners, "ended": ousted, "along": along, "using": using}
     # A refused push has written nothing itself. The middleware of the site may have.
     guard = atomic(using=using) if middleware.enqueue_chain else contextlib.nullcontext()
     try:
         with guard, hooks.inside(hooks.around_later_steps):
-            done = or_raise(push_each(documents, partial=False, workflows=owners, ended=ousted, using=using))
+            done = or_raise(push_each(documents, **options))
     except OJSError as error:
         if strict:
             raise
+        if along:
+            store_of(using).save(along)
         if len(steps) > 1:
-            return [refused for step in steps for refused in _push([step], ousted, using, strict)]
+            return [refused for step in steps for refused in _push([step], None, ousted, using, strict)]
         return [
             (steps[0], {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message})
         ]
+    if along:
+        store_of(using).save(along)
     return [
         (step, _NOT_CREATED[pushed.status])
         for step, pushed in zip(steps, done, strict=True)

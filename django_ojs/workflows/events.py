@@ -16,8 +16,8 @@ from django_ojs.conf import ojs_settings
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Workflow
-from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import State
+from django_ojs.store.base import Running
 from django_ojs.workflows.graphs import Shape, error_of
 
 
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 class Flow:
     """A workflow's row, locked, with its progress as a list to change."""
 
-    row: Workflow
+    row: Workflow | Running
     shape: Shape
     letters: list[str]
     began: dt.datetime | None = None  #: when its first member was claimed, where that has been read
@@ -69,12 +69,19 @@ class Flow:
     def count_down(self) -> int:
         """Take one from the jobs that have not ended, callbacks left out; return how many are left."""
         if self._left is None:
-            self._left = sum(self.letters[leaf] in rules.OPEN for leaf in self.shape.graph.leaves)
+            self._left = self.shape.graph.count_open(self.letters)
         self._left -= 1
         return self._left
 
 
-def created(flow: Flow, now: dt.datetime) -> list[Record]:
+@dataclasses.dataclass(slots=True)
+class WholeFlow(Flow):
+    """A workflow whose row has all its columns: one that is new, say."""
+
+    row: Workflow
+
+
+def created(flow: WholeFlow, now: dt.datetime) -> list[Record]:
     if not ojs_settings.EXTENSION_EVENTS:
         return []
     callbacks = sum(bool(node.trigger) for node in flow.shape.graph.nodes)
@@ -108,7 +115,7 @@ def refused(flow: Flow, step: Next, error: Mapping[str, Any], now: dt.datetime) 
     node = flow.shape.graph.nodes[step.position]
     if node.trigger or not ojs_settings.EXTENSION_EVENTS:
         return []
-    left = sum(flow.letters[leaf] in rules.OPEN for leaf in flow.shape.graph.leaves)
+    left = flow.shape.graph.count_open(flow.letters)
     facts: dict[str, Any] = {"step_id": step.step_id, "step_type": step.type, "steps_remaining": left}
     return [flow.record("workflow.step_failed", now, **facts, step=node.place, error=_brief(error))]
 

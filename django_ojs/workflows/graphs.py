@@ -17,12 +17,14 @@ from django_ojs.rules import workflowgraph
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
 from django_ojs.store import store_of
-from django_ojs.store.base import Heard
+from django_ojs.store.base import MEMBERSHIP, Heard, Membership
 
 #: Nodes of all the graphs that a process remembers; some hundred bytes each.
 _SIZE = 50_000
-#: The time of creation is part of the key: a client may use an id again after the first workflow was pruned.
-_cache: dict[tuple[str, uuid.UUID, dt.datetime], Shape] = {}
+#: By database and the number that the id is: to hash a UUID is Python code. With the time of creation, since a client
+#: may use an id again after the first workflow was pruned.
+_cache: dict[tuple[str, int], tuple[dt.datetime, Shape]] = {}
+_nodes = 0
 
 
 class Shape(NamedTuple):
@@ -35,25 +37,53 @@ class Shape(NamedTuple):
 
 def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUID, Shape]:
     """The shapes of these workflows, given with the time of their creation; one that was pruned is missing."""
-    found = {pk: shape for pk, at in wanted.items() if (shape := _cache.get((using, pk, at))) is not None}
-    if missing := wanted.keys() - found.keys():
-        for flow in Workflow.objects.using(using).filter(pk__in=missing).defer("progress", "error"):
-            found[flow.pk] = _cache[using, flow.pk, flow.created_at] = shape_of(flow)
-        size = sum(len(shape.graph.nodes) for shape in list(_cache.values()))
-        while size > _SIZE and (oldest := next(iter(list(_cache)), None)):
-            forgotten = _cache.pop(oldest, None)  # another thread may be at it as well
-            size -= len(forgotten.graph.nodes) if forgotten else 0
+    found = {pk: known for pk, at in wanted.items() if (known := _known(pk, at, using)) is not None}
+    if len(found) < len(wanted):
+        rows = Workflow.objects.using(using).filter(pk__in=[pk for pk in wanted if pk not in found])
+        for pk, at, own_id, graph, facts in rows.values_list("pk", "created_at", "own_id", "graph", "facts"):
+            found[pk] = _shape(pk, own_id, graph, facts)
+            _remember((using, pk.int), at, found[pk])
     return found
+
+
+def _remember(key: tuple[str, int], created_at: dt.datetime, shape: Shape) -> None:
+    """Put a shape into the cache, and drop the oldest where it is full.
+
+    To count all nodes takes long, so it is counted upwards. What threads count wrong is put right when it seems full.
+    """
+    global _nodes
+    _cache[key] = created_at, shape
+    _nodes += len(shape.graph.nodes)
+    if _nodes <= _SIZE:
+        return
+    _nodes = sum(len(known.graph.nodes) for _, known in list(_cache.values()))
+    while _nodes > _SIZE and (oldest := next(iter(list(_cache)), None)):
+        forgotten = _cache.pop(oldest, None)  # another thread may be at it as well
+        _nodes -= len(forgotten[1].graph.nodes) if forgotten else 0
+
+
+def _known(pk: uuid.UUID, created_at: dt.datetime, using: str) -> Shape | None:
+    at, shape = _cache.get((using, pk.int), _NOTHING)
+    return shape if at == created_at else None
+
+
+_NOTHING: tuple[None, None] = None, None
 
 
 def forget() -> None:
     """Drop what this process remembers of workflows."""
+    global _nodes
     _cache.clear()
+    _nodes = 0
 
 
 def shape_of(flow: Workflow) -> Shape:
     """What never changes about this workflow."""
-    return Shape(workflowgraph.decode(flow.graph), flow.public_id, flow.facts)
+    return _shape(flow.pk, flow.own_id, flow.graph, flow.facts)
+
+
+def _shape(pk: uuid.UUID, own_id: str | None, graph: str, facts: str) -> Shape:
+    return Shape(workflowgraph.decode(graph), own_id or str(pk), facts)
 
 
 #: (workflow, position) -> the job there, as far as its successors want to know.
@@ -66,12 +96,14 @@ def attach_parent_results(rows: Sequence[JobRow], using: str) -> None:
     """Add `lineage`, which `envelope.render` shows, and `workflow_type` to the rows that belong to a workflow.
 
     One statement for the steps of plain chains and for jobs that hear nothing, two for the others, however many, and
-    two more for callbacks; none without workflows.
+    two more for callbacks; none without workflows. One less where the rows have their `MEMBERSHIP`, which is taken off.
     """
     own = {row["id"]: row for row in rows if row.get("workflow_id") is not None}
     if not own:
         return
-    found = store_of(using).memberships(own)
+    found: list[Membership] = [row.pop(MEMBERSHIP) for row in own.values() if MEMBERSHIP in row]
+    if len(found) < len(own):
+        found += store_of(using).memberships(own.keys() - {place.job_id for place in found})
     known = shapes({place.workflow_id: place.created_at for place in found}, using)
     others: dict[tuple[uuid.UUID, int], JobRow] = {}
     for place in found:

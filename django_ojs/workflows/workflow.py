@@ -27,7 +27,7 @@ from django_ojs.rules.workflows import Plan
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.workflows import advance, events, graphs
-from django_ojs.workflows.events import Flow
+from django_ojs.workflows.events import Flow, WholeFlow
 
 T = TypeVar("T")
 
@@ -197,14 +197,14 @@ def _resume(
     advance.settled(advance.go_on([flow], [], now, using, whole=True), now, using)
 
 
-def draft(plan: Plan, now: dt.datetime, key: uuid.UUID | None = None) -> tuple[Flow, list[WorkflowStep]]:
+def draft(plan: Plan, now: dt.datetime, key: uuid.UUID | None = None) -> tuple[WholeFlow, list[WorkflowStep]]:
     """The rows of a new workflow, not stored yet, with its letters before anything has begun."""
     flow = _flow(plan, now, key)
     Workflow.start.related.set_cached_value(flow.row, None)  # there is nothing to look up yet
     return flow, [_step(flow.row, step) for step in plan.steps]
 
 
-def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None) -> Flow:
+def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None) -> WholeFlow:
     pk, own = key or new_id(), plan.id
     try:
         if len(own) == 36:
@@ -217,7 +217,7 @@ def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None) -> Flow:
     row.facts = jsontext.dumps(facts | {"total_steps": row.job_count})[1:-1]
     letters = [rules.WAITING] * len(plan.graph.nodes)
     row.progress = "".join(letters)
-    return Flow(row, graphs.Shape(plan.graph, row.public_id, row.facts), letters)
+    return WholeFlow(row, graphs.Shape(plan.graph, row.public_id, row.facts), letters)
 
 
 def _step(flow: Workflow, step: workflows.Step) -> WorkflowStep:

@@ -99,14 +99,14 @@ def test_checks_for_deploys_count_and_those_of_others_do_not(settings: Any, ids:
 def test_missing_migrations_end_the_examination(ids: Ids) -> None:
     enqueued()  # which no worker runs
     recorder = MigrationRecorder(connection)
-    recorder.record_unapplied("django_ojs", "0006_workers_over_time")
+    recorder.record_unapplied("django_ojs", "0007_postgresql_workflows")
     try:
         assert ids() == ["migrations-missing"]
         (finding,) = found("migrations-missing")
-        assert "0006_workers_over_time" in finding.says
+        assert "0007_postgresql_workflows" in finding.says
         assert finding.mend == "Run manage.py migrate --database default."
     finally:
-        recorder.record_applied("django_ojs", "0006_workers_over_time")
+        recorder.record_applied("django_ojs", "0007_postgresql_workflows")
     assert "workers-missing" in ids()
 
 
