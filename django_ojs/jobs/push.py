@@ -15,8 +15,8 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate, repeat
-from typing import Any, NamedTuple, TypeAlias
+from itertools import accumulate, islice, repeat
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from django.db import IntegrityError, connections
 
@@ -313,7 +313,7 @@ def _insert(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDef
     """Raises IntegrityError when an id is taken."""
     using = frame.using
     specs = [candidate.job for candidate in waiting]  # none, where all are refused
-    rows = list(map(RowMaker(defaults, frame.now), specs, frame.stamps()))
+    rows = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps())
     with _guarded(waiting, frame):
         worker_sleeps = insert(rows, frame.component, using, frame.along)
     for candidate, row in zip(waiting, rows, strict=True):
@@ -573,6 +573,31 @@ class RowMaker:
             if spec.form is not None:
                 self._blanks[id(spec.form)] = blank
         return _with_own(blank, spec, self._now, enqueued_at)
+
+
+class NewRows(Sequence[JobRow]):
+    """The rows of new jobs. Each is made when it, or one behind it, is first looked at: a store that sends a large push
+    in parts has the first on its way before the last is made."""
+
+    def __init__(self, make: RowMaker, specs: Sequence[JobSpec], stamps: Iterator[dt.datetime]) -> None:
+        self._made: list[JobRow] = []
+        self._length, self._coming = len(specs), map(make, specs, stamps)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> JobRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[JobRow]: ...
+    def __getitem__(self, place: int | slice) -> JobRow | list[JobRow]:
+        last = max(range(self._length)[place], default=-1) if isinstance(place, slice) else range(self._length)[place]
+        self._made += islice(self._coming, max(0, last + 1 - len(self._made)))
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[JobRow]:
+        self._made += self._coming
+        return iter(self._made)
 
 
 def _blank(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime) -> JobRow:

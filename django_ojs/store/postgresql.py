@@ -130,7 +130,7 @@ class PostgreSQLStore(Store):
         return self._push(rows, component)
 
     def push_with(self, change: FlowChange, rows: Sequence[JobRow], component: str) -> bool:
-        if change.stored or len(rows) >= 2 * PART:
+        if change.stored or len(rows) >= 2 * PART:  # which are sent in parts
             return super().push_with(change, rows, component)
         worker_sleeps = self._push(rows, component, change)
         change.stored = True
@@ -139,21 +139,11 @@ class PostgreSQLStore(Store):
     def _push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
         if len(rows) == 1:
             return self._push_one(rows[0], component, change)
-        alike, varying = compared(rows)
-        sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
-        columns = {name: column for name, column in varying.items() if not isinstance(column, str)}
-        statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change))
-        alike |= _changed(change) if change else {}
-
-        def params(part: slice) -> dict[str, Any]:
-            arrays = {name: array_literal(column[part]) for name, column in columns.items()}
-            return {**alike, **arrays, "component": component}
-
-        if len(rows) >= 2 * PART and prepared.can_pipeline(self.using):
-            parts = (params(slice(start, start + PART)) for start in range(0, len(rows), PART))
-            with self._one_transaction():
-                return any(found[0][0] for found in prepared.pipelined(self.using, statement, parts))
-        return bool(self._execute(statement, params(slice(None)))[0][0])
+        if len(rows) < 2 * PART or not prepared.can_pipeline(self.using):
+            return bool(self._execute(*_pushing(rows, component, change))[0][0])
+        parts = (_pushing(rows[start : start + PART], component) for start in range(0, len(rows), PART))
+        with self._one_transaction():
+            return any(found[0][0] for found in prepared.pipelined(self.using, parts))
 
     def _one_transaction(self) -> AbstractContextManager[None]:
         """The transaction that is open, or one for what follows."""
@@ -474,6 +464,15 @@ def _push_if_free_statement(
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) SELECT %s, %s, 1 FROM free){log} "
         f"SELECT EXISTS (SELECT 1 FROM free), EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
     )
+
+
+def _pushing(rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> tuple[str, dict[str, Any]]:
+    """The statement that inserts several jobs, with what it is given."""
+    alike, varying = compared(rows)
+    sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
+    arrays = {name: array_literal(column) for name, column in varying.items() if sources[name] == name}
+    statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change))
+    return statement, {**alike, **arrays, "component": component, **(_changed(change) if change else {})}
 
 
 @lru_cache(maxsize=256)

@@ -87,8 +87,8 @@ def can_pipeline(using: str) -> bool:
     return _session(connection).prepares(connection.connection) and _pipelines()
 
 
-def pipelined(using: str, statement: str, each: Iterable[Mapping[str, Any]]) -> list[list[tuple[Any, ...]]]:
-    """Run one statement for each of these parameters, in the caller's transaction; return the rows of each.
+def pipelined(using: str, statements: Iterable[tuple[str, Mapping[str, Any]]]) -> list[list[tuple[Any, ...]]]:
+    """Run these statements with their parameters in the caller's transaction; return the rows of each.
 
     None waits for the answer to the one before, so the server executes one while the caller makes the parameters of the
     next. Only where `can_pipeline`.
@@ -99,7 +99,7 @@ def pipelined(using: str, statement: str, each: Iterable[Mapping[str, Any]]) -> 
     cursors = []
     try:
         with connection.wrap_database_errors, raw.pipeline():
-            for params in each:
+            for statement, params in statements:
                 cursors.append(_preparing_cursor(connection, session, statement))
                 cursors[-1].execute(statement, params)
         return [cursor.fetchall() for cursor in cursors]

@@ -335,8 +335,8 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sent: list[int] = []
     pipelined = prepared.pipelined
 
-    def counting(using: str, statement: str, each: Any) -> Any:
-        found = pipelined(using, statement, each)
+    def counting(using: str, statements: Any) -> Any:
+        found = pipelined(using, statements)
         sent.append(len(found))
         return found
 
