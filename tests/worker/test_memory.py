@@ -69,7 +69,7 @@ def test_what_is_there_at_the_start_is_not_looked_at_again() -> None:
     assert gc.get_threshold() == (THRESHOLD, *PYTHONS[1:]), "after a fork, for what came meanwhile"
 
 
-@pytest.mark.parametrize(("first", "enabled"), [(5000, True), (700, False)], ids=["its own threshold", "turned off"])
+@pytest.mark.parametrize("first, enabled", [(5000, True), (700, False)], ids=["its own threshold", "turned off"])
 def test_a_site_that_has_set_its_collector_keeps_it_as_it_is(
     monkeypatch: pytest.MonkeyPatch, first: int, enabled: bool
 ) -> None:
