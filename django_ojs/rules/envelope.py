@@ -64,7 +64,7 @@ class JobSpec:
     retry: dict[str, Any] = field(default_factory=dict)
     unique: dict[str, Any] | None = None
     unique_policy: UniquePolicy | None = None
-    unique_path: str = "unique"  #: where the client gave the policy
+    unique_path: str = field(default="unique", compare=False)  #: where the client gave the policy
     unique_key: str = ""
     result_ttl: int | None = None
     workflow_id: uuid.UUID | None = None  #: set by the workflow that the job belongs to, never by a client

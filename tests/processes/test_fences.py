@@ -219,9 +219,10 @@ def test_without_its_clause_in_the_completion_that_check_fails(part: str, monkey
     if STATEMENTS is base:
         monkeypatch.setattr(base, "holds", holds_without(part))
         no_guard(monkeypatch)
-    elif STATEMENTS is sqlite:  # which looks for the jobs first
-        for name in ("_HELD", "_COMPLETE"):
-            monkeypatch.setattr(sqlite, name, shortened(getattr(sqlite, name), CLAUSES[part]))
+    elif STATEMENTS is sqlite:  # which looks for the jobs first, and then finds them by their places
+        without(monkeypatch, "_held_statement", CLAUSES[part])
+        if part == "state":
+            monkeypatch.setattr(sqlite, "_COMPLETE", shortened(sqlite._COMPLETE, CLAUSES[part]))
     else:
         without(monkeypatch, "_complete_statement", CLAUSES[part])
     with pytest.raises(AssertionError):
