@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SIZE = 1000
 QUEUE = "crash"
 AFTER = "django_ojs."
-one_writer = connection.vendor == "sqlite"
+one_writer, postgres = connection.vendor == "sqlite", connection.vendor == "postgresql"
 
 
 class Stalled:
@@ -199,18 +199,25 @@ def test_a_push_that_replaces_and_drops(site: Site, room: None, tmp_path: Path, 
 
 # The end of a workflow
 
+COMPLETED = {
+    "postgresql": "store.postgresql:PostgreSQLStore.complete_members", "sqlite": "store.sqlite:SQLiteStore.complete",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("point", ["settled", "pushed", "saved", "commit"])
+@pytest.mark.parametrize("point", ["completed", "pushed", "saved", "commit"])
 def test_a_fan_in_counts_each_member_once_and_calls_back_once(
     site: Site, room: None, tmp_path: Path, point: str, last: bool, elsewhere: Any
 ) -> None:
     if point == "pushed" and not last:
         pytest.skip("only the last member pushes anything")
+    if point == "saved" and last and postgres:
+        pytest.skip("PostgreSQL stores the progress and the callback in one statement, where `pushed` stops")
     points = {
-        "settled": f"{AFTER}workflows.advance:_ended",  # the job is completed, the workflow has not heard of it
+        # The job is completed, and its workflow has not heard of it. PostgreSQL has locked it in the same statement.
+        "completed": AFTER + COMPLETED.get(connection.vendor, "store.base:Store.complete"),
         "pushed": f"{AFTER}workflows.advance:enqueue",
-        "saved": f"{AFTER}workflows.advance:save",
+        "saved": f"{AFTER}store.base:Store.save",
         "commit": "commit",
     }
     callbacks = {"on_complete": {"type": "a.c", "args": [], "queue": QUEUE}}
@@ -229,7 +236,7 @@ def test_a_fan_in_counts_each_member_once_and_calls_back_once(
     else:
         # The other member ends at the same time: at once, or as soon as the workflow's lock is free.
         ending = elsewhere(lambda: ack_one(Ack(other, "2", "victim")))
-        if point == "settled":
+        if point == "completed" and not postgres:
             ending.result(30)
         stalled.kill()
         ending.result(30)
