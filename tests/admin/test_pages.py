@@ -20,7 +20,7 @@ from django_ojs.workers.registration import direct, register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 MODELS = ["job", "queue", "worker", "event", "apikey", "workflow"]
 EVIL = "<script>alert('x')</script>"
 IMAGE = '"><img src=x onerror=alert(1)>'
