@@ -1,8 +1,10 @@
 """PUSH (core 7.1): enqueue jobs with their events, in the caller's transaction.
 
 The order is: validate, enqueue middleware, validate what it made of the job, schema, uniqueness, room in a
-bounded queue, store. Everything is decided before anything is written. Each document is a `Candidate` on its way; what
-becomes of it is `Pushed`, or the error that refused it.
+bounded queue, store. Everything is decided before anything is written, with one exception: if there is nothing to
+decide about the first jobs of a large push, the database stores them while Python reads the others, and undoes that
+should one of those need a decision. Each document is a `Candidate` on its way; what becomes of it is `Pushed`, or the
+error that refused it.
 """
 
 from __future__ import annotations
@@ -197,7 +199,12 @@ def _push_all(
     workflows: Mapping[uuid.UUID, uuid.UUID] | None, ended: list[JobRow] | None, along: FlowChange | None, using: str,
 ) -> list[Outcome]:  # fmt: skip
     now, stamp = clock.now(using), clock.stamps(len(documents), using)
-    candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
+    frame = Frame(now, stamp, using, partial, component, ended, along=along)
+    coming = (read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents))
+    candidates: list[Candidate] = []
+    if not (workflows or along) and _store_while_reading(candidates, coming, len(documents), frame, closing):
+        return [candidate.outcome or aborted(candidate) for candidate in candidates]
+    candidates += coming
     for candidate in candidates if workflows else ():
         if candidate.spec:
             candidate.spec.workflow_id = (workflows or {}).get(candidate.spec.id)
@@ -206,7 +213,7 @@ def _push_all(
             )  # a workflow's job has an id of ours
     if not partial and workflows is None and len(candidates) > 1:
         _refuse_dropped(candidates)
-    return push_read(candidates, Frame(now, stamp, using, partial, component, ended, along=along), closing)
+    return push_read(candidates, frame, closing)
 
 
 def _refuse_dropped(candidates: Sequence[Candidate]) -> None:
@@ -313,12 +320,68 @@ def _insert(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDef
     """Raises IntegrityError when an id is taken."""
     using = frame.using
     specs = [candidate.job for candidate in waiting]  # none, where all are refused
-    rows = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps())
+    rows = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps(), len(specs))
     with _guarded(waiting, frame):
         worker_sleeps = insert(rows, frame.component, using, frame.along)
-    for candidate, row in zip(waiting, rows, strict=True):
-        candidate.outcome = Pushed(row, "created", candidate.warnings)
+    _created(waiting, rows)
     _wake(worker_sleeps, using)
+
+
+def _created(candidates: Iterable[Candidate], rows: Iterable[JobRow]) -> None:
+    for candidate, row in zip(candidates, rows, strict=True):
+        candidate.outcome = Pushed(row, "created", candidate.warnings)
+
+
+#: How many jobs of a large push say of which forms the others are.
+_SAMPLE = 100
+
+
+class _Undecided(Exception):
+    """A push that is being stored has come to a job that its sample did not announce."""
+
+
+def _store_while_reading(
+    candidates: list[Candidate], coming: Iterator[Candidate], total: int, frame: Frame, closing: Closing | None
+) -> bool:
+    """Store all of a large push about which there is nothing to decide; False: nothing is stored, and it takes a closer
+    look. Those of `coming` that it has read are among the `candidates` then.
+
+    The jobs behind the sample must be of its forms, so what is true of the sample is true of them.
+    """
+    using = frame.using
+    if middleware.enqueue_chain.entries or not store_of(using).takes_rows_as_they_come(total):
+        return False
+    candidates += islice(coming, _SAMPLE)
+    if any(candidate.outcome for candidate in candidates):
+        return False
+    sample = [candidate.job for candidate in candidates]
+    if any(spec.unique_policy or schemas.are_asked(spec, using) for spec in sample):
+        return False
+    defaults = queues.ensure((spec.queue for spec in sample), frame.now, using)
+    if any(known.is_choosy or known.bound for known in defaults.values()):
+        return False
+    forms = {id(spec.form) for spec in sample if spec.form is not None}
+
+    def specs() -> Iterator[JobSpec]:
+        yield from sample
+        for candidate in coming:
+            candidates.append(candidate)
+            if candidate.spec is None or id(candidate.spec.form) not in forms:
+                raise _Undecided
+            yield candidate.spec
+
+    rows = NewRows(RowMaker(defaults, frame.now), specs(), frame.stamps(), total)
+    try:
+        with atomic(using=using):
+            worker_sleeps = insert(rows, frame.component, using)
+            if closing:
+                created = [Pushed(row, "created", one.warnings) for one, row in zip(candidates, rows, strict=True)]
+                log.append(closing(created), using)
+    except (_Undecided, IntegrityError):  # or an id is taken
+        return False
+    _created(candidates, rows)
+    _wake(worker_sleeps, using)
+    return True
 
 
 def _guarded(waiting: Iterable[Candidate], frame: Frame) -> AbstractContextManager[None]:
@@ -579,9 +642,9 @@ class NewRows(Sequence[JobRow]):
     """The rows of new jobs. Each is made when it, or one behind it, is first looked at: a store that sends a large push
     in parts has the first on its way before the last is made."""
 
-    def __init__(self, make: RowMaker, specs: Sequence[JobSpec], stamps: Iterator[dt.datetime]) -> None:
+    def __init__(self, make: RowMaker, specs: Iterable[JobSpec], stamps: Iterator[dt.datetime], length: int) -> None:
         self._made: list[JobRow] = []
-        self._length, self._coming = len(specs), map(make, specs, stamps)
+        self._length, self._coming = length, map(make, specs, stamps)
 
     def __len__(self) -> int:
         return self._length

@@ -118,6 +118,13 @@ def remove(schema: JobSchema, *, using: str | None = None) -> None:
     forget()
 
 
+def are_asked(spec: JobSpec, using: str) -> bool:
+    """Whether a schema may have a say about this job, or about another of its type that names none."""
+    if spec.extra.get("schema") is not None:
+        return True
+    return ojs_settings.SCHEMA_VALIDATION != "off" and spec.type in _registry(using).by_type
+
+
 def check(candidates: Sequence[Candidate], using: str) -> None:
     """Refuse, or warn about, jobs whose arguments do not fit; see the setting `SCHEMA_VALIDATION`."""
     registry: _Registry | None = None

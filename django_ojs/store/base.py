@@ -242,6 +242,11 @@ class Store:
         )
         return (query[:limit] if limit else query).rows(columns)  # type: ignore[attr-defined, no-any-return]
 
+    def takes_rows_as_they_come(self, count: int) -> bool:
+        """Whether `push` inserts the first of so many rows before it looks at the last. It does so in a transaction,
+        in which those who make the rows may not use the database."""
+        return False
+
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
         """Insert new jobs and their first events; return whether a worker sleeps that waits to be woken.
 

@@ -126,6 +126,9 @@ class PostgreSQLStore(Store):
     def wants_practice(self) -> bool:
         return prepared.are_old(self.using)
 
+    def takes_rows_as_they_come(self, count: int) -> bool:
+        return count >= 2 * PART and prepared.can_pipeline(self.using)
+
     def push(self, rows: Sequence[JobRow], component: str) -> bool:
         return self._push(rows, component)
 
@@ -139,7 +142,7 @@ class PostgreSQLStore(Store):
     def _push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
         if len(rows) == 1:
             return self._push_one(rows[0], component, change)
-        if len(rows) < 2 * PART or not prepared.can_pipeline(self.using):
+        if not self.takes_rows_as_they_come(len(rows)):
             return bool(self._execute(*_pushing(rows, component, change))[0][0])
         parts = (_pushing(rows[start : start + PART], component) for start in range(0, len(rows), PART))
         with self._one_transaction():

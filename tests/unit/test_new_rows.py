@@ -19,7 +19,7 @@ def rows(length: int, made: list[int]) -> NewRows:
         return {"id": spec, "enqueued_at": stamp}
 
     stamps = (NOW + dt.timedelta(microseconds=i) for i in count())
-    return NewRows(make, range(length), stamps)  # type: ignore[arg-type]
+    return NewRows(make, range(length), stamps, length)  # type: ignore[arg-type]
 
 
 def test_a_part_makes_what_it_needs_and_no_row_twice() -> None:
