@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,7 @@ from django_ojs.states import State
 
 _JOB = Job._meta.db_table
 TYPE = "bench.inline"
+SETTLING = 30.0  #: seconds in which a disk is busy after ten million jobs were loaded
 
 
 #: What is measured beside a history: name, jobs per second. Each gets the number of jobs and the database.
@@ -37,6 +39,7 @@ def history(crowd: int) -> Iterator[Callable[[], None]]:
     jobs that have come since."""
     if connection.vendor == "postgresql":
         longhistory.make(crowd, days=6, workers=False)
+        _settle(crowd)
     else:
         _crowd(crowd, "completed", "default")
     newest = new_id()
@@ -46,6 +49,14 @@ def history(crowd: int) -> Iterator[Callable[[], None]]:
 
     yield forget
     measures.empty()
+
+
+def _settle(crowd: int) -> None:
+    """Wait until the server and its disk have done with what was loaded, as they have where it came in days."""
+    with contextlib.suppress(DatabaseError), connection.cursor() as cursor:
+        cursor.execute("CHECKPOINT")  # not allowed to everybody
+    os.sync()
+    time.sleep(SETTLING * crowd / 10_000_000)
 
 
 def pruning(jobs: int, crowd: int, database: str) -> float:

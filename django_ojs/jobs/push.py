@@ -445,6 +445,11 @@ def _decide_and_write(
     ledger = Ledger.read(specs, using)
     gates = bounds.gates(locked, specs, using)
     taken = _taken_ids(specs, using) if frame.partial or any(map(_may_ignore, specs)) else {}
+    if not gates and not taken and ledger.is_free_for(specs):
+        made = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps(), len(specs))
+        worker_sleeps = insert(made, frame.component, using)
+        _created(waiting, made)
+        return worker_sleeps
     rows: list[JobRow] = []
     replaced: dict[uuid.UUID, JobRow] = {}
     new_row_of = RowMaker(defaults, frame.now)
@@ -757,6 +762,11 @@ class Ledger:
         policies = {spec.unique_key: spec.unique_policy for spec in specs if spec.unique_policy}
         wanted = {state for spec in specs if spec.unique_policy for state in spec.unique_policy.states}
         return cls(store_of(using).same_key(list(policies), states.ordered(wanted)) if policies else ())
+
+    def is_free_for(self, specs: Sequence[JobSpec]) -> bool:
+        """Whether nothing is in the way of any of these jobs, nor they in the way of each other."""
+        keys = [spec.unique_key for spec in specs if spec.unique_key]
+        return not self._rows and len(set(keys)) == len(keys)
 
     def judge(self, spec: JobSpec, now: dt.datetime) -> Verdict:
         policy = spec.unique_policy
