@@ -318,13 +318,18 @@ def _store_plain(waiting: Sequence[Candidate], defaults: Mapping[str, queues.Que
 
 def _insert(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], frame: Frame) -> None:
     """Raises IntegrityError when an id is taken."""
-    using = frame.using
-    specs = [candidate.job for candidate in waiting]  # none, where all are refused
-    rows = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps(), len(specs))
     with _guarded(waiting, frame):
-        worker_sleeps = insert(rows, frame.component, using, frame.along)
+        worker_sleeps = _insert_all(waiting, defaults, frame)
+    _wake(worker_sleeps, frame.using)
+
+
+def _insert_all(waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], frame: Frame) -> bool:
+    """Insert jobs that nothing is in the way of; none, where all are refused. Returns whether a worker sleeps."""
+    specs = [candidate.job for candidate in waiting]
+    rows = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps(), len(specs))
+    worker_sleeps = insert(rows, frame.component, frame.using, frame.along)
     _created(waiting, rows)
-    _wake(worker_sleeps, using)
+    return worker_sleeps
 
 
 def _created(candidates: Iterable[Candidate], rows: Iterable[JobRow]) -> None:
@@ -446,10 +451,15 @@ def _decide_and_write(
     gates = bounds.gates(locked, specs, using)
     taken = _taken_ids(specs, using) if frame.partial or any(map(_may_ignore, specs)) else {}
     if not gates and not taken and ledger.is_free_for(specs):
-        made = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps(), len(specs))
-        worker_sleeps = insert(made, frame.component, using)
-        _created(waiting, made)
-        return worker_sleeps
+        return _insert_all(waiting, defaults, frame)
+    return _decide(waiting, defaults, ledger, gates, taken, frame)
+
+
+def _decide(
+    waiting: Sequence[Candidate], defaults: Mapping[str, queues.QueueDefaults], ledger: Ledger,
+    gates: Mapping[str, bounds.Gate], taken: Mapping[uuid.UUID, str], frame: Frame,
+) -> bool:  # fmt: skip
+    """Decide about each job under the locks, one after the other, and write. Returns whether a worker sleeps."""
     rows: list[JobRow] = []
     replaced: dict[uuid.UUID, JobRow] = {}
     new_row_of = RowMaker(defaults, frame.now)
