@@ -12,6 +12,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection, connections
+from django.test import override_settings
 
 from benchmarks import crash, crowds, measures, processes, reference, serving, subscribers, weight, workloads
 from benchmarks.result import Result, table
@@ -64,6 +65,10 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        with override_settings(DEBUG=False):  # with it Django logs each statement, and django-ojs prepares none
+            self._run(options)
+
+    def _run(self, options: dict[str, Any]) -> None:
         url = options["database"] or url_of(connections["default"].settings_dict)
         if url.startswith("sqlite"):
             url = ""  # a new file, never the site's
