@@ -360,7 +360,8 @@ def _store_while_reading(
     if any(candidate.outcome for candidate in candidates):
         return False
     sample = [candidate.job for candidate in candidates]
-    if any(spec.unique_policy or schemas.are_asked(spec, using) for spec in sample):
+    # `unique`, because the `meta` of a job may say that its policy means nothing, and those of the next may not.
+    if any(spec.unique is not None or schemas.are_asked(spec, using) for spec in sample):
         return False
     defaults = queues.ensure((spec.queue for spec in sample), frame.now, using)
     if any(known.is_choosy or known.bound for known in defaults.values()):

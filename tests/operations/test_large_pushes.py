@@ -132,6 +132,17 @@ def test_a_job_that_needs_a_decision_is_decided_on_as_in_a_small_push(
     assert Job.objects.filter(type="after.it").count() == 2
 
 
+def test_a_policy_that_means_nothing_for_the_first_jobs_counts_for_the_others() -> None:
+    """The unique key of encoded arguments would mean nothing, so such jobs have none."""
+    unique = {"unique": {"keys": ["type", "args"]}}
+    push([{"type": "a.b", "args": ["there"], **unique}])
+    documents = Documents({"type": "a.b", "args": [i], "meta": {"ojs_encoded": True}, **unique} for i in range(TOTAL))
+    documents[LATE] = {"type": "a.b", "args": ["there"], **unique}
+    outcomes = push_each(documents)
+    assert seen(outcomes)[LATE] == ("Duplicate", LATE)
+    assert sum(isinstance(one, Pushed) for one in outcomes) == TOTAL - 1 == len(stored()) - 1
+
+
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_bulk_request_closes_with_its_event(partial: bool) -> None:
     outcomes = bulk.enqueue(many(), partial=partial)
