@@ -156,31 +156,30 @@ class PostgreSQLStore(Store):
 
     def _push_one(self, row: JobRow, component: str, change: FlowChange | None) -> bool:
         """Three inserts of constants take the server half the time of one that feeds the others."""
-        given = said(row)
-        statement = _push_one_statement(tuple(given), row["state"], _saving(change))
-        given |= _changed(change) if change else {}
-        if record := catalogue.of_new_job(row, component):
-            given |= {"event": record.type, "component": component, "data": record.data}
-        return bool(self._execute(statement, given)[0][0])
+        names, given = _one(row, component)
+        statement = _push_one_statement(names, row["state"], logged="event" in given, saving=_saving(change))
+        return bool(self._execute(statement, given | (_changed(change) if change else {}))[0][0])
 
     def push_if_free(
         self, row: JobRow, component: str, wanted: Sequence[State], since: dt.datetime | None
     ) -> bool | None:
         """The lock and the insert travel together, as two statements: one statement would not see what was committed
         while it waited for the lock."""
-        if not self.takes_scripts:
+        pipelines = prepared.can_pipeline(self.using)
+        if not (pipelines or self.takes_scripts):
             return None
-        given = tuple(name for name in NEW_COLUMNS if row[name] is not None)
-        record = catalogue.of_new_job(row, component)
-        statement = _push_if_free_statement(
-            given, row["state"], tuple(map(str, wanted)), logged=record is not None, aged=since is not None
-        )
-        params = [UniqueLock.of(row["unique_key"]), row["unique_key"], *([since] if since else ())]
-        params += [*(row[name] for name in given), row["queue"], row["created_at"], *(record or ())]
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(statement, params)
-            cursor.nextset()
-            free, sleeps = cursor.fetchone()
+        names, given = _one(row, component)
+        unless = _Unless(tuple(map(str, wanted)), aged=since is not None)
+        insert = _push_one_statement(names, row["state"], logged="event" in given, unless=unless)
+        given |= {"stripe": UniqueLock.of(row["unique_key"]), "since": since}
+        if pipelines:
+            _, found = prepared.pipelined(self.using, [(_LOCK_STRIPE, given), (insert, given)])
+            free, sleeps = found[0]
+        else:
+            with connections[self.using].cursor() as cursor:
+                cursor.execute(f"{_LOCK_STRIPE}; {insert}", given)
+                cursor.nextset()
+                free, sleeps = cursor.fetchone()
         return sleeps if free else None
 
     @property
@@ -342,6 +341,10 @@ class PostgreSQLStore(Store):
         return prepared.execute(self.using, statement, params)
 
 
+_LOCK_STRIPE = (
+    f"INSERT INTO {_LOCK} (stripe, used) VALUES (%(stripe)s, true) "
+    f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
+)
 _LOCK_STRIPES = (
     f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%s::int[]) AS stripe "
     f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
@@ -414,59 +417,66 @@ def _changed(change: FlowChange) -> dict[str, str]:
 
 
 #: What a push answers: whether some worker sleeps. Asked here it costs no round trip of its own.
-_WORKER_SLEEPS = f"SELECT EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
+_WORKER_SLEEPS = f"EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
+
+
+class _Unless(NamedTuple):
+    """Where a job is not to be inserted: there is one with its key in one of these states; `aged`: created later than
+    `since`."""
+
+    states: tuple[str, ...]
+    aged: bool
+
+
+def _one(row: JobRow, component: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The columns in which a new job says something, and the parameters of `_push_one_statement`; those of its event
+    only if it has one."""
+    given = said(row)
+    names = tuple(given)
+    if record := catalogue.of_new_job(row, component):
+        given |= {"event": record.type, "component": component, "data": record.data}
+    return names, given
 
 
 @lru_cache(maxsize=256)
-def _push_one_statement(given: tuple[str, ...], state: str, saving: _Saving | None) -> str:
-    """Insert one job that says something in these columns, its count, and its event unless it is pending; and save a
-    change of workflows."""
-    says = {name: new_constant(name) for name, value in NEW_DEFAULTS.items() if value is not None}
-    says |= {name: f"%({name})s" for name in given}
-    event = {
-        "txid": "pg_current_xact_id()::text::bigint", "type": "%(event)s", "time": says["created_at"],
-        "component": "%(component)s", "subject": "''", "job_id": says["id"], "job_type": says["type"],
-        "queue": says["queue"], "state": f"'{state}'", "attempt": "0", "worker_id": "''", "trace_id": says["trace_id"],
-        "workflow_id": says.get("workflow_id", "NULL"), "data": "%(data)s",
-    }  # fmt: skip
-    first, *values = event.values()
-    told, logged = saving and saving.told, f"SELECT {', '.join(values)}" if state != State.PENDING else ""
-    rows = " UNION ALL ".join(filter(None, (told, logged)))
-    begin = f"{saving.saved}, " if saving else ""
-    log = f", logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) SELECT {first}, e.* FROM ({rows}) AS e)"
-    if not told:
-        log = f", logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) VALUES ({', '.join(event.values())}))"
-    return (
-        f"WITH {begin}"
-        f"inserted AS (INSERT INTO {_JOB} ({', '.join(says)}, attempt, losses, dead_letter, worker_id, errors) "
-        f"VALUES ({', '.join(says.values())}, 0, 0, false, '', '')), "
-        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) VALUES ({says['queue']}, {says['created_at']}, 1))"
-        f"{log if rows else ''} {_WORKER_SLEEPS}"
-    )
-
-
-@lru_cache(maxsize=64)
-def _push_if_free_statement(
-    given: tuple[str, ...], state: str, wanted: tuple[str, ...], *, logged: bool, aged: bool
+def _push_one_statement(
+    given: tuple[str, ...], state: str, *, logged: bool, saving: _Saving | None = None, unless: _Unless | None = None
 ) -> str:
-    """Lock the stripe of a key, and then insert as `_push_one_statement` does, unless there is a job with the key in
-    one of the states `wanted` that is not too old to count."""
-    event = f"pg_current_xact_id()::text::bigint, {_marks(Record._fields)}"
-    log = (
-        f", logged AS (INSERT INTO {_EVENT} (txid, {', '.join(Record._fields)}) SELECT {event} FROM free)"
-        if logged
-        else ""
-    )
-    return (
-        f"INSERT INTO {_LOCK} (stripe, used) VALUES (%s, true) "
-        f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false; "
-        f"WITH free AS MATERIALIZED (SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM {_JOB} WHERE unique_key = %s "
-        f"AND unique_key > '' AND state IN ({_literals(wanted)}){' AND created_at > %s' if aged else ''})), "
-        f"inserted AS (INSERT INTO {_JOB} ({', '.join(given)}, attempt, losses, dead_letter, worker_id, errors) "
-        f"SELECT {_marks(given)}, 0, 0, false, '', '' FROM free), "
-        f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) SELECT %s, %s, 1 FROM free){log} "
-        f"SELECT EXISTS (SELECT 1 FROM free), EXISTS (SELECT 1 FROM {_WORKER} WHERE asleep)"
-    )
+    """Insert one job that says something in these columns, its count, and its event if it is `logged`; and save a
+    change of workflows. With `unless` its rows begin with whether the job was inserted."""
+    says = {name: new_constant(name) for name, value in NEW_DEFAULTS.items() if value is not None}
+    says |= {name: f"%({name})s::{_JOB_TYPES[name]}" for name in given}
+    event = {
+        "txid": "pg_current_xact_id()::text::bigint", "type": "%(event)s::text", "time": says["created_at"],
+        "component": "%(component)s::text", "subject": "''", "job_id": says["id"], "job_type": says["type"],
+        "queue": says["queue"], "state": f"'{state}'", "attempt": "0", "worker_id": "''", "trace_id": says["trace_id"],
+        "workflow_id": says.get("workflow_id", "NULL"), "data": "%(data)s::text",
+    }  # fmt: skip
+
+    def row(*values: str) -> str:
+        return f"SELECT {', '.join(values)} FROM free" if unless else f"VALUES ({', '.join(values)})"
+
+    parts = [saving.saved] if saving else []
+    if unless:
+        too_old = " AND created_at > %(since)s::timestamptz" if unless.aged else ""
+        parts.append(
+            f"free AS MATERIALIZED (SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM {_JOB} WHERE unique_key = "
+            f"{says['unique_key']} AND unique_key > '' AND state IN ({_literals(unless.states)}){too_old}))"
+        )
+    fixed = {"attempt": "0", "losses": "0", "dead_letter": "false", "worker_id": "''", "errors": "''"}
+    columns = says | fixed
+    parts.append(f"inserted AS (INSERT INTO {_JOB} ({', '.join(columns)}) {row(*columns.values())})")
+    counted = row(says["queue"], says["created_at"], "1")
+    parts.append(f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) {counted})")
+    log = row(*event.values()) if logged else ""
+    if saving and saving.told:
+        first, *values = event.values()
+        rows = saving.told + (f" UNION ALL SELECT {', '.join(values)}" if logged else "")
+        log = f"SELECT {first}, e.* FROM ({rows}) AS e"
+    if log:
+        parts.append(f"logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) {log})")
+    inserted = "SELECT EXISTS (SELECT 1 FROM free), " if unless else "SELECT "
+    return f"WITH {', '.join(parts)} {inserted}{_WORKER_SLEEPS}"
 
 
 def _pushing(rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> tuple[str, dict[str, Any]]:
@@ -506,7 +516,7 @@ def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...]
         f"SELECT {names}, 0, 0, false, '', '' FROM new), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_NEW_COUNTS)}) SELECT queue, max(created_at), "
         f"{', '.join(_NEW_COUNTS.values())} FROM new GROUP BY queue), "
-        f"logged AS ({_LOG}, {logged}) {_WORKER_SLEEPS}"
+        f"logged AS ({_LOG}, {logged}) SELECT {_WORKER_SLEEPS}"
     )
 
 
@@ -703,10 +713,6 @@ def _power_of_two(number: int) -> int:
 
 def _literals(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
-
-
-def _marks(names: Iterable[str]) -> str:
-    return ", ".join("%s" for _ in names)
 
 
 def _arrays(rows: Sequence[JobRow], names: Iterable[str]) -> list[str]:

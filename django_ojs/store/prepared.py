@@ -88,7 +88,8 @@ def can_pipeline(using: str) -> bool:
 
 
 def pipelined(using: str, statements: Iterable[tuple[str, Mapping[str, Any]]]) -> list[list[tuple[Any, ...]]]:
-    """Run these statements with their parameters in the caller's transaction; return the rows of each.
+    """Run these statements with their parameters in the caller's transaction, or in one of their own; return the rows
+    of each.
 
     None waits for the answer to the one before, so the server executes one while the caller makes the parameters of the
     next. Only where `can_pipeline`.
@@ -102,7 +103,7 @@ def pipelined(using: str, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
             for statement, params in statements:
                 cursors.append(_preparing_cursor(connection, session, statement))
                 cursors[-1].execute(statement, params)
-        return [cursor.fetchall() for cursor in cursors]
+        return [cursor.fetchall() if _has_rows(cursor) else [] for cursor in cursors]
     except (ProgrammingError, NotSupportedError) as error:
         session.note(error)
         raise

@@ -411,6 +411,42 @@ def test_behind_a_pooler_a_large_push_is_one_statement(monkeypatch: pytest.Monke
     assert (Job.objects.count(), parts) == (4 * PART, [])
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_unique_job_that_comes_alone_is_prepared(parts: list[int], inside: bool) -> None:
+    """Its lock and its insert travel together, and are one transaction."""
+    unique = {"unique": {"keys": ["type", "args"], "period": "PT1H"}}
+    with transaction.atomic() if inside else contextlib.nullcontext():
+        for number in range(3):
+            (new,) = push(many(1, **unique, args=[number]))
+            with pytest.raises(Duplicate) as caught:
+                push(many(1, **unique, args=[number]))
+            assert new.row is not None
+            assert caught.value.details["existing_job_id"] == str(new.row["id"])
+        with pytest.raises(Duplicate):
+            push(many(1, **unique, args=[3], id=str(new.row["id"])))
+        push(many(1, **unique, args=[4]))
+    assert parts == [2] * 7  # what failed is not among them
+    assert len([statement for statement in prepared_statements() if "free AS" in statement]) == 1
+    assert [args for (args,) in Job.objects.order_by("pk").values_list("args")] == [[0], [1], [2], [4]]
+    assert Event.objects.filter(type="job.enqueued").count() == 4
+    assert CountDelta.objects.aggregate(total=Sum("available"))["total"] == 4
+
+
+def test_the_look_for_a_unique_key_uses_its_index_though_the_table_was_small_when_that_was_planned() -> None:
+    push(many(2, unique={"keys": ["type", "args"]}))
+    unless = postgresql._Unless(("available", "active"), aged=False)
+    insert = postgresql._push_one_statement(
+        ("id", "type", "queue", "state", "created_at", "unique_key"), "available", logged=False, unless=unless
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE look AS {prepared.numbered(insert)[0]}")
+        cursor.execute("EXPLAIN EXECUTE look(NULL, NULL, NULL, NULL, NULL, NULL)")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "ojs_job_unique" in plan
+    assert "Seq Scan on django_ojs_job" not in plan
+
+
 def test_unique_keys_are_looked_up_by_their_index_though_the_table_was_small_when_that_was_planned() -> None:
     """Such a plan is kept for some seconds, in which a thousand keys would read a growing table a thousand times."""
     unique = {"unique": {"keys": ["type", "args"]}}
