@@ -171,13 +171,13 @@ class PostgreSQLStore(Store):
         names, given = _one(row, component)
         unless = _Unless(tuple(map(str, wanted)), aged=since is not None)
         insert = _push_one_statement(names, row["state"], logged="event" in given, unless=unless)
-        given |= {"stripe": UniqueLock.of(row["unique_key"]), "since": since}
+        given |= {"stripes": array_literal([UniqueLock.of(row["unique_key"])]), "since": since}
         if pipelines:
-            _, found = prepared.pipelined(self.using, [(_LOCK_STRIPE, given), (insert, given)])
+            _, found = prepared.pipelined(self.using, [(_LOCK_STRIPES, given), (insert, given)])
             free, sleeps = found[0]
         else:
             with connections[self.using].cursor() as cursor:
-                cursor.execute(f"{_LOCK_STRIPE}; {insert}", given)
+                cursor.execute(f"{_LOCK_STRIPES}; {insert}", given)
                 cursor.nextset()
                 free, sleeps = cursor.fetchone()
         return sleeps if free else None
@@ -190,7 +190,7 @@ class PostgreSQLStore(Store):
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """One statement makes and locks the rows, each in its turn: a condition that is never true leaves them as they
         are, and they are locked before it is asked."""
-        self._execute(_LOCK_STRIPES, [array_literal(stripes)])
+        self._execute(_LOCK_STRIPES, {"stripes": array_literal(stripes)})
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
         """The jobs are found key by key first, and mostly there are none. While the table is small, a plan for many
@@ -341,12 +341,8 @@ class PostgreSQLStore(Store):
         return prepared.execute(self.using, statement, params)
 
 
-_LOCK_STRIPE = (
-    f"INSERT INTO {_LOCK} (stripe, used) VALUES (%(stripe)s, true) "
-    f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
-)
 _LOCK_STRIPES = (
-    f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%s::int[]) AS stripe "
+    f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%(stripes)s::int[]) AS stripe "
     f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
 )
 
