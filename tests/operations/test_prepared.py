@@ -432,17 +432,22 @@ def test_a_unique_job_that_comes_alone_is_prepared(parts: list[int], inside: boo
     assert CountDelta.objects.aggregate(total=Sum("available"))["total"] == 4
 
 
+def generic_plan(statement: str, arguments: str) -> str:
+    """The plan of a statement for all parameters, as the server keeps it for a connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE look AS {statement}")
+        cursor.execute(f"EXPLAIN EXECUTE look({arguments})")
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
 def test_the_look_for_a_unique_key_uses_its_index_though_the_table_was_small_when_that_was_planned() -> None:
     push(many(2, unique={"keys": ["type", "args"]}))
     unless = postgresql._Unless(("available", "active"), aged=False)
     insert = postgresql._push_one_statement(
         ("id", "type", "queue", "state", "created_at", "unique_key"), "available", logged=False, unless=unless
     )
-    with connection.cursor() as cursor:
-        cursor.execute("SET plan_cache_mode = force_generic_plan")
-        cursor.execute(f"PREPARE look AS {prepared.numbered(insert)[0]}")
-        cursor.execute("EXPLAIN EXECUTE look(NULL, NULL, NULL, NULL, NULL, NULL)")
-        plan = "\n".join(line for (line,) in cursor.fetchall())
+    plan = generic_plan(prepared.numbered(insert)[0], "NULL, NULL, NULL, NULL, NULL, NULL")
     assert "ojs_job_unique" in plan
     assert "Seq Scan on django_ojs_job" not in plan
 
@@ -452,10 +457,6 @@ def test_unique_keys_are_looked_up_by_their_index_though_the_table_was_small_whe
     unique = {"unique": {"keys": ["type", "args"]}}
     push(many(2, **unique))
     statement = postgresql._with_keys_statement(("available", "active")).replace("%s", "$1")
-    with connection.cursor() as cursor:
-        cursor.execute("SET plan_cache_mode = force_generic_plan")
-        cursor.execute(f"PREPARE look AS {statement}")
-        cursor.execute("EXPLAIN EXECUTE look('{a,b}')")
-        plan = "\n".join(line for (line,) in cursor.fetchall())
+    plan = generic_plan(statement, "'{a,b}'")
     assert "ojs_job_unique" in plan
     assert "Seq Scan" not in plan
