@@ -199,7 +199,7 @@ class PostgreSQLStore(Store):
         if not found:
             return []
         locked = self._execute(
-            f"SELECT {', '.join(COLUMNS)} FROM {_JOB} WHERE id = ANY(%s::uuid[]) AND state IN ({_literals(live)}) "
+            f"SELECT {', '.join(COLUMNS)} FROM {_JOB} j WHERE id = ANY(%s::uuid[]) AND {_still(*live)} "
             f"ORDER BY id FOR UPDATE",
             [array_literal(job_id for (job_id,) in found)],
         )
@@ -353,7 +353,7 @@ def _with_keys_statement(wanted: tuple[str, ...]) -> str:
     with all jobs."""
     return (
         f"SELECT found.id FROM unnest(%s::text[]) AS k(key) CROSS JOIN LATERAL (SELECT id FROM {_JOB} "
-        f"WHERE unique_key = k.key AND unique_key > '' AND state IN ({_literals(wanted)}) LIMIT {2**31 - 1}) AS found"
+        f"WHERE unique_key = k.key AND unique_key > '' AND {_is_among(wanted)} LIMIT {2**31 - 1}) AS found"
     )
 
 
@@ -457,7 +457,7 @@ def _push_one_statement(
         too_old = " AND created_at > %(since)s::timestamptz" if unless.aged else ""
         parts.append(
             f"free AS MATERIALIZED (SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM {_JOB} WHERE unique_key = "
-            f"{says['unique_key']} AND unique_key > '' AND state IN ({_literals(unless.states)}){too_old}))"
+            f"{says['unique_key']} AND unique_key > '' AND {_is_among(unless.states)}{too_old}))"
         )
     fixed = {"attempt": "0", "losses": "0", "dead_letter": "false", "worker_id": "''", "errors": "''"}
     columns = says | fixed
@@ -693,13 +693,19 @@ def _complete_members_statement(
     ), names
 
 
-def _still(state: str) -> str:
-    """That a job, which is found by its id, is in this state, in words that fit no partial index.
+def _still(*states: str) -> str:
+    """That a job, which is found by its id, is in one of these states, in words that fit no partial index.
 
     The planner believes in the number of such jobs at the last ANALYZE. If that was small it would find the jobs by
     reading the whole index of those that are active, however many there are now.
     """
-    return f"j.state || '' = '{state}'"
+    return f"j.state || '' IN ({_literals(states)})"
+
+
+def _is_among(states: Iterable[str]) -> str:
+    """The same of a job that is found by its unique key: the index of the keys has the state, too. The empty text is no
+    state, and such a list fits no other index."""
+    return f"state IN ({_literals(('', *states))})"
 
 
 def _power_of_two(number: int) -> int:
