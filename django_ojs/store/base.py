@@ -614,9 +614,13 @@ class Store:
             cases = [When(pk=row["id"], then=Value(_value(column, row[column]), output_field=field)) for row in rows]
             values[column] = Case(*cases, output_field=field)
         tally = self.moved(guard, rows, columns)
-        query = self.jobs.filter(pk__in=[row["id"] for row in rows], state__in=guarded(guard))
+        query = self.jobs.filter(self.still_in(guarded(guard)), pk__in=[row["id"] for row in rows])
         self.check_count(guard, rows, QuerySet.update(query, **values))
         self.count(tally)
+
+    def still_in(self, states: Sequence[State]) -> Q:
+        """That a job, which is found by its id, is in one of these states."""
+        return Q(state__in=states)
 
     def delete_jobs(self, ids: Sequence[uuid.UUID]) -> int:
         """Delete these jobs, which the caller has locked; return how many there were."""
