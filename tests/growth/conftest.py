@@ -48,3 +48,13 @@ def history(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
             for table in tables:
                 cursor.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
         TransactionTestCase()._fixture_teardown()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _pages_of_ten_millions(history: None, transactional_db: None) -> Iterator[None]:
+    """The planner sees how many pages a table really has, so reading all of it would seem as cheap as it is here."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('seq_page_cost', %s, false)", [str(BELIEVED / JOBS)])
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("RESET seq_page_cost")
