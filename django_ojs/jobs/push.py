@@ -202,8 +202,10 @@ def _push_all(
     frame = Frame(now, stamp, using, partial, component, ended, along=along)
     coming = (read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents))
     candidates: list[Candidate] = []
-    if not (workflows or along) and _store_while_reading(candidates, coming, len(documents), frame, closing):
-        return [candidate.outcome or aborted(candidate) for candidate in candidates]
+    if not (workflows or along):
+        stored = _store_while_reading(candidates, coming, len(documents), frame, closing)
+        if stored is not None:
+            return stored
     candidates += coming
     for candidate in candidates if workflows else ():
         if candidate.spec:
@@ -328,13 +330,9 @@ def _insert_all(waiting: Sequence[Candidate], defaults: Mapping[str, queues.Queu
     specs = [candidate.job for candidate in waiting]
     rows = NewRows(RowMaker(defaults, frame.now), specs, frame.stamps(), len(specs))
     worker_sleeps = insert(rows, frame.component, frame.using, frame.along)
-    _created(waiting, rows)
-    return worker_sleeps
-
-
-def _created(candidates: Iterable[Candidate], rows: Iterable[JobRow]) -> None:
-    for candidate, row in zip(candidates, rows, strict=True):
+    for candidate, row in zip(waiting, rows, strict=True):
         candidate.outcome = Pushed(row, "created", candidate.warnings)
+    return worker_sleeps
 
 
 #: How many jobs of a large push say of which forms the others are.
@@ -347,25 +345,25 @@ class _Undecided(Exception):
 
 def _store_while_reading(
     candidates: list[Candidate], coming: Iterator[Candidate], total: int, frame: Frame, closing: Closing | None
-) -> bool:
-    """Store all of a large push about which there is nothing to decide; False: nothing is stored, and it takes a closer
-    look. Those of `coming` that it has read are among the `candidates` then.
+) -> list[Outcome] | None:
+    """Store all of a large push about which there is nothing to decide, and return what became of each job; None:
+    nothing is stored, and it takes a closer look. Those of `coming` that it has read are among the `candidates` then.
 
     The jobs behind the sample must be of its forms, so what is true of the sample is true of them.
     """
     using = frame.using
-    if middleware.enqueue_chain.entries or not store_of(using).takes_rows_as_they_come(total):
-        return False
+    if not store_of(using).takes_rows_as_they_come(total) or middleware.enqueue_chain.entries:
+        return None
     candidates += islice(coming, _SAMPLE)
     if any(candidate.outcome for candidate in candidates):
-        return False
+        return None
     sample = [candidate.job for candidate in candidates]
     # `unique`, because the `meta` of a job may say that its policy means nothing, and those of the next may not.
     if any(spec.unique is not None or schemas.are_asked(spec, using) for spec in sample):
-        return False
+        return None
     defaults = queues.ensure((spec.queue for spec in sample), frame.now, using)
-    if any(known.is_choosy or known.bound for known in defaults.values()):
-        return False
+    if any(is_decided(spec, defaults[spec.queue]) or defaults[spec.queue].is_choosy for spec in sample):
+        return None
     forms = {id(spec.form) for spec in sample if spec.form is not None}
 
     def specs() -> Iterator[JobSpec]:
@@ -380,14 +378,15 @@ def _store_while_reading(
     try:
         with atomic(using=using):
             worker_sleeps = insert(rows, frame.component, using)
+            stored: list[Outcome] = [
+                Pushed(row, "created", candidate.warnings) for candidate, row in zip(candidates, rows, strict=True)
+            ]
             if closing:
-                created = [Pushed(row, "created", one.warnings) for one, row in zip(candidates, rows, strict=True)]
-                log.append(closing(created), using)
+                log.append(closing(stored), using)
     except (_Undecided, IntegrityError):  # or an id is taken
-        return False
-    _created(candidates, rows)
+        return None
     _wake(worker_sleeps, using)
-    return True
+    return stored
 
 
 def _guarded(waiting: Iterable[Candidate], frame: Frame) -> AbstractContextManager[None]:

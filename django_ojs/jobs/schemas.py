@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, transaction
@@ -119,27 +120,28 @@ def remove(schema: JobSchema, *, using: str | None = None) -> None:
 
 
 def are_asked(spec: JobSpec, using: str) -> bool:
-    """Whether a schema may have a say about this job, or about another of its type that names none."""
+    """Whether a schema has a say about this job, unless its arguments are encoded."""
+    return _are_asked(spec, partial(_registry, using))
+
+
+def _are_asked(spec: JobSpec, registry: Callable[[], _Registry]) -> bool:
     if spec.extra.get("schema") is not None:
         return True
-    return ojs_settings.SCHEMA_VALIDATION != "off" and spec.type in _registry(using).by_type
+    return ojs_settings.SCHEMA_VALIDATION != "off" and spec.type in registry().by_type
 
 
 def check(candidates: Sequence[Candidate], using: str) -> None:
     """Refuse, or warn about, jobs whose arguments do not fit; see the setting `SCHEMA_VALIDATION`."""
-    registry: _Registry | None = None
+    registry = cache(partial(_registry, using))  # the same for all
     for candidate in candidates:
         if candidate.outcome is not None or candidate.spec is None:
             continue
         if candidate.spec.meta and attributes.is_encoded(candidate.spec.meta):
             continue
+        if not _are_asked(candidate.spec, registry):
+            continue
         uri = candidate.spec.extra.get("schema")
-        if uri is None and ojs_settings.SCHEMA_VALIDATION == "off":
-            continue
-        registry = registry or _registry(using)
-        if uri is None and candidate.spec.type not in registry.by_type:
-            continue
-        known = _by_uri(uri, registry, using) if uri is not None else _by_type(candidate.spec, registry)
+        known = _by_uri(uri, registry(), using) if uri is not None else _by_type(candidate.spec, registry())
         if known is None:
             continue
         found = schemas.problems(known.text, candidate.spec.args)

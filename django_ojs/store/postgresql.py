@@ -156,7 +156,7 @@ class PostgreSQLStore(Store):
 
     def _push_one(self, row: JobRow, component: str, change: FlowChange | None) -> bool:
         """Three inserts of constants take the server half the time of one that feeds the others."""
-        names, given = _one(row, component)
+        names, given = _new_parameters(row, component)
         statement = _push_one_statement(names, row["state"], logged="event" in given, saving=_saving(change))
         return bool(self._execute(statement, given | (_changed(change) if change else {}))[0][0])
 
@@ -168,7 +168,7 @@ class PostgreSQLStore(Store):
         pipelines = prepared.can_pipeline(self.using)
         if not (pipelines or self.takes_scripts):
             return None
-        names, given = _one(row, component)
+        names, given = _new_parameters(row, component)
         unless = _Unless(tuple(map(str, wanted)), aged=since is not None)
         insert = _push_one_statement(names, row["state"], logged="event" in given, unless=unless)
         given |= {"stripes": array_literal([UniqueLock.of(row["unique_key"])]), "since": since}
@@ -424,7 +424,7 @@ class _Unless(NamedTuple):
     aged: bool
 
 
-def _one(row: JobRow, component: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _new_parameters(row: JobRow, component: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The columns in which a new job says something, and the parameters of `_push_one_statement`; those of its event
     only if it has one."""
     given = said(row)

@@ -143,7 +143,7 @@ class SQLiteStore(Store):
     def _transaction(self) -> Iterator[Any]:
         """A cursor in the open transaction, or in one of its own. Django's `atomic` takes four times as long."""
         connection = connections[self.using]
-        with self._cursor() as cursor, connection.wrap_database_errors:
+        with self._cursor() as cursor:
             if connection.in_atomic_block or not connection.get_autocommit():
                 with transaction.mark_for_rollback_on_error(self.using):
                     yield cursor
@@ -158,12 +158,10 @@ class SQLiteStore(Store):
                 raise
 
     def _cursor(self) -> Any:
-        """A cursor that translates the marks for parameters once for each statement, because that takes as long as a
-        push. Where nobody listens to the statements, it is the one inside Django's: the caller wraps its errors."""
-        connection: Any = connections[self.using]
-        cursor = connection.cursor()
+        """A cursor that translates the marks for parameters once for each statement: it takes as long as a push."""
+        cursor = connections[self.using].cursor()
         cursor.cursor.convert_query = _with_marks_of_sqlite
-        return cursor if connection.queries_logged or connection.execute_wrappers else contextlib.closing(cursor.cursor)
+        return cursor
 
     def count(self, tally: Tally, at: dt.datetime | None = None) -> None:
         if deltas := tally.rows(at or clock.now(self.using)):
