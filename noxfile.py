@@ -12,6 +12,7 @@ ports of this machine; a session makes databases of its own there.
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,15 +31,15 @@ OLDEST = min(DJANGO)
 #: The parts of the suite that the framework below us can break, by its version: what it renders, parses, checks,
 #: migrates and runs. The others ask the ORM for what these ask it for, too.
 FRAMEWORK = [
-    *("tests/admin", "tests/api", "tests/commands", "tests/http", "tests/realtime", "tests/sites", "tests/tasks"),
-    *("tests/testkit", "tests/worker", "tests/test_migrations.py"),
+    *("tests/admin", "tests/api", "tests/commands", "tests/durable", "tests/http", "tests/realtime", "tests/sites"),
+    *("tests/tasks", "tests/testkit", "tests/worker", "tests/test_migrations.py"),
 ]
 
 #: What of the fast tests runs on SQLite with each Python. Those that use no database run once.
 FAST = {
     "3.11": ["-m", "not slow"],
     "3.12": ["-m", "database and not slow", *FRAMEWORK],
-    "3.13": ["-m", "database and not slow"],
+    "3.13": ["-m", "database and not slow", *FRAMEWORK],
 }
 
 #: What `wheel` asks the Python that it installed the package for.
@@ -50,8 +51,9 @@ assert here.parent.name == "site-packages" and (here / "py.typed").exists(), her
 
 #: They run with one Python: those that use a database on PostgreSQL, a few of them (`sqlite_too`) on SQLite as well.
 SLOW = "slow and not nightly and not conformance and (not database or sqlite or sqlite_too)"
-ON_POSTGRES = "database and not sqlite and not nightly and not conformance"
-ON_MARIADB = f"{ON_POSTGRES} and (not slow or mariadb)"
+ELSEWHERE = "database and not sqlite and not once and not nightly and not conformance"
+ON_POSTGRES = f"{ELSEWHERE} and not sample"
+ON_MARIADB = f"{ELSEWHERE} and (not slow or mariadb)"
 
 
 def install(session: nox.Session, *extras: str, groups: Sequence[str] = ()) -> None:
@@ -105,10 +107,13 @@ def conformance(session: nox.Session) -> None:
     pytest(session, "-n", "4", "-m", "conformance and not nightly")  # they wait more than they work
 
 
-@nox.session(python=OLDEST)
+@nox.session(python=[OLDEST, max(DJANGO)])
 @nox.parametrize("database", ["sqlite", "postgres", "mariadb"])
 def nightly(session: nox.Session, database: str) -> None:
-    """All tests, slow ones too, on one database, in the full size: 20,000 jobs, ten years of time zone changes."""
+    """All tests, slow ones too, on one database, in the full size: 20,000 jobs, ten years of time zone changes.
+
+    With the newest Python, too, of which a change has those of `FRAMEWORK` alone.
+    """
     install(session, "test", "postgres", "mysql", "redis")
     urls = {"sqlite": {}, "postgres": postgres_urls(), "mariadb": {"OJS_TEST_DATABASE_URL": mariadb_url()}}[database]
     pytest(session, "-n", "4", "-m", "" if database == "sqlite" else "database", OJS_TEST_FULL="1", **urls)
@@ -161,6 +166,31 @@ def wheel(session: nox.Session) -> None:
             python = (".venv/bin/python",)
             session.run(*python, "manage.py", "makemigrations", "--check", "--dry-run", external=True)
             session.run(*python, "-c", INSTALLED, external=True)
+        if session.python in (OLDEST, max(DJANGO)):  # the site above is what each Python and Django could break
+            runner(session, Path(name), f"{built}[server]")
+
+
+def runner(session: nox.Session, folder: Path, server: str) -> None:
+    """The wheel of the conformance runner, alone in an environment, against a server of the site above."""
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(folder), "packages/ojs-conformance", silent=True)
+    (built,) = folder.glob("ojs_conformance-*.whl")
+    session.run("python", "-m", "venv", f"{folder}/alone", silent=True)
+    alone, site = f"{folder}/alone/bin", f"{folder}/site/.venv/bin/python"
+    session.run(f"{alone}/pip", "install", "--quiet", str(built), external=True)
+    session.run(site, "-m", "pip", "install", "--quiet", server, external=True)
+    with subprocess.Popen(  # noqa: S603 - the environment that was made above
+        [site, "manage.py", "ojs_testserver", "--port", "0"], cwd=f"{folder}/site", stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        if words[:1] != ["ready"]:
+            session.error("The test server did not start.")
+        options = ["--target", words[1], "--reset", "/ojs/v1/admin/reset", "--test", "L0-101"]
+        cases = str(Path("tests/conformance/cases").resolve())
+        try:
+            session.run(f"{alone}/ojs_conformance", "--suites", cases, *options, external=True)
+        finally:
+            process.terminate()
 
 
 @nox.session(python=["3.12", "3.13"])

@@ -2,7 +2,7 @@
 # Database servers for the gate. `services.sh postgres|mariadb|redis` prints a URL to test with: of the server
 # that answers on the usual local port if it lets us make databases, else of one that is installed from Debian's
 # packages where needed and started on a port of its own. `stop` ends the latter. All but URLs goes to stderr.
-# `headers`, `curl`, `chromium` and `node` install only.
+# `headers`, `curl`, `chromium`, `nginx` and `node` install only.
 # OJS_CI_PRIVATE_SERVICES=1 passes over servers that are running already.
 set -euo pipefail
 
@@ -72,6 +72,10 @@ curl() { # for docs/tutorial.md
 
 chromium() { # for the tests that look at pages
   [[ -n ${CHROMIUM-} ]] || packages chromium chromium
+}
+
+nginx() { # for the tests of readers behind a proxy, which start one of their own
+  packages nginx nginx-light
 }
 
 node() { # for the examples of workers and webhooks in JavaScript

@@ -13,7 +13,7 @@ step_tests() { # the README's test command, and nothing before it; SQLite
 
 step_environments() { # what the later steps need, side by side: installing measures nothing
   local jobs=() job package version
-  for package in headers chromium node curl; do bash .ci/services.sh "$package"; done
+  for package in headers chromium nginx node curl; do bash .ci/services.sh "$package"; done
   python3 -m venv "$CI_WORK/nox"
   "$CI_WORK/nox/bin/pip" install nox
   for version in 3.11 3.12 3.13; do
@@ -143,7 +143,7 @@ stages="
 tests
 environments
 lint django
-postgres mariadb python313 python312 | slow conformance wheel readme docs djangotasks
+postgres mariadb | slow conformance python313 python312 wheel readme docs djangotasks
 "
 
 case ${1-} in

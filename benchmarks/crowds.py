@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection, connections
 
 from benchmarks import longhistory, measures, processes, reference, workloads
 from django_ojs.models import Job
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from django_ojs.states import State
 
 _JOB = Job._meta.db_table
@@ -45,7 +45,7 @@ def history(crowd: int) -> Iterator[Callable[[], None]]:
         _settle(crowd)
     else:
         _crowd(crowd, "completed", "default")
-    newest = new_id()
+    newest = new_job_id()
 
     def forget() -> None:
         Job.objects.filter(pk__gt=newest).delete()

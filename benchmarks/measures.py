@@ -13,7 +13,16 @@ from django.db import connection
 
 from benchmarks import processes
 from django_ojs.jobs.push import push
-from django_ojs.models import Event, EventCommit, IdempotencyKey, Job, Workflow, WorkflowStart, WorkflowStep
+from django_ojs.models import (
+    Event,
+    EventCommit,
+    IdempotencyKey,
+    Job,
+    JobStep,
+    Workflow,
+    WorkflowStart,
+    WorkflowStep,
+)
 from django_ojs.queues import configuration
 from django_ojs.states import State
 
@@ -23,7 +32,7 @@ BULK = 1000
 def empty() -> None:
     """No jobs, workflows and events, and statistics that say so."""
     with connection.cursor() as cursor:
-        for model in (Job, Event, EventCommit, Workflow, WorkflowStep, WorkflowStart, IdempotencyKey):
+        for model in (Job, JobStep, Event, EventCommit, Workflow, WorkflowStep, WorkflowStart, IdempotencyKey):
             table = model._meta.db_table
             cursor.execute(f"TRUNCATE {table}" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
     configuration.forget()

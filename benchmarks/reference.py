@@ -15,7 +15,7 @@ from django.db import connection, connections
 
 from benchmarks.measures import BULK
 from django_ojs.models import Event, Job
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 
 BATCH = 100
 _EVENT_COLUMNS = "type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, trace_id, data"
@@ -210,5 +210,5 @@ def _now() -> str:
 
 
 def _id() -> Any:
-    new = new_id()
+    new = new_job_id()
     return new if _postgres() else new.hex

@@ -14,7 +14,7 @@ from django.db import connection
 
 from benchmarks import measures, processes, serving
 from benchmarks.listening import queue_of
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.worker import processinfo
@@ -82,7 +82,9 @@ def _work(rate: float, seconds: float, queues: int) -> tuple[list[int], float]:
         numbers = [(tick * SPREAD + n) % queues for n in range(min(SPREAD, queues))]
         share = each * SPREAD // len(numbers)
         push([measures.plain(queue=queue_of(number, queues)) for number in numbers for _ in range(share)])
-        rows = fetch([queue_of(number, queues) for number in numbers], worker_id="bench", count=share * len(numbers))
+        rows = fetch(
+            Fetch([queue_of(number, queues) for number in numbers], worker_id="bench", count=share * len(numbers))
+        )
         ack([Ack(row["id"]) for row in rows])
         for number in numbers:
             done[number] += share

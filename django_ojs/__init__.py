@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from django_ojs.client.context import Discard, JobContext, Retry, Snooze
+    from django_ojs.client.approvals import (
+        ApprovalDecision,
+        aapprove,
+        approvals_for,
+        approve,
+        delegate_approval,
+    )
+    from django_ojs.client.children import ChildFailed
+    from django_ojs.client.context import JobContext
     from django_ojs.client.definition import (
         aenqueue,
         aenqueue_many,
@@ -22,7 +30,12 @@ if TYPE_CHECKING:
         enqueue_many,
         job,
     )
+    from django_ojs.client.directives import Discard, Retry, Snooze
+    from django_ojs.client.durableevents import aemit_event, emit_event
     from django_ojs.client.handle import JobCancelled, JobFailed, JobHandle, aget_job, get_job
+    from django_ojs.client.options import RateLimitOptions, RetryOptions, UniqueOptions
+    from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepError, StepTimeout, step
+    from django_ojs.client.stepvalues import step_type
     from django_ojs.client.workflow import (
         Workflow,
         WorkflowCancelled,
@@ -37,31 +50,54 @@ if TYPE_CHECKING:
 
 #: The modules of `client`, and what each has of the names below.
 _NAMES = {
-    "context": "Discard JobContext Retry Snooze",
+    "children": "ChildFailed",
+    "approvals": "ApprovalDecision aapprove approvals_for approve delegate_approval",
+    "context": "JobContext",
+    "directives": "Discard Retry Snooze",
     "definition": "aenqueue aenqueue_many enqueue enqueue_after_commit enqueue_bulk enqueue_many job",
+    "durableevents": "aemit_event emit_event",
     "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
+    "options": "RateLimitOptions RetryOptions UniqueOptions",
+    "steps": "ApprovalTimeout EventTimeout ReplayMismatch StepError StepTimeout step",
+    "stepvalues": "step_type",
     "workflow": "Workflow WorkflowCancelled WorkflowFailed WorkflowHandle aget_workflow batch chain get_workflow group",
 }
 _MODULES = {name: f"django_ojs.client.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "ApprovalDecision",
+    "ApprovalTimeout",
+    "ChildFailed",
     "Discard",
+    "EventTimeout",
     "JobCancelled",
     "JobContext",
     "JobFailed",
     "JobHandle",
+    "RateLimitOptions",
+    "ReplayMismatch",
     "Retry",
+    "RetryOptions",
     "Snooze",
+    "StepError",
+    "StepTimeout",
+    "UniqueOptions",
     "Workflow",
     "WorkflowCancelled",
     "WorkflowFailed",
     "WorkflowHandle",
+    "aapprove",
+    "aemit_event",
     "aenqueue",
     "aenqueue_many",
     "aget_job",
     "aget_workflow",
+    "approvals_for",
+    "approve",
     "batch",
     "chain",
+    "delegate_approval",
+    "emit_event",
     "enqueue",
     "enqueue_after_commit",
     "enqueue_bulk",
@@ -70,6 +106,8 @@ __all__ = [
     "get_workflow",
     "group",
     "job",
+    "step",
+    "step_type",
 ]
 
 
@@ -82,4 +120,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -1,6 +1,6 @@
 """Note what needs an operator's attention, and tell of it by event and by mail: when it begins and when it is over.
 
-`look` compares what `doctor.attention` finds with the alerts that are open. The leading scheduler calls it as often as
+`check` compares what `doctor.attention` finds with the alerts that are open. The leading scheduler calls it as often as
 `OJS["ALERTS"]` says; webhooks get the events by subscribing to `alert.raised` and `alert.cleared`.
 """
 
@@ -40,7 +40,7 @@ SPELLED_OUT = 50
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Changes:
-    """What a look found that is new, and what is over since."""
+    """What a check found that is new, and what is over since."""
 
     raised: list[Alert]
     cleared: list[Alert]
@@ -51,15 +51,15 @@ def rules() -> AlertRules | None:
     return None if ojs_settings.ALERTS is None else alertrules.parse(ojs_settings.ALERTS)
 
 
-def look(wanted: AlertRules, using: str) -> Changes:
-    """Look once, store what has changed with its events, and send the mails that are due.
+def check(wanted: AlertRules, using: str) -> Changes:
+    """Check once, store what has changed with its events, and send the mails that are due.
 
-    A mail that cannot be sent is logged, and tried again at the next look.
+    A mail that cannot be sent is logged, and tried again at the next check.
     """
     found = doctor.attention(doctor.Site(using, rules=wanted))
     try:
         changes = _store(found, wanted, using=using)
-    except IntegrityError:  # another process, which leads by now, has raised the same alert; the next look sees it
+    except IntegrityError:  # another process, which leads by now, has raised the same alert; the next check sees it
         return Changes([], [])
     if wanted.mail_to:
         _send(wanted, using)

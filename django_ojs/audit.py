@@ -41,27 +41,27 @@ class Act:
     outcome: str = AuditEntry.Outcome.SUCCESS.value
 
 
-def perform(act: Callable[[], T], entry: Act, *, using: str | None = None) -> T:
-    """Do `act` and write `entry`, together or not at all; done again from the start where it loses a race.
+def perform(change: Callable[[], T], act: Act, *, using: str | None = None) -> T:
+    """Do `change` and write `act` into the log, together or not at all; again from the start where it loses a race.
 
-    What `act` does in another database is not undone with it.
+    What `change` does in another database is not undone with it.
     """
-    return _perform(act, entry, using=database(using))
+    return _perform(change, act, using=database(using))
 
 
 @retried
-def _perform(act: Callable[[], T], entry: Act, *, using: str) -> T:
+def _perform(change: Callable[[], T], act: Act, *, using: str) -> T:
     with atomic(using=using):
-        done = act()
-        append([entry], using)
+        done = change()
+        append([act], using)
     return done
 
 
-def append(entries: list[Act], using: str) -> None:
-    """Write entries in the caller's transaction."""
-    if entries:
+def append(acts: list[Act], using: str) -> None:
+    """Write acts into the log, in the caller's transaction."""
+    if acts:
         now = clock.now(using)
-        AuditEntry.objects.using(using).bulk_create([_row(entry, now) for entry in entries])
+        AuditEntry.objects.using(using).bulk_create([_row(act, now) for act in acts])
 
 
 def name_targets(act: Act, done: Sequence[object], matched: int) -> None:
@@ -89,10 +89,10 @@ def prune(edge: dt.datetime | None, batch: int, using: str) -> int:
     return int(entries.filter(pk__in=old)._raw_delete(using)) if old else 0
 
 
-def _row(entry: Act, now: dt.datetime) -> AuditEntry:
-    kind = entry.action.partition(".")[0]
-    facts = {"actor": entry.actor, "action": entry.action, "target_type": kind, "target": entry.target,
-             "source_ip": entry.source_ip, "request_id": entry.request_id}  # fmt: skip
+def _row(act: Act, now: dt.datetime) -> AuditEntry:
+    kind = act.action.partition(".")[0]
+    facts = {"actor": act.actor, "action": act.action, "target_type": kind, "target": act.target,
+             "source_ip": act.source_ip, "request_id": act.request_id}  # fmt: skip
     cut = {name: text.replace("\0", "")[: _LENGTHS[name]] for name, text in facts.items()}
-    rest: dict[str, Any] = {"door": entry.door, "outcome": entry.outcome, "detail": entry.detail or None}
+    rest: dict[str, Any] = {"door": act.door, "outcome": act.outcome, "detail": act.detail or None}
     return AuditEntry(time=now, **rest, **cut)

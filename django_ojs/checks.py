@@ -11,8 +11,9 @@ E007 no users and permissions   W008 webhooks over plain http
                                 W012 a pool that waits too long
                                 W013 gRPC cannot be served
                                 W010 enqueue is not transactional    W110 the outbox's table is missing
-E010 OUTBOX names no database   W011 the outbox is a needless detour
-E011 half of a TLS setup
+E010 OUTBOX names no database   W011 the outbox is a needless detour W111 schedules are not synchronised
+E011 half of a TLS setup        W014 tenants that are not told apart
+E012 bad GROUP_KEY              W015 no logger has such a name
 I001 no packages for webhooks
 
 In `tasks/discovery.py`, about the backend of Django's Tasks:
@@ -26,7 +27,7 @@ What asks the database runs with `check --database default` and with `migrate`, 
 
 from __future__ import annotations
 
-import difflib
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,15 +40,17 @@ from django.core.checks import Warning as Caution
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
-from django_ojs import grpc, webhooks
+from django_ojs import grpc, tenants, webhooks
+from django_ojs.client.sync import NotSynchronised, declarations, out_of_date
 from django_ojs.conf import FIELDS, Settings, ojs_settings
 from django_ojs.database import POOL_OPTIONS, SQLITE_OPTIONS, database
 from django_ojs.errors import InvalidRequest
 from django_ojs.middleware import Chain
-from django_ojs.models import OutboxEntry
-from django_ojs.registry import InvalidHandler, registry
-from django_ojs.rules import alertrules, redaction, replayrules
+from django_ojs.models import CronSchedule, OutboxEntry
+from django_ojs.registry import registry
+from django_ojs.rules import alertrules, redaction, replayrules, suggest
 from django_ojs.rules.problems import POLICY_MEMBERS, unknown_in_policy
+from django_ojs.spellings import not_spellings
 
 _CheckResult = list[CheckMessage]
 
@@ -96,12 +99,16 @@ def check_reporters(**kwargs: Any) -> _CheckResult:
 
 @register(Tags.compatibility)
 def check_handlers(**kwargs: Any) -> _CheckResult:
-    """E004: every handler has a job type of its own and can be called as jobs call it."""
-    try:
-        registry.autodiscover()
-    except InvalidHandler as error:
-        return [Error(str(error), hint="Correct the @job that the message names.", id="django_ojs.E004")]
-    return []
+    """E004: every handler has a job type of its own, options that can be kept, and can be called as jobs call it."""
+    hint = "Correct the place that the message names. Until then no worker starts, and these jobs cannot be enqueued."
+    problems: _CheckResult = [Error(str(fault), hint=hint, id="django_ojs.E004") for fault in registry.faults()]
+    if not problems:
+        try:
+            declarations()
+        except NotSynchronised as error:
+            hint = "A schedule's name is its job type, or what @job(cron_name=...) says."
+            problems.append(Error(str(error), hint=hint, id="django_ojs.E004"))
+    return problems
 
 
 @register(Tags.compatibility)
@@ -118,6 +125,43 @@ def check_apps(**kwargs: Any) -> _CheckResult:
         hint = "Add 'channels' to INSTALLED_APPS, or silence django_ojs.W003 if you do without."
         problems.append(Caution("Without channels there is no WebSocket.", hint=hint, id="django_ojs.W003"))
     return problems
+
+
+#: Words in the names of apps, backends, middlewares and routers that give each caller data of its own.
+_TENANCY = re.compile(r"tenant|pgschemas|row_?level_?security|\brls\b", re.IGNORECASE)
+
+
+@register(Tags.compatibility)
+def check_tenants(**kwargs: Any) -> _CheckResult:
+    """E012, W014: calls are executed together only where they see the same data."""
+    if check_settings():
+        return []
+    given = ojs_settings.GROUP_KEY
+    if isinstance(given, str):
+        try:
+            found = import_string(given)
+        except ImportError as error:
+            why = str(error)
+        else:
+            why = "" if callable(found) else "it cannot be called"
+        if why:
+            message = f"OJS['GROUP_KEY']: {given!r} cannot be used: {why}"
+            return [Error(message, hint="Name a function by its dotted path.", id="django_ojs.E012")]
+    alias = database(None)
+    if given is not None or not ojs_settings.GROUP_CALLS or tenants.has_schemas(alias):
+        return []
+    named = [
+        *settings.INSTALLED_APPS, *settings.MIDDLEWARE, settings.DATABASES.get(alias, {}).get("ENGINE", ""),
+        *(name if isinstance(name, str) else type(name).__module__ for name in settings.DATABASE_ROUTERS),
+    ]  # fmt: skip
+    if (seen := next(filter(_TENANCY.search, named), None)) is None:
+        return []
+    message = f"{seen!r} looks as if callers see different data, and the connection does not say whose data it shows."
+    hint = (
+        "Set OJS['GROUP_KEY'] to a function that says it, or OJS['GROUP_CALLS'] to False: calls that wait at the same"
+        " moment are executed on the connection of one of them. Silence django_ojs.W014 if all callers see the same."
+    )
+    return [Caution(message, hint=hint, id="django_ojs.W014")]
 
 
 @register(Tags.compatibility)
@@ -183,6 +227,27 @@ def check_subscriptions(databases: Sequence[str] | None = None, **kwargs: Any) -
         return []
     message = f"There are webhooks, and without {' and '.join(missing)} none is sent."
     return [Caution(message, hint=f"{webhooks.HINT} Or delete the subscriptions.", id="django_ojs.W009")]
+
+
+@register(Tags.compatibility)
+def check_logger_names(**kwargs: Any) -> _CheckResult:
+    """W015: a name in JOB_LOG_LEVELS that no logger has changes nothing."""
+    levels = (getattr(settings, "OJS", None) or {}).get("JOB_LOG_LEVELS") or {}
+    if not isinstance(levels, Mapping):
+        return []  # E002 says so
+    hint = (
+        "Write the name of a logger, such as 'shop.orders': it stands for the loggers below it, too. The level of all "
+        "others is OJS['JOB_LOG_LEVEL']."
+    )
+    return [
+        Caution(
+            f"OJS['JOB_LOG_LEVELS'] names {name!r}, which is no logger, so its level changes nothing.",
+            hint=hint,
+            id="django_ojs.W015",
+        )
+        for name in levels
+        if isinstance(name, str) and ("*" in name or not all(name.split(".")) or name != name.strip())
+    ]
 
 
 @register(Tags.security, deploy=True)
@@ -290,8 +355,8 @@ def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _C
 
 def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
     if key not in FIELDS:
-        near = difflib.get_close_matches(str(key).upper(), FIELDS, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(FIELDS))}."
+        near = suggest.nearest(str(key), FIELDS.keys())
+        hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(sorted(FIELDS))}."
         yield Error(f"OJS has no setting {key!r}.", hint=hint, id="django_ojs.E001")
         return
     wanted = typing.get_type_hints(Settings)[key]
@@ -313,7 +378,7 @@ def _check_setting(key: Any, value: Any) -> Iterator[CheckMessage]:
         except InvalidRequest as error:
             yield Error(f"OJS['ALERTS'] is wrong. {error}", hint="See docs/how-to/alerts.md.", id="django_ojs.E002")
     elif key == "RETRY":
-        for unknown in unknown_in_policy("retry", value, "OJS['RETRY']"):
+        for unknown in not_spellings(unknown_in_policy("retry", value, "OJS['RETRY']")):
             hint = f"There are {', '.join(sorted(POLICY_MEMBERS['retry']))}."
             yield Error(f"{unknown.path} {unknown.sentence()}", hint=hint, id="django_ojs.E002")
     elif isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
@@ -335,6 +400,8 @@ def _fits(value: Any, wanted: Any) -> bool:
         )
     if wanted is Any:
         return True
+    if origin is not None:
+        return callable(value)
     if wanted is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if wanted is int:
@@ -350,6 +417,10 @@ def _describe(wanted: Any) -> str:
         return " or ".join(_describe(option) for option in arguments)
     if origin is tuple:
         return "a list of strings" if arguments[0] is str else "a list of dicts"
+    if origin is Callable:
+        return "a callable"
+    if origin is not None and len(arguments) == 2 and typing.get_origin(arguments[1]) is typing.Literal:
+        return f"a dict whose values are {_describe(arguments[1])}"
     if origin is not None:
         return "a dict"
     names = {str: "a string", int: "a whole number", float: "a number", bool: "True or False", type(None): "None"}
@@ -474,6 +545,29 @@ def _callers() -> dict[str, list[str]]:
             if model._meta.managed and config.label not in names:
                 names.append(config.label)
     return {alias: names for alias, names in found.items() if names}
+
+
+@register(Tags.database)
+def check_schedules(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
+    """W111: where the scheduler does not synchronise schedules, the database has those of the code."""
+    alias, table = database(None), CronSchedule._meta.db_table
+    if alias not in (databases or ()) or check_settings() or ojs_settings.SYNC_SCHEDULES or check_handlers():
+        return []
+    with connections[alias].cursor() as cursor:
+        introspection = connections[alias].introspection
+        if table not in introspection.table_names(cursor):
+            return []
+        if "declared" not in [column.name for column in introspection.get_table_description(cursor, table)]:
+            return []
+    try:
+        names = ", ".join(out_of_date(alias))
+    except NotSynchronised as error:
+        names = str(error)
+    if not names:
+        return []
+    hint = "Run manage.py ojs_cron sync at each deploy, after migrate, or leave OJS['SYNC_SCHEDULES'] on."
+    message = f"Schedules are not in the database as the code says (@job with cron=): {names}"
+    return [Caution(message, hint=hint, id="django_ojs.W111")]
 
 
 @register(Tags.database)

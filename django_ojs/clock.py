@@ -18,7 +18,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from django.db import connections
@@ -33,6 +34,10 @@ _ASK = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT UTC_TIMESTAMP
 
 #: Linux's boot clock and macOS's monotonic clock go on while the machine sleeps; `time.monotonic` need not.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC if sys.platform == "darwin" else None)
+
+
+#: Seconds by the clock that nothing can set.
+_ticks: Callable[[], float] = time.monotonic if _TICKING is None else partial(time.clock_gettime, _TICKING)
 
 
 class _Anchor(NamedTuple):
@@ -98,11 +103,6 @@ def forget() -> None:
     _databases.clear()
 
 
-def _ticks() -> float:
-    """Seconds by the clock that nothing can set."""
-    return time.monotonic() if _TICKING is None else time.clock_gettime(_TICKING)
-
-
 def _wall() -> dt.datetime:
     return dt.datetime.now(UTC)
 
@@ -136,7 +136,7 @@ def offset(using: str) -> float | None:
     return (answer.wall - answer.theirs).total_seconds()
 
 
-class _Answer(NamedTuple):
+class _ClockReading(NamedTuple):
     """What a server database said of the time, by its clock and by the wall clock of this host when the answer came."""
 
     theirs: dt.datetime
@@ -145,7 +145,7 @@ class _Answer(NamedTuple):
     took: float  #: seconds
 
 
-def _question(using: str) -> _Answer:
+def _question(using: str) -> _ClockReading:
     with connections[using].cursor() as cursor:  # which may have to connect first
         before = _ticks()
         cursor.execute(_ASK[connections[using].vendor])
@@ -154,7 +154,7 @@ def _question(using: str) -> _Answer:
     if theirs.tzinfo is None:
         theirs = theirs.replace(tzinfo=UTC)
     # The answer was made somewhere between the two.
-    return _Answer(theirs + dt.timedelta(seconds=(after - before) / 2), wall, after, after - before)
+    return _ClockReading(theirs + dt.timedelta(seconds=(after - before) / 2), wall, after, after - before)
 
 
 def _ask(using: str) -> dt.datetime:

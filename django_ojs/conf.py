@@ -11,7 +11,7 @@ import dataclasses
 import datetime as dt
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
@@ -89,10 +89,17 @@ class Settings:
     WORKER_VISIBILITY_TIMEOUT: WholeSeconds = 60
     #: Members that override the default retry policy, with the names of the wire: `{"max_attempts": 5}`.
     RETRY: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    #: The server discards a job after this number of lost reservations in a row.
+    #: The server discards a job after this number of losses in a row: reservations that ended unanswered, and workers
+    #: whose process died while it ran the job and no other. A database that went away under a handler is a loss, too;
+    #: from this number in a row on it counts as a failure, and the retry policy decides.
     POISON_LIMIT: int = 5
-    #: Whether ACK and FAIL need a `worker_id`.
+    #: Whether ACK and FAIL need a `worker_id`. A save of a checkpoint of an active job then needs one, too.
     STRICT_OWNERSHIP: bool = False
+    #: Whether only the worker that holds an active job may save its checkpoint. Otherwise every caller that may work
+    #: may save one for a job that has not ended, unless it names another worker than the holder.
+    STRICT_CHECKPOINTS: bool = False
+    #: For how long a worker's report (`error.rate_limit_until`) can stop a rate limit; a later time is cut to it.
+    RATE_LIMIT_MAX_BLOCK: Seconds = 86_400.0
     # Workers
     #: The time between two heartbeats of an `ojs_worker`.
     HEARTBEAT_INTERVAL: Seconds = 5.0
@@ -105,6 +112,29 @@ class Settings:
     #: that it could not report to a file there, and the next worker that starts there reports them. Empty: it
     #: writes none.
     WORKER_SPOOL: str = ""
+    # Logs of handlers
+    #: Whether the lines that handlers log are stored with their jobs (docs/logs.md).
+    JOB_LOGS: bool = True
+    #: The lowest level of a line that is stored.
+    JOB_LOG_LEVEL: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    #: Other levels for single loggers and those below them: `{"httpx": "WARNING", "shop.noisy": "OFF"}`. `OFF` stores
+    #: none of their lines.
+    JOB_LOG_LEVELS: Mapping[str, Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"]] = dataclasses.field(
+        default_factory=dict
+    )
+    #: How many lines of one attempt are kept: the first half of them, and the last half.
+    JOB_LOG_LINES: int = 1_000
+    #: How much the lines of one attempt may take: the first lines may take half of it, and the last ones.
+    JOB_LOG_BYTES: Bytes = 262_144
+    #: Characters of one message, and of one traceback. Longer ones are cut.
+    JOB_LOG_LINE_LENGTH: int = 8_000
+    #: The age at which lines are pruned, if their job has not been pruned before.
+    JOB_LOG_RETENTION: Seconds = 30 * 86_400.0
+    # Schedules
+    #: Whether the scheduler brings the schedules of the code (`@job(cron=...)`) into the database when a process takes
+    #: its lead. What operators changed is kept (docs/cron.md). Without it `manage.py ojs_cron sync` does that at each
+    #: deploy.
+    SYNC_SCHEDULES: bool = True
     # Maintenance
     #: Whether maintenance mode ends by itself at its estimated end, unless the operator chose when starting it.
     MAINTENANCE_AUTO_END: bool = False
@@ -117,18 +147,34 @@ class Settings:
     MAX_BATCH_SIZE: int = 10_000
     #: The largest body of a batch request.
     MAX_BATCH_BYTES: Bytes = 16 * 1_048_576
+    #: The largest number of keys and values in a request body, at any depth. The server counts them before it reads
+    #: them. One envelope may have 10,000.
+    MAX_BODY_VALUES: int = 1_000_000
     #: The largest serialised result.
     MAX_RESULT_BYTES: Bytes = 1_048_576
+    #: The largest checkpoint: its state and its metadata as compact JSON.
+    MAX_CHECKPOINT_BYTES: Bytes = 1_048_576
     #: The largest number of jobs that one FETCH returns. The server lowers a larger `count` to this.
     MAX_FETCH_COUNT: int = 1_000
     #: How many of its latest errors a job keeps (the specification asks for at least 10).
     ERROR_HISTORY: int = 20
+    #: How many ended attempts a job keeps, over all its rounds. The oldest ones above it are deleted. 0: none is kept.
+    ATTEMPT_MAX_COUNT: int = 100
     #: Whether the server stores backtraces (core section 14.2).
     STORE_BACKTRACES: bool = True
     # Results and arguments
     #: How long the server keeps a result after the end of its job. None: for ever. `result_ttl` of a job takes
     #: precedence.
     RESULT_TTL: WholeSeconds | None = 604_800
+    #: The largest payload of an event that durable jobs wait for, as JSON.
+    MAX_DURABLE_EVENT_BYTES: Bytes = 262_144
+    #: How long the server keeps an event for durable jobs that ask for it later.
+    DURABLE_EVENT_RETENTION: Seconds = 30 * 86_400.0
+    #: How long the server keeps an approval after it was decided or closed. None: for ever.
+    APPROVAL_RETENTION: Seconds | None = 90 * 86_400.0
+    #: How long the server keeps a checkpoint after its job was completed or cancelled, at least 60. A discarded job
+    #: keeps its checkpoint.
+    CHECKPOINT_TTL: Seconds = 300.0
     #: What happens if the registry has a schema for a job type and the job names none: `off` does not validate,
     #: `warn` accepts with warnings, `strict` refuses. A job that names a registered schema must fit it.
     SCHEMA_VALIDATION: Literal["off", "warn", "strict"] = "warn"
@@ -138,6 +184,11 @@ class Settings:
     #: Whether the log also has the extension events that come with every workflow and every result
     #: (`events.catalogue.ON_REQUEST`). As with all extensions, only readers that name them exactly get them.
     EXTENSION_EVENTS: bool = False
+    #: Whether the server keeps the attempts of jobs and offers their history, lineage and attempts (the experimental
+    #: extension `execution-history`). Without it these paths answer 404.
+    EXECUTION_HISTORY: bool = True
+    #: The number of events that the log keeps of one job. The oldest ones above it are erased.
+    HISTORY_MAX_COUNT: int = 1000
     #: The age at which events are pruned.
     EVENT_RETENTION: Seconds = 168 * 3600.0
     #: The number of events in the log. The oldest ones above it are pruned.
@@ -162,8 +213,8 @@ class Settings:
     REALTIME_BUFFER_SIZE: int = 1_000
     #: The largest number of events that one connection gets; further ones wait. None: no limit.
     REALTIME_RATE_LIMIT: PerSecond | None = 1_000.0
-    #: The largest number of connections of one client (key, user, or address of an anonymous client) to one server
-    #: process. None: no limit.
+    #: The largest number of WebSockets, of event streams and of requests that wait (for a result, or for room in a
+    #: queue), each, of one client (key, user, or address of an anonymous client) in one server process. None: no limit.
     REALTIME_MAX_CONNECTIONS: int | None = 100
     #: The largest number of subscriptions of one connection.
     REALTIME_MAX_SUBSCRIPTIONS: int = 100
@@ -177,7 +228,8 @@ class Settings:
     REALTIME_SHUTDOWN_GRACE: Seconds = 5.0
     #: How long a ticket for a WebSocket is valid. It works once.
     REALTIME_TICKET_TTL: Seconds = 30.0
-    #: Origins (`https://app.example.com`) whose pages may connect, besides the site's own and ALLOWED_HOSTS.
+    #: Origins (`https://app.example.com`, `https://*.example.com`) whose pages may connect, besides the server's own
+    #: and those in CSRF_TRUSTED_ORIGINS. Scheme and port count.
     REALTIME_ALLOWED_ORIGINS: tuple[str, ...] = ()
     #: The path or URL of the WebSocket for browsers, if another server or another path than `ojs/v1/ws` serves it.
     #: None: `ojs/v1/ws` of this server, if it serves it. "": none, so the pages of the admin poll.
@@ -241,9 +293,18 @@ class Settings:
     SEARCH_DEPTH: int = 20_000
     #: The time after which such a search begins no further batch.
     SEARCH_SECONDS: Seconds = 1.0
-    #: Filters for which the site has added an index, so that they search all jobs: some of `text`, `error`, `type`,
-    #: `queue` and `worker` (docs/dashboard.md).
+    #: Filters for which the site has added an index, so that they search all jobs, such as `text` or `type`
+    #: (docs/dashboard.md). docs/reference/filters.md has their names.
     INDEXED_FILTERS: tuple[str, ...] = ()
+    # Tenants
+    #: A callable without arguments, or its dotted path, that says whose data the database connection of the current
+    #: caller shows, if not all see the same: a role, a variable of row-level security, a `search_path`. It returns
+    #: something hashable, and is called for each call. Calls with different keys share no group and no cache. None: the
+    #: schema that the connection names (`connection.schema_name`, as with django-tenants), if it does.
+    GROUP_KEY: Callable[[], Hashable] | str | None = None
+    #: Whether calls that wait at the same moment are executed as one, on the connection of one of them. False: each
+    #: executes its own.
+    GROUP_CALLS: bool = True
     # The site's code
     #: The middlewares around enqueueing, as dotted paths, outermost first.
     ENQUEUE_MIDDLEWARE: tuple[str, ...] = ()
@@ -261,6 +322,11 @@ class Settings:
     @property
     def anonymous_allowed(self) -> bool:
         return settings.DEBUG if self.ALLOW_ANONYMOUS is None else self.ALLOW_ANONYMOUS
+
+    @property
+    def attempts_kept(self) -> int:
+        """How many ended attempts a job keeps."""
+        return self.ATTEMPT_MAX_COUNT if self.EXECUTION_HISTORY else 0
 
     @property
     def event_retention(self) -> dt.timedelta:

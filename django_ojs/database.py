@@ -6,6 +6,7 @@ the transaction is ours alone: inside the caller's transaction, the caller has t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import random
@@ -21,9 +22,20 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import dj_database_url
 from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, Error, InterfaceError, OperationalError, connections, router, transaction
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DataError,
+    Error,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+    router,
+    transaction,
+)
 from django.db.models import Q
 
+from django_ojs import idleness, packets, tenants
 from django_ojs.errors import BackendUnavailable
 
 P = ParamSpec("P")
@@ -33,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 #: What PostgreSQL and MariaDB call a missing table; SQLite has only words.
 _NO_TABLE = frozenset({"42P01", 1146})
-
-atomic = transaction.atomic
 
 
 def database(using: str | None) -> str:
@@ -91,14 +101,28 @@ _STATES = frozenset({"40001", "40P01", "55P03"})
 _CODES = frozenset({1205, 1213})
 
 
+class HeldByAnother(BackendUnavailable):
+    """Another connection holds what this operation needs, and has not let go of it in time; the database answers."""
+
+
 class LostRace(OperationalError):
     """Another transaction was first, as a statement of ours has found: to be run again from the start."""
+
+
+class StoodStill(LostRace):
+    """The database has ended a transaction of ours that stood still, before its commit: nothing of it is stored."""
+
+
+_STOOD_STILL = (
+    "The database has ended a transaction of this process, because it stood still for more than %g s, as where a"
+    " process is stopped or a machine is suspended. Nothing of the transaction is stored."
+)
 
 
 def is_contention(error: BaseException) -> bool:
     """Whether the database answered, and only another transaction was in the way."""
     return (
-        isinstance(error, LostRace)
+        isinstance(error, LostRace | HeldByAnother)
         or getattr(error.__cause__, "sqlstate", None) in _STATES
         or (bool(error.args) and error.args[0] in _CODES)
         or "database is locked" in str(error)
@@ -106,9 +130,71 @@ def is_contention(error: BaseException) -> bool:
     )
 
 
+#: What a database says of a statement that is too large for it, though it is an OperationalError: SQLSTATE class 54 of
+#: PostgreSQL (an index row, a field), and MariaDB's and its client's codes of a packet.
+_TOO_LARGE_CLASS = "54"
+_TOO_LARGE = frozenset({packets.TOO_LARGE, 2020})
+
+
+def is_about_data(error: BaseException) -> bool:
+    """Whether a database has refused what it was given, so that the same again would be refused again."""
+    return isinstance(error, DataError) or is_too_large(error)
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Whether a database has refused what it was given because it is too much for one statement, or one row."""
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return state.startswith(_TOO_LARGE_CLASS) or bool(error.args and error.args[0] in _TOO_LARGE)
+
+
+def answers(using: str) -> bool:
+    """Whether the database can be reached now, by a new connection of this thread where the old one is lost."""
+    connection = connections[using]
+    try:
+        if connection.connection is not None and not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchall()
+    except Error:
+        return False
+    return True
+
+
 def is_disconnection(error: BaseException) -> bool:
     """Whether the connection may have been lost, and with it the answer to a commit."""
-    return isinstance(error, OperationalError | InterfaceError) and not is_contention(error)
+    if idleness.was_ended(error):
+        return True
+    return isinstance(error, OperationalError | InterfaceError) and not (is_contention(error) or is_about_data(error))
+
+
+#: What a database says when it ends connections or takes none, beside errors of class 08: it is shut down or starts.
+_SHUTDOWN_STATES = frozenset({"57P01", "57P02", "57P03", "25P03"})
+#: MariaDB's and its client's: no connection, too many, server gone, lost, killed, shutdown in progress, idle too long.
+_LOST_CODES = frozenset({1040, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the connection was lost or none could be made, as while the server restarts; not what a server that
+    answers says of a statement."""
+    if isinstance(error, StoodStill):
+        return True
+    if not isinstance(error, OperationalError | InterfaceError | InternalError) or is_about_data(error):
+        return False
+    cause: Any = error.__cause__
+    if hasattr(cause, "sqlstate"):  # psycopg; the server gives each error of its own a code
+        state = cause.sqlstate
+        return not is_contention(error) and (state is None or state.startswith("08") or state in _SHUTDOWN_STATES)
+    return bool(error.args) and error.args[0] in _LOST_CODES
+
+
+def waits_to_try_again(error: BaseException, number: int, using: str | None) -> bool:
+    """Whether an operation whose try of this number ended in `error` is to be run again: it lost a race in its own
+    transaction, and this was not the last of `TRIES`. Waits before that, longer each time."""
+    if number == TRIES or not is_contention(error) or connections[database(using)].in_atomic_block:
+        return False
+    time.sleep(FIRST_PAUSE * 2**number * random.uniform(0.5, 1.5))  # noqa: S311
+    return True
 
 
 def retried(operation: Callable[P, T]) -> Callable[P, T]:
@@ -116,19 +202,83 @@ def retried(operation: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(operation)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        for attempt in range(1, TRIES):
+        number = 0
+        while True:
+            number += 1
             try:
                 return operation(*args, **kwargs)
             except OperationalError as error:
-                if (
-                    not is_contention(error)
-                    or connections[database(cast("str | None", kwargs.get("using")))].in_atomic_block
-                ):
+                if not waits_to_try_again(error, number, cast("str | None", kwargs.get("using"))):
                     raise
-            time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311
-        return operation(*args, **kwargs)
 
     return wrapper
+
+
+class Atomic(transaction.Atomic):
+    """Django's block. If the transaction begins here, the database ends it when it stays idle for too long
+    (`idleness`). A statement that is too long for the database raises another error than an outage does (`packets`).
+
+    Each is entered once: it is no decorator.
+    """
+
+    def __init__(self, using: str | None, savepoint: bool, durable: bool, idle: float) -> None:
+        super().__init__(using, savepoint, durable)
+        self._idle = idle
+        self._began: float | None = None  #: None: the transaction is the caller's
+        self._watch = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        connection = transaction.get_connection(self.using)
+        if connection.in_atomic_block or not connection.get_autocommit():
+            super().__enter__()
+            return
+        self._began = time.monotonic()
+        try:
+            idleness.limit_next(connection, self._idle)
+            super().__enter__()
+        except BaseException:
+            idleness.forget(connection)
+            if connection.vendor != "sqlite":  # a connection that cannot begin is of no use
+                connection.close()
+            raise
+        self._watch.enter_context(packets.watched(connection))
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if self._began is None:
+            super().__exit__(exc_type, exc_value, traceback)
+            return
+        self._watch.close()
+        connection = transaction.get_connection(self.using)
+        lasted = time.monotonic() - self._began
+        error, ended = exc_value, False
+        if isinstance(exc_value, Error):
+            ended = idleness.stood_still(connection, exc_value, lasted, self._idle)
+        try:
+            super().__exit__(exc_type, exc_value, traceback)
+        except InternalError as at_end:
+            if not idleness.was_ended(at_end):
+                raise
+            if connection.run_commit_hooks_on_set_autocommit_on:  # in what follows the commit
+                raise OperationalError(str(at_end)) from at_end
+            error, ended = at_end, True
+        if ended:
+            logger.warning(_STOOD_STILL, self._idle)
+            raise StoodStill(_STOOD_STILL % self._idle) from error
+
+
+def atomic(
+    using: str | None = None, savepoint: bool = True, durable: bool = False, *, idle: float = idleness.SECONDS
+) -> Atomic:
+    """`transaction.atomic` for what the server does: for code that runs none of the site's, unless by the way.
+
+    Args:
+        idle: seconds for which a transaction that begins here may stand still. One that the caller has begun has no
+            such limit.
+
+    Raises:
+        StoodStill: the database has ended the transaction for that, before its commit.
+    """
+    return Atomic(using, savepoint, durable, idle)
 
 
 def in_callers_transaction(using: str) -> bool:
@@ -137,6 +287,12 @@ def in_callers_transaction(using: str) -> bool:
     That of a `TestCase` is none: it never commits, and so a test sees at once what would follow the commit.
     """
     return not all(getattr(block, "_from_testcase", False) for block in connections[using].atomic_blocks)
+
+
+def in_own_transaction(using: str) -> bool:
+    """Whether a transaction is open on this connection that an `atomic` of ours began."""
+    blocks = connections[using].atomic_blocks
+    return bool(blocks) and isinstance(blocks[0], Atomic)
 
 
 def commits_later(using: str) -> bool:
@@ -153,6 +309,16 @@ def autocommits(using: str) -> bool:
         return False
     known = connection.autocommit if connection.connection is not None else connection.settings_dict["AUTOCOMMIT"]
     return bool(known)
+
+
+def give_back(using: str) -> None:
+    """Let others have this thread's connection while it waits for something: it goes back to its pool, or is closed.
+
+    Nothing is done inside a transaction, which would be lost, and where the site has told this connection whose data to
+    show: the next one would show other data.
+    """
+    if autocommits(using) and tenants.shows_elsewhere(using) is not None:
+        connections[using].close()
 
 
 def piece_by_piece(act: Callable[[Q, bool], int], pieces: Callable[[], Iterable[Q]], using: str) -> int:
@@ -309,7 +475,7 @@ LOOKED_AT = 5.0
 _looked_at: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()  #: by the driver's connection
 
 
-def look_at_health(using: str) -> None:
+def check_health(using: str) -> None:
     """Spare a request the query by which Django checks a kept connection, where a look at its socket says enough.
 
     The query costs a round trip, as much as an ACK. A server that ends or dies closes the socket, which shows here; one
@@ -325,7 +491,22 @@ def look_at_health(using: str) -> None:
     _looked_at[raw] = now
     if now - before > LOOKED_AT or raw.closed:
         return
+    if not _has_heard(raw):  # not even goodbye
+        connection.health_check_done = True
+
+
+def _has_heard(raw: Any) -> bool:
+    """Whether the server has said something on a connection of psycopg that waits for nothing."""
     socket = select.poll()
     socket.register(raw.fileno(), select.POLLIN)
-    if not socket.poll(0):  # the server has said nothing, not even goodbye
-        connection.health_check_done = True
+    return bool(socket.poll(0))
+
+
+def close_if_cut(connection: Any) -> None:
+    """Close an idle connection that the server has closed: its next user gets a new one. Asks only the socket, unless
+    that has something to say; so it finds what a PostgreSQL did that was restarted, and nothing on other databases."""
+    raw = connection.connection
+    if raw is None or connection.vendor != "postgresql" or not hasattr(select, "poll"):
+        return
+    if not connection.in_atomic_block and (raw.closed or (_has_heard(raw) and not connection.is_usable())):
+        connection.close()

@@ -210,6 +210,21 @@ class InvalidStateTransition(Conflict):
         return cls(message, details=details, canonical=canonical)
 
 
+class ReservationLost(Conflict):
+    """The worker that speaks for a job does not hold it any more, or not for this attempt (409)."""
+
+    hint = "Stop working on the job: it was handed back, has ended, or another worker has it."
+
+    @classmethod
+    def of(cls, job_id: str, current: str, attempted: str, worker_id: str) -> ReservationLost:
+        details = {"job_id": job_id, "current_state": current, "attempted": attempted, "reason": "not_claimant"}
+        details |= {"worker_id": worker_id} if worker_id else {}
+        return cls(
+            f"Cannot {attempted} job '{job_id}': this worker does not hold it, or not for this attempt.",
+            details=details,
+        )
+
+
 class PayloadTooLarge(OJSError):
     code = "payload_too_large"
     status = 413
@@ -355,6 +370,15 @@ class StreamingUnavailable(OJSError):
     status = 406
     canonical = "UNSUPPORTED"
     hint = "Serve the site's ASGI application, with uvicorn for one, or poll GET /ojs/v1/events."
+
+
+class SearchUnavailable(OJSError):
+    """A search for words, which this server does not have (501)."""
+
+    code = "unsupported"
+    status = 501
+    canonical = "UNSUPPORTED"
+    hint = "Leave the parameter `query` out, and filter by event_types, queues, job_types, start and end."
 
 
 class BackendUnavailable(OJSError):

@@ -1,52 +1,74 @@
-"""Let calls that wait at the same moment share one operation on the database, and one commit: leader and followers.
+"""Lets calls that wait at the same moment share one operation on the database, and one commit: leader and followers.
 
-The first caller executes its call at once, in its own thread and on its own connection: alone it waits for nothing.
-Callers that come meanwhile wait. When the first is done, the one that has waited longest leads: it executes what has
-gathered by then as one batch, gives each caller its own outcome, and hands the lead to the next that waits. So there is
-no thread beside those of the callers, no caller works for others for longer than one batch, and followers need no
-connection.
+The first caller executes its call at once, in its own thread and on its own connection, so a caller that comes by
+itself waits for nothing. Callers that come meanwhile wait. When the first is done, the one that has waited longest
+leads: it executes what has gathered by then as one batch, gives each caller its own outcome, and hands the lead to the
+next that waits. So there is no thread beside those of the callers, no caller works for others for longer than one
+batch, and followers need no connection.
 
-A batch that fails has changed nothing, and then each of its callers executes its own call alone: a faulty call
+A leader may hang: in a lock that another transaction holds, in a connection that is dead. Then one of those that it has
+not taken leads beside it, for all of them. What it has taken is its own until its attempt is over, so that no call is
+executed twice. A batch waits for locks for a moment only (`lockwaits.SHARED`), a call by itself for longer.
+
+A batch that fails has changed nothing, and then each of its callers executes its own call by itself: a faulty call
 costs its neighbours time, and never their success. Where it cannot be known what was committed, because the
 connection was lost, each caller gets the error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from django.db import connections
+from django.db import OperationalError, connections
 
-from django_ojs.database import autocommits, is_contention, is_disconnection, look_at_health, retried
+from django_ojs import lockwaits, tenants
+from django_ojs.conf import ojs_settings
+from django_ojs.database import (
+    autocommits,
+    check_health,
+    is_contention,
+    is_disconnection,
+    waits_to_try_again,
+)
 from django_ojs.errors import BackendUnavailable
+from django_ojs.packets import MOST_CHARACTERS
 
 Item = TypeVar("Item")
 Given_contra = TypeVar("Given_contra", contravariant=True)
-Outcome = TypeVar("Outcome")
+Result = TypeVar("Result")
 Made_co = TypeVar("Made_co", covariant=True)
 
 #: Calls that one execution takes at most, so that none waits for long. On PostgreSQL a push costs a process 475 µs of
 #: CPU alone, 186 with 8 in a batch, 125 with 20 and 124 with 40: more than that saves nothing.
 LIMIT = 100
-#: Seconds that a caller waits for a leader to take its call. Behind a leader that waits for a lock, or for a database
-#: that does not answer, it then goes alone, as it would without a group.
-PATIENCE = 1.0
+#: Seconds for which a call leads before one of those that wait behind it may lead beside it.
+PATIENCE = 0.05
+#: The same on SQLite, which has one writer: a second leader could only wait for the first.
+PATIENCE_OF_ONE_WRITER = 1.0
+#: Calls by themselves that may each wait for locks for `lockwaits.OWN` in one process. They hold a thread and a
+#: connection meanwhile, so what comes beside them waits for `lockwaits.SHARED`.
+PATIENT = 8
+#: Lanes that a group remembers. A site may have any number of tenants: where there are more, those without a call are
+#: forgotten.
+MOST_LANES = 1000
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     """What this thread does at the moment."""
 
     #: Whether it executes a batch that holds calls of others.
     serves_others = False
 
 
-_thread = _Thread()
+_thread = _ThreadState()
 
 
 def serves_others() -> bool:
@@ -54,22 +76,22 @@ def serves_others() -> bool:
     return _thread.serves_others
 
 
-class _Alone(Exception):
-    """An item that a batch could not take: its caller executes it alone."""
+class _LeftOut(Exception):
+    """An item that a batch has left out: its caller executes it by itself."""
 
 
-#: The outcome of an item that a batch has left alone, such as the second for one job: its caller executes it by itself.
-ALONE = _Alone()
+#: The outcome of an item that a batch has left out, such as the second for one job: its caller executes it by itself.
+LEFT_OUT = _LeftOut()
 
 
 def passed_on(error: Exception) -> Exception:
     """What the items meet of which a batch could not take care any more, because of this error: a lost race is for
     each of their callers to run again."""
-    return ALONE if is_contention(error) else error
+    return LEFT_OUT if is_contention(error) else error
 
 
-class Operation(Protocol[Given_contra, Made_co]):
-    """What a group executes: for each item its outcome, or the exception that its caller is to meet, or `ALONE`.
+class Executor(Protocol[Given_contra, Made_co]):
+    """What a group executes: for each item its outcome, or the exception that its caller is to meet, or `LEFT_OUT`.
 
     It commits what it changes before it returns, and changes nothing where it raises, unless it loses the connection.
     Called in no transaction, or in that of a caller with the item of that caller.
@@ -78,141 +100,215 @@ class Operation(Protocol[Given_contra, Made_co]):
     def __call__(self, items: Sequence[Given_contra], /, *, using: str) -> Sequence[Made_co | Exception]: ...
 
 
-class _Call(Generic[Item, Outcome]):
-    """One caller's item, and what becomes of it. `alone`: the caller is to execute it itself."""
+class _PendingCall(Generic[Item, Result]):
+    """One caller's item, and what becomes of it. `left_out`: the caller is to execute it itself. `taken`: the calls of
+    others that it executes while it leads."""
 
-    __slots__ = ("alone", "gate", "item", "outcome", "settled")
+    __slots__ = ("gate", "item", "left_out", "outcome", "resolved", "taken")
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.gate = threading.Lock()  # opened once: for the outcome, or for the lead
         self.gate.acquire()
-        self.settled = self.alone = False
-        self.outcome: Outcome | Exception | None = None
+        self.resolved = self.left_out = False
+        self.outcome: Result | Exception | None = None
+        self.taken: Sequence[_PendingCall[Item, Result]] = ()
 
-    def settle(self, outcome: Outcome | Exception | None = None, *, alone: bool = False) -> None:
-        self.outcome, self.alone, self.settled = outcome, alone, True
+    def resolve(self, outcome: Result | Exception | None = None, *, left_out: bool = False) -> None:
+        self.outcome, self.left_out, self.resolved = outcome, left_out, True
 
 
-class _Lane(Generic[Item, Outcome]):
-    """The calls to one database: the one that leads with those that it has taken, and those that wait."""
+class _Lane(Generic[Item, Result]):
+    """The calls to one database: the one that leads, and those that wait.
+
+    A call is in one place at a time: it waits, or a leader has taken it, or it leads. Only under the lock does it go
+    from one to the other, and never back.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.leader: _Call[Item, Outcome] | None = None
-        self.followers: list[_Call[Item, Outcome]] = []
-        self.waiting: deque[_Call[Item, Outcome]] = deque()
+        self.leader: _PendingCall[Item, Result] | None = None
+        self.since = 0.0  #: when the leader began to lead
+        self.waiting: deque[_PendingCall[Item, Result]] = deque()
 
-    def join(self, call: _Call[Item, Outcome]) -> bool:
+    def join(self, call: _PendingCall[Item, Result]) -> bool:
         """Whether the call leads at once; else it waits from now on."""
         with self.lock:
             if self.leader is None:
-                self.leader = call
+                self.leader, self.since = call, time.monotonic()
                 return True
             self.waiting.append(call)
             return False
 
-    def take(self, limit: int) -> list[_Call[Item, Outcome]]:
-        """The calls that wait, in the order in which they came, for the leader to execute with its own."""
+    def take(
+        self, leader: _PendingCall[Item, Result], limit: int, size: Callable[[Item], int]
+    ) -> Sequence[_PendingCall[Item, Result]]:  # fmt: skip
+        """The calls that wait, in the order in which they came, for the leader to execute with its own: at most
+        `limit`, and no more than the database takes at once."""
+        taken: list[_PendingCall[Item, Result]] = []
+        if not self.waiting:  # one that comes now waits for the next leader
+            return taken
+        room = MOST_CHARACTERS - size(leader.item)
         with self.lock:
-            self.followers = [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
-        return self.followers
+            while self.waiting and len(taken) < limit and (room := room - size(self.waiting[0].item)) >= 0:
+                taken.append(self.waiting.popleft())
+            leader.taken = taken
+        return taken
 
-    def withdraw(self, call: _Call[Item, Outcome]) -> bool:
-        """Take a call back that no leader has taken; whether it could be."""
+    def overtake(self, call: _PendingCall[Item, Result], patience: float) -> float | None:
+        """Let the call that has waited longest lead beside the leader, if that has led for `patience`. The seconds for
+        which `call` waits before it asks again; None if it waits no more, because it was taken or leads."""
         with self.lock:
             if call not in self.waiting:
-                return False
-            self.waiting.remove(call)
-            return True
+                return None
+            left = self.since + patience - time.monotonic()
+            if left > 0:
+                return left
+            self._hand_on()
+            return None if self.leader is call else patience
 
-    def leave(self, call: _Call[Item, Outcome]) -> None:
-        """Let a call go, whatever became of it. One that leads hands the lead to the call that has waited longest, and
-        lets its followers go."""
-        if call is not self.leader:
-            if not call.settled:
-                self.withdraw(call)
+    def leave(self, call: _PendingCall[Item, Result]) -> None:
+        """Let a call go, whatever became of it. One that leads hands the lead to the call that has waited longest; one
+        that has led lets those go that it has taken."""
+        if call.resolved and not call.taken and call is not self.leader:
             return
         with self.lock:
-            followers, self.followers = self.followers, []
-            self.leader = self.waiting.popleft() if self.waiting else None
-            if self.leader is not None:
-                self.leader.gate.release()
-        for follower in followers:
-            if not follower.settled:  # the leader's thread is being stopped
-                follower.settle(BackendUnavailable("The server stopped before it knew what became of this call."))
+            taken, call.taken = call.taken, ()
+            if call is self.leader:
+                self._hand_on()
+            elif call in self.waiting:  # its thread is being stopped
+                self.waiting.remove(call)
+        for follower in taken:
+            if not follower.resolved:  # the leader's thread is being stopped
+                follower.resolve(BackendUnavailable("The server stopped before it knew what became of this call."))
             follower.gate.release()
 
+    def _hand_on(self) -> None:
+        self.leader, self.since = self.waiting.popleft() if self.waiting else None, time.monotonic()
+        if self.leader is not None:
+            self.leader.gate.release()
 
-class Group(Generic[Item, Outcome]):
-    """Calls of one operation, by database. Make one for each operation, when the module is loaded."""
 
-    def __init__(self, execute: Operation[Item, Outcome], *, limit: int = LIMIT, patience: float = PATIENCE) -> None:
-        self._execute = execute
+class Group(Generic[Item, Result]):
+    """Calls of one operation, by database and by whose data its connection shows (`tenants.scope`). Make one for each
+    operation, when the module is loaded."""
+
+    def __init__(
+        self, execute: Executor[Item, Result], *, limit: int = LIMIT, patience: float | None = None,
+        size: Callable[[Item], int] = lambda item: 0,
+    ) -> None:  # fmt: skip
+        """Args:
+        size: about how many characters of the caller's an item brings to the database.
+        """
+        self._execute, self._size = execute, size
         self._limit, self._patience = limit, patience
-        self._lanes: dict[str, _Lane[Item, Outcome]] = {}
+        self._lanes: dict[Hashable, _Lane[Item, Result]] = {}
         _groups.add(self)
 
-    def call(self, item: Item, using: str) -> Outcome:
+    def call(self, item: Item, using: str) -> Result:
         """The outcome of the operation for this item. Raises the exception that it has for the item.
 
-        Inside a transaction of the caller's, which alone can commit it, the item is executed alone.
+        Inside a transaction of the caller's, who alone can commit it, the item is executed by itself.
         """
-        if not autocommits(using):
-            return self._alone(item, using=using)
-        lane = self._lanes.get(using) or self._lanes.setdefault(using, _Lane())
-        call: _Call[Item, Outcome] = _Call(item)
+        if not autocommits(using) or not ojs_settings.GROUP_CALLS:
+            return self._by_itself(item, using=using)
+        lane = self._lane(tenants.scope(using))
+        call: _PendingCall[Item, Result] = _PendingCall(item)
         try:
-            if lane.join(call) or self._leads(call, lane):
-                self._lead(call, lane, using)
+            if lane.join(call) or self._leads(call, lane, using):
+                followers = lane.take(call, self._limit - 1, self._size)
+                if not followers:
+                    return self._by_itself(item, using=using)
+                self._lead([call, *followers], using)
         finally:
             lane.leave(call)
-        if call.alone:
-            return self._alone(item, using=using)
+        if call.left_out:
+            return self._by_itself(item, using=using)
         outcome, call.outcome = call.outcome, None
         return _given(outcome)
 
-    def _leads(self, call: _Call[Item, Outcome], lane: _Lane[Item, Outcome]) -> bool:
-        """Wait for the outcome or the lead; whether it is the lead."""
-        if not call.gate.acquire(timeout=self._patience):
-            if lane.withdraw(call):
-                call.settle(alone=True)
-                return False
-            call.gate.acquire()  # a leader has taken it just now
-        return not call.settled
+    def _lane(self, scope: Hashable) -> _Lane[Item, Result]:
+        lane = self._lanes.get(scope)
+        if lane is None:
+            if len(self._lanes) >= MOST_LANES:
+                self._lanes = {known: one for known, one in list(self._lanes.items()) if one.leader is not None}
+            lane = self._lanes.setdefault(scope, _Lane())
+        return lane
 
-    def _lead(self, call: _Call[Item, Outcome], lane: _Lane[Item, Outcome], using: str) -> None:
-        followers = lane.take(self._limit - 1)
-        if not followers:
-            call.settle(self._alone(call.item, using=using))
-            return
-        batch = [call, *followers]
-        look_at_health(using)
+    def _leads(self, call: _PendingCall[Item, Result], lane: _Lane[Item, Result], using: str) -> bool:
+        """Wait for the outcome or the lead; whether it is the lead."""
+        patience = self._patience
+        if patience is None:
+            patience = PATIENCE_OF_ONE_WRITER if connections[using].vendor == "sqlite" else PATIENCE
+        left = patience
+        while not call.gate.acquire(timeout=left):
+            found = lane.overtake(call, patience)
+            if found is None:
+                call.gate.acquire()
+                break
+            left = found
+        return not call.resolved
+
+    def _lead(self, batch: Sequence[_PendingCall[Item, Result]], using: str) -> None:
+        """Execute these calls together, and say of each what became of it."""
+        check_health(using)
         try:
             _thread.serves_others = True
-            outcomes = self._execute([one.item for one in batch], using=using)
+            with lockwaits.LockTimeout(lockwaits.SHARED, using):
+                outcomes = self._execute([one.item for one in batch], using=using)
         except Exception as error:  # noqa: BLE001 - it reaches every caller, or comes again where it belongs
             lost = is_disconnection(error) and not _answers(using)
             for one in batch:
-                one.settle(_own(error) if lost else None, alone=not lost)
+                one.resolve(_own(error) if lost else None, left_out=not lost)
             return
         finally:
             _thread.serves_others = False
         for one, outcome in zip(batch, outcomes, strict=True):
-            one.settle(outcome, alone=outcome is ALONE)
+            one.resolve(outcome, left_out=outcome is LEFT_OUT)
 
-    @retried
-    def _alone(self, item: Item, *, using: str) -> Outcome:
-        look_at_health(using)
-        return _given(self._execute([item], using=using)[0])
+    def _by_itself(self, item: Item, *, using: str) -> Result:
+        """Execute one call by itself, and again where it loses a race."""
+        number = 0
+        while True:
+            number += 1
+            check_health(using)
+            try:
+                with _own_lock_timeout(using):
+                    return _given(self._execute([item], using=using)[0])
+            except OperationalError as error:
+                if not waits_to_try_again(error, number, using):
+                    raise
 
 
-def _given(outcome: Outcome | Exception | None) -> Outcome:
+#: The places of calls by themselves that wait for long. A call that finds none waits for a moment only.
+_places = list(range(PATIENT))
+
+
+@contextlib.contextmanager
+def _own_lock_timeout(using: str) -> Iterator[None]:
+    """A block that executes one call by itself. In a transaction of the caller's it has no limit, which would last as
+    long as that."""
+    if not autocommits(using):
+        yield
+        return
+    try:
+        place = _places.pop()
+    except IndexError:
+        place = None
+    try:
+        with lockwaits.LockTimeout(lockwaits.SHARED if place is None else lockwaits.OWN, using):
+            yield
+    finally:
+        if place is not None:
+            _places.append(place)
+
+
+def _given(outcome: Result | Exception | None) -> Result:
     """The outcome, or its exception raised; without a circle of the exception and the frame that raises it."""
     try:
         if isinstance(outcome, Exception):
             raise outcome
-        return cast("Outcome", outcome)
+        return cast("Result", outcome)
     finally:
         del outcome
 
@@ -240,6 +336,7 @@ _groups: weakref.WeakSet[Group[Any, Any]] = weakref.WeakSet()
 
 
 def _forget() -> None:
+    _places[:] = range(PATIENT)
     for group in list(_groups):
         group._lanes = {}
 

@@ -8,6 +8,7 @@ the list is empty, and if it is, goes straight on. A test double takes the calls
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -32,15 +33,20 @@ class EventListener(Protocol):
         """Whether the listener wants events of this type now. A verb asks once for a batch of events that the database
         writes by itself, and makes their records only then. Other records reach every listener."""
 
-    def tell(self, records: Sequence[Record], using: str) -> None:
+    def notify(self, records: Sequence[Record], using: str) -> None:
         """Receive these events; some may be of types that the listener does not want."""
 
 
-#: Around a PUSH: called in its place with the operation and its arguments, the documents first; returns its outcomes.
-#: A test's mode that captures jobs gets them after it.
-around_push: list[Callable[..., Any]] = []
-#: The same around the work of a PUSH, which a test's mode may leave out.
-around_work_of_push: list[Callable[..., Any]] = []
+#: Called with the outcomes of a PUSH.
+Conclude = Callable[[Sequence[Any]], None]
+#: Given the documents of a PUSH, makes a context manager around it, which gives the documents to push in their place,
+#: and what to call with the outcomes, if they matter.
+PushSubscriber = Callable[[Sequence[Any]], AbstractContextManager[tuple[Sequence[Any], Conclude | None]]]
+
+#: Around a PUSH. A test's mode that captures jobs gets them as they come out of it.
+around_push: list[PushSubscriber] = []
+#: Around the work of a PUSH, which a test's mode may leave out.
+around_work_of_push: list[PushSubscriber] = []
 #: Makes a context manager around storing a workflow; it gives what to call with the workflow's id.
 around_workflow: list[Callable[[Plan], AbstractContextManager[Callable[[str], None]]]] = []
 #: Makes a context manager around pushing later steps of workflows, which no request is waiting for.
@@ -54,22 +60,30 @@ def subscribe(place: list[T], subscriber: T) -> None:
         place.append(subscriber)
 
 
-def around(place: list[Callable[..., Any]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let the subscribers of `place` have the calls of an operation; the last that subscribed is the outermost."""
+@dataclasses.dataclass(slots=True)
+class PushUnderWay:
+    """The documents of a push as its subscribers have left them."""
 
-    def decorate(operation: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(operation)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-            if not place:
-                return operation(*args, **kwargs)
-            act: Callable[..., T] = operation
-            for subscriber in place:
-                act = functools.partial(subscriber, act)
-            return act(*args, **kwargs)
+    documents: Sequence[Any]
+    _concluding: list[Conclude] = dataclasses.field(default_factory=list)
 
-        return wrapper
+    def conclude(self, outcomes: Sequence[Any]) -> None:
+        """Tell the subscribers what became of each document."""
+        for tell in reversed(self._concluding):
+            tell(outcomes)
 
-    return decorate
+
+@contextlib.contextmanager
+def pushing(documents: Sequence[Any], *subscribers: PushSubscriber) -> Iterator[PushUnderWay]:
+    """A block that pushes `documents` inside the context managers of all subscribers; that of the last is the
+    outermost. The block calls `conclude` with the outcomes."""
+    under_way = PushUnderWay(documents)
+    with contextlib.ExitStack() as stack:
+        for subscriber in reversed(subscribers):
+            under_way.documents, conclude = stack.enter_context(subscriber(under_way.documents))
+            if conclude is not None:
+                under_way._concluding.append(conclude)
+        yield under_way
 
 
 @contextlib.contextmanager
@@ -81,9 +95,9 @@ def inside(
         yield [stack.enter_context(subscriber(*args, **kwargs)) for subscriber in place]
 
 
-def tell(listeners: Iterable[EventListener], records: Sequence[Record], using: str) -> None:
+def notify(listeners: Iterable[EventListener], records: Sequence[Record], using: str) -> None:
     for listener in listeners:
-        listener.tell(records, using)
+        listener.notify(records, using)
 
 
 # Test doubles. Without one, and outside of tests there is none, an operation reads one variable more. With one, its

@@ -10,18 +10,43 @@ from __future__ import annotations
 import decimal
 import json
 import re
+import secrets
 import sys
-import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, Self, TypeGuard
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple, NoReturn, Self, TypeGuard
 
 MAX_DEPTH = 200  #: nested arrays and objects that `loads` accepts
+MAX_DIGITS = 18  #: of a number that `digits` reads: fewer than the largest of 64 bits has
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 class JSONTextError(ValueError):
     """The text is not JSON, or the value has no JSON text."""
+
+
+class Bounds(NamedTuple):
+    """What a text may cost. It is known before what costs it is made.
+
+    Attributes:
+        values: how many keys and values it may have, at any depth.
+        numbers: how many numbers of which a float may say something else: each costs as much as fifty others.
+        arrays: members of the outermost object that are arrays of at most `elements`.
+    """
+
+    values: int = sys.maxsize
+    numbers: int = sys.maxsize
+    arrays: Collection[str] = ()
+    elements: int = sys.maxsize
+
+
+class BeyondBounds(JSONTextError):
+    """The text has more of something than its `Bounds` allow: `what` is `values`, `numbers`, or the name of the array;
+    `most` is the bound."""
+
+    def __init__(self, what: str, most: int) -> None:
+        super().__init__(f"There are more than {most} {what}.")
+        self.what, self.most = what, most
 
 
 class ExactNumber(decimal.Decimal):
@@ -47,16 +72,16 @@ class ExactNumber(decimal.Decimal):
         return (type(self), (self.literal,))
 
 
-def loads(text: str | bytes) -> Any:
+def loads(text: str | bytes, bounds: Bounds | None = None) -> Any:
     """The value of a JSON text; bytes are UTF-8.
 
     Raises JSONTextError for invalid UTF-8, invalid JSON, NaN and Infinity, nesting beyond `MAX_DEPTH` and
-    integers with more digits than Python converts (4300).
+    integers with more digits than Python converts (4300); BeyondBounds, which is one, for what is beyond `bounds`.
     """
     try:
         if not isinstance(text, str):
             text = str(text, "utf-8")
-        value = _decoder.decode(text)
+        value = _decoder.decode(text) if bounds is None else _decode(text, bounds)
     except UnicodeDecodeError as error:
         raise JSONTextError(f"The text is not valid UTF-8: {error.reason} at byte {error.start}.") from error
     except json.JSONDecodeError as error:
@@ -81,6 +106,11 @@ def dumps(value: Any) -> str:
     """
     text = _encode(value, _encoder)
     return text if text.isascii() or _fits_utf8(text) else _encode(value, _ascii_encoder)
+
+
+def dumps_ascii(value: Any) -> str:
+    """`dumps` with everything but ASCII escaped, for what passes through other formats."""
+    return _encode(value, _ascii_encoder)
 
 
 def dumps_bytes(value: Any) -> bytes:
@@ -118,21 +148,168 @@ def is_integer(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def digits(text: str) -> int | None:
+    """The number that a text of ASCII digits says; None for any other text, and for more digits than a column holds.
+
+    For numbers that come as texts, in metadata, paths and forms: Python refuses to read several thousand digits.
+    """
+    return int(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isdecimal() else None
+
+
 def _too_deep() -> JSONTextError:
     return JSONTextError(f"The JSON text nests deeper than {MAX_DEPTH} levels.")
 
 
+# Bounds
+
+
+#: A string, up to the end of the text where nothing closes it.
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_WHITE = re.compile(r"[ \t\n\r]*")
+#: Marks for each element of an array, up to which a text is read as a whole: that is faster.
+_AS_A_WHOLE = 20
+_SHORTEST = 5  #: characters of the shortest number that a float may change, and the comma behind it
+
+
+def _decode(text: str, bounds: Bounds) -> Any:
+    if not bounds.arrays and len(text) < min(bounds.values, bounds.numbers * _SHORTEST):
+        return _decoder.decode(text)
+    few = _AS_A_WHOLE * bounds.elements if bounds.arrays else sys.maxsize
+    marks = _marks(text) if len(text) >= min(bounds.values, few) else 0
+    if marks >= bounds.values and _has_more_values(text, bounds.values):
+        raise BeyondBounds("values", bounds.values)
+    decoder = _decoder if len(text) <= bounds.numbers * _SHORTEST else _counting(bounds.numbers)
+    if marks >= few:
+        try:
+            value, end = _object(text, _white(text, 0), bounds, decoder)
+            if _white(text, end) == len(text):
+                return value
+        except (StopIteration, IndexError, json.JSONDecodeError):
+            decoder = _decoder if decoder is _decoder else _counting(bounds.numbers)
+    value = decoder.decode(text)  # where it is no JSON, this says where
+    for name in bounds.arrays if isinstance(value, dict) else ():
+        if isinstance(value.get(name), list) and len(value[name]) > bounds.elements:
+            raise BeyondBounds(name, bounds.elements)
+    return value
+
+
+def _has_more_values(text: str, most: int) -> bool:
+    rest, strings = _STRING.subn("", text, most + 1)  # what looks like JSON inside of a string is none
+    return strings > most or _marks(rest) >= most
+
+
+def _marks(text: str) -> int:
+    """The marks of which each key and each value but the first takes at least one."""
+    return text.count(",") + text.count(":") + text.count("[") + text.count("{")
+
+
+def _counting(most: int) -> json.JSONDecoder:
+    """A decoder for one text, with at most so many numbers that are read exactly."""
+    left = most
+
+    def read(literal: str) -> float | ExactNumber:
+        nonlocal left
+        number = _plain(literal)
+        if number is not None:
+            return number
+        left -= 1
+        if left < 0:
+            raise BeyondBounds("numbers", most)
+        return _exact(literal)
+
+    return json.JSONDecoder(parse_float=read, parse_constant=_constant)
+
+
+def _object(text: str, at: int, bounds: Bounds, decoder: json.JSONDecoder) -> tuple[dict[str, Any], int]:
+    """The object that begins at `at`, and where it ends. IndexError or StopIteration where there is none."""
+    found: dict[str, Any] = {}
+    at = _white(text, _passed(text, at, "{"))
+    while text[at] != "}":
+        _passed(text, at, '"')
+        name, at = decoder.raw_decode(text, at)
+        at = _white(text, _passed(text, _white(text, at), ":"))
+        if name in bounds.arrays and text[at] == "[":
+            found[name], at = _array(text, at, name, bounds.elements, decoder)
+        else:
+            found[name], at = decoder.raw_decode(text, at)
+        at = _next(text, at, "}")
+    return found, at + 1
+
+
+def _array(text: str, at: int, name: str, most: int, decoder: json.JSONDecoder) -> tuple[list[Any], int]:
+    found: list[Any] = []
+    read = decoder.raw_decode
+    at = _white(text, at + 1)
+    while text[at] != "]":
+        if len(found) >= most:
+            raise BeyondBounds(name, most)
+        value, at = read(text, at)
+        found.append(value)
+        at = _next(text, at, "]")
+    return found, at + 1
+
+
+def _next(text: str, at: int, end: str) -> int:
+    """Where the next item of a container begins, or its `end` is."""
+    if text[at] in " \t\n\r":
+        at = _white(text, at)
+    if text[at] == end:
+        return at
+    at = _passed(text, at, ",")
+    if text[at] in " \t\n\r":
+        at = _white(text, at)
+    if text[at] == end:
+        raise StopIteration
+    return at
+
+
+def _passed(text: str, at: int, mark: str) -> int:
+    if text[at] != mark:
+        raise StopIteration
+    return at + 1
+
+
+def _white(text: str, at: int) -> int:
+    """The end of the white space that begins at `at`."""
+    found = _WHITE.match(text, at)
+    return found.end() if found else at
+
+
+# Numbers
+
+
+#: A decimal of so many digits between these two is the only one of that length that becomes its float.
+_FLOAT_DIGITS, _SMALL, _LARGE = sys.float_info.dig, 1e-290, 1e290
+
+
 def _number(literal: str) -> float | ExactNumber:
+    number = _plain(literal)
+    return _exact(literal) if number is None else number
+
+
+def _plain(literal: str) -> float | None:
+    """The float that a literal is; None where it takes more to know whether it is one."""
     number = float(literal)
-    text = repr(number)
-    if text == literal:
+    if len(literal) <= _FLOAT_DIGITS and (_SMALL < abs(number) < _LARGE or not (number or _has_digit(literal))):
         return number
+    return number if repr(number) == literal else None
+
+
+def _has_digit(literal: str) -> bool:
+    """Whether there is another digit than 0 before the exponent."""
+    return bool(literal.lower().partition("e")[0].strip("-0."))
+
+
+def _exact(literal: str) -> float | ExactNumber:
+    number = float(literal)
     try:
-        exact = ExactNumber(literal)
-    except ValueError as error:
-        raise JSONTextError(str(error)) from error
-    same = number - number == 0.0 and exact == decimal.Decimal(text)  # the difference is NaN for infinity
-    return number if same else exact
+        exact = decimal.Decimal.__new__(ExactNumber, literal)
+    except decimal.InvalidOperation as error:
+        raise JSONTextError(f"The number {literal[:40]} is beyond what can be represented.") from error
+    if number - number == 0.0 and exact == decimal.Decimal(repr(number)):  # the difference is NaN for infinity
+        return number
+    exact.literal = literal
+    return exact
 
 
 def _constant(name: str) -> NoReturn:
@@ -189,7 +366,7 @@ def _encode(value: Any, encoder: json.JSONEncoder) -> str:
 
 def _encode_exact(value: Any, encoder: json.JSONEncoder) -> str:
     """Encode with a string no client can know in the place of each exact number, then put the literals in."""
-    mark = uuid.uuid4().hex
+    mark = secrets.token_hex(16)
     literals: list[str] = []
 
     def default(found: Any) -> str:

@@ -14,7 +14,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -22,8 +22,9 @@ from django.db import DatabaseError, IntegrityError, connections, router, transa
 from django.db.models import Q
 from django.db.models.signals import post_delete, post_save
 
-from django_ojs import clock
+from django_ojs import clock, tenants
 from django_ojs.conf import ojs_settings
+from django_ojs.database import atomic
 from django_ojs.models import APIKey, Ticket
 from django_ojs.rules import names
 from django_ojs.rules.durations import LATEST
@@ -40,10 +41,12 @@ TOUCH_INTERVAL = dt.timedelta(minutes=1)
 
 _KEY = re.compile(re.escape(PREFIX) + r"[0-9a-f]{64}")
 _NAME = re.compile(r"\w(?:[\w.@:/ -]{0,98}\w)?")
-#: When this process last tried to write `last_used_at`, by digest: a database that refuses is not asked again at once.
-_tried: dict[str, dt.datetime] = {}
-#: What this process has read of keys, and when (by `time.monotonic`), by digest. Of what is no key it keeps nothing.
-_read: dict[str, tuple[float, APIKey]] = {}
+#: When this process last tried to write `last_used_at`, by tenant and digest: a database that refuses is not asked
+#: again at once.
+_tried: dict[tuple[Hashable, str], dt.datetime] = {}
+#: What this process has read of keys, and when (by `time.monotonic`), by tenant and digest. Of what is no key it keeps
+#: nothing.
+_read: dict[tuple[Hashable, str], tuple[float, APIKey]] = {}
 
 
 def create(
@@ -74,7 +77,7 @@ def issue(key: APIKey) -> str:
     text = PREFIX + secrets.token_hex(32)
     key.prefix, key.digest, key.created_at = text[:12], digest(text), _now()
     try:
-        with transaction.atomic(using=router.db_for_write(APIKey)):
+        with atomic(using=router.db_for_write(APIKey)):
             key.save(force_insert=True)
     except IntegrityError:
         raise ValidationError({"name": f"There is a key named '{key.name}' already: choose another name."}) from None
@@ -89,15 +92,20 @@ def find(text: str) -> APIKey | None:
     if not _KEY.fullmatch(text):
         return None
     wanted, now = digest(text), time.monotonic()
-    known = _read.get(wanted)
+    place = _place(wanted)
+    known = _read.get(place)
     if known is not None and now - known[0] < TRUST:
         return known[1]
     key = APIKey.objects.filter(digest=wanted).first()
     if key is None or not hmac.compare_digest(key.digest, wanted):
-        _read.pop(wanted, None)
+        _read.pop(place, None)
         return None
-    _read[wanted] = now, key
+    _read[place] = now, key
     return key
+
+
+def _place(digest: str) -> tuple[Hashable, str]:
+    return tenants.scope(router.db_for_write(APIKey)), digest
 
 
 def digest(text: str) -> str:
@@ -116,8 +124,10 @@ def revoke(key: APIKey) -> bool:
 def _drop(key: APIKey) -> None:
     """Read `key` anew where it is used next, and once more after the commit: a thread may have read it in between."""
 
+    place = _place(key.digest)
+
     def drop() -> None:
-        _read.pop(key.digest, None)
+        _read.pop(place, None)
 
     drop()
     transaction.on_commit(drop, using=router.db_for_write(APIKey))
@@ -149,10 +159,11 @@ def touch(key: APIKey) -> None:
     Inside a transaction it happens after the commit, so that requests with one key do not queue for its row.
     """
     now = _now()
-    last = max(filter(None, (key.last_used_at, _tried.get(key.digest))), default=None)
+    place = _place(key.digest)
+    last = max(filter(None, (key.last_used_at, _tried.get(place))), default=None)
     if last is not None and abs(now - last) < TOUCH_INTERVAL:
         return
-    _tried[key.digest] = now
+    _tried[place] = now
     using = router.db_for_write(APIKey)
     transaction.on_commit(lambda: _write_use(key.pk, now, using), using=using)
 
@@ -167,7 +178,7 @@ def _write_use(pk: int, now: dt.datetime, using: str) -> None:
     stale = Q(last_used_at=None) | Q(last_used_at__lte=now - TOUCH_INTERVAL)
     keys = APIKey.objects.using(using).filter(stale, pk=pk)
     try:
-        with _impatient(using), transaction.atomic(using=using):
+        with _impatient(using), atomic(using=using):
             if connections[using].features.has_select_for_update_skip_locked:
                 keys = keys.filter(pk__in=list(keys.select_for_update(skip_locked=True).values_list("pk", flat=True)))
             keys.update(last_used_at=now)

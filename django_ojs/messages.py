@@ -53,9 +53,19 @@ def unpacked(value: Any) -> str:
     return phrase(value["template"], **{name: unpacked(one) for name, one in value["values"].items()})
 
 
+def count(number: int, one: str, several: str = "") -> str:
+    """`1 worker`, `2,000 workers`, where `one` is `worker`; `several` is for words that do not end in `s`."""
+    return f"{number} {one}" if number == 1 else f"{number:,} {several or one + 's'}"
+
+
 def jobs(number: int) -> str:
     """`1 job`, `2,000 jobs`."""
-    return f"{number} job" if number == 1 else f"{number:,} jobs"
+    return count(number, "job")
+
+
+def jobs_run(number: int, adverb: str = "") -> str:
+    """`1 job is running`, `2 jobs are running`; with the adverb `still`, `2 jobs are still running`."""
+    return " ".join(filter(None, (jobs(number), "is" if number == 1 else "are", adverb, "running")))
 
 
 def jobs_wait(number: int, which: str = "") -> str:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 JobDict = dict[str, Any]
 
 
-class Entry(NamedTuple):
+class MiddlewareEntry(NamedTuple):
     """One middleware and how it is called on each side.
 
     `configured`: it came from the settings. `needs_job`: it looks at the envelope, which has to be made for
@@ -60,14 +60,14 @@ class Chain:
 
     def __init__(self, setting: str, *, takes_async: bool) -> None:
         self._setting, self._takes_async = setting, takes_async
-        self._loaded: tuple[Entry, ...] | None = None  #: None: not yet, or not since the settings changed
-        self._added: tuple[Entry, ...] = ()
+        self._loaded: tuple[MiddlewareEntry, ...] | None = None  #: None: not yet, or not since the settings changed
+        self._added: tuple[MiddlewareEntry, ...] = ()
         self._lock = threading.RLock()
         self._users = 0
         setting_changed.connect(self._on_setting_changed)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[MiddlewareEntry, ...]:
         if self._loaded is None:
             self._loaded = self._load()
         return self._loaded
@@ -77,7 +77,7 @@ class Chain:
         return [entry.middleware for entry in self.entries]
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.entries if self._loaded is None else self._loaded)
 
     def add(self, middleware: Any) -> None:
         """Put `middleware` innermost, next to the handler or the database."""
@@ -130,7 +130,7 @@ class Chain:
                 )
             yield
 
-    def _load(self) -> tuple[Entry, ...]:
+    def _load(self) -> tuple[MiddlewareEntry, ...]:
         paths: tuple[str, ...] = getattr(ojs_settings, self._setting)
         return (*(self._entry(path)._replace(configured=True) for path in paths), *self._added)
 
@@ -140,11 +140,11 @@ class Chain:
             self._added = tuple(entry for entry in self._loaded if not entry.configured)
             self._loaded = None
 
-    def _entry(self, given: Any) -> Entry:
+    def _entry(self, given: Any) -> MiddlewareEntry:
         return self.inspect(given, takes_async=self._takes_async)
 
     @staticmethod
-    def inspect(given: Any, *, takes_async: bool) -> Entry:
+    def inspect(given: Any, *, takes_async: bool) -> MiddlewareEntry:
         """Import and make a middleware. Raises ImportError or ImproperlyConfigured when it cannot be one."""
         middleware = import_string(given) if isinstance(given, str) else given
         if inspect.isclass(middleware):
@@ -156,7 +156,7 @@ class Chain:
                 f"{dotted_name(middleware)} is asynchronous, but a push runs in a transaction: make it a function."
             )
         needs_job = getattr(middleware, "needs_job", True)
-        return Entry(middleware, _sync_side(middleware), _async_side(middleware), needs_job=needs_job)
+        return MiddlewareEntry(middleware, _sync_side(middleware), _async_side(middleware), needs_job=needs_job)
 
 
 class Once:
@@ -194,7 +194,7 @@ def run_enqueue_chain(document: JobDict) -> JobDict | None:
     return changed
 
 
-def _enqueue(entries: tuple[Entry, ...], job: JobDict) -> JobDict | None:
+def _enqueue(entries: tuple[MiddlewareEntry, ...], job: JobDict) -> JobDict | None:
     if not entries:
         return job
     middleware = entries[0].middleware
@@ -216,7 +216,7 @@ async def arun_execution_chain(context: Any, handler: Callable[[], Awaitable[Any
     return await _aexecute(execution_chain.entries, context, handler)
 
 
-def _execute(entries: tuple[Entry, ...], context: Any, handler: Callable[[], Any]) -> Any:
+def _execute(entries: tuple[MiddlewareEntry, ...], context: Any, handler: Callable[[], Any]) -> Any:
     if not entries:
         return handler()
     rest = entries[1:]
@@ -224,14 +224,14 @@ def _execute(entries: tuple[Entry, ...], context: Any, handler: Callable[[], Any
     return entries[0].sync(_job(entries[0], context), context, proceed)
 
 
-async def _aexecute(entries: tuple[Entry, ...], context: Any, handler: Callable[[], Awaitable[Any]]) -> Any:
+async def _aexecute(entries: tuple[MiddlewareEntry, ...], context: Any, handler: Callable[[], Awaitable[Any]]) -> Any:
     if not entries:
         return await handler()
     proceed = Once(lambda: _aexecute(entries[1:], context, handler), entries[0].middleware)
     return await entries[0].asynchronous(_job(entries[0], context), context, proceed)
 
 
-def _job(entry: Entry, context: Any) -> JobDict:
+def _job(entry: MiddlewareEntry, context: Any) -> JobDict:
     job: JobDict = context.job if entry.needs_job else {}
     return job
 

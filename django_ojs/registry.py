@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
@@ -17,6 +18,20 @@ class InvalidHandler(ImproperlyConfigured):
     """A function that cannot be the handler of a job type; the message says what to change."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a declaration: the job type that it has or wants, where it is (`shop/jobs.py:12`, or the name
+    of a setting), and what to change."""
+
+    type: str
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        declared = f"@job({self.type!r}): " if self.type else ""
+        return f"{self.place}: {declared}{self.message}"
+
+
 class Definition(Protocol):
     """A registered handler with its defaults: `client.definition.JobDefinition`, which describes the attributes."""
 
@@ -27,6 +42,7 @@ class Definition(Protocol):
     is_async: bool
     inline: bool
     transactional: str | None
+    durable: Any
     schedule: Mapping[str, Any]
 
     @property
@@ -39,10 +55,17 @@ class Definition(Protocol):
 
 
 class Registry:
-    """Job types and their handlers. The handlers of all apps are imported when the first one is looked up."""
+    """Job types and their handlers. The handlers of all apps are imported when the first one is looked up.
+
+    A wrong declaration does not raise where it is imported, which would end every command with a traceback: its faults
+    are recorded here. System checks show them (E004), a worker does not start with them, and `refuse_faulty` raises
+    them where such a job is enqueued.
+    """
 
     def __init__(self) -> None:
         self._definitions: dict[str, Definition] = {}
+        #: By the job type and the handler.
+        self._faults: dict[tuple[str, str], tuple[Fault, ...]] = {}
         self._sources: list[Callable[[], None]] = []
         self._lock = threading.RLock()
         self._discovered = False
@@ -54,14 +77,38 @@ class Registry:
 
     def register(self, definition: Definition) -> None:
         """Add a handler. Raises InvalidHandler when another function has the job type already."""
+        name = _name(definition.handler)
         with self._lock:
             taken = self._definitions.get(definition.type)
-            if taken is not None and _place(taken) != _place(definition):  # the same place: a module was reloaded
+            if taken is not None and _name(taken.handler) != name:  # the same name: a module was reloaded
                 raise InvalidHandler(
-                    f"The job type {definition.type!r} has two handlers, {_place(taken)} and {_place(definition)}: "
+                    f"The job type {definition.type!r} has two handlers, {_name(taken.handler)} and {name}: "
                     "give one of them another type."
                 )
             self._definitions[definition.type] = definition
+            self._faults.pop((definition.type, name), None)
+
+    def record(self, faults: Iterable[Fault], type: str, handler: object = None) -> None:
+        """Keep what is wrong with a declaration, in the place of what was wrong with it before."""
+        with self._lock:
+            self._faults[type, _name(handler)] = tuple(faults)
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with the declarations of this site."""
+        self.autodiscover()
+        with self._lock:
+            return [fault for faults in self._faults.values() for fault in faults]
+
+    def refuse_faulty(self, type: str | None = None) -> None:
+        """Raise InvalidHandler, with all that is wrong, where a declaration of the type is; None: where any is."""
+        if type is None:
+            found = self.faults()
+        elif self._faults:
+            found = [fault for faults in list(self._faults.values()) for fault in faults if fault.type == type]
+        else:
+            return
+        if found:
+            raise InvalidHandler("\n".join(map(str, found)))
 
     def autodiscover(self) -> None:
         """Import the jobs module (setting JOBS_MODULE) of every installed app, and call the other sources; once."""
@@ -101,15 +148,19 @@ class Registry:
     def isolated(self) -> Iterator[Registry]:
         """A block that starts without handlers and forgets its own at the end. For tests."""
         kept, self._definitions = self._definitions, {}
+        faults, self._faults = self._faults, {}
         discovered, self._discovered = self._discovered, True
         try:
             yield self
         finally:
-            self._definitions, self._discovered = kept, discovered
+            self._definitions, self._faults, self._discovered = kept, faults, discovered
 
 
-def _place(definition: Definition) -> str:
-    return f"{definition.handler.__module__}.{definition.handler.__qualname__}"
+def _name(handler: object) -> str:
+    """Where a function is from; '' for None. What is decorated by mistake may be anything."""
+    if handler is None:
+        return ""
+    return f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', type(handler).__qualname__)}"
 
 
 registry = Registry()

@@ -25,7 +25,7 @@ class State(StrEnum):
     COMPLETED = "completed"  #: ended well; terminal
     RETRYABLE = "retryable"  #: failed, waits for its backoff
     CANCELLED = "cancelled"  #: stopped on purpose; terminal
-    DISCARDED = "discarded"  #: failed for good, in the dead letter queue; terminal but for RETRY
+    DISCARDED = "discarded"  #: failed for good; a dead letter, unless its policy says `discard`; terminal but for RETRY
 
 
 class Verb(StrEnum):
@@ -41,7 +41,7 @@ class Verb(StrEnum):
     RESCUE = "rescue"  #: the reservation expired or its worker died
     REQUEUE = "requeue"  #: the worker handed the job back
     EXPIRE = "expire"  #: `expires_at` passed before the job started
-    RETRY = "retry"  #: an operator revives a dead letter
+    RETRY = "retry"  #: an operator, or a rule of one, runs a failed job again
 
 
 class Transition(NamedTuple):

@@ -13,10 +13,14 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
 from django_ojs.http import probes, schemas, server, testhooks
+from django_ojs.http.approvals import ApprovalViewSet
 from django_ojs.http.base import NotFoundView, OJSView, OJSViewSet
 from django_ojs.http.bulk import AdminBulkViewSet, BulkActionViewSet, BulkViewSet
+from django_ojs.http.checkpoints import CheckpointViewSet
 from django_ojs.http.cron import CronViewSet
 from django_ojs.http.deadletter import DeadLetterViewSet, ReplayRuleViewSet
+from django_ojs.http.durableevents import DurableEventViewSet
+from django_ojs.http.history import HistoryViewSet, WholeHistoryViewSet
 from django_ojs.http.jobs import JobViewSet
 from django_ojs.http.queues import QueueViewSet
 from django_ojs.http.ratelimits import RateLimitViewSet
@@ -35,10 +39,13 @@ nothing = NotFoundView.as_view()
 router = OJSRouter()
 router.register("jobs", JobViewSet, "job")
 router.register("jobs/bulk", BulkViewSet, "job-bulk", plural="job-bulk")
+router.register("checkpoints", CheckpointViewSet, "checkpoint")
 router.register("workers", WorkerViewSet, "worker", names={
     "worker-fetch": "fetch", "worker-ack": "ack", "worker-nack": "nack", "worker-heartbeat": "heartbeat",
 })  # fmt: skip
 router.register("queues", QueueViewSet, "queue")
+router.register("durable-events", DurableEventViewSet, "durable-event")
+router.register("approvals", ApprovalViewSet, "approval")
 router.register("unique-jobs", UniqueJobViewSet, "unique-job")
 router.register("dead-letter", DeadLetterViewSet, "dead-letter")
 router.register("workflows", WorkflowViewSet, "workflow")
@@ -67,24 +74,37 @@ v1 = [
     *router.urls,
     # Other names of paths above.
     path("workers/register", WorkerViewSet.as_view({"post": "create"})),
+    # A POST to one resource. Two of the published clients write the prefix twice.
+    path(
+        "checkpoints/<str:job_id>", CheckpointViewSet.as_view({"post": "save", "delete": "remove"}), name="checkpoint"
+    ),
+    path("ojs/v1/checkpoints/<str:job_id>", CheckpointViewSet.as_view({"post": "save", "delete": "remove"})),
     # Single documents of the server, which are no resources.
     path("openapi.json", server.OpenAPI.as_view(), name="openapi"),
     path("health", probes.Health.as_view(), name="health"),
     path("metrics", probes.Metrics.as_view(), name="metrics"),
     path("middleware", server.MiddlewareChains.as_view(), name="middleware"),
     path("admin/reset", testhooks.Reset.as_view()),
-    # Events: one history stands at two paths, and under ASGI a page may turn into a stream.
-    path("events", streams.EventViewSet.as_view({"get": "list"}), name="events"),
-    path("events/ticket", streams.EventViewSet.as_view({"post": "ticket"}), name="events-ticket"),
-    path("events/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"})),
-    path("jobs/<str:job_id>/history", streams.EventViewSet.as_view({"get": "history"}), name="job-history"),
+    # Events: under ASGI a page may turn into a stream.
+    path("events", streams.StreamingEventViewSet.as_view({"get": "list"}), name="events"),
+    path("events/ticket", streams.StreamingEventViewSet.as_view({"post": "ticket"}), name="events-ticket"),
+    path("events/<str:job_id>/history", streams.StreamingEventViewSet.as_view({"get": "history"})),
+    # The execution history, which a site may switch off.
+    path(
+        "jobs/<str:job_id>/history", HistoryViewSet.as_view({"get": "history", "delete": "erase"}), name="job-history"
+    ),
+    path("jobs/<str:job_id>/lineage", HistoryViewSet.as_view({"get": "lineage"}), name="job-lineage"),
+    path("jobs/<str:job_id>/attempts", HistoryViewSet.as_view({"get": "attempts"}), name="job-attempts"),
+    path("history", WholeHistoryViewSet.as_view({"get": "list", "delete": "clear"}), name="history"),
+    path("history/stats", WholeHistoryViewSet.as_view({"get": "stats"}), name="history-stats"),
     # Streams: each is a view of its own in `realtime`, and no action of a resource.
-    path("events/stream", streams.AllEvents.as_view(), name="event-stream"),
-    path("jobs/<str:job_id>/events", streams.JobEvents.as_view(), name="job-events"),
-    path("jobs/<str:job_id>/progress/stream", streams.JobProgress.as_view(), name="job-progress-stream"),
-    path("jobs/<str:job_id>/result/stream", streams.JobResult.as_view(), name="job-result-stream"),
-    path("queues/<str:name>/events", streams.QueueEvents.as_view(), name="queue-events"),
-    path("admin/stats/stream", streams.Statistics.as_view(), name="stats-stream"),
+    path("events/stream", streams.AllEventsView.as_view(), name="event-stream"),
+    path("jobs/<str:job_id>/events", streams.JobEventsView.as_view(), name="job-events"),
+    path("jobs/<str:job_id>/progress/stream", streams.JobProgressView.as_view(), name="job-progress-stream"),
+    path("jobs/<str:job_id>/logs/stream", streams.JobLogsView.as_view(), name="job-logs-stream"),
+    path("jobs/<str:job_id>/result/stream", streams.JobResultView.as_view(), name="job-result-stream"),
+    path("queues/<str:name>/events", streams.QueueEventsView.as_view(), name="queue-events"),
+    path("admin/stats/stream", streams.StatisticsView.as_view(), name="stats-stream"),
     # A schema's name may be a URI with slashes in it.
     *schemas.urls,
 ]

@@ -27,6 +27,7 @@ from django_ojs.errors import NotFound, OJSError
 from example_project import library, paths
 
 KEPT_FILES = 100  #: how many mails, and how many reports, the demo keeps
+LISTED = 5  #: modules of a list that is published
 
 
 class ChecksumMismatch(Exception):
@@ -114,6 +115,21 @@ def send_message(to: str, subject: str, text: str) -> None:
     send_mail(subject, text, None, [to])
 
 
+@job("list.publish", queue="reports", durable=True)
+def publish_list(context: JobContext, package: str) -> str:
+    """List the checksums of a package, ask a person, and publish the list. A restart of the worker costs nothing."""
+    modules = library.package(package)[:LISTED]
+    found = context.run_all([hash_module.s(module) for module in modules], limit=2)
+    context.sleep("5s")
+    title, details = f"Publish the list of {package}?", {"modules": modules}
+    decision = context.wait_for_approval("publish", title=title, details=details, timeout="1h", default=False)
+    if not decision.approved:
+        return "It is not published."
+    name = context.step("write", _write_list, package, found)
+    context.step_transaction("tell", _tell_of_list, package, name)
+    return name
+
+
 @job("demo.tidy", timeout=60)
 def tidy() -> int:
     """Delete all but the newest mails and reports; how many."""
@@ -121,6 +137,16 @@ def tidy() -> int:
     for path in surplus:
         path.unlink(missing_ok=True)
     return len(surplus)
+
+
+def _write_list(package: str, found: list[dict[str, Any]]) -> str:
+    file = _folder("reports") / f"{slugify(package)}-list.txt"
+    file.write_text("".join(f"{row['sha256']}  {row['module']}\n" for row in found), encoding="utf-8")
+    return file.name
+
+
+def _tell_of_list(package: str, name: str) -> None:
+    send_message.enqueue("reader@example.com", f"List: {package}", f"It is in {name}.")
 
 
 def _rows(handles: list[JobHandle]) -> list[dict[str, Any]]:

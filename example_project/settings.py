@@ -39,7 +39,7 @@ def _on(name: str, default: bool) -> bool:
 
 
 def _installed(*modules: str) -> list[str]:
-    return [module for module in modules if importlib.util.find_spec(module)]
+    return [module for module in modules if importlib.util.find_spec(module.partition(".")[0])]
 
 
 DEBUG = _on("DJANGO_DEBUG", True)
@@ -71,8 +71,8 @@ INSTALLED_APPS = [
     "channels",
     *_installed("drf_spectacular", "drf_spectacular_sidecar"),
     "django_ojs",
-    "django_ojs.conformance",  # the command ojs_conformance
     *_installed("benchmarks"),  # the command ojs_bench, which is in a checkout only
+    *_installed("ojs_conformance.djangoapp"),  # the command ojs_conformance, of packages/ojs-conformance
     "example_project",
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import ipaddress
+import logging
 import os
 import shutil
 import socket
@@ -23,7 +24,7 @@ from django.db import connection
 from django.test import SimpleTestCase
 from hypothesis import HealthCheck
 
-from django_ojs import clock, jsontext, keys
+from django_ojs import clock, jsontext, keys, packets
 from django_ojs.conf import ojs_settings
 from django_ojs.database import url_of
 from django_ojs.events import catalogue, ids
@@ -33,6 +34,7 @@ from django_ojs.queues import configuration
 from django_ojs.scheduler.service import outage
 from django_ojs.store import store_of
 from django_ojs.testing import database
+from django_ojs.workerregistry import ownership
 from tests import flushing
 
 #: marker: (the vendor it wants, what to set)
@@ -74,6 +76,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Any:
+    """What a test logged may have half a character in it, which the workers of pytest-xdist cannot send: it would end
+    the whole run."""
+    report: Any = yield
+    report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest reads `-m`, which may name `database`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = {
@@ -88,6 +99,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _uses_database(item):
             item.add_marker("database")
+            if isinstance(item, pytest.Function) and _counts_statements(item):
+                item.fixturenames.append("long_memory")
         for marker, reason in missing.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -100,6 +113,13 @@ def _uses_database(item: pytest.Item) -> bool:
     unittest = isinstance(case, type) and issubclass(case, SimpleTestCase)
     return (
         bool(fixtures) or unittest or any(item.iter_markers("django_db")) or any(map(item.get_closest_marker, VENDORS))
+    )
+
+
+def _counts_statements(item: pytest.Function) -> bool:
+    """Whether the test may count statements. What its process remembers for seconds must then not end in between."""
+    return hasattr(item.module, "CaptureQueriesContext") or any(
+        name.startswith("django_assert_") for name in item.fixturenames
     )
 
 
@@ -190,8 +210,11 @@ def frozen_clock() -> FrozenClock:
 
 
 @pytest.fixture
-def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that count statements: what a process has asked once it knows to the end, on the slowest machine."""
+def long_memory(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
+    """For tests that count statements: what a process asks once it has asked, and it knows that to the end, on the
+    slowest machine."""
+    if connection.vendor == "mysql":
+        packets.room(connection.alias)
     for module, name in (
         (clock, "_RESYNC_SECONDS"), (configuration, "_TTL_SECONDS"), (schemas, "_TTL_SECONDS")
     ):  # fmt: skip
@@ -215,17 +238,29 @@ def described_events(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert found == []
 
 
+def _our_loggers() -> list[logging.Logger]:
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("django_ojs.")]
+    return [logging.getLogger(name) for name in ("django_ojs", *known)]
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state() -> Iterator[None]:
-    """Thaw the clock and forget the settings after each test, whoever froze or changed them."""
+    """Thaw the clock and forget the settings after each test, whoever froze or changed them, and let our loggers be as
+    they were: what they let through decides what handlers of pytest get."""
+    before = {logger: (logger.level, logger.handlers[:]) for logger in _our_loggers()}
     yield
+    for logger in _our_loggers():
+        level, logger.handlers = before.get(logger, (logging.NOTSET, []))
+        if logger.level != level:
+            logger.setLevel(level)
     clock.freeze(None)
     clock._last_stamp = dt.datetime.min.replace(tzinfo=dt.UTC)
     database.forget()
     keys.forget()
+    ownership.forget()
     if summary := sys.modules.get("django_ojs.statistics.summary"):
         summary.forget()
-    ids.salt_of.cache_clear()
+    ids.forget()
     if access := sys.modules.get("django_ojs.realtime.access"):
         access._renewals.forget()
     outage.forget()

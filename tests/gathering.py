@@ -9,11 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
+from django.db.models import QuerySet
 
 from django_ojs.groupcommit import Group, _Lane
 
-SECONDS = 6  #: after which a test gives up
+SECONDS = 60  #: after which a test gives up, on the slowest machine, too
 
 
 class Gathering:
@@ -77,6 +78,30 @@ class _Announced(deque[Any]):
     def append(self, call: Any) -> None:
         super().append(call)
         self._joined.release()
+
+
+@contextmanager
+def holding(rows: QuerySet[Any]) -> Iterator[None]:
+    """A block in which another connection's transaction holds these rows."""
+    locked, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                assert list(rows.select_for_update())
+                locked.set()
+                assert done.wait(90)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(hold)
+        try:
+            assert locked.wait(SECONDS)
+            yield
+        finally:
+            done.set()
+            running.result(SECONDS)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ OJS_TEST_RUN           set here, not by you: what the processes of one run share
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import uuid
 from importlib.util import find_spec
@@ -17,6 +18,9 @@ from typing import Any
 import django
 
 from django_ojs.database import parse_url
+
+#: For the processes that tests start: pytest itself finds it by its own settings.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "packages" / "ojs-conformance"))
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -40,7 +44,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "channels",
     "django_ojs",
-    "django_ojs.conformance",
+    "ojs_conformance.djangoapp",
     "benchmarks",
 ]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from django_ojs import hooks, telemetry
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.push_group import push_one
 from django_ojs.workflows.workflow import create
 
 PLACES = (hooks.around_push, hooks.around_work_of_push, hooks.around_workflow, hooks.around_later_steps,
@@ -40,14 +42,14 @@ class Listener:
     def wants(self, event: str) -> bool:
         return event in self.events
 
-    def tell(self, records: Sequence[Record], using: str) -> None:
+    def notify(self, records: Sequence[Record], using: str) -> None:
         self.told += [record.type for record in records]
 
 
 def a_life() -> None:
     """A job that is completed, and one that fails for good."""
     push([JOB, JOB])
-    first, second = fetch(["q"], count=2, worker_id="w")
+    first, second = fetch(Fetch(["q"], count=2, worker_id="w"))
     ack_one(Ack(first["id"]))
     fail([Failure(second["id"], {"message": "no", "retryable": False})])
 
@@ -65,7 +67,7 @@ def test_operations_need_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: Any) -> Any:
         raise AssertionError("nobody is there to be told")
 
-    monkeypatch.setattr(hooks, "tell", never)
+    monkeypatch.setattr(hooks, "notify", never)
     a_life()
     create({"type": "chain", "steps": [JOB, JOB]})
 
@@ -88,16 +90,26 @@ def test_a_listener_gets_the_events_that_it_wants_and_those_that_are_there_anywa
 def test_the_last_subscriber_is_the_outermost() -> None:
     seen: list[str] = []
 
-    def subscriber(name: str) -> Callable[..., Any]:
-        def call(operation: Callable[..., Any], documents: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            seen.append(name)
-            return operation([{**document, "meta": {"by": name}} for document in documents], *args, **kwargs)
+    def subscriber(name: str) -> hooks.PushSubscriber:
+        @contextlib.contextmanager
+        def around(documents: Sequence[Any]) -> Iterator[tuple[Sequence[Any], hooks.Conclude]]:
+            seen.append(f"{name} begins")
+            yield (
+                [{**document, "meta": {"by": name}} for document in documents],
+                lambda outcomes: seen.append(f"{name} is told of {outcomes[0].status}"),
+            )
+            seen.append(f"{name} ends")
 
-        return call
+        return around
 
     for name in ("inner", "outer"):
         hooks.subscribe(hooks.around_push, subscriber(name))
-    (done,) = push([JOB])
-    assert seen == ["outer", "inner"]
-    assert done.row is not None
-    assert '"inner"' in done.row["meta"]
+    for act in (lambda: push([JOB])[0], lambda: push_one(JOB)):
+        done = act()
+        assert seen == [
+            "outer begins", "inner begins", "inner is told of created", "outer is told of created", "inner ends",
+            "outer ends",
+        ]  # fmt: skip
+        assert done.row is not None
+        assert '"inner"' in done.row["meta"]
+        seen.clear()

@@ -3,49 +3,59 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from django_ojs.lifecycle import ended
 
 PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
     # the kernel
-    """states errors messages jsontext clock conf database groupcommit garbage hooks middleware registry routers rules
-    signals envelope""",
+    """states errors messages jsontext clock conf database idleness lockwaits packets groupcommit garbage guard hooks
+    middleware registry routers rules signals envelope spellings tenants""",
     "models store events",  # the rows
-    "jobs queues limits cron workflows workers webhooks statistics audit keys",  # the ideas
+    "lifecycle",
+    "queues limits statistics webhooks workerregistry access audit keys",  # what jobs go by
+    "jobs",  # the verbs
+    "workflows cron outbox retention",  # what is made of jobs
     """__init__ apps checks urls client worker tasks scheduler telemetry http realtime grpc admin templatetags
-    management doctor alerts testing conformance""",  # the faces
+    management doctor alerts testing""",  # the faces
 )
 STRATUM = {place: number for number, places in enumerate(STRATA) for place in places.split()}
-IDEAS = 2
+LIFE, VERBS = STRATUM["lifecycle"], STRATUM["cron"]
 #: What reaches above its stratum all the same, for types or when it is called.
 UPWARDS = {
     ("database", "models"),  # Django may not have loaded them when a site's settings import the module
     ("hooks", "events"),  # for types
     ("rules", "models"),  # for types: `render` is given rows
+    ("spellings", "models"),  # for types
 }
 #: Rules are pure: of the kernel they may use these.
 PURE = {"states", "errors", "messages", "jsontext", "clock", "conf", "rules"}
 #: Faces that no others know than these. A site may leave out each of them but `http`.
 ONLY_FOR = {
     "admin": {"templatetags"},
-    "grpc": {"management", "checks", "testing", "conformance"},
+    "grpc": {"management", "checks", "testing"},
     "http": {"admin", "urls", "realtime", "grpc", "management", "testing"},
-    "testing": {"http", "management"},
-    "conformance": {"http"},
+    "testing": {"management"},  # ojs_testserver
 }
 #: Modules that import another of ours inside a function.
 LATE = {
     # Loaded before Django's models: by settings, by INSTALLED_APPS, or by a models.py that enqueues or has tasks.
-    "apps", "database", "client.definition", "client.handle", "client.workflow", "tasks.backend",
-    "tasks.discovery", "tasks.results", "templatetags.ojs_admin", "realtime.asgi", "testing.plugin",
+    "apps", "database", "client.approvals", "client.definition", "client.durableevents", "client.handle",
+    "client.workflow",
+    "tasks.backend", "tasks.discovery", "tasks.results", "templatetags.ojs_admin", "realtime.asgi", "realtime.handler",
+    "testing.plugin",
     # Loaded only where it is used, because it is large or needs a package that may be missing.
     "http.openapi", "management.commands.ojs_grpc", "management.commands.ojs_jobs", "telemetry.__init__",
-    "telemetry.pushes", "telemetry.tracing", "testing.server", "conformance.suite",
-    # A circle: a push replaces jobs and ends members of workflows, and those verbs push.
-    "jobs.push",
+    "telemetry.pushes", "telemetry.tracing", "testing.server",
+}  # fmt: skip
+#: Who knows whom late, of modules that know each other: the second is loaded only where it is used.
+CIRCLES = {
+    ("tasks.discovery", "tasks.backend"), ("telemetry.tracing", "telemetry.spans"), ("http.openapi", "http.inspector"),
 }  # fmt: skip
 
 
@@ -125,6 +135,16 @@ def test_some_faces_are_known_by_few() -> None:
         assert knowing - {face} == allowed, face
 
 
+def test_a_site_needs_nothing_that_only_a_checkout_has() -> None:
+    """The conformance runner is a distribution of its own; tests and benchmarks are in no wheel."""
+    absent = ("ojs_conformance", "tests", "benchmarks", "example_project")
+    for module in modules():
+        for node in ast.walk(tree(module)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.partition(".")[0] in absent], module
+
+
 def test_imports_inside_functions_are_known() -> None:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     late = {
@@ -136,16 +156,49 @@ def test_imports_inside_functions_are_known() -> None:
     assert late <= LATE
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count, and those for types do not. What is loaded only where it is used may be known to
+    those that it knows."""
+    edges = {
+        module: {name for name in _loading(tree(module)) if name != module and (module, name) not in CIRCLES}
+        for module in modules()
+    }
+    while leaves := {module for module, known in edges.items() if not known & edges.keys()}:
+        edges = {module: known for module, known in edges.items() if module not in leaves}
+    assert not edges, sorted(edges)
+
+
+def _loading(node: ast.AST) -> Iterator[str]:
+    """The modules of ours that a module imports, sooner or later."""
+    for child in ast.iter_child_nodes(node):
+        yield from _named(child)
+        if not _for_types(child):
+            yield from _loading(child)
+
+
+def test_those_who_follow_jobs_have_subscribed() -> None:
+    followers = {
+        name: sorted(function.__module__ for function in getattr(ended, name).subscribers)
+        for name in ("jobs_ended", "jobs_revived", "jobs_read", "queues_claimed")
+    }
+    assert followers == {
+        "jobs_ended": ["django_ojs.jobs.approvals", "django_ojs.workflows.advance"],
+        "jobs_revived": ["django_ojs.workflows.advance"],
+        "jobs_read": ["django_ojs.workflows.graphs"],
+        "queues_claimed": ["django_ojs.cron.runs"],
+    }
+
+
 def test_code_that_ends_jobs_takes_their_workflows_further() -> None:
     """One verb that forgets it, and a workflow waits for ever for a member that is gone."""
     ends = ("discard", "discard_because", "expire", "cancel")
-    ending = {"finish", "lose", "settle_error", "give_up", *(f"transitions.{name}" for name in ends)}
+    ending = {"finish", "lose", "apply_retry_policy", "give_up", *(f"transitions.{name}" for name in ends)}
     # `push` does it for the jobs that backpressure drops; the functions of `transitions` change rows for the verbs.
-    handed_on = {"queues.bounds", "jobs.transitions"}
+    handed_on = {"queues.bounds", "lifecycle.transitions"}
     forgetful = set()
     for module in modules():
         called = {_called(node) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
-        if STRATUM[place(module)] == IDEAS and called & ending and "settled" not in called:
+        if LIFE <= STRATUM[place(module)] <= VERBS and called & ending and "jobs_ended" not in called:
             forgetful.add(module)
     assert forgetful == handed_on
 

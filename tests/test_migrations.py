@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 
 from django_ojs.models import IdempotencyKey, Job, RateLimit, RateStart, Ticket, Workflow
@@ -15,6 +18,7 @@ pytestmark = pytest.mark.django_db
 
 postgresql = import_module("django_ojs.migrations.0004_postgresql")
 room = import_module("django_ojs.migrations.0007_postgresql_workflows")
+permissions = import_module("django_ojs.migrations.0016_permission_names")
 
 
 @pytest.mark.mariadb
@@ -109,3 +113,55 @@ def test_rows_of_workflows_have_room_beside_them_unless_the_site_says_how_much()
     for direction in ("forwards", "backwards"):
         migrate_workflows(direction)
         assert workflow_settings() == {"fillfactor": "80"}
+
+
+def work_permission() -> Permission:
+    return Permission.objects.get(content_type__app_label="django_ojs", codename="ojs_work")
+
+
+def rename_permission(direction: str) -> None:
+    """Without an editor of the schema, which SQLite cannot have within a test's transaction."""
+    getattr(permissions, direction)(apps, SimpleNamespace(connection=connection))
+
+
+def test_a_stored_permission_has_the_name_of_the_model_and_the_way_back_the_name_before() -> None:
+    assert (work_permission().codename, work_permission().name) in Job._meta.permissions
+    before = work_permission()
+    rename_permission("backwards")
+    assert work_permission().name == permissions.OLD
+    rename_permission("forwards")
+    assert (work_permission().pk, work_permission().name) == (before.pk, before.name)
+
+
+def test_a_name_that_a_site_has_given_a_permission_and_those_of_its_own_stay() -> None:
+    Permission.objects.filter(codename="ojs_work").update(name="Workers")
+    of_the_site = ContentType.objects.create(app_label="shop", model="job")
+    Permission.objects.create(codename="ojs_work", name=permissions.OLD, content_type=of_the_site)
+    for direction in ("backwards", "forwards"):
+        rename_permission(direction)
+        assert work_permission().name == "Workers"
+    assert Permission.objects.get(content_type=of_the_site).name == permissions.OLD
+
+
+def test_permissions_are_renamed_where_users_are_and_not_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    rename_permission("backwards")
+    asked: list[tuple[str, Any]] = []
+
+    def allow_migrate_model(alias: str, model: Any) -> bool:
+        asked.append((alias, model))
+        return False
+
+    monkeypatch.setattr(permissions.router, "allow_migrate_model", allow_migrate_model)
+    permissions.forwards(apps, SimpleNamespace(connection=SimpleNamespace(alias="jobs")))
+    assert asked == [("jobs", Permission)]
+    assert work_permission().name == permissions.NEW
+
+
+def test_where_users_have_no_tables_yet_or_are_not_installed_there_is_nothing_to_rename(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+) -> None:
+    monkeypatch.setattr(Permission._meta, "db_table", "not_there")
+    rename_permission("forwards")
+    monkeypatch.setattr(permissions.installed, "is_installed", lambda name: False)
+    with django_assert_num_queries(0):
+        permissions.forwards(apps, SimpleNamespace(connection=connection))

@@ -33,13 +33,14 @@ TOP_LEVEL = {
     "example_project",
     "manage.py",
     "noxfile.py",
+    "packages",
     "pyproject.toml",
     "tests",
 }
 EXTRAS = {
     *("postgres", "mysql", "redis"),
     *("server", "grpc", "schemas", "openapi", "webhooks", "otel", "prometheus", "admin", "tasks52", "fast", "zstd"),
-    *("demo", "test"),
+    *("demo", "test", "conformance"),
 }
 MIB = 1024 * 1024
 
@@ -127,7 +128,7 @@ def test_wheel_has_what_a_site_loads_from_it(built: Path) -> None:
             archive.read(f"{wheel.name.removesuffix('-py3-none-any.whl')}.dist-info/METADATA")
         )
     for wanted in (
-        "conformance/claim.json", "locale/fr/LC_MESSAGES/django.mo", "migrations/0001_initial.py", "py.typed",
+        "http/claim.json", "locale/fr/LC_MESSAGES/django.mo", "migrations/0001_initial.py", "py.typed",
         "schemas/envelope.json", "static/django_ojs/admin.css", "static/django_ojs/live.js",
         "templates/admin/django_ojs/change_list.html", "templates/django_ojs/admin/overview.html",
     ):  # fmt: skip

@@ -21,8 +21,11 @@ from benchmarks import serving
 from django_ojs.conf import Settings
 from django_ojs.database import parse_url, url_of
 from django_ojs.realtime.routing import websocket_urlpatterns
-from django_ojs.realtime.views import EventViewSet
-from example_project.management.commands import ojs_demo
+from django_ojs.realtime.views import StreamingEventViewSet
+from django_ojs.registry import registry
+
+with registry.isolated():  # its jobs are no handlers of the site that the tests run in
+    from example_project.management.commands import ojs_demo
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "production"
@@ -69,7 +72,7 @@ def shell_lines() -> Iterator[tuple[str, list[str]]]:
     """The lines of the pages that call `manage.py`, and of operators' commands within other texts."""
     for page in sorted(PAGES.glob("*.md")):
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", "").splitlines():
                 if "manage.py " in line:
                     words = shlex.split(line, comments=True)
                     yield page.name, words[next(i for i, word in enumerate(words) if word.endswith("manage.py")) :]
@@ -241,7 +244,7 @@ def streaming_paths() -> Iterator[str]:
                 yield from walk(pattern.url_patterns, route)
             elif isinstance(pattern, URLPattern):
                 view = getattr(pattern.callback, "cls", pattern.callback)
-                if view.__module__ == "django_ojs.realtime.views" and view is not EventViewSet:
+                if view.__module__ == "django_ojs.realtime.views" and view is not StreamingEventViewSet:
                     yield "/" + re.sub(r"<[^>]+>", "some-id", route)
 
     yield from walk(get_resolver(URLS).url_patterns, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from django_ojs import job
+from django_ojs import JobContext, job
 
 
 @job("bench.async")
@@ -26,3 +26,22 @@ def in_a_thread(number: int) -> None:
 def when() -> float:
     """The instant at which the handler started, for the latency."""
     return time.time()
+
+
+@job("bench.steps", durable=True)
+def in_steps(context: JobContext, count: int) -> float:
+    """Seconds that so many steps took."""
+    started = time.perf_counter()
+    for number in range(count):
+        context.step(f"step-{number}", int)
+    return time.perf_counter() - started
+
+
+@job("bench.sleep", durable=True)
+def asleep(context: JobContext, number: int) -> None:
+    context.sleep("7d")
+
+
+@job("bench.wait", durable=True)
+def waiting(context: JobContext, number: int) -> None:
+    context.wait_for_event("bench.event", key=number)

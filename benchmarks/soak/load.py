@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks.soak.ledger import Kind, Ledger
 from django_ojs.client.definition import PreparedJob
-from django_ojs.client.workflow import Workflow, batch, chain
+from django_ojs.client.workflow import PreparedWorkflow, batch, chain
 from django_ojs.cron import schedules
+from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import CronSchedule
 from django_ojs.states import State
 
@@ -96,7 +96,7 @@ class Producer:
         if self._rounds % 4 == 0:
             self._push_flow(batch(self._member(), self._member(), on_success=self._member()), 3)
 
-    def _push_flow(self, flow: Workflow, members: int) -> None:
+    def _push_flow(self, flow: PreparedWorkflow, members: int) -> None:
         self._ledger.promise_flow(flow.enqueue(queue="flows").id, MEMBER.type, members)
 
     def _member(self) -> PreparedJob:

@@ -2,6 +2,7 @@
 
 from django_ojs.admin import (  # noqa: F401 - each registers its models
     apikey,
+    approval,
     attention,
     bulkaction,
     cron,
@@ -10,6 +11,7 @@ from django_ojs.admin import (  # noqa: F401 - each registers its models
     job,
     outbox,
     queue,
+    ratelimit,
     records,
     webhook,
     worker,

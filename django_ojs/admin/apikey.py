@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs import audit, keys
 from django_ojs.admin import display
 from django_ojs.admin.forms import LinesField
-from django_ojs.admin.operate import OperatingAdmin, Verb
+from django_ojs.admin.operate import AdminVerb, OperatingAdmin
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.messages import phrase
 from django_ojs.models import APIKey
@@ -33,7 +33,7 @@ def _revoke_one(key: APIKey) -> Any:
 
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "revoke_keys", "Revoke", "revoked", _revoke, lambda key: key.revoked_at is None,
         question="Calls with a revoked key are refused at once and for ever.",
     ),
@@ -128,7 +128,7 @@ class APIKeyAdmin(OperatingAdmin):
     @admin.display(description=_("status"))
     def status(self, key: APIKey) -> SafeString:
         status = keys.status(key)
-        return display.label(status, "good" if status == "active" else "")
+        return display.colour_label(status, "good" if status == "active" else "")
 
     @admin.display(description=_("queues"))
     def its_queues(self, key: APIKey) -> SafeString | str:

@@ -29,6 +29,7 @@ _JOBS: dict[str, tuple[str, dict[str, str]]] = {
     "workers-missing": ("job_changelist", {"state": "available"}),
     "type-failing": ("dead_letters", {"type": "{}"}),
     "type-dead-letters": ("dead_letters", {"type": "{}"}),
+    "type-kills-workers": ("job_changelist", {"type": "{}"}),
     "queue-failing": ("dead_letters", {"queue": "{}"}),
     "queue-dead-letters": ("dead_letters", {"queue": "{}"}),
     "maintenance-on": ("maintenance", {}),
@@ -41,7 +42,7 @@ def visible(kind: str, request: HttpRequest) -> bool:
     return kind not in _ABOUT_WORKERS or request.user.has_perm("django_ojs.view_worker")
 
 
-def shown(finding: doctor.Finding) -> dict[str, Any]:
+def finding_context(finding: doctor.Finding) -> dict[str, Any]:
     """The texts of a finding in the viewer's language; those of system checks are in English."""
     texts = {name: translated(getattr(finding, name)) for name in ("title", "says", "mend")}
     return {"id": finding.id, "about": finding.about, **texts}
@@ -133,7 +134,7 @@ class AlertAdmin(ViewAdmin):
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> SafeString:
         word, colour = (gettext("over"), "good") if alert.cleared_at else (gettext("open"), "discarded")
-        return display.label(word, colour)
+        return display.colour_label(word, colour)
 
     @admin.display(description=_("kind"))
     def what(self, alert: Alert) -> str:

@@ -24,7 +24,8 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs.admin.display import shorten
+from django_ojs.admin.display import ellipsized
+from django_ojs.jobs import approvals
 from django_ojs.models.fields import JSONTextField, named
 
 #: The last page of a list. An offset reads all rows before it: filters lead further.
@@ -129,7 +130,7 @@ class ViewAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """The row in a path, None where there is none. No row has NUL in its key, and not every database takes it."""
-        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field or None)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list; what is selected and can be no row's key is not selected."""
@@ -177,7 +178,7 @@ class IdSearchAdmin(ViewAdmin):
             job_id = uuid.UUID(search_term.strip())
         except ValueError:
             text = gettext("“%(text)s” is not the id of a job. Use the filters to look for anything else.")
-            self.message_user(request, text % {"text": shorten(search_term, 40)}, messages.WARNING)
+            self.message_user(request, text % {"text": ellipsized(search_term, 40)}, messages.WARNING)
             return queryset.none(), False
         return queryset.filter(**{self.id_column: job_id}), False
 
@@ -232,42 +233,46 @@ def unless_large(column: str, *conditions: Q, limit: int = 65_536) -> Case:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Page:
+class PageLink:
     """A link at the top of each page: to the list of `model`, or to its page `view`. `here` is what that page calls
-    itself."""
+    itself. `count` is how many things wait there for a user; their list is the one with the parameters `waiting`."""
 
     model: str
     text: Any
     here: str
     view: str = ""
+    count: Callable[[Any], int] | None = None
+    waiting: str = ""
 
 
 #: The pages that operators open daily.
 DAILY = (
-    Page("Job", _("Overview"), "overview", "overview"),
-    Page("Job", _("Jobs"), "job"),
-    Page("Job", _("Dead letters"), "dead_letters", "dead_letters"),
-    Page("Queue", _("Queues"), "queue"),
-    Page("Worker", _("Workers"), "worker"),
-    Page("Workflow", _("Workflows"), "workflow"),
-    Page("CronSchedule", _("Schedules"), "cronschedule"),
+    PageLink("Job", _("Overview"), "overview", "overview"),
+    PageLink("Job", _("Jobs"), "job"),
+    PageLink("Job", _("Dead letters"), "dead_letters", "dead_letters"),
+    PageLink("Queue", _("Queues"), "queue"),
+    PageLink("Worker", _("Workers"), "worker"),
+    PageLink("Workflow", _("Workflows"), "workflow"),
+    PageLink("CronSchedule", _("Schedules"), "cronschedule"),
+    PageLink("Approval", _("Approvals"), "approval", count=approvals.waiting_for, waiting="?asks=me&state=open"),
 )
 #: The rest, by what it is about.
 MORE = (
     (_("History"), (
-        Page("Event", _("Events"), "event"),
-        Page("Event", _("Live events"), "event_tail", "event_tail"),
-        Page("BulkAction", _("Bulk actions"), "bulkaction"),
-        Page("Alert", _("Alerts"), "alert"),
-        Page("AuditEntry", _("Audit log"), "auditentry"),
+        PageLink("Event", _("Events"), "event"),
+        PageLink("Event", _("Live events"), "event_tail", "event_tail"),
+        PageLink("BulkAction", _("Bulk actions"), "bulkaction"),
+        PageLink("Alert", _("Alerts"), "alert"),
+        PageLink("AuditEntry", _("Audit log"), "auditentry"),
     )),
     (_("Integration"), (
-        Page("ReplayRule", _("Replay rules"), "replayrule"),
-        Page("JobSchema", _("Schemas"), "jobschema"),
-        Page("WebhookSubscription", _("Webhooks"), "webhooksubscription"),
-        Page("WebhookDelivery", _("Deliveries"), "webhookdelivery"),
-        Page("OutboxEntry", _("Outbox"), "outboxentry"),
-        Page("APIKey", _("API keys"), "apikey"),
+        PageLink("RateLimit", _("Rate limits"), "ratelimit"),
+        PageLink("ReplayRule", _("Replay rules"), "replayrule"),
+        PageLink("JobSchema", _("Schemas"), "jobschema"),
+        PageLink("WebhookSubscription", _("Webhooks"), "webhooksubscription"),
+        PageLink("WebhookDelivery", _("Deliveries"), "webhookdelivery"),
+        PageLink("OutboxEntry", _("Outbox"), "outboxentry"),
+        PageLink("APIKey", _("API keys"), "apikey"),
     )),
 )  # fmt: skip
 
@@ -287,14 +292,19 @@ def links(request: HttpRequest, apps: Iterable[Mapping[str, Any]], here: str) ->
     }
     site = request.resolver_match.namespace if request.resolver_match else ""
 
-    def link(page: Page) -> dict[str, Any] | None:
+    def link(page: PageLink) -> dict[str, Any] | None:
         address = lists.get(page.model, "")
         if address and page.view:
             try:
                 address = reverse(f"admin:django_ojs_{page.view}", current_app=site)
             except NoReverseMatch:  # the site's own class for these rows
                 return None
-        return {"text": page.text, "address": address, "here": page.here == here} if address else None
+        if not address:
+            return None
+        count = page.count(request.user) if page.count else 0
+        shown = f"{approvals.MANY}+" if count > approvals.MANY else str(count or "")
+        whole = address + page.waiting if count else address
+        return {"text": page.text, "address": whole, "here": page.here == here, "count": shown}
 
     more = [(title, [found for page in pages if (found := link(page))]) for title, pages in MORE]
     more = [(title, found) for title, found in more if found]

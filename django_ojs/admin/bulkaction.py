@@ -14,20 +14,20 @@ from django.utils.translation import gettext_lazy
 
 from django_ojs.admin import display, live
 from django_ojs.admin.live import LivePage
-from django_ojs.admin.operate import Verb, one_by_one
+from django_ojs.admin.operate import AdminVerb, one_by_one
 from django_ojs.jobs import bulk
 from django_ojs.models import BulkAction, Lease
 
 _COLOURS = {"completed": "good", "running": "active", "failed": "discarded"}
 VERBS = (
-    Verb(
+    AdminVerb(
         "cancel_bulkactions", "Stop", "stopped", one_by_one(lambda pk, by: bulk.cancel_action(pk)),
         lambda action: action.state == BulkAction.State.RUNNING,
     ),
 )  # fmt: skip
 
 
-def label(action: BulkAction) -> str:
+def action_label(action: BulkAction) -> str:
     """What it does, for a reader."""
     if action.filter.get("dead_letters"):
         return {"retry": _("Retry dead letters"), "delete": _("Delete dead letters")}.get(action.verb, action.verb)
@@ -78,11 +78,11 @@ class BulkActionAdmin(LivePage):
 
     @admin.display(description=gettext_lazy("bulk action"))
     def name(self, action: BulkAction) -> str:
-        return f"{label(action)} #{action.pk}"
+        return f"{action_label(action)} #{action.pk}"
 
     @admin.display(description=gettext_lazy("state"))
     def state_label(self, action: BulkAction) -> SafeString:
-        return display.label(action.state, _COLOURS.get(action.state, ""))
+        return display.colour_label(action.state, _COLOURS.get(action.state, ""))
 
     @admin.display(description=gettext_lazy("progress"))
     def shown_progress(self, action: BulkAction) -> SafeString:
@@ -103,4 +103,4 @@ class BulkActionAdmin(LivePage):
     @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, action: BulkAction) -> str:
         changes = action.override or {}
-        return ", ".join(f"{name}: {display.shorten(value)}" for name, value in changes.items()) or display.NOTHING
+        return ", ".join(f"{name}: {display.ellipsized(value)}" for name, value in changes.items()) or display.NOTHING

@@ -23,10 +23,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext, to_locale
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, spellings
 from django_ojs.admin import display
 from django_ojs.admin.forms import LINES, OperationForm, WireField, blame, text_field
-from django_ojs.admin.operate import OperatingAdmin, Verb, one_by_one
+from django_ojs.admin.operate import AdminVerb, OperatingAdmin, one_by_one
 from django_ojs.cron import runs, schedules
 from django_ojs.errors import OJSError
 from django_ojs.models import CronRun, CronSchedule, Job
@@ -114,7 +114,7 @@ class CronForm(OperationForm):
             self.add_error("others", ValidationError(text, params={"members": ", ".join(sorted(named))}))
         if not self.errors:
             try:
-                self.spec = cron_policy.parse(self._body(), now=clock.now())
+                self.spec = spellings.read_schedule(self._body(), now=clock.now())
             except OJSError as error:
                 blame(self, error, _BY_PATH, "others")
         return self.cleaned_data
@@ -144,23 +144,23 @@ class CronForm(OperationForm):
 
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "run_schedules", "Run now", "run",
         one_by_one(lambda pk, by: runs.trigger(pk)),
     ),
-    Verb(
+    AdminVerb(
         "enable_schedules", "Enable", "enabled",
         one_by_one(lambda pk, by: schedules.set_enabled(pk, True)), lambda schedule: not schedule.enabled,
     ),
-    Verb(
+    AdminVerb(
         "disable_schedules", "Disable", "disabled",
         one_by_one(lambda pk, by: schedules.set_enabled(pk, False)), lambda schedule: schedule.enabled,
         question="It makes no jobs until it is enabled again. Runs that it misses are not made up for.",
     ),
-    Verb(
+    AdminVerb(
         "delete_schedules", "Delete", "deleted",
         one_by_one(lambda pk, by: schedules.delete(pk)),
-        question="Its jobs stay. If it comes from the code, the next ojs_cron sync makes it again.",
+        question="Its jobs stay. If the code declares it, the scheduler makes it again: disable it instead.",
         right="delete", flag=DELETION,
     ),
 )  # fmt: skip
@@ -249,11 +249,11 @@ class CronScheduleAdmin(OperatingAdmin):
         """One line; of a job that was pruned only the fact."""
         line = {"scheduled": display.when(run.scheduled_at), "triggered": display.ago(run.triggered_at)}
         if job is None:
-            return line | {"id": str(run.job_id), "state": display.label("deleted"), "took": display.NOTHING}
+            return line | {"id": str(run.job_id), "state": display.colour_label("deleted"), "took": display.NOTHING}
         took = None
         if job["started_at"] and job["finished_at"]:
             took = round((job["finished_at"] - job["started_at"]) / dt.timedelta(milliseconds=1))
-        url, state = self.url_of(Job, run.job_id), display.label(job["state"])
+        url, state = self.url_of(Job, run.job_id), display.colour_label(job["state"])
         return line | {"id": str(run.job_id), "url": url, "state": state, "took": display.duration(took)}
 
     shown_expression = display.column(display.code, "expression", "schedule")
@@ -267,7 +267,7 @@ class CronScheduleAdmin(OperatingAdmin):
 
     @admin.display(description=_("status"))
     def status_label(self, schedule: CronSchedule) -> SafeString:
-        return display.label(schedule.status, "good" if schedule.enabled else "")
+        return display.colour_label(schedule.status, "good" if schedule.enabled else "")
 
     @admin.display(description=_("next run"), ordering="next_run_at")
     def next(self, schedule: CronSchedule) -> SafeString | str:

@@ -22,27 +22,27 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import audit, clock
+from django_ojs import audit, clock, jsontext
 from django_ojs.admin import charts, display, live, overtime
 from django_ojs.admin.base import unless_large
-from django_ojs.admin.bulkaction import label
+from django_ojs.admin.bulkaction import action_label
 from django_ojs.admin.forms import OperationForm, blame, number, text_field
 from django_ojs.admin.jobfilters import clean
 from django_ojs.admin.live import LivePages
-from django_ojs.admin.operate import SPELLED_OUT, OperatingAdmin, Verb, actor, one_by_one
+from django_ojs.admin.operate import SPELLED_OUT, AdminVerb, OperatingAdmin, actor, one_by_one
 from django_ojs.admin.overview import last_errors
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jobs import bulk, replay
+from django_ojs.jobs.retry import retry
 from django_ojs.jobs.selection import JobFilter, dead_letters
-from django_ojs.jobs.verbs import retry
 from django_ojs.models import BulkAction, ErrorNote, Release, ReplayRule
 from django_ojs.rules import names, redaction, replayrules
 from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant, format_iso, parse_instant
 from django_ojs.statistics import counters, summary
 from django_ojs.statistics.summary import Shared
-from django_ojs.workers import releases
+from django_ojs.workerregistry import releases
 
 #: Dead letters that are grouped: the newest; the size up to which their errors are read; groups shown.
 SAMPLE, MAX_ERRORS, GROUPS = 1000, 16_384, 50
@@ -92,7 +92,7 @@ class DeadLetters(LivePages):
         given = parameters(wanted)
         found = groups(wanted).get()
         noted = notes.get()
-        shown = [_shown(group, wanted, noted.get(group.key)) for group in found]
+        shown = [_group_context(group, wanted, noted.get(group.key)) for group in found]
         return {
             "total": total.get(),
             "groups": [group for group in shown if not group["muted"]],
@@ -143,7 +143,7 @@ class DeadLetters(LivePages):
         given = {**request.GET.dict(), "until": format_instant(clock.now())}
         return self._ask_for_all(request, verb, dead_letter_filter(given))
 
-    def _do_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
+    def _do_all(self, request: HttpRequest, verb: AdminVerb, wanted: JobFilter) -> HttpResponse:
         """Few at once, many in the background, where they have a page of their own."""
         back = self.url("dead_letters")
         try:
@@ -159,7 +159,8 @@ class DeadLetters(LivePages):
         if per_minute is None and wanted.jobs().order_by()[: AT_ONCE + 1].count() <= AT_ONCE:
             if override:
                 verb = dataclasses.replace(verb, run=lambda pks, by: retry(pks, override=override))
-            self.act_on_all(request, verb, wanted.jobs().order_by("finished_at"))
+            found = wanted.jobs().order_by("finished_at")
+            self.act_on_all(request, verb, found, noted=bulk.noted(wanted, override))
             return HttpResponseRedirect(back)
         entry = self.audit_entry(request, f"job.bulk_{BULK[verb.name]}")
         action = bulk.start_action(BULK[verb.name], wanted, entry, override=override, per_minute=per_minute)
@@ -169,7 +170,7 @@ class DeadLetters(LivePages):
         self.message_user(request, text, messages.SUCCESS)
         return HttpResponseRedirect(self.url_of(BulkAction, action.pk) or back)
 
-    def _ask_for_all(self, request: HttpRequest, verb: Verb, wanted: JobFilter) -> HttpResponse:
+    def _ask_for_all(self, request: HttpRequest, verb: AdminVerb, wanted: JobFilter) -> HttpResponse:
         jobs, given = wanted.jobs(), parameters(wanted)
         number = jobs.order_by()[: COUNTED + 1].count()
         sample = jobs.defer(*self.large_columns).order_by("finished_at")[:SPELLED_OUT]
@@ -186,7 +187,8 @@ def _rate(text: str) -> int | None:
     text = text.strip()
     if not text:
         return None
-    return bulk.rate(int(text) if text.isascii() and text.isdigit() else text, gettext("In a minute at most"))
+    number = jsontext.digits(text)
+    return bulk.rate(text if number is None else number, gettext("In a minute at most"))
 
 
 def _changes(given: Mapping[str, str]) -> dict[str, Any] | None:
@@ -208,16 +210,21 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any] | None:
 
 def _progress(action: BulkAction) -> dict[str, Any]:
     """A bulk action that runs, as the template shows it."""
-    return {"pk": action.pk, "name": label(action), "done": action.matched, "of": max(action.expected, action.matched)}
+    return {
+        "pk": action.pk,
+        "name": action_label(action),
+        "done": action.matched,
+        "of": max(action.expected, action.matched),
+    }
 
 
-def _shown(group: Group, wanted: JobFilter, noted: ErrorNote | None) -> dict[str, Any]:
+def _group_context(group: DeadLetterGroup, wanted: JobFilter, noted: ErrorNote | None) -> dict[str, Any]:
     """A group of what fits `wanted`, as the template shows it."""
     found = dataclasses.asdict(group)
     own = urlencode({"type": group.type, "error": group.error, "message": group.message})
     return found | {
         "query": group.query(wanted), "first": display.ago(group.first), "last": display.ago(group.last), "own": own,
-        "trend": charts.spark(group.trend, group.marks), "note": display.shorten(noted.note, 200) if noted else "",
+        "trend": charts.spark(group.trend, group.marks), "note": display.ellipsized(noted.note, 200) if noted else "",
         "muted": bool(noted and noted.muted),
     }  # fmt: skip
 
@@ -245,7 +252,7 @@ _NEXT = dt.timedelta(microseconds=1)
 
 
 @dataclasses.dataclass(slots=True)
-class Group:
+class DeadLetterGroup:
     """Dead letters of one type with one error: how many of the sample, and since when until when. `release` was the
     newest one when the first of them ended, `marks` when others came, in parts of the trend."""
 
@@ -285,16 +292,16 @@ def newest(wanted: JobFilter) -> Shared[list[dict[str, Any]]]:
 
 
 @lru_cache(maxsize=64)
-def groups(wanted: JobFilter) -> Shared[list[Group]]:
+def groups(wanted: JobFilter) -> Shared[list[DeadLetterGroup]]:
     """The newest dead letters that fit, by type and error, shared by all viewers of this filter."""
     return Shared(lambda using: compute(wanted, using), SEARCHED if "error" in wanted.values else live.FRESH)
 
 
-def compute(wanted: JobFilter, using: str) -> list[Group]:
+def compute(wanted: JobFilter, using: str) -> list[DeadLetterGroup]:
     """The newest dead letters that fit, by type and error, the largest group first."""
     newest = wanted.jobs(using).order_by("-finished_at")
     read = newest.annotate(history=unless_large("errors", limit=MAX_ERRORS))
-    found: dict[tuple[str, str, str], Group] = {}
+    found: dict[tuple[str, str, str], DeadLetterGroup] = {}
     ends: dict[tuple[str, str, str], list[dt.datetime]] = {}
     rows: Iterable[Any] = read.values_list("pk", "type", "finished_at", "history")[:SAMPLE]
     for pk, job_type, ended, history in rows:
@@ -302,7 +309,7 @@ def compute(wanted: JobFilter, using: str) -> list[Group]:
         kind, message = display.brief(error)
         key = job_type, kind, shape(message)
         if key not in found:
-            found[key] = Group(*key, 0, ended, ended, pk, str(error.get("type") or ""))
+            found[key] = DeadLetterGroup(*key, 0, ended, ended, pk, str(error.get("type") or ""))
         group = found[key]
         group.count += 1
         group.first = ended
@@ -313,7 +320,8 @@ def compute(wanted: JobFilter, using: str) -> list[Group]:
 
 
 def _add_trends(
-    found: Mapping[Any, Group], ends: Mapping[Any, Sequence[dt.datetime]], now: dt.datetime, known: Sequence[Release]
+    found: Mapping[Any, DeadLetterGroup], ends: Mapping[Any, Sequence[dt.datetime]], now: dt.datetime,
+    known: Sequence[Release],
 ) -> None:  # fmt: skip
     """Note how many of each group ended in each of `TREND` parts of the time from the first of all to now, and the
     releases by then."""
@@ -377,10 +385,10 @@ def _switch(enabled: bool) -> Any:
     return one_by_one(act)
 
 
-VERBS = (
-    Verb("enable_rules", "Enable", "enabled", _switch(True), lambda rule: not rule.enabled),
-    Verb("disable_rules", "Disable", "disabled", _switch(False), lambda rule: rule.enabled),
-    Verb(
+RULE_VERBS = (
+    AdminVerb("enable_rules", "Enable", "enabled", _switch(True), lambda rule: not rule.enabled),
+    AdminVerb("disable_rules", "Disable", "disabled", _switch(False), lambda rule: rule.enabled),
+    AdminVerb(
         "delete_rules", "Delete", "deleted",
         one_by_one(lambda pk, by: replay.delete(ReplayRule.objects.get(pk=pk).name)),
         question="Jobs that it has retried stay as they are.", right="delete", flag=DELETION,
@@ -447,7 +455,7 @@ class ReplayRuleAdmin(OperatingAdmin):
     list_filter = ("enabled",)
     search_fields = ("name",)
     ordering = ("id",)
-    verbs = actions = VERBS
+    verbs = actions = RULE_VERBS
     definition = (
         (_("Which dead letters"), {"fields": ("queue", "type", "error_type", ("since", "until"))}),
         (_("When and how often"), {"fields": ("delay", "max_replays", "per_minute")}),
@@ -487,7 +495,7 @@ class ReplayRuleAdmin(OperatingAdmin):
 
     @admin.display(description=_("status"))
     def status(self, rule: ReplayRule) -> SafeString:
-        return display.label("active" if rule.enabled else "paused", "good" if rule.enabled else "")
+        return display.colour_label("active" if rule.enabled else "paused", "good" if rule.enabled else "")
 
     @admin.display(description=_("for"))
     def means(self, rule: ReplayRule) -> str:

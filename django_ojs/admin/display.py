@@ -18,8 +18,9 @@ from django.utils.translation import gettext, gettext_lazy, gettext_noop
 from django_ojs import clock, jsontext
 from django_ojs.messages import reason, translated
 from django_ojs.rules.durations import parse_instant, spell
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State
-from django_ojs.statistics.capacity import Flow
+from django_ojs.statistics.capacity import QueueFlow
 
 NOTHING = "–"
 #: Characters of one JSON value that a page shows.
@@ -31,7 +32,7 @@ LINE = 72
 _LABELS = {state.value for state in State} | {"running", "quiet", "terminate", "paused", "expired", "revoked", "silent"}
 
 
-def label(word: str, colour: str = "") -> SafeString:
+def colour_label(word: str, colour: str = "") -> SafeString:
     """A state as a coloured label; the word is always there, so that colour is never the only sign."""
     colour = colour or (word if word in _LABELS else "other")
     return format_html('<span class="ojs-label ojs-{}">{}</span>', colour, printable(word) or NOTHING)
@@ -41,6 +42,8 @@ def when(instant: dt.datetime | None) -> SafeString | str:
     """A time to the second in the site's zone; the tooltip has it exactly, in UTC."""
     if instant is None:
         return NOTHING
+    if instant >= HELD_UNTIL:
+        return gettext("when an event comes")
     exact = instant.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     short = timezone.localtime(instant).strftime("%Y-%m-%d %H:%M:%S")
     return format_html('<time class="ojs-time" datetime="{0}" title="{0}">{1}</time>', exact, short)
@@ -75,7 +78,7 @@ def duration(milliseconds: int | None) -> str:
     return NOTHING if milliseconds is None else spell(milliseconds)
 
 
-def empty_in(flow: Flow) -> str:
+def empty_in(flow: QueueFlow) -> str:
     """How long a queue takes to empty, as fast as it goes now; that it never does."""
     if flow.waiting <= 0:
         return NOTHING
@@ -90,7 +93,7 @@ def printable(value: object) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
-def shorten(value: object, length: int = 80) -> str:
+def ellipsized(value: object, length: int = 80) -> str:
     text = " ".join(printable(value)[: length * 4].split())
     return text if len(text) <= length else text[: length - 1] + "…"
 
@@ -146,14 +149,14 @@ def errors(history: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 def brief(error: dict[str, Any] | None) -> tuple[str, str]:
     """The kind and the message of a job's error, for lists of failures: the one place that decides what they show."""
     error = error or {}
-    return shorten(error.get("type") or "", 80), shorten(error.get("message") or "", 160)
+    return ellipsized(error.get("type") or "", 80), ellipsized(error.get("message") or "", 160)
 
 
 def error_line(error: object) -> str:
     """An error object as a short line; '' for anything else."""
     if not isinstance(error, dict):
         return ""
-    return shorten(f"{error.get('type', 'error')}: {error.get('message', '')}", 160)
+    return ellipsized(f"{error.get('type', 'error')}: {error.get('message', '')}", 160)
 
 
 Column = Callable[[Any, Any], SafeString | str]
@@ -165,11 +168,11 @@ def column(render: Callable[[Any], SafeString | str], attribute: str, descriptio
     The description is translated when it is shown.
     """
 
-    def shown(model_admin: Any, obj: Any) -> SafeString | str:
+    def render_cell(model_admin: Any, obj: Any) -> SafeString | str:
         return render(getattr(obj, attribute))
 
-    shown.__name__ = attribute
-    return admin.display(description=gettext_lazy(description))(shown)
+    render_cell.__name__ = attribute
+    return admin.display(description=gettext_lazy(description))(render_cell)
 
 
 def _error(entry: dict[str, Any]) -> dict[str, Any]:

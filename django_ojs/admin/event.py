@@ -22,13 +22,14 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs import jsontext
 from django_ojs.admin import display
 from django_ojs.admin.base import EndlessChangeList, IdSearchAdmin, JobTypeFilter, text_filter, unless_large
-from django_ojs.admin.history import WORTH, note
+from django_ojs.admin.history import WORTH, event_summary
 from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.http.events import socket_address
 from django_ojs.models import Event, Job
-from django_ojs.rules import names, redaction
+from django_ojs.rules import redaction
+from django_ojs.rules.ids import parse_id
 
 
 class EventChangeList(EndlessChangeList):
@@ -57,7 +58,7 @@ _NOWHERE = uuid.UUID(int=0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class EventQuery:
     """The events that a user follows and how the page shows them, read from the query string.
 
     `problem` says what is wrong with that, '' mostly.
@@ -73,11 +74,11 @@ class Wanted:
     problem: str = ""
 
     @classmethod
-    def of(cls, query: QueryDict) -> Wanted:
+    def of(cls, query: QueryDict) -> EventQuery:
         job_id = _clean(query.get("job_id", "")).lower()
         problem = ""
-        if job_id and not names.is_job_id(job_id):
-            problem = gettext("“%(text)s” is not the id of a job.") % {"text": display.shorten(job_id, 40)}
+        if job_id and not parse_id(job_id):
+            problem = gettext("“%(text)s” is not the id of a job.") % {"text": display.ellipsized(job_id, 40)}
         rows = query.get("rows", "")
         return cls(
             types=_several(query.get("types", "")),
@@ -145,15 +146,15 @@ class EventAdmin(IdSearchAdmin):
 
     @admin.display(description=_("state"))
     def state_label(self, event: Event) -> SafeString | str:
-        return display.label(event.state) if event.state else display.NOTHING
+        return display.colour_label(event.state) if event.state else display.NOTHING
 
     @admin.display(description=_("by"))
     def who(self, event: Event) -> str:
-        return display.shorten(event.worker_id or event.component, 40)
+        return display.ellipsized(event.worker_id or event.component, 40)
 
     @admin.display(description=_("data"))
     def glance(self, event: Any) -> str:
-        return note(event.short_data, event.job_type) or display.NOTHING
+        return event_summary(event.short_data, event.job_type) or display.NOTHING
 
     @admin.display(description=_("data"))
     def shown_data(self, event: Event) -> SafeString | str:
@@ -171,8 +172,8 @@ class EventAdmin(IdSearchAdmin):
     def tail_page(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        wanted = Wanted.of(request.GET)
-        end = _end()
+        wanted = EventQuery.of(request.GET)
+        end = _last_cursor()
         found = [] if wanted.problem else log.newest(wanted.filter, limit=FIRST).events
         if wanted.order == "bottom":
             found.reverse()
@@ -195,8 +196,8 @@ class EventAdmin(IdSearchAdmin):
         """The events behind the cursor `after`, oldest first, and where to go on."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        wanted, after = Wanted.of(request.GET), _clean(request.GET.get("after", "")) or None
-        end = _end()  # taken first: what comes while we read is behind it or among what is read
+        wanted, after = EventQuery.of(request.GET), _clean(request.GET.get("after", "")) or None
+        end = _last_cursor()  # taken first: what comes while we read is behind it or among what is read
         try:
             if wanted.problem:
                 raise InvalidRequest(wanted.problem)
@@ -215,11 +216,11 @@ class EventAdmin(IdSearchAdmin):
         return self.url_of(Job, _NOWHERE) if may else ""
 
 
-def _end() -> str | None:
+def _last_cursor() -> str | None:
     """The cursor of the log's last event, what was committed just now included."""
     using = log.database()
     order.catch_up(using, strict=False)
-    return log.cursor(order.end(using), using)
+    return log.cursor(order.end_position(using), using)
 
 
 def _clean(text: str) -> str:
@@ -240,11 +241,11 @@ def _line(event: dict[str, Any]) -> dict[str, Any]:
         "exact": event["time"],
         "time": display.when(time),
         "job": str(data.get("job_id") or ""),
-        "subject": display.shorten(event["subject"], 60),
-        "job_type": display.shorten(data.get("job_type") or "", 60),
-        "queue": display.shorten(data.get("queue") or "", 60),
-        "state": display.label(data["state"]) if data.get("state") else "",
+        "subject": display.ellipsized(event["subject"], 60),
+        "job_type": display.ellipsized(data.get("job_type") or "", 60),
+        "queue": display.ellipsized(data.get("queue") or "", 60),
+        "state": display.colour_label(data["state"]) if data.get("state") else "",
         "attempt": data.get("attempt") or "",
-        "note": note(data, str(data.get("job_type") or "")),
+        "note": event_summary(data, str(data.get("job_type") or "")),
         "data": text[:CHARACTERS] + ("…" if len(text) > CHARACTERS else ""),
     }

@@ -26,7 +26,7 @@ from django.utils.translation import gettext_noop as _
 
 from django_ojs import clock
 from django_ojs.admin.base import unless_large
-from django_ojs.admin.display import duration, printable, shorten
+from django_ojs.admin.display import duration, ellipsized, printable
 from django_ojs.admin.jobpage import last_failure, ran_ms
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.rules import workflowgraph as rules
@@ -46,7 +46,7 @@ _FIRST = {rules.FAILED: 0, rules.REFUSED: 0, rules.CANCELLED: 1, rules.RUNNING: 
 _STATES = (_("scheduled"), _("available"), _("pending"), _("active"), _("retryable"), _("discarded"))
 
 
-class _Node(NamedTuple):
+class _Box(NamedTuple):
     """What a box says: `word` is the state, `notes` how long it ran and which attempt it is, `error` what failed."""
 
     name: str
@@ -59,7 +59,7 @@ class _Node(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class View:
+class GraphView:
     """What a viewer wants to see: the boxes of these composites opened, and the steps in whose name or type a text
     is."""
 
@@ -67,7 +67,7 @@ class View:
     find: str = ""
 
     @classmethod
-    def of(cls, given: QueryDict) -> View:
+    def of(cls, given: QueryDict) -> GraphView:
         """The view that the parameters of a request ask for."""
         opened = {int(text) for text in given.getlist("open") if re.fullmatch(r"-?\d{1,6}", text, re.ASCII)}
         return cls(frozenset(opened), given.get("find", "").strip()[:MAX_FIND])
@@ -85,7 +85,9 @@ class View:
         return bool(text) and (text in step.step_id.casefold() or text in step.type.casefold())
 
 
-def draw(flow: Workflow, steps: Sequence[WorkflowStep], link: Callable[[uuid.UUID], str], view: View) -> SafeString:
+def draw(
+    flow: Workflow, steps: Sequence[WorkflowStep], link: Callable[[uuid.UUID], str], view: GraphView
+) -> SafeString:
     """The picture of a workflow as it is now. `link` gives the address of a job's page.
 
     Reads, beside its `steps` (`steps_of`), the jobs that run or have a box of their own: one statement, whatever the
@@ -113,7 +115,7 @@ def steps_of(flow: Workflow) -> list[WorkflowStep]:
     return list(WorkflowStep.objects.filter(workflow_id=flow.pk).defer("document", "error").order_by("position"))
 
 
-def _nodes(flow: Workflow, steps: Sequence[WorkflowStep], shown: Collection[int]) -> dict[int, _Node]:
+def _nodes(flow: Workflow, steps: Sequence[WorkflowStep], shown: Collection[int]) -> dict[int, _Box]:
     """By position. Of the jobs at `shown` it is said how they went."""
     wanted = [
         step.job_id
@@ -126,7 +128,7 @@ def _nodes(flow: Workflow, steps: Sequence[WorkflowStep], shown: Collection[int]
     return {step.position: _node(flow, step, found.get(step.job_id) if step.job_id else None) for step in steps}
 
 
-def _node(flow: Workflow, step: WorkflowStep, job: Job | None) -> _Node:
+def _node(flow: Workflow, step: WorkflowStep, job: Job | None) -> _Box:
     letter = flow.progress[step.position]
     colour, word = _LOOKS[letter]
     notes, error = [], None
@@ -139,7 +141,7 @@ def _node(flow: Workflow, step: WorkflowStep, job: Job | None) -> _Node:
             notes.append(gettext("attempt %(number)d") % {"number": job.attempt})
         error = last_failure(job)
     job_id = None if letter in rules.UNMADE else step.job_id
-    return _Node(step.step_id, step.type, colour, gettext(word), notes, error, job_id)
+    return _Box(step.step_id, step.type, colour, gettext(word), notes, error, job_id)
 
 
 def _line(start: Box, end: Box) -> SafeString:
@@ -154,10 +156,10 @@ def _line(start: Box, end: Box) -> SafeString:
 
 
 def _box(
-    box: Box, nodes: dict[int, _Node], link: Callable[[uuid.UUID], str], view: View, found: Collection[int]
+    box: Box, nodes: dict[int, _Box], link: Callable[[uuid.UUID], str], view: GraphView, found: Collection[int]
 ) -> SafeString:
-    if box.gathered:
-        drawn = _draw_gathered(box, nodes)
+    if box.collapsed:
+        drawn = _draw_collapsed(box, nodes)
         if box.scope in view.opened:  # what did not fit into the opened box
             return drawn
         return format_html('<a href="{}#ojs-graph">{}</a>', view.toggled(box.scope), drawn)
@@ -184,7 +186,7 @@ def _box(
     return format_html('<a href="{}">{}</a>', address, drawn) if address else drawn
 
 
-def _draw_gathered(box: Box, nodes: dict[int, _Node]) -> SafeString:
+def _draw_collapsed(box: Box, nodes: dict[int, _Box]) -> SafeString:
     """Many jobs as one box: how many, how many of them in each state, and a bar of these."""
     found = Counter((nodes[position].colour, nodes[position].word) for position in box.positions)
     number = len(box.positions)
@@ -192,12 +194,12 @@ def _draw_gathered(box: Box, nodes: dict[int, _Node]) -> SafeString:
     label = ngettext("%(number)s more job", "%(number)s more jobs", number) % {"number": f"{number:,}"}
     colour = found.most_common(1)[0][0][0] if len(found) == 1 else "mixed"
     texts = [(8, 17, "ojs-node-name", label), (8, 32, "ojs-node-state", _fit(", ".join(words), box.width))]
-    drawn = _group(box, "ojs-node ojs-gathered", colour, "\n".join([label, *words]), texts)
+    drawn = _group(box, "ojs-node ojs-collapsed", colour, "\n".join([label, *words]), texts)
     bars, x, room = [], box.x + 8, box.width - 16
     for (part, _word), count in found.most_common():
         bars.append((part, round(x, 1), round(box.y + 40), round(room * count / number, 1)))
         x += room * count / number
-    bar = format_html_join("", '<rect class="ojs-bar ojs-bar-{}" x="{}" y="{}" width="{}" height="7"/>', bars)
+    bar = format_html_join("", '<rect class="ojs-share ojs-share-{}" x="{}" y="{}" width="{}" height="7"/>', bars)
     return format_html("<g>{}{}</g>", drawn, bar)
 
 
@@ -212,27 +214,27 @@ def _group(box: Box, kind: str, colour: str, tip: str, texts: list[tuple[int, in
 
 def _fit(text: str, width: float) -> str:
     """About as many characters as fit."""
-    return shorten(text, int((width - 12) / 6.4))
+    return ellipsized(text, int((width - 12) / 6.4))
 
 
 # The layout: from a graph to rectangles and lines
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, PAD, HEAD = 150, 55, 44, 12, 12, 18
-#: Boxes that stand above one another, and beside one another in a chain, before the rest is gathered.
+#: Boxes that stand above one another, and beside one another in a chain, before the rest is collapsed.
 MAX_COLUMN, MAX_ROW = 12, 16
 #: Boxes that an opened one shows, and how many of them stand above one another.
 MAX_OPEN, OPEN_COLUMN = 600, 12
 #: The longest text that is looked for.
 MAX_FIND = 100
 
-#: The positions that one box stands for: one, or those that were gathered.
+#: The positions that one box stands for: one, or those that were collapsed.
 Cell = tuple[int, ...]
 
 
 @dataclasses.dataclass(slots=True)
 class Box:
-    """A job, a frame around a nested workflow (`kind` says which), jobs that were gathered, or a frame around such that
-    were opened. `scope` of the latter two is the composite that they are members of."""
+    """A job, a frame around a nested workflow (`kind` says which), jobs that were collapsed, or a frame around
+    some that were opened. `scope` of the latter two is the composite that they are members of."""
 
     x: float
     y: float
@@ -243,8 +245,8 @@ class Box:
     scope: int = ROOT
 
     @property
-    def gathered(self) -> bool:
-        return self.kind == "gathered"
+    def collapsed(self) -> bool:
+        return self.kind == "collapsed"
 
 
 @dataclasses.dataclass(slots=True)
@@ -276,8 +278,8 @@ class _Block:
 
 
 def layout(graph: Graph, rank: Callable[[int], int], opened: Collection[int] = ()) -> Picture:
-    """The picture of a workflow. `rank` of a position: what has a smaller one is shown rather than gathered. Of the
-    composites in `opened` what is gathered is shown too, in a frame."""
+    """The picture of a workflow. `rank` of a position: what has a smaller one is shown rather than collapsed. Of the
+    composites in `opened` what is collapsed is shown too, in a frame."""
     root = _inside(graph, ROOT, rank, opened)
     return Picture(root.width, root.height, root.boxes, root.lines)
 
@@ -293,15 +295,15 @@ def _block(graph: Graph, position: int, rank: Callable[[int], int], opened: Coll
     return block
 
 
-def _gathered(positions: Sequence[int], scope: int) -> _Block:
-    return _Block(WIDTH, HEIGHT, [Box(0, 0, WIDTH, HEIGHT, "gathered", tuple(positions), scope)], [])
+def _collapsed_block(positions: Sequence[int], scope: int) -> _Block:
+    return _Block(WIDTH, HEIGHT, [Box(0, 0, WIDTH, HEIGHT, "collapsed", tuple(positions), scope)], [])
 
 
 def _spread(graph: Graph, cell: Cell, scope: int, rank: Callable[[int], int], opened: Collection[int]) -> _Block:
-    """A frame with a box for each member of a cell, column by column; what is beyond `MAX_OPEN` stays gathered."""
+    """A frame with a box for each member of a cell, column by column; what is beyond `MAX_OPEN` stays collapsed."""
     parts = [_block(graph, position, rank, opened) for position in cell[:MAX_OPEN]]
     if rest := cell[MAX_OPEN:]:
-        parts.append(_gathered(rest, scope))
+        parts.append(_collapsed_block(rest, scope))
     frame = Box(0, 0, 0, 0, "opened", cell, scope)
     block, x = _Block(0, 0, [frame], []), float(PAD)
     for start in range(0, len(parts), OPEN_COLUMN):
@@ -339,7 +341,7 @@ def _inside(graph: Graph, scope: int, rank: Callable[[int], int], opened: Collec
 def _cell(graph: Graph, cell: Cell, scope: int, rank: Callable[[int], int], opened: Collection[int]) -> _Block:
     if len(cell) == 1:
         return _block(graph, cell[0], rank, opened)
-    return _spread(graph, cell, scope, rank, opened) if scope in opened else _gathered(cell, scope)
+    return _spread(graph, cell, scope, rank, opened) if scope in opened else _collapsed_block(cell, scope)
 
 
 def _columns(graph: Graph, scope: int) -> list[list[int]]:
@@ -354,7 +356,7 @@ def _columns(graph: Graph, scope: int) -> list[list[int]]:
 
 
 def _shorten(columns: list[list[int]], rank: Callable[[int], int]) -> list[list[Cell]]:
-    """At most about `MAX_ROW` columns of cells: the ends, those that matter, and what lies between gathered."""
+    """At most about `MAX_ROW` columns of cells: the ends, those that matter, and what lies between collapsed."""
     kept = set(range(len(columns)))
     if len(columns) > MAX_ROW:
         ends = {0, 1, len(columns) - 2, len(columns) - 1}

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from django_ojs import clock
-from django_ojs.admin.display import ago, duration, label, printable, shorten
+from django_ojs.admin.display import ago, colour_label, duration, ellipsized, printable
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import TERMINAL, State
@@ -68,8 +68,8 @@ def awaited(found: Sequence[Span], link: Callable[[uuid.UUID], str]) -> list[dic
     live = sorted((one for one in found if not one.is_over), key=lambda one: one.started or one.waited)
     return [
         {
-            "name": shorten(one.name, 60), "type": one.type, "queue": one.queue, "attempt": one.attempt,
-            "state": label(one.state), "since": ago(one.started if one.state == State.ACTIVE else one.waited),
+            "name": ellipsized(one.name, 60), "type": one.type, "queue": one.queue, "attempt": one.attempt,
+            "state": colour_label(one.state), "since": ago(one.started if one.state == State.ACTIVE else one.waited),
             "address": link(one.job),
         }
         for one in live
@@ -180,7 +180,7 @@ def _row(
     drawn = format_html(
         '<g class="ojs-box-{}{}"><title>{}</title><text class="{}" x="4" y="{}">{}</text>{}{}</g>',
         one.state, " ojs-critical" if critical else "", "\n".join(facts), "ojs-node-name" if critical else "",
-        top + 15, shorten(one.name, 32), wait, bar,
+        top + 15, ellipsized(one.name, 32), wait, bar,
     )  # fmt: skip
     address = link(one.job)
     return format_html('<a href="{}">{}</a>', address, drawn) if address else drawn

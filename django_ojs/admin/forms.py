@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
-from django_ojs.admin.display import explain, pretty, printable, shorten
+from django_ojs.admin.display import ellipsized, explain, pretty, printable
 from django_ojs.errors import OJSError
 from django_ojs.keys import distinct
 
@@ -39,7 +39,7 @@ def blame(form: forms.BaseForm, error: OJSError, fields: Mapping[str, str], othe
     parts = str(error.details.get("field", "")).replace("[", ".").split(".")
     paths = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
     name = next((name for path in paths if (name := fields.get(path, path)) in form.fields), otherwise)
-    form.add_error(name, ValidationError(shorten(explain(error), 500)))
+    form.add_error(name, ValidationError(ellipsized(explain(error), 500)))
 
 
 def text_field(label: Any, help_text: Any = "", length: int = 255, **more: Any) -> forms.CharField:

@@ -1,32 +1,43 @@
-"""The history of one job: its attempts and its latest events, read from the event log."""
+"""The history of one job: its attempts, and its latest events from the event log."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock
+from django_ojs import clock, jsontext
 from django_ojs.admin import display
 from django_ojs.admin.base import unless_large
-from django_ojs.models import Event
+from django_ojs.conf import ojs_settings
+from django_ojs.jobs import attempts as kept
+from django_ojs.models import Event, Job
 from django_ojs.rules import redaction
+from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.steps import Step
 from django_ojs.states import State
 
 #: Events that a page shows: the latest.
 LENGTH = 200
+#: Attempts that a page shows: the latest.
+ATTEMPTS = 50
 
 
-def timeline(job_id: uuid.UUID) -> dict[str, Any]:
-    """The job's attempts and its latest events, oldest first, without what the site hides; `cut`: there are more."""
+def timeline(
+    job_id: uuid.UUID, steps: Sequence[Step] = (), finished: dt.datetime | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """The job's attempts and its latest events, oldest first, without what the site hides; `cut`: there are more.
+
+    `axis` is the time that the attempts and these steps of a job, which has `finished` then, took together.
+    """
     latest = Event.objects.filter(job_id=job_id).order_by("-id").defer("data")
     found = list(latest.annotate(short_data=unless_large("data"))[: LENGTH + 1])
     events = found[:LENGTH][::-1]
@@ -35,8 +46,14 @@ def timeline(job_id: uuid.UUID) -> dict[str, Any]:
             event.short_data = redaction.event(event.job_type, event.short_data)
     passed = [None, *(after.time - before.time for before, after in pairwise(events))]
     lines = [_line(event, since) for event, since in zip(events, passed, strict=False)]
-    tried = rows(attempts(events), clock.now())
-    return {"events": lines, "attempts": tried, "cut": len(found) > LENGTH, "length": LENGTH}
+    known, more = _attempts(job_id, attempts(events))
+    now = clock.now()
+    axis = Axis.of(known, steps, finished or now)
+    tried = rows(known, axis, now)
+    return {
+        "events": lines, "attempts": tried, "cut": len(found) > LENGTH, "length": LENGTH, "more_attempts": more,
+        "axis": axis, "rounds": any(one.round for one in known), "releases": any(one.release for one in known),
+    }  # fmt: skip
 
 
 def _line(event: Any, passed: dt.timedelta | None) -> dict[str, Any]:
@@ -45,14 +62,14 @@ def _line(event: Any, passed: dt.timedelta | None) -> dict[str, Any]:
         "type": event.type,
         "time": display.when(event.time),
         "passed": "" if passed is None else f"+{display.duration(max(0, round(passed.total_seconds() * 1000)))}",
-        "state": display.label(event.state) if event.state else "",
+        "state": display.colour_label(event.state) if event.state else "",
         "attempt": event.attempt or "",
-        "who": display.shorten(event.worker_id or event.component, 60),
-        "note": note(event.short_data, event.job_type),
+        "who": display.ellipsized(event.worker_id or event.component, 60),
+        "note": event_summary(event.short_data, event.job_type),
     }
 
 
-def note(data: Any, job_type: str) -> str:
+def event_summary(data: Any, job_type: str) -> str:
     """The most important part of an event's data as a short text: the error, else the members in `WORTH`."""
     if not isinstance(data, dict):
         return ""
@@ -60,7 +77,7 @@ def note(data: Any, job_type: str) -> str:
     if line := display.error_line(data.get("error")):
         return line
     facts = (f"{word}: {data[name]}" for name, word in WORTH.items() if data.get(name) is not None)
-    return display.shorten(", ".join(facts), 160)
+    return display.ellipsized(", ".join(facts), 160)
 
 
 #: Members of an event's data that are worth a glance, with their labels. `events.js` gets them from the page.
@@ -77,7 +94,7 @@ _WIDE, _THICK, _THIN = 1000, 10, 8
 
 
 @dataclasses.dataclass(slots=True)
-class Attempt:
+class AttemptLine:
     """One claim: since when the job waited for it, when it began and ended (None: it runs), how, and when the next
     attempt was due."""
 
@@ -89,6 +106,9 @@ class Attempt:
     outcome: str = ""
     error: str = ""
     next_due: dt.datetime | None = None
+    round: int = 0
+    release: str = ""
+    errors: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def wait_ms(self) -> int | None:
         return None if self.waited_since is None else _ms(self.started - self.waited_since)
@@ -101,20 +121,22 @@ class Attempt:
         return _ms(self.next_due - self.ended) if self.next_due and self.ended else None
 
 
-def attempts(events: Iterable[Any]) -> list[Attempt]:
+def attempts(events: Iterable[Any]) -> list[AttemptLine]:
     """The attempts in these events, which come oldest first and are redacted."""
-    found: list[Attempt] = []
+    found: list[AttemptLine] = []
     waits: dt.datetime | None = None
     for event in events:
         current = found[-1] if found and found[-1].ended is None else None
         data = event.short_data if isinstance(event.short_data, dict) else {}
         if event.type == "job.started":
-            found.append(Attempt(event.attempt, event.time, event.worker_id, waits))
+            found.append(AttemptLine(event.attempt, event.time, event.worker_id, waits))
         elif current and event.state and event.state != State.ACTIVE:
             current.ended, current.outcome = event.time, event.type.partition(".")[2]
             current.error = display.error_line(data.get("error"))
         if event.type in ("job.enqueued", "job.retrying", "job.scheduled"):
             waits = display.instant(data.get("next_attempt_at") or data.get("scheduled_at")) or event.time
+            if waits >= HELD_UNTIL:  # the job waits for an event, which has no time
+                waits = None
             if found and event.type == "job.retrying":
                 found[-1].next_due = waits
         elif event.type != "job.started" and event.state == State.AVAILABLE:
@@ -122,10 +144,51 @@ def attempts(events: Iterable[Any]) -> list[Attempt]:
     return found
 
 
-def rows(found: list[Attempt], now: dt.datetime) -> list[dict[str, Any]]:
+def _attempts(job_id: uuid.UUID, logged: list[AttemptLine]) -> tuple[list[AttemptLine], int]:
+    """The attempts of a job, oldest first, and how many more there are.
+
+    What the log has of them beside is how long each waited. What was not kept, as before an upgrade, is in the log
+    alone.
+    """
+    row = next(iter(Job.objects.filter(pk=job_id).rows((*kept.COLUMNS, "type", "meta"))), None)
+    if row is None or not ojs_settings.EXECUTION_HISTORY:
+        return logged, 0
+    page = kept.of_job(row, limit=ATTEMPTS)
+    by_start = {one.started: one for one in logged}
+    meta = jsontext.loads(row["meta"]) if row["meta"] else {}
+    found = [_line_of(one.redacted(row["type"], meta), by_start.pop(one.started_at, None)) for one in page.attempts]
+    lost = [one for one in by_start.values() if not page.has_more]
+    return sorted([*found, *lost], key=lambda one: one.started), page.total - len(page.attempts)
+
+
+def _line_of(one: kept.Attempt, logged: AttemptLine | None) -> AttemptLine:
+    return AttemptLine(
+        one.attempt, one.started_at, one.worker_id, logged.waited_since if logged else None, one.ended_at,
+        "" if one.outcome == kept.RUNNING else one.outcome, display.error_line(one.error),
+        logged.next_due if logged else None, one.round, one.release, display.errors([one.error] if one.error else None),
+    )  # fmt: skip
+
+
+class Axis(NamedTuple):
+    """The time that bars of a page share."""
+
+    first: dt.datetime
+    last: dt.datetime
+
+    @classmethod
+    def of(cls, found: Sequence[AttemptLine], steps: Sequence[Step], now: dt.datetime) -> Axis:
+        began = [*(one.waited_since or one.started for one in found), *(one.began_at for one in steps)]
+        ended = [*(one.next_due or one.ended or now for one in found), *(one.until(now) for one in steps)]
+        return cls(min(began, default=now), max(ended, default=now))
+
+    def place(self, instant: dt.datetime) -> float:
+        """Where an instant stands, from 0 to the width of a bar."""
+        whole = _ms(self.last - self.first)
+        return round(min(_WIDE * _ms(instant - self.first) / whole, _WIDE), 1) if whole else 0.0
+
+
+def rows(found: list[AttemptLine], axis: Axis, now: dt.datetime) -> list[dict[str, Any]]:
     """The attempts as a table shows them."""
-    first = min((one.waited_since or one.started for one in found), default=now)
-    last = max((one.next_due or one.ended or now for one in found), default=now)
     return [
         {
             "number": one.number,
@@ -133,26 +196,32 @@ def rows(found: list[Attempt], now: dt.datetime) -> list[dict[str, Any]]:
             "waited": display.duration(one.wait_ms()),
             "ran": display.duration(one.run_ms(now)),
             "backoff": display.duration(one.backoff_ms()),
-            "outcome": display.label(one.outcome or State.ACTIVE, _COLOURS.get(one.outcome, "")),
-            "worker": display.shorten(one.worker, 60),
+            "outcome": display.colour_label(one.outcome or State.ACTIVE, _COLOURS.get(one.outcome, "")),
+            "worker": display.ellipsized(one.worker, 60),
             "error": one.error,
-            "bar": bar(one, first, last, now),
+            "errors": one.errors,
+            "round": one.round,
+            "release": display.ellipsized(one.release, 64),
+            "bar": bar(one, axis, now),
         }
         for one in found
     ]
 
 
-_COLOURS = {"failed": "discarded", "retrying": "retryable"}
+_COLOURS = {
+    "failed": "discarded", "timed_out": "discarded", "lost": "discarded",
+    "retrying": "retryable", "released": "retryable", "snoozed": "retryable",
+}  # fmt: skip
 
 
-def bar(one: Attempt, first: dt.datetime, last: dt.datetime, now: dt.datetime) -> SafeString:
-    """When an attempt waited, ran, and waited for the next one, on the time axis that all attempts of the job share."""
-    whole = _ms(last - first)
+#: Outcomes in which something went wrong.
+_BAD = frozenset({"failed", "timed_out", "lost", "discarded", "retrying"})
 
-    def place(instant: dt.datetime) -> float:
-        return round(_WIDE * _ms(instant - first) / whole, 1) if whole else 0.0
 
-    colour = {"completed": "good", "failed": "bad", "discarded": "bad", "retrying": "bad"}.get(one.outcome, "run")
+def bar(one: AttemptLine, axis: Axis, now: dt.datetime) -> SafeString:
+    """When an attempt waited, ran, and waited for the next one, on the time axis that all bars of the page share."""
+    place = axis.place
+    colour = "good" if one.outcome == "completed" else "bad" if one.outcome in _BAD else "run"
     began, ended = place(one.started), place(one.ended or now)
     waited = place(one.waited_since or one.started)
     due = max(place(one.next_due), ended) if one.next_due else ended
@@ -169,6 +238,17 @@ def bar(one: Attempt, first: dt.datetime, last: dt.datetime, now: dt.datetime) -
         '<rect class="ojs-fill-{7}" x="{8}" y="0" width="{9}" height="{1}"/></svg>',
         _WIDE, _THICK, tip, waited, round(max(began - waited, 0), 1), ended, round(due - ended, 1),
         colour, min(began, _WIDE - _THIN), max(round(ended - began, 1), _THIN),
+    )  # fmt: skip
+
+
+def span(began: dt.datetime, ended: dt.datetime, axis: Axis, colour: str, tip: str) -> SafeString:
+    """A bar that is one stretch of time."""
+    left, right = axis.place(began), axis.place(ended)
+    return format_html(
+        '<svg class="ojs-bar" viewBox="0 0 {0} {1}" preserveAspectRatio="none" role="img" aria-label="{2}">'
+        '<title>{2}</title><rect class="ojs-axis" x="0" y="4" width="{0}" height="2"/>'
+        '<rect class="ojs-fill-{3}" x="{4}" y="0" width="{5}" height="{1}"/></svg>',
+        _WIDE, _THICK, tip, colour, min(left, _WIDE - _THIN), max(round(right - left, 1), _THIN),
     )  # fmt: skip
 
 

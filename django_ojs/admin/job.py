@@ -26,33 +26,36 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import audit, clock
-from django_ojs.admin import display, jobpage, live
+from django_ojs.admin import display, jobpage, live, logs, steps
 from django_ojs.admin.base import EndlessChangeList
 from django_ojs.admin.deadletters import DeadLetters
 from django_ojs.admin.doctor import DoctorPage
 from django_ojs.admin.forms import WireField, blame, number
 from django_ojs.admin.history import timeline
-from django_ojs.admin.jobfilters import FILTERS, LARGE, ROWS, JobChangeList, address, job_filter, pack, spread, unpack
+from django_ojs.admin.jobfilters import (
+    LARGE,
+    ROWS,
+    JobChangeList,
+    address,
+    job_filter,
+    list_filters,
+    pack,
+    spread,
+    unpack,
+    with_shown_names,
+)
 from django_ojs.admin.live import LivePage
 from django_ojs.admin.maintenance import MaintenanceMode
-from django_ojs.admin.operate import Verb, one_by_one
+from django_ojs.admin.operate import AdminVerb, one_by_one
 from django_ojs.admin.overview import Overview
 from django_ojs.errors import Conflict, OJSError
-from django_ojs.jobs.verbs import (
-    ACTIVATABLE,
-    CANCELLABLE,
-    PRIORITISABLE,
-    RUNNABLE,
-    activate,
-    cancel,
-    delete,
-    duplicate,
-    is_dead_letter,
-    prioritise,
-    retry,
-    retry_one,
-    run_now,
-)
+from django_ojs.jobs import checkpoints
+from django_ojs.jobs.cancel import CANCELLABLE, cancel
+from django_ojs.jobs.copy import duplicate
+from django_ojs.jobs.delete import delete, is_dead_letter
+from django_ojs.jobs.priority import PRIORITISABLE, prioritise
+from django_ojs.jobs.promote import ACTIVATABLE, RUNNABLE, activate, run_now
+from django_ojs.jobs.retry import restart_from, retry, retry_one
 from django_ojs.messages import phrase
 from django_ojs.models import Job
 from django_ojs.rules import redaction
@@ -67,6 +70,16 @@ def _cancel(pks: Sequence[UUID], by: str) -> list[Any]:
         else outcome
         for pk, outcome in zip(pks, cancel(pks, cancelled_by=by), strict=True)
     ]
+
+
+def _clear_checkpoint(pk: UUID) -> Any:
+    if not checkpoints.clear(pk):
+        raise Conflict(phrase("Job '%(job)s' has no checkpoint.", job=pk))
+    return pk
+
+
+def _restart(step: str) -> Any:
+    return one_by_one(lambda pk, by: restart_from(pk, step))
 
 
 #: The parts of a job that its form edits as JSON.
@@ -108,27 +121,32 @@ class RetryForm(forms.Form):
 
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "cancel_jobs", "Cancel", "cancelled", _cancel, lambda job: job.state in CANCELLABLE,
         question="A cancelled job never runs again. A worker that runs it now learns of this at its next heartbeat.",
     ),
-    Verb(
+    AdminVerb(
         "activate_jobs", "Activate", "activated", lambda pks, by: activate(pks), lambda job: job.state in ACTIVATABLE
     ),
-    Verb(
+    AdminVerb(
         "run_jobs_now", "Run now", "made available", lambda pks, by: run_now(pks),
         lambda job: job.state in RUNNABLE,
     ),
-    Verb("retry_dead_letters", "Retry", "made available again", lambda pks, by: retry(pks), in_dead_letters),
-    Verb(
+    AdminVerb("retry_dead_letters", "Retry", "made available again", lambda pks, by: retry(pks), in_dead_letters),
+    AdminVerb(
         "delete_dead_letters", "Delete", "deleted", lambda pks, by: delete(pks), in_dead_letters,
         question="A dead letter that is deleted is gone for good, with its arguments and errors.",
         right="delete", flag=DELETION,
     ),
-    Verb(
+    AdminVerb(
         "copy_jobs", "Run a copy", "copied", one_by_one(lambda pk, by: duplicate(pk)),
         question="A new job with the same type, arguments and options is enqueued; this one stays as it is.",
         right="add",
+    ),
+    AdminVerb(
+        "clear_checkpoints", "Clear checkpoint", "cleared of checkpoints",
+        one_by_one(lambda pk, by: _clear_checkpoint(pk)), lambda job: bool(job.resumable),
+        question="What the job has saved is gone for good, and its next attempt starts over.",
     ),
 )  # fmt: skip
 
@@ -136,7 +154,6 @@ VERBS = (
 @admin.register(Job)
 class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     list_display = ("short_id", "type", "state_label", "queue", "attempts")
-    list_filter = FILTERS
     search_fields = ("id",)
     search_help_text = _(
         "The id of a job, a text in the arguments or meta of new ones, or filters: "
@@ -149,11 +166,17 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     live_types, live_filter = live.JOB, "job_ids"
     fieldsets = ()  # the page's own template shows the facts of `jobpage`
 
+    @property
+    def list_filter(self) -> list[Any]:  # type: ignore[override]
+        return list_filters()
+
     def get_urls(self) -> list[URLPattern]:
         return [
             self.route("rows/", self.rows_view, "job_rows"),
             self.route("<uuid:job_id>/priority/", self.priority_view, "job_priority"),
             self.route("<uuid:job_id>/edit/", self.edit_view, "job_edit"),
+            self.route("<uuid:job_id>/logs/", self.logs_view, "job_logs"),
+            self.route("<uuid:job_id>/restart/", self.restart_view, "job_restart"),
             *super().get_urls(),
         ]
 
@@ -163,8 +186,9 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list. Filters that the search names become the parameters of its address, where the page shows them."""
         named, text = spread(request.GET.get(SEARCH_VAR, ""))
+        named = with_shown_names(request.GET) | named
         if named and request.method == "GET":
-            return HttpResponseRedirect(address(request.GET.dict(), **{SEARCH_VAR: text}, **named))
+            return HttpResponseRedirect(address(request.GET.dict(), **{SEARCH_VAR: text, **named}))
         response = super().changelist_view(request, extra_context)
         if not isinstance(response, TemplateResponse) or response.context_data is None:
             return response
@@ -217,14 +241,30 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
             (gettext("Relations"), jobpage.relations(self, obj, using)),
             (gettext("Times"), jobpage.times(obj)),
         )
+        done = steps.read(obj)
+        past = timeline(obj.pk, done, obj.finished_at)
         return {
-            "title": display.shorten(obj.type), "subtitle": str(obj.pk),
-            "strip": jobpage.strip(self, obj, using), "failures": jobpage.failures(obj), "data": jobpage.data(obj),
-            "sides": [side for side in sides if side[1]], "timeline": timeline(obj.pk),
+            "title": display.ellipsized(obj.type), "subtitle": str(obj.pk),
+            "strip": jobpage.strip(self, obj, done, using), "failures": jobpage.failures(obj),
+            "data": jobpage.data(obj),
+            "sides": [side for side in sides if side[1]], "timeline": past,
+            "steps": steps.section(self, obj, done, past["axis"]),
             "prioritise": self.prioritise_url(obj), "edit": self.edit_url(obj),
+            "logs": logs.section(obj, self.own_url("logs", obj.pk), using),
         }  # fmt: skip
 
-    state_label = live.cell(display.column(display.label, "state", "state"))
+    def logs_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        """The lines behind those that the page has, or all of them as a file."""
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        job = self.get_object(request, str(job_id))
+        if job is None:
+            raise Http404
+        if not self.has_view_permission(request, job):
+            raise PermissionDenied
+        return logs.part(request, job, job._state.db or DEFAULT_DB_ALIAS)
+
+    state_label = live.cell(display.column(display.colour_label, "state", "state"))
     created_ago = live.cell(display.column(display.ago, "created_at", "created"))
     enqueued_ago = live.cell(display.column(display.ago, "enqueued_at", "enqueued"))
     started_ago = live.cell(display.column(display.ago, "started_at", "started"))
@@ -269,7 +309,7 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
         if given:
             change = one_by_one(lambda pk, by: prioritise(pk, number(given), by=by))
             done = gettext("given the priority %(priority)s") % {"priority": given}
-            verb = Verb("prioritise", "Change priority", done, change)
+            verb = AdminVerb("prioritise", "Change priority", done, change)
             self.report(request, verb, self.perform(request, verb, [job]))
         else:
             self.message_user(request, gettext("Enter a priority, a number such as 5."), messages.ERROR)
@@ -306,6 +346,19 @@ class JobAdmin(Overview, DoctorPage, DeadLetters, MaintenanceMode, LivePage):
         LogEntry.objects.log_actions(request.user.pk, [job], CHANGE, text)  # type: ignore[arg-type]
         self.message_user(request, gettext("1 job made available again."), messages.SUCCESS)
         return True
+
+    # Letting a durable job begin again at one of its steps
+
+    def restart_view(self, request: HttpRequest, job_id: UUID) -> HttpResponse:
+        """Ask whether the job is to begin again at the step that the address names, and let it."""
+        job, step = self._to_change(request, job_id), request.GET.get("step", "")
+        back = self.own_url("change", job.pk)
+        if request.method != "POST":
+            title = gettext("Begin again at a step")
+            return self.page(request, "restart", title, step=step, job=display.printable(job), back=back)
+        verb = AdminVerb("restart", "Begin again at this step", "made available again", _restart(step))
+        self.report(request, verb, self.perform(request, verb, [job]))
+        return HttpResponseRedirect(back)
 
     def _to_change(self, request: HttpRequest, job_id: UUID) -> Job:
         """The job of a form, for a user who may see and change it."""

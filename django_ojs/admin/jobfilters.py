@@ -1,5 +1,5 @@
-"""The list of jobs: its filters, and the rows that they find. The filters are the members of a
-`jobs.selection.JobListFilter` under the names of the page's parameters."""
+"""The list of jobs: its filters, and the rows that they find. The filters are those that
+`jobs.selection` declares for the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
-from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR, ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
@@ -23,8 +23,9 @@ from django_ojs import clock
 from django_ojs.admin import display
 from django_ojs.admin.base import MAX_PAGE, EndlessChangeList, TextFilter, text_filter, unless_large
 from django_ojs.admin.operate import MAX_ROWS
-from django_ojs.jobs.search import Look, moment
-from django_ojs.jobs.selection import LONGEST, JobListFilter
+from django_ojs.jobs.filterfields import LONGEST, PAGE, InstantFilterField
+from django_ojs.jobs.search import Look, typed_instant
+from django_ojs.jobs.selection import JobFilter, JobListFilter, names_in, shown_in
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE as QUEUE_TEMPLATE
 from django_ojs.states import State
@@ -33,8 +34,6 @@ from django_ojs.statistics.summary import Shared
 
 #: The state that stands for the dead letter queue.
 DEAD_LETTER = "dead_letter"
-#: Parameters that are members of the filter by the same name.
-_TEXTS = ("queue", "type", "tag", "worker", "error")
 #: Columns that the list does not load.
 LARGE = ("args", "meta", "extra", "result", "errors", "retry")
 
@@ -112,37 +111,80 @@ class TimeFilter(_OfJobs):
 
 def job_filter(given: Mapping[str, str]) -> tuple[JobListFilter, list[str]]:
     """The filter that the parameters of a request make, and what could not be understood, for the operator."""
-    texts = {name: clean(given.get(name, "")) for name in (*_TEXTS, "q", "state", "workflow")}
-    found: dict[str, Any] = {name: texts[name] for name in _TEXTS}
+    found: dict[str, Any] = {}
     faults: list[str] = []
-    for name in ("since", "until"):
+    for name, member in names_in(PAGE).items():
+        text = clean(given.get(name, ""))
+        if not text:
+            continue
         try:
-            found[name] = moment(given.get(name, ""))
+            found |= _READERS.get(member, _read)(member, text)
+        except ValueError as error:
+            faults.append(str(error))
+    return JobListFilter(found), faults
+
+
+def _read(member: str, text: str) -> dict[str, Any]:
+    """A member of the filter, from its parameter. Raises ValueError with a sentence for the operator."""
+    if issubclass(JobFilter.base_filters[member].field_class, InstantFilterField):
+        try:
+            return {member: typed_instant(text)}
         except ValueError:
-            faults.append(gettext("“%(text)s” is no time: write 2h, 2026-01-31 12:00 or 2026-01-31T12:00:00Z.")
-                          % {"text": given[name][:40]})  # fmt: skip
-    state, workflow = texts["state"], texts["workflow"]
-    if state == DEAD_LETTER:
-        found |= {"states": [State.DISCARDED], "dead_letters": True}
-    elif state in set(State):
-        found["states"] = [state]
-    elif state:
-        faults.append(gettext("“%(text)s” is no state of a job.") % {"text": state[:40]})
-    if workflow and (found.setdefault("workflow", _as_uuid(workflow))) is None:
-        faults.append(gettext("“%(text)s” is not the id of a workflow.") % {"text": workflow[:40]})
-    job = _as_uuid(texts["q"])
-    return JobListFilter({**found, **({"job": job} if job else {"text": texts["q"]})}), faults
+            problem = gettext("“%(text)s” is no time: write 2h, 2026-01-31 12:00 or 2026-01-31T12:00:00Z.")
+            raise ValueError(problem % {"text": text[:40]}) from None
+    if fault := JobListFilter({member: text}).fault():
+        raise ValueError(gettext("%(field)s: %(problem)s.") % {"field": member, "problem": fault[1]})
+    return {member: text}
+
+
+def _read_state(member: str, text: str) -> dict[str, Any]:
+    if text == DEAD_LETTER:
+        return {"states": [State.DISCARDED], "dead_letters": True}
+    if text not in set(State):
+        raise ValueError(gettext("“%(text)s” is no state of a job.") % {"text": text[:40]})
+    return {"states": [text]}
+
+
+def _read_workflow(member: str, text: str) -> dict[str, Any]:
+    if (workflow := _as_uuid(text)) is None:
+        raise ValueError(gettext("“%(text)s” is not the id of a workflow.") % {"text": text[:40]})
+    return {"workflow": workflow}
+
+
+def _read_search(member: str, text: str) -> dict[str, Any]:
+    """The id of a job, or a text in it."""
+    job = _as_uuid(text)
+    return {"job": job} if job else {"text": text}
+
+
+#: What the page reads in a way of its own.
+_READERS = {"states": _read_state, "workflow": _read_workflow, "text": _read_search}
 
 
 def spread(text: str) -> tuple[dict[str, str], str]:
     """The filters that a search names, as in `type:mail.* error:"timed out" ann`, and the rest of its text."""
-    found = {match["name"]: match["quoted"] or match["plain"] or "" for match in _NAMED.finditer(text)}
-    return found, " ".join(_NAMED.sub(" ", text).split()) if found else text
+    names = _typed()
+    named = re.compile(rf"""(?<!\S)(?P<name>{"|".join(names)}):(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))""")
+    found = {names[match["name"]]: match["quoted"] or match["plain"] or "" for match in named.finditer(text)}
+    return found, " ".join(named.sub(" ", text).split()) if found else text
+
+
+def with_shown_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The parameters by the names that the page shows: links that others have kept may have older ones."""
+    names = {name: shown for name, shown in _typed().items() if name != shown and given.get(name)}
+    return {shown: given[name] for name, shown in names.items()} | dict.fromkeys(names, "")
+
+
+def _typed() -> dict[str, str]:
+    """Every name by which a filter can be typed into the search, and the one that the page shows."""
+    members = names_in(PAGE)
+    shown = {members[name]: name for name in shown_in(PAGE)}
+    return {name: shown[member] for name, member in members.items() if name != SEARCH_VAR}
 
 
 def strange_names(text: str) -> list[str]:
     """What looks like the name of a filter in a search, and is none."""
-    return sorted({name for name in _LIKE_A_NAME.findall(text) if name not in CHIPS})
+    return sorted({name for name in _LIKE_A_NAME.findall(text) if name not in _typed()})
 
 
 def clean(text: str) -> str:
@@ -157,30 +199,26 @@ def _as_uuid(text: str) -> UUID | None:
         return None
 
 
-FILTERS = (
-    StateFilter,
-    QueueFilter,
-    text_filter(_("type"), "type", "mail.send, mail.*", field=""),
-    text_filter(_("tag"), "tag", "nightly", field=""),
-    TimeFilter,
-    text_filter(_("error class or message"), "error", "ConnectionError", field=""),
-    text_filter(_("worker"), "worker", _("its id"), field=""),
-    text_filter(_("workflow"), "workflow", _("its id"), field=""),
-)
+#: The filters beside the list that are more than a field to type into; None: no filter of its own.
+_OWN: dict[str, Any] = {"states": StateFilter, "queue": QueueFilter, "since": TimeFilter, "until": None, "text": None}
 
 
-#: The parameters that a chip above the rows can show, with their names, in the order of the filters.
-CHIPS: dict[str, Any] = {
-    "q": _("text"),
-    **{one.parameter_name: one.title for one in FILTERS if one is not TimeFilter},
-    "since": _("since"),
-    "until": _("until"),
-}
+def list_filters() -> list[Any]:
+    """The filters beside the list, in the order of their declarations."""
+    members = names_in(PAGE)
+    found = (
+        _OWN[members[name]] if members[name] in _OWN else text_filter(title(name), name, member.example, field="")
+        for name, member in shown_in(PAGE).items()
+    )
+    return [one for one in found if one is not None]
 
-_NAMED = re.compile(
-    rf"""(?<!\S)(?P<name>{"|".join(name for name in CHIPS if name != "q")}):(?:"(?P<quoted>[^"]*)"|(?P<plain>\S+))"""
-)
-_LIKE_A_NAME = re.compile(r"(?<!\S)([a-z]+):(?!//)\S")
+
+def title(name: str) -> Any:
+    """What the page calls a filter."""
+    return shown_in(PAGE)[name].title or name.replace("_", " ")
+
+
+_LIKE_A_NAME = re.compile(r"(?<!\S)([a-z_]+):(?!//)\S")
 
 
 def address(given: Mapping[str, str], **changed: str) -> str:
@@ -193,7 +231,7 @@ def address(given: Mapping[str, str], **changed: str) -> str:
 def _hints(text: str) -> list[str]:
     """What to say of a search that may be meant otherwise."""
     said = gettext("“%(name)s:” is no filter, so the list was searched for it as a text. Filters are %(names)s.")
-    names = ", ".join(name for name in CHIPS if name != "q")
+    names = ", ".join(name for name in shown_in(PAGE) if name != SEARCH_VAR)
     return [said % {"name": name[:40], "names": names} for name in strange_names(text)]
 
 
@@ -265,7 +303,7 @@ class JobChangeList(EndlessChangeList):
     def tabs(self) -> list[dict[str, Any]]:
         """A link for each state that some job is in, with the number of its jobs where that is known without a search:
         there are counters of all jobs and of those of a queue. Beside other filters every state has a link."""
-        given = {name for name in CHIPS if self.params.get(name)} - {"state"}
+        given = {name for name in shown_in(PAGE) if self.params.get(name)} - {"state"}
         queue, chosen = clean(self.params.get("queue", "")), clean(self.params.get("state", ""))
         counts: dict[str, int] = {}
         if given <= {"queue"} and "*" not in queue:
@@ -295,7 +333,7 @@ class JobChangeList(EndlessChangeList):
             *(f"type:{name}" for name in recent_types.get(self.queryset.db)),
             *(f"queue:{name}" for name in queues),
             *(f"since:{time}" for time in ("15m", "1h", "24h", "7d")),
-            *(f"{name}:" for name in CHIPS if name not in ("q", "state", "since")),
+            *(f"{name}:" for name in shown_in(PAGE) if name not in (SEARCH_VAR, "state", "since")),
         ]
 
     @property
@@ -303,11 +341,11 @@ class JobChangeList(EndlessChangeList):
         """What the list is filtered by, each with the address of the list without it."""
         return [
             {
-                "name": name, "value": display.shorten(self.params[parameter], 60),
-                "without": address(self.params, **{parameter: ""}),
+                "name": title(name), "value": display.ellipsized(self.params[name], 60),
+                "without": address(self.params, **{name: ""}),
             }
-            for parameter, name in CHIPS.items()
-            if self.params.get(parameter)
+            for name in sorted(shown_in(PAGE), key=lambda name: name != SEARCH_VAR)
+            if self.params.get(name)
         ]  # fmt: skip
 
     @property

@@ -6,12 +6,13 @@ Each function returns facts, and leaves out those that a job does not have.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
+from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -20,20 +21,28 @@ from django.utils.translation import gettext, ngettext
 from django_ojs import clock, states
 from django_ojs.admin import display
 from django_ojs.admin.base import ViewAdmin
-from django_ojs.jobs import progress
+from django_ojs.jobs import checkpoints, progress
 from django_ojs.jobs.selection import tags
-from django_ojs.models import CronRun, CronSchedule, Job, Queue, Worker, Workflow, WorkflowStep
+from django_ojs.models import Approval, CronRun, CronSchedule, Job, Queue, Worker, Workflow, WorkflowStep
 from django_ojs.models.job import STAGED
-from django_ojs.rules import ratelimit, redaction, retry
-from django_ojs.rules.retry import RetryPolicy
+from django_ojs.rules import ratelimit, redaction, retrypolicy, workflowgraph
+from django_ojs.rules.approvals import EVENT as APPROVAL
+from django_ojs.rules.retrypolicy import RetryPolicy
+from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.steps import Step, StepKind
 from django_ojs.states import State
+from django_ojs.workerregistry import deaths
 
 Html = SafeString | str
+#: Workflows that are listed on the page of the job that runs them.
+CHILDREN = 20
 #: Jobs that run and are listed on the page of their queue or worker.
 RUNNING = 100
+#: Approvals of a job that its page links to.
+SHOWN_APPROVALS = 10
 
 
-class Fact(NamedTuple):
+class NamedValue(NamedTuple):
     """A name and a value; `note` is said below it, and `key` is a class of the style sheet."""
 
     name: str
@@ -79,25 +88,26 @@ def running(jobs: QuerySet[Job]) -> dict[str, Any]:
     return {"rows": rows[:RUNNING], "more": len(rows) > RUNNING}
 
 
-def strip(admin: ViewAdmin, job: Job, using: str) -> list[Fact]:
-    """How the job is: its state and since when, the attempt, what comes next and when, who runs it, and where."""
+def strip(admin: ViewAdmin, job: Job, steps: Sequence[Step], using: str) -> list[NamedValue]:
+    """How the job is: its state and since when, the attempt, what comes next and when, who runs it, and where. `steps`
+    are the latest of its handler."""
     began, now = since(job), clock.now(using)
     dead = gettext("dead letter") if job.state == State.DISCARDED and job.dead_letter else ""
     facts = [
-        Fact(gettext("state"), display.label(job.state), dead, "ojs-state"),
-        Fact(gettext("since"), display.ago(began), display.when(began)),
-        Fact(gettext("attempt"), attempts(job), _uncounted(job)),
-        *_next(job, now),
+        NamedValue(gettext("state"), display.colour_label(job.state), dead, "ojs-state"),
+        NamedValue(gettext("since"), display.ago(began), display.when(began)),
+        NamedValue(gettext("attempt"), attempts(job), _uncounted(job)),
+        *_next(job, steps, now),
     ]
     if job.finished_at and (ran := ran_ms(job, now)) is not None:
-        facts.append(Fact(gettext("ran"), display.duration(ran)))
+        facts.append(NamedValue(gettext("ran"), display.duration(ran)))
     if job.worker_id:
-        facts.append(Fact(gettext("worker"), _worker(admin, job, using)))
-    where = _link(admin.url_of(Queue, quote(job.queue)), display.shorten(job.queue, 60))
+        facts.append(NamedValue(gettext("worker"), _worker(admin, job, using)))
+    where = _link(admin.url_of(Queue, quote(job.queue)), display.ellipsized(job.queue, 60))
     priority = gettext("priority %(number)s") % {"number": job.priority} if job.priority else ""
-    facts.append(Fact(gettext("queue"), where, priority))
+    facts.append(NamedValue(gettext("queue"), where, priority))
     if (shown := reported(job, using)) is not None:
-        facts.append(Fact(gettext("progress"), shown, key="ojs-progress"))
+        facts.append(NamedValue(gettext("progress"), shown, key="ojs-progress"))
     return facts
 
 
@@ -107,14 +117,27 @@ def _uncounted(job: Job) -> str:
     return text if number else ""
 
 
-def _next(job: Job, now: dt.datetime) -> Iterator[Fact]:
-    """What will happen to the job by itself, and when."""
-    if job.state in STAGED and job.due_at:
+def _next(job: Job, steps: Sequence[Step], now: dt.datetime) -> Iterator[NamedValue]:
+    """What the job waits for, or what will happen to it by itself, and when."""
+    waits = [one for one in steps if one.event_name is not None and not one.has_ended]
+    if job.state == State.RETRYABLE and waits:
+        names = ", ".join(awaited(one) for one in waits)
+        yield NamedValue(gettext("waits for"), display.ellipsized(names, 60), display.ago(waits[0].began_at))
+    if job.state in STAGED and job.due_at and job.due_at < HELD_UNTIL:
         name = gettext("next attempt") if job.state == State.RETRYABLE else gettext("starts")
-        yield Fact(name, _ahead(job.due_at, now), display.when(job.due_at))
+        yield NamedValue(name, _ahead(job.due_at, now), display.when(job.due_at))
     elif job.state == State.ACTIVE and (end := job.timeout_at or job.visible_until):
         name = gettext("times out") if job.timeout_at else gettext("reserved until")
-        yield Fact(name, _ahead(end, now), display.when(end))
+        yield NamedValue(name, _ahead(end, now), display.when(end))
+
+
+def awaited(step: Step) -> str:
+    """What a step waits for, in words."""
+    if step.kind == StepKind.CHILDREN:
+        return gettext("other jobs")
+    if step.event_name == APPROVAL:
+        return gettext("the approval %(name)s") % {"name": step.name}
+    return gettext("the event %(name)s") % {"name": " ".join(filter(None, step.event))}
 
 
 def _ahead(instant: dt.datetime, now: dt.datetime) -> str:
@@ -145,7 +168,7 @@ def reported(job: Job, using: str) -> Html | None:
     shown = progress.describe(row, found)
     percent = "" if shown["progress"] is None else f"{shown['progress'] * 100:.3g} %"
     message = redaction.part("progress", found.message, job.type, job.meta) if found.message else ""
-    words = ", ".join(filter(None, (percent, display.shorten(message))))
+    words = ", ".join(filter(None, (percent, display.ellipsized(message))))
     bar = format_html('<progress max="1" value="{}" aria-hidden="true"></progress> ', shown["progress"] or 0)
     said = format_html("{} <small>({})</small>", words or gettext("data only"), display.when(found.updated_at))
     return format_html("{}{}", bar if percent else "", said)
@@ -159,7 +182,7 @@ def last_failure(job: Any) -> tuple[str, str] | None:
     if redaction.hides("errors", job.type):  # careful, without its meta
         return redaction.MASK, ""
     error = redaction.error(job.type, job.history[-1])
-    return display.shorten(error.get("type") or "error", 40), display.shorten(error.get("message") or "")
+    return display.ellipsized(error.get("type") or "error", 40), display.ellipsized(error.get("message") or "")
 
 
 def failures(job: Job) -> dict[str, list[dict[str, Any]]]:
@@ -169,14 +192,30 @@ def failures(job: Job) -> dict[str, list[dict[str, Any]]]:
     return {"latest": history[:latest], "earlier": history[latest:]}
 
 
-def data(job: Job) -> list[Fact]:
+def data(job: Job) -> list[NamedValue]:
     """What the client sent and the handler returned, as JSON without what the site hides."""
     parts = {
         "args": gettext("arguments"), "result": gettext("result"), "meta": gettext("meta"),
         "extra": gettext("other attributes"),
     }  # fmt: skip
     shown = {name: redaction.part(name, getattr(job, name), job.type, job.meta) for name in parts}
-    return [Fact(word, display.json(shown[name]), key=name) for name, word in parts.items() if _is_there(shown[name])]
+    found = [
+        NamedValue(word, display.json(shown[name]), key=name) for name, word in parts.items() if _is_there(shown[name])
+    ]
+    return [*_checkpoint(job), *found]
+
+
+def _checkpoint(job: Job) -> Iterator[NamedValue]:
+    """The state from which the next attempt goes on, without what the site hides, and how and when it was saved."""
+    kept = checkpoints.read(job.pk, using=job._state.db) if job.resumable else None
+    if kept is None:
+        return
+    facts = [gettext("save number %(number)s") % {"number": f"{kept.sequence:,}"}]
+    if not redaction.tells("checkpoint", job.type, job.meta):
+        facts.append(filesizeformat(kept.size))
+    state = display.json(redaction.part("checkpoint", kept.state, job.type, job.meta))
+    said = format_html("<p>{}, {}</p>", ", ".join(facts), display.when(kept.created_at))
+    yield NamedValue(gettext("checkpoint"), format_html("{}{}", said, state), key="checkpoint")
 
 
 def _is_there(value: Any) -> bool:
@@ -186,7 +225,7 @@ def _is_there(value: Any) -> bool:
 # The right side: what holds for the job
 
 
-def policy(job: Job) -> list[Fact]:
+def policy(job: Job) -> list[NamedValue]:
     """When it is tried again, and what it may take."""
     lengths = (
         (gettext("execution timeout"), job.timeout_ms),
@@ -194,13 +233,24 @@ def policy(job: Job) -> list[Fact]:
         (gettext("heartbeat timeout"), job.heartbeat_ms),
         (gettext("own reservation length"), job.visibility_ms),
         (gettext("reservation granted"), job.lease_ms),
-        (gettext("latest backoff"), job.retry_delay_ms),
+        (gettext("latest backoff"), None if job.due_at and job.due_at >= HELD_UNTIL else job.retry_delay_ms),
     )
     return [
-        Fact(gettext("retry policy"), in_words(retry.from_json(job.retry), job.max_attempts)),
-        *(Fact(name, display.duration(length)) for name, length in lengths if length is not None),
-        *([Fact(gettext("losses in a row"), job.losses)] if job.losses else []),
+        NamedValue(gettext("retry policy"), in_words(retrypolicy.from_json(job.retry), job.max_attempts)),
+        *(NamedValue(name, display.duration(length)) for name, length in lengths if length is not None),
+        *([NamedValue(gettext("losses in a row"), job.losses)] if job.losses else []),
+        *_deaths(job),
     ]
+
+
+def _deaths(job: Job) -> Iterator[NamedValue]:
+    """When the process of its worker died last, how, and what follows from it."""
+    for death in deaths.of_job(job.pk, job._state.db or "default")[:1]:
+        beside = gettext("it ran alone") if death.alone else gettext("others ran beside it")
+        shown = format_html("{} <small>({})</small>", deaths.describe(death), display.when(death.at))
+        yield NamedValue(gettext("worker died"), shown, beside)
+    if job.suspected and job.state not in states.TERMINAL:
+        yield NamedValue(gettext("next run"), gettext("alone in a process"))
 
 
 def in_words(policy: RetryPolicy, max_attempts: int) -> str:
@@ -210,7 +260,7 @@ def in_words(policy: RetryPolicy, max_attempts: int) -> str:
     if most > 1:
         parts += [_backoff(policy), *(["±50 %"] if policy.jitter else [])]
         if policy.non_retryable:
-            names = display.shorten(", ".join(policy.non_retryable), 160)
+            names = display.ellipsized(", ".join(policy.non_retryable), 160)
             parts.append(gettext("no retry after %(errors)s") % {"errors": names})
     if policy.on_exhaustion == "discard":
         parts.append(gettext("then no dead letter"))
@@ -237,26 +287,39 @@ def _backoff(policy: RetryPolicy) -> str:
     return gettext("%(first)s, × %(factor)s each time, to %(most)s") % facts
 
 
-def relations(admin: ViewAdmin, job: Job, using: str) -> list[Fact]:
+def relations(admin: ViewAdmin, job: Job, using: str) -> list[NamedValue]:
     """What the job belongs to."""
     found = []
     if job.workflow_id:
         flow, step = _workflow(admin, job.workflow_id, job.pk, using)
-        found.append(Fact(gettext("workflow"), flow, step))
+        found.append(NamedValue(gettext("workflow"), flow, step))
+    if job.parent_id:
+        link = _link(admin.url_of(Job, job.parent_id), str(job.parent_id), "ojs-id")
+        found.append(NamedValue(gettext("parent job"), link))
+    if job.uncounted:  # a job that runs others has given its slot back
+        for child in Workflow.objects.using(using).filter(parent_id=job.pk).order_by("-pk")[:CHILDREN]:
+            link = _link(admin.url_of(Workflow, child.pk), child.public_id, "ojs-id")
+            found.append(NamedValue(gettext("child jobs"), link, workflowgraph.summary(child)["state"]))
     for name, nominal in CronRun.objects.using(using).filter(job_id=job.pk).values_list("name", "scheduled_at"):
         address = admin.url_of(CronSchedule, quote(name))
-        found.append(Fact(gettext("schedule"), _link(address, display.shorten(name)), display.when(nominal)))
+        found.append(NamedValue(gettext("schedule"), _link(address, display.ellipsized(name)), display.when(nominal)))
     if job.unique_key:
-        found.append(Fact(gettext("unique key"), display.code(job.unique_key)))
+        key = redaction.unique_key(job.unique_key, job.type, job.meta)
+        found.append(NamedValue(gettext("unique key"), display.code(key)))
     if job.rate_key:
         own = display.pretty(ratelimit.from_json(job.rate_limit).as_wire()) if job.rate_limit else ""
-        found.append(Fact(gettext("rate limit"), display.code(job.rate_key), own))
+        found.append(NamedValue(gettext("rate limit"), display.code(job.rate_key), own))
     if job.trace_id:
-        found.append(Fact(gettext("trace id"), display.code(job.trace_id)))
+        found.append(NamedValue(gettext("trace id"), display.code(job.trace_id)))
+    if job.uncounted:  # it has given its slot back: it sleeps now and then, waits, or asks people
+        asked = Approval.objects.using(using).filter(job_id=job.pk).order_by("-pk")[:SHOWN_APPROVALS]
+        links = ((admin.url_of(Approval, one.pk), display.ellipsized(one.title), one.state) for one in asked)
+        if approvals := format_html_join(", ", '<a href="{}">{}</a> ({})', links):
+            found.append(NamedValue(gettext("Approvals"), approvals))
     if names := tags(job.extra):
         jobs = admin.own_url("changelist")
-        links = ((jobs, urlencode({"tag": tag}), display.shorten(tag)) for tag in names)
-        found.append(Fact(gettext("tags"), format_html_join(" ", '<a href="{}?{}">{}</a>', links)))
+        links = ((jobs, urlencode({"tag": tag}), display.ellipsized(tag)) for tag in names)
+        found.append(NamedValue(gettext("tags"), format_html_join(" ", '<a href="{}?{}">{}</a>', links)))
     return found
 
 
@@ -264,12 +327,12 @@ def _workflow(admin: ViewAdmin, flow: UUID, job: UUID, using: str) -> tuple[Html
     """A link to the workflow, where this admin site has its page, and which of its steps the job is."""
     steps = WorkflowStep.objects.using(using).filter(job_id=job, workflow_id=flow)
     step, name = steps.values_list("step_id", "workflow__name").first() or ("", "")
-    text = display.shorten(name or flow)
-    said = gettext("step %(step)s") % {"step": display.shorten(step)} if step else ""
+    text = display.ellipsized(name or flow)
+    said = gettext("step %(step)s") % {"step": display.ellipsized(step)} if step else ""
     return _link(admin.url_of(Workflow, flow), text, "" if name else "ojs-id"), said
 
 
-def times(job: Job) -> list[Fact]:
+def times(job: Job) -> list[NamedValue]:
     """Every instant that the job has; the scheduler's next look only if it is none of the others."""
     known = (
         (gettext("created"), job.created_at),
@@ -284,7 +347,7 @@ def times(job: Job) -> list[Fact]:
         (gettext("expires"), job.expires_at),
         (gettext("to end by"), job.deadline_at),
     )
-    found = [Fact(name, display.when(instant)) for name, instant in known if instant]
+    found = [NamedValue(name, display.when(instant)) for name, instant in known if instant]
     if job.wake_at and job.wake_at not in {instant for _name, instant in known}:
-        found.append(Fact(gettext("next look by the scheduler"), display.when(job.wake_at)))
+        found.append(NamedValue(gettext("next look by the scheduler"), display.when(job.wake_at)))
     return found

@@ -1,4 +1,4 @@
-"""Pages that stay as they are on the server: `LivePage` is one object's, `LivePages` are about no single object.
+"""Pages that follow the server while they are open: `LivePage` is one object's, `LivePages` are about no single object.
 
 The server renders the part that changes. The script `live.js` asks for it when an event says that something happened,
 and now and then for what changes without one; where there is no WebSocket, or this user may read no events, it asks
@@ -82,11 +82,11 @@ def cell(column: Column) -> Column:
     """A column of a list whose rows stay where they are: each of its cells is a part of the live page."""
 
     @wraps(column)
-    def shown(model_admin: Any, obj: Any) -> SafeString:
+    def render_cell(model_admin: Any, obj: Any) -> SafeString:
         name = f"{obj.pk}-{column.__name__}"
         return format_html('<span data-ojs-part="{}">{}</span>', name, column(model_admin, obj))
 
-    return shown
+    return render_cell
 
 
 def _ms(seconds: float) -> str:

@@ -58,7 +58,7 @@ def banner(request: HttpRequest, *, live: bool = False) -> dict[str, Any] | None
     }
 
 
-class Duration(forms.CharField):
+class DurationField(forms.CharField):
     """A time from now on, as the API and the commands read it. Empty: unknown, or as it was."""
 
     def to_python(self, value: Any) -> Any:
@@ -77,7 +77,7 @@ class SwitchForm(forms.Form):
         widget=forms.TextInput(attrs={"size": 60, "autocomplete": "off"}),
         help_text=gettext_lazy("All users see it on the pages about jobs and queues."),
     )  # fmt: skip
-    lasting = Duration(
+    lasting = DurationField(
         label=gettext_lazy("about how long"), required=False,
         widget=forms.TextInput(attrs={"size": 12, "maxlength": 64, "autocomplete": "off", "autocapitalize": "none"}),
         help_text=gettext_lazy("From now on, such as 30m, 2h or PT1H30M. Empty: unknown, or unchanged."),
@@ -103,7 +103,7 @@ class MaintenanceMode(OperatingAdmin):
         mode = maintenance.current()
         here = self.url("maintenance")
         if request.method == "POST" and "end" in request.POST:
-            self._end(request)
+            self._stop(request)
             return HttpResponseRedirect(here)
         initial = {"reason": mode.reason, "auto_end": mode.auto_end} if mode else {}
         form = SwitchForm(request.POST if request.method == "POST" else None, initial=initial)
@@ -130,7 +130,7 @@ class MaintenanceMode(OperatingAdmin):
         self.message_user(request, text, messages.SUCCESS)
         return True
 
-    def _end(self, request: HttpRequest) -> None:
+    def _stop(self, request: HttpRequest) -> None:
         entry = self.audit_entry(request, maintenance.STOPPED)
 
         def act() -> None:

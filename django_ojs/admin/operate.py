@@ -8,7 +8,7 @@ audit log, and one in Django's admin log for each object that it changed. Forms 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -26,8 +26,10 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_ojs import audit
 from django_ojs.admin.base import ViewAdmin
-from django_ojs.admin.display import explain, printable, shorten
+from django_ojs.admin.display import ellipsized, explain, printable
 from django_ojs.errors import OJSError
+from django_ojs.jobs import bulk
+from django_ojs.queues.configuration import MAX_REASON
 from django_ojs.statistics import summary
 
 #: Rows that one operation gets at a time, and that one action takes at most.
@@ -35,23 +37,23 @@ CHUNK = 500
 MAX_ROWS = 10_000
 #: Refusals and objects that a page spells out.
 SPELLED_OUT = 5
-#: Characters of a reason.
-MAX_REASON = 500
 
 #: What the audit log calls models, and acts, that the admin calls otherwise.
 _KINDS = {"cronschedule": "cron", "webhooksubscription": "webhook", "webhookdelivery": "webhook",
-          "outboxentry": "outbox"}  # fmt: skip
-_ACTIONS = {"cron.run": "cron.trigger", "replayrule.enable": "replayrule.set", "replayrule.disable": "replayrule.set"}
+          "outboxentry": "outbox", "ratelimit": "rate_limit"}  # fmt: skip
+_ACTIONS = {"cron.run": "cron.trigger", "replayrule.enable": "replayrule.set", "replayrule.disable": "replayrule.set",
+            "job.clear": "job.clear_checkpoint"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Verb:
+class AdminVerb:
     """One thing that an operator can do. `verbs = actions = VERBS` makes it a button and an action of the list.
 
     Its texts are given in English and translated when they are shown.
 
     Attributes:
-        name: the word in the URL and the name of the action.
+        name: the word in the URL and the name of the action. The audit log has its first word behind the kind of the
+            object: `retry_dead_letters` of jobs is `job.retry` there.
         label: what the button says.
         done: the participle for messages and the log.
         run: takes primary keys and the actor; returns an outcome for each, an `OJSError` where refused.
@@ -59,7 +61,8 @@ class Verb:
         question: what is asked first, for what cannot be undone; empty: nothing.
         right: the permission on the model that it takes, `add`, `change` or `delete`.
         flag: what Django's admin log files it under.
-        alone: it calls other servers, so it runs outside of a transaction; its entry is written when it is done.
+        outside_transaction: it calls other servers, so it runs outside of a transaction; its entry in the audit log is
+            written when it is done.
         reason: the question has a field for a reason, which `run` takes as its third argument.
     """
 
@@ -71,7 +74,7 @@ class Verb:
     question: Any = ""
     right: str = "change"
     flag: int = CHANGE
-    alone: bool = False
+    outside_transaction: bool = False
     reason: bool = False
 
     def __post_init__(self) -> None:
@@ -121,7 +124,7 @@ def actor(request: HttpRequest) -> str:
 class OperatingAdmin(ViewAdmin):
     """A `ViewAdmin` with verbs: `verbs` are the buttons on an object's page, `actions` those that lists have."""
 
-    verbs: ClassVar[Sequence[Verb]] = ()
+    verbs: ClassVar[Sequence[AdminVerb]] = ()
     change_form_template = "django_ojs/admin/change_form.html"
     #: What a list of objects need not load.
     large_columns: ClassVar[Sequence[str]] = ()
@@ -178,7 +181,7 @@ class OperatingAdmin(ViewAdmin):
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except OJSError as error:
-            self.message_user(request, shorten(explain(error), 300), messages.ERROR)
+            self.message_user(request, ellipsized(explain(error), 300), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
 
     def verb_view(self, request: HttpRequest, object_id: str, name: str) -> HttpResponse:
@@ -193,7 +196,7 @@ class OperatingAdmin(ViewAdmin):
             return self._ask(request, verb, [obj], {}, self.own_url("change", quote(obj.pk)))
         return self.respond(request, verb, obj, self.perform(request, verb, [obj])[0])
 
-    def respond(self, request: HttpRequest, verb: Verb, obj: Any, outcome: Any) -> HttpResponse:
+    def respond(self, request: HttpRequest, verb: AdminVerb, obj: Any, outcome: Any) -> HttpResponse:
         """What follows a verb: a message, on the page of ours whose button it was (`next`), or on the object's."""
         self.report(request, verb, [outcome])
         asked = request.POST.get("next", "")
@@ -203,7 +206,7 @@ class OperatingAdmin(ViewAdmin):
         return HttpResponseRedirect(self.own_url("changelist") if is_gone else self.own_url("change", quote(obj.pk)))
 
     def _ask(
-        self, request: HttpRequest, verb: Verb, sample: list[Any], fields: dict[str, list[str]], url: str
+        self, request: HttpRequest, verb: AdminVerb, sample: list[Any], fields: dict[str, list[str]], url: str
     ) -> HttpResponse:
         """The page that asks whether the operator is sure; its form posts the same request with `sure`."""
         across = "1" in fields.get("select_across", ())
@@ -218,30 +221,35 @@ class OperatingAdmin(ViewAdmin):
 
     # Acting
 
-    def act_on_list(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def act_on_list(self, request: HttpRequest, verb: AdminVerb, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Run `verb` on the selected rows; first ask, if it is one that asks."""
         if verb.question and "sure" not in request.POST:
             kept = {name: request.POST.getlist(name) for name in (ACTION_CHECKBOX_NAME, "select_across")}
             sample = list(queryset[: SPELLED_OUT + 1])
             return self._ask(request, verb, sample, {**kept, "action": [verb.name]}, request.get_full_path())
-        self.act_on_all(request, verb, queryset)
+        across = "1" in request.POST.getlist("select_across")
+        self.act_on_all(request, verb, queryset, noted=bulk.noted(request.GET.dict()) if across else {})
         return None
 
-    def act_on_all(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> None:
-        """Run `verb` on the rows, in batches, and say what came of it."""
+    def act_on_all(
+        self, request: HttpRequest, verb: AdminVerb, queryset: QuerySet[Any], noted: Mapping[str, Any] | None = None
+    ) -> None:
+        """Run `verb` on the rows, in batches, and say what came of it; `noted` goes into each audit entry."""
         pks = list(queryset.values_list("pk", flat=True)[: MAX_ROWS + 1])
         more = len(pks) > MAX_ROWS
         del pks[MAX_ROWS:]
         outcomes: list[Any] = []
         for start in range(0, len(pks), CHUNK):
             chunk = self.model._default_manager.filter(pk__in=pks[start : start + CHUNK]).defer(*self.large_columns)
-            outcomes += self.perform(request, verb, list(chunk))
+            outcomes += self.perform(request, verb, list(chunk), noted)
         self.report(request, verb, outcomes)
         if more:
             text = _("These were the first %(number)s. Repeat the action for the rest.") % {"number": f"{MAX_ROWS:,}"}
             self.message_user(request, text, messages.WARNING)
 
-    def perform(self, request: HttpRequest, verb: Verb, objects: list[Any]) -> Sequence[Any]:
+    def perform(
+        self, request: HttpRequest, verb: AdminVerb, objects: list[Any], noted: Mapping[str, Any] | None = None
+    ) -> Sequence[Any]:
         """The operation on these objects, with entries in the audit log and in the admin's own; its outcomes."""
         entry = self.audit_entry(request, _action(self.model, verb))
         pks = [obj.pk for obj in objects]
@@ -253,11 +261,12 @@ class OperatingAdmin(ViewAdmin):
             outcomes = verb.run(pks, *how)
             changed[:] = [obj for obj, out in zip(objects, outcomes, strict=True) if not isinstance(out, OJSError)]
             audit.name_targets(entry, [_target(obj) for obj in changed], len(pks))
+            entry.detail |= noted or {}
             if reason:
                 entry.detail["reason"] = reason
             return outcomes
 
-        if verb.alone:
+        if verb.outside_transaction:
             outcomes = act()
             entry.target = entry.target or ", ".join(map(_target, objects))
             audit.perform(lambda: None, entry)
@@ -268,9 +277,9 @@ class OperatingAdmin(ViewAdmin):
         LogEntry.objects.log_actions(user, changed, verb.flag, message)  # type: ignore[arg-type]
         return outcomes
 
-    def report(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Any]) -> None:
+    def report(self, request: HttpRequest, verb: AdminVerb, outcomes: Sequence[Any]) -> None:
         """A message with the number of objects changed, and one with the first refusals."""
-        refusals = [shorten(explain(outcome), 300) for outcome in outcomes if isinstance(outcome, OJSError)]
+        refusals = [ellipsized(explain(outcome), 300) for outcome in outcomes if isinstance(outcome, OJSError)]
         if done := len(outcomes) - len(refusals):
             text = _("%(objects)s %(done)s.") % {"objects": self._counted(done), "done": verb.done}
             self.message_user(request, text, messages.SUCCESS)
@@ -301,7 +310,7 @@ class OperatingAdmin(ViewAdmin):
         audit.perform(act, entry)
 
 
-def _action(model: type[Model], verb: Verb) -> str:
+def _action(model: type[Model], verb: AdminVerb) -> str:
     """`cancel_jobs` of jobs is `job.cancel`, as the API and the commands call it."""
     kind, word = str(model._meta.model_name), verb.name.partition("_")[0]
     found = f"{_KINDS.get(kind, kind)}.{word}"

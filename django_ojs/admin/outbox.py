@@ -10,19 +10,19 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_ojs import outbox
 from django_ojs.admin import display
-from django_ojs.admin.operate import OperatingAdmin, Verb, one_by_one
+from django_ojs.admin.operate import AdminVerb, OperatingAdmin, one_by_one
 from django_ojs.conf import ojs_settings
-from django_ojs.jobs import outbox
 from django_ojs.models import OutboxEntry
 from django_ojs.rules import redaction
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "retry_entries", "Try again", "given to the relay", one_by_one(lambda pk, by: outbox.try_again(pk)),
         lambda entry: entry.aside,
     ),
-    Verb(
+    AdminVerb(
         "discard_entries", "Discard", "discarded", one_by_one(lambda pk, by: outbox.discard(pk)),
         lambda entry: entry.aside, question="The job was never stored and never will be.",
         right="delete", flag=DELETION,

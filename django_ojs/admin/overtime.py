@@ -19,7 +19,7 @@ from django_ojs.models import Release, Worker
 from django_ojs.statistics import history, workerminutes
 from django_ojs.statistics.counters import minute_of
 from django_ojs.statistics.history import Point
-from django_ojs.workers import releases
+from django_ojs.workerregistry import releases
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def chart(
 def moments(found: Sequence[Release]) -> list[tuple[dt.datetime, str]]:
     """When each release came, and what a chart says there."""
     text = _("release %(name)s")
-    return [(one.first_seen_at, text % {"name": display.shorten(one.name, 20)}) for one in found]
+    return [(one.first_seen_at, text % {"name": display.ellipsized(one.name, 20)}) for one in found]
 
 
 def number(value: float) -> str:

@@ -19,18 +19,18 @@ from django_ojs import clock, doctor
 from django_ojs.admin import attention, charts, display, live, maintenance, overtime
 from django_ojs.admin.base import unless_large
 from django_ojs.admin.live import LivePages
-from django_ojs.admin.operate import MAX_REASON
 from django_ojs.admin.overtime import RANGES, Past, Range
 from django_ojs.models import CronSchedule, Job, Queue, Worker
+from django_ojs.queues.configuration import MAX_REASON
 from django_ojs.rules import redaction
 from django_ojs.states import WAITING, State
 from django_ojs.statistics import counters, failures, jobtypes, latency, percentiles, throughput
-from django_ojs.statistics.capacity import NO_FLOW, Flow
+from django_ojs.statistics.capacity import NO_FLOW, QueueFlow
 from django_ojs.statistics.failures import Failing
 from django_ojs.statistics.jobtypes import Outcomes
 from django_ojs.statistics.summary import Shared
 from django_ojs.statistics.throughput import Rate
-from django_ojs.workers import directory
+from django_ojs.workerregistry import directory
 
 #: Rows that the page has of each kind.
 QUEUES, WORKERS, TYPES, SCHEDULES = 30, 50, 8, 6
@@ -54,21 +54,24 @@ class Overview(LivePages):
         ]
 
     def overview_page(self, request: HttpRequest) -> HttpResponse:
-        shown = self._shown(request)
+        shown = self._page_context(request)
         address = f"{self.url('overview_live')}?{urlencode({'range': shown['range'].name})}"
         shown["follow"] = live.follow(request, address, live.OVERVIEW, age=live.FRESH)
         shown["maintenance"] = maintenance.address(request)
         return self.live_page(request, "overview", _("Overview"), shown)
 
     def overview_live(self, request: HttpRequest) -> HttpResponse:
-        return self.live_part(request, "overview", self._shown(request))
+        return self.live_part(request, "overview", self._page_context(request))
 
-    def _shown(self, request: HttpRequest) -> dict[str, Any]:
+    def _page_context(self, request: HttpRequest) -> dict[str, Any]:
         chosen = overtime.chosen(request.GET.get("range", ""))
         figures = current.get()
         visible = [one for one in figures.attention if attention.visible(one.id, request)]
         found = [
-            {**attention.shown(one), "address": attention.address(one.id, one.about, one.figures, self, request)}
+            {
+                **attention.finding_context(one),
+                "address": attention.address(one.id, one.about, one.figures, self, request),
+            }
             for one in visible[:FINDINGS]
         ]
         return {
@@ -107,7 +110,7 @@ class QueueLine:
     active: int
     oldest: dt.datetime | None
     rate: float
-    flow: Flow
+    flow: QueueFlow
 
 
 @dataclasses.dataclass(slots=True)
@@ -183,7 +186,7 @@ class TypeLine:
 
 
 @dataclasses.dataclass(slots=True)
-class Stretch:
+class OverviewPeriod:
     """What was done in a stretch of time, and by which job types; `since` when these are known."""
 
     past: Past
@@ -191,16 +194,16 @@ class Stretch:
     since: dt.datetime
 
 
-def _stretch(chosen: Range) -> Shared[Stretch]:
+def _stretch(chosen: Range) -> Shared[OverviewPeriod]:
     """What was done in a stretch of time, for all viewers."""
 
-    def read(using: str) -> Stretch:
+    def read(using: str) -> OverviewPeriod:
         now = clock.now(using)
         since = now - min(chosen.back, TYPES_BACK)
         done = jobtypes.since(since, using=using)
         most = sorted(done, key=lambda name: (-done[name].attempts, name))[:TYPES]
         trends = jobtypes.trends(most, since, now, TREND, using=using)
-        return Stretch(
+        return OverviewPeriod(
             overtime.past(chosen, using), [TypeLine(name, done[name], trends[name]) for name in most], since
         )  # fmt: skip
 
@@ -240,7 +243,7 @@ def last_errors(pks: Sequence[Any], using: str) -> dict[Any, dict[str, Any]]:
 # For one viewer
 
 
-def context(figures: Figures, stretch: Stretch, chosen: Range, may: dict[str, bool]) -> dict[str, Any]:
+def context(figures: Figures, stretch: OverviewPeriod, chosen: Range, may: dict[str, bool]) -> dict[str, Any]:
     """The context of the page. `may` holds rights: sections without theirs are left out."""
     return {
         "may": may,
@@ -257,7 +260,7 @@ def context(figures: Figures, stretch: Stretch, chosen: Range, may: dict[str, bo
             {"line": line, "oldest": _since(line.oldest, figures.at), "rate": f"{line.rate:,.4g}",
              "enqueued": display.NOTHING if line.flow.enqueued is None else f"{line.flow.enqueued:,.4g}",
              "empty_in": display.empty_in(line.flow),
-             "label": display.label(line.status, "" if line.status == "paused" else "good")}
+             "label": display.colour_label(line.status, "" if line.status == "paused" else "good")}
             for line in figures.queues
         ] if may["view_queue"] else None,
         "more_queues": figures.more_queues,
@@ -281,7 +284,7 @@ def _latency(figures: Figures) -> dict[str, Any] | None:
     }
 
 
-def _type(line: TypeLine, stretch: Stretch, now: dt.datetime) -> dict[str, Any]:
+def _type(line: TypeLine, stretch: OverviewPeriod, now: dt.datetime) -> dict[str, Any]:
     done, part = line.done, (now - stretch.since) / TREND
     marks = charts.marks(overtime.moments(stretch.past.releases), stretch.since, part)
     return {
@@ -306,13 +309,13 @@ def _worker(worker: Worker, now: dt.datetime) -> dict[str, Any]:
     state = directory.state_of(worker, now)
     return {
         "id": worker.pk,
-        "name": display.shorten(worker.pk, 40),
-        "state": display.label("silent" if state == "stale" else worker.directive or state),
+        "name": display.ellipsized(worker.pk, 40),
+        "state": display.colour_label("silent" if state == "stale" else worker.directive or state),
         "heard": _since(worker.heard_at, now),
         "active": worker.held,
         "concurrency": worker.concurrency,
         "memory": f"{worker.memory_mb:,.0f} MB" if worker.memory_mb is not None else display.NOTHING,
-        "queues": display.shorten(", ".join(map(str, worker.queues or [])), 60) or display.NOTHING,
+        "queues": display.ellipsized(", ".join(map(str, worker.queues or [])), 60) or display.NOTHING,
     }
 
 

@@ -22,12 +22,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_ojs import clock
+from django_ojs import clock, jsontext, spellings
 from django_ojs.admin import display, overtime
 from django_ojs.admin.display import explain
 from django_ojs.admin.forms import LinesField, OperationForm, WireField, blame
 from django_ojs.admin.jobpage import running
-from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
+from django_ojs.admin.operate import AdminVerb, OperatingAdmin, actor, one_by_one
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.models import Job, Queue
@@ -37,10 +37,10 @@ from django_ojs.queues.configuration import pause, resume, why_paused
 from django_ojs.rules import names, queueconfig
 from django_ojs.states import TERMINAL, WAITING, State
 from django_ojs.statistics import counters
-from django_ojs.statistics.capacity import Flow, flows
+from django_ojs.statistics.capacity import QueueFlow, flows
 from django_ojs.statistics.latency import oldest_available
 from django_ojs.statistics.throughput import by_queue, stats
-from django_ojs.workers import directory
+from django_ojs.workerregistry import directory
 
 #: Where on the wire the value of a field stands.
 PATHS: dict[str, tuple[str, ...]] = {
@@ -76,7 +76,8 @@ class AgeField(forms.CharField):
         text = super().clean(value)
         if not text:
             return None
-        return int(text) if text.isascii() and text.isdigit() else text
+        number = jsontext.digits(text)
+        return text if number is None else number
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return super().has_changed("" if initial is None else str(initial), data)
@@ -153,7 +154,7 @@ class QueueForm(OperationForm):
         super().clean()
         if not self.errors:
             try:
-                queueconfig.check(self.document())
+                spellings.check_queue(self.document())
             except OJSError as error:
                 blame(self, error, _BY_PATH, "others")
         return self.cleaned_data
@@ -194,13 +195,13 @@ def _taken(document: dict[str, Any], path: tuple[str, ...]) -> tuple[Any, dict[s
 
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "pause_queues", "Pause", "paused",
         one_by_one(lambda pk, by, reason: pause(configuration.names_only(pk), by=by, reason=reason)),
         lambda queue: not queue.paused and queue.name != TEMPLATE, reason=True,
         question="Workers get no jobs from a paused queue; jobs are still accepted. Running jobs go on.",
     ),
-    Verb(
+    AdminVerb(
         "resume_queues", "Resume", "resumed",
         one_by_one(lambda pk, by: resume(configuration.names_only(pk), by=by)), lambda queue: queue.paused,
     ),
@@ -384,7 +385,7 @@ class QueueAdmin(OperatingAdmin):
 
     @admin.display(description=_("status"))
     def status_label(self, queue: Queue) -> SafeString:
-        return display.label(queue.status, "" if queue.status != "active" else "good")
+        return display.colour_label(queue.status, "" if queue.status != "active" else "good")
 
     @admin.display(description=_("paused since"))
     def paused_since(self, queue: Queue) -> SafeString | str:
@@ -396,7 +397,7 @@ class QueueAdmin(OperatingAdmin):
 
     @admin.display(description=_("paused by"))
     def paused_by(self, queue: Queue) -> str:
-        return display.shorten(why_paused(queue).by, 100) or display.NOTHING
+        return display.ellipsized(why_paused(queue).by, 100) or display.NOTHING
 
     @admin.display(description=_("reason"))
     def pause_reason(self, queue: Queue) -> str:
@@ -422,9 +423,9 @@ class QueueAdmin(OperatingAdmin):
         )  # fmt: skip
 
 
-def _flow(queue: Queue) -> Flow:
+def _flow(queue: Queue) -> QueueFlow:
     """How the queue fills and empties; read once for a page."""
-    found: Flow | None = getattr(queue, "flow_now", None)
+    found: QueueFlow | None = getattr(queue, "flow_now", None)
     if found is None:
         using = database(None)
         now = clock.now(using)

@@ -24,7 +24,7 @@ class DoorFilter(admin.SimpleListFilter):
     title, parameter_name = _("door"), "door"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(door, door) for door in ("http", "admin", "command", "scheduler")]
+        return [(door, door) for door in ("http", "admin", "command", "scheduler", "python")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
         return queryset.filter(door=self.value()) if self.value() else queryset
@@ -57,7 +57,9 @@ class AuditEntryAdmin(ViewAdmin):
 
     @admin.display(description=_("outcome"))
     def outcome_label(self, entry: AuditEntry) -> SafeString:
-        return display.label(entry.outcome, "good" if entry.outcome == AuditEntry.Outcome.SUCCESS else "discarded")
+        return display.colour_label(
+            entry.outcome, "good" if entry.outcome == AuditEntry.Outcome.SUCCESS else "discarded"
+        )
 
 
 @admin.register(JobSchema)

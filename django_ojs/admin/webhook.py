@@ -19,12 +19,12 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import display
 from django_ojs.admin.forms import LinesField, OperationForm, blame
-from django_ojs.admin.operate import OperatingAdmin, Verb, actor, one_by_one
+from django_ojs.admin.operate import AdminVerb, OperatingAdmin, actor, one_by_one
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.webhooks import deliveries, subscriptions
-from django_ojs.webhooks.transport import Verdict
+from django_ojs.webhooks.transport import DeliveryOutcome
 
 #: Deliveries that a subscription's page shows.
 SHOWN_DELIVERIES = 20
@@ -33,34 +33,34 @@ SHOWN_DELIVERIES = 20
 def _try_out(pk: Any, by: str) -> Any:
     """Send a test event. Its failure is an outcome like a refusal, with what the receiver answered."""
     _, reply = deliveries.send_test(pk)
-    if reply.verdict is Verdict.SUCCESS:
+    if reply.verdict is DeliveryOutcome.SUCCESS:
         return reply
-    said = display.shorten(reply.body, 200)
+    said = display.ellipsized(reply.body, 200)
     return Conflict(phrase("%(problem)s It said: %(said)s", problem=reply.error, said=said) if said else reply.error)
 
 
 VERBS = (
-    Verb("test_webhooks", "Send a test", "tested", one_by_one(_try_out), alone=True),
-    Verb(
+    AdminVerb("test_webhooks", "Send a test", "tested", one_by_one(_try_out), outside_transaction=True),
+    AdminVerb(
         "pause_webhooks", "Pause", "paused", one_by_one(lambda pk, by: subscriptions.set_active(pk, False, by=by)),
         lambda subscription: subscription.active,
         question="Events that happen while it is paused are not delivered later.",
     ),
-    Verb(
+    AdminVerb(
         "resume_webhooks", "Resume", "resumed", one_by_one(lambda pk, by: subscriptions.set_active(pk, True, by=by)),
         lambda subscription: not subscription.active,
     ),
-    Verb(
+    AdminVerb(
         "delete_webhooks", "Delete", "deleted", one_by_one(lambda pk, by: subscriptions.delete(pk, by=by)),
         question="Its open deliveries are cancelled.", right="delete", flag=DELETION,
     ),
 )  # fmt: skip
 #: Not an action of the list: each answer holds one secret.
-ROTATE = Verb(
+ROTATE = AdminVerb(
     "rotate_secret", "New secret", "given a new secret", one_by_one(lambda pk, by: subscriptions.rotate(pk, by=by)),
     question="For 24 hours both secrets sign each delivery, then only the new one.",
 )  # fmt: skip
-REPLAY = Verb(
+REPLAY = AdminVerb(
     "replay_deliveries", "Send again", "put in line", one_by_one(lambda pk, by: deliveries.replay(pk)),
     lambda delivery: not delivery.is_open and delivery.event_type != "webhook.test",
 )  # fmt: skip
@@ -157,7 +157,7 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         return self._show_secret(request, subscriptions.get(obj.pk), obj.shown_secret, gettext("Webhook made"))
 
-    def respond(self, request: HttpRequest, verb: Verb, obj: Any, outcome: Any) -> HttpResponse:
+    def respond(self, request: HttpRequest, verb: AdminVerb, obj: Any, outcome: Any) -> HttpResponse:
         """The page with a new secret is the answer itself: nothing else ever holds it."""
         if verb is not ROTATE or isinstance(outcome, OJSError):
             return super().respond(request, verb, obj, outcome)
@@ -209,8 +209,14 @@ class WebhookSubscriptionAdmin(OperatingAdmin):
     @admin.display(description=_("status"))
     def status(self, subscription: WebhookSubscription) -> SafeString:
         if subscription.active:
-            return display.label(*(("failing", "retryable") if subscription.failing_since else ("active", "good")))
-        return display.label("switched off", "discarded") if subscription.disabled_reason else display.label("paused")
+            return display.colour_label(
+                *(("failing", "retryable") if subscription.failing_since else ("active", "good"))
+            )
+        return (
+            display.colour_label("switched off", "discarded")
+            if subscription.disabled_reason
+            else display.colour_label("paused")
+        )
 
     @admin.display(description=_("delivered"))
     def delivered(self, subscription: WebhookSubscription) -> str:
@@ -267,7 +273,7 @@ class WebhookDeliveryAdmin(OperatingAdmin):
 
     @admin.display(description=_("error"))
     def its_error(self, delivery: WebhookDelivery) -> str:
-        return display.shorten(delivery.error, 500) or display.NOTHING
+        return display.ellipsized(delivery.error, 500) or display.NOTHING
 
     @admin.display(description=_("response"))
     def answer(self, delivery: WebhookDelivery) -> SafeString | str:
@@ -281,6 +287,6 @@ def _host(url: str) -> str:
 
 def _label(delivery: WebhookDelivery) -> SafeString:
     if delivery.held and delivery.is_open:
-        return display.label("held", "pending")
+        return display.colour_label("held", "pending")
     colours = {"success": "good", "failed": "retryable", "dead": "discarded"}
-    return display.label(delivery.status, colours.get(delivery.status, "pending"))
+    return display.colour_label(delivery.status, colours.get(delivery.status, "pending"))

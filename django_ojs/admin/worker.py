@@ -16,10 +16,10 @@ from django_ojs import clock
 from django_ojs.admin import display, live, overtime
 from django_ojs.admin.jobpage import running
 from django_ojs.admin.live import LivePage
-from django_ojs.admin.operate import Verb, one_by_one
+from django_ojs.admin.operate import AdminVerb, one_by_one
 from django_ojs.models import Job, Worker
-from django_ojs.workers.directory import is_stale, with_held
-from django_ojs.workers.registration import direct
+from django_ojs.workerregistry.directory import with_held
+from django_ojs.workerregistry.registration import direct
 
 
 def _telling(directive: str) -> Any:
@@ -27,20 +27,20 @@ def _telling(directive: str) -> Any:
 
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "quiet_workers", "Quiet", "told to take no more jobs", _telling("quiet"),
         lambda worker: worker.directive != "quiet",
     ),
-    Verb(
+    AdminVerb(
         "resume_workers", "Resume", "told to go on", _telling("running"),
         lambda worker: worker.directive in ("quiet", "terminate", "restart"),
     ),
-    Verb(
+    AdminVerb(
         "terminate_workers", "Terminate", "told to end", _telling("terminate"),
         lambda worker: worker.directive != "terminate",
         question="The worker finishes or hands back its jobs and ends its process. Nothing here starts it again.",
     ),
-    Verb(
+    AdminVerb(
         "restart_workers", "Restart", "told to restart", _telling("restart"),
         lambda worker: worker.directive not in ("terminate", "restart"),
         question="The worker finishes or hands back its jobs and ends its process. The supervisor of an ojs_worker "
@@ -96,7 +96,7 @@ class WorkerAdmin(LivePage):
     @admin.display(description=_("state"))
     def state_label(self, worker: Worker) -> SafeString:
         """As it reported, unless it has been silent for so long that it counts as dead."""
-        return display.label("silent" if is_stale(worker, clock.now()) else worker.state)
+        return display.colour_label("silent" if worker.is_stale(clock.now()) else worker.state)
 
     @admin.display(description=_("active jobs"))
     def jobs_held(self, worker: Worker) -> int:
@@ -104,7 +104,7 @@ class WorkerAdmin(LivePage):
 
     @admin.display(description=_("directive"))
     def directive_label(self, worker: Worker) -> SafeString | str:
-        return display.label(worker.directive) if worker.directive else display.NOTHING
+        return display.colour_label(worker.directive) if worker.directive else display.NOTHING
 
     @admin.display(description=_("job types"))
     def its_types(self, worker: Worker) -> SafeString | str:

@@ -14,9 +14,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_ojs.admin import display, flowtime, live
 from django_ojs.admin.base import IdSearchAdmin
-from django_ojs.admin.flowgraph import View, draw, steps_of
+from django_ojs.admin.flowgraph import GraphView, draw, steps_of
 from django_ojs.admin.live import LivePage
-from django_ojs.admin.operate import Verb, one_by_one
+from django_ojs.admin.operate import AdminVerb, one_by_one
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.rules import redaction, workflowgraph
 from django_ojs.workflows import workflow as operations
@@ -28,12 +28,12 @@ LARGE, LARGE_AGE = 200, 5.0
 _COLOURS = {"completed": "good", "failed": "discarded", "running": "active"}
 
 VERBS = (
-    Verb(
+    AdminVerb(
         "cancel_workflows", "Cancel", "cancelled",
         one_by_one(lambda pk, by: operations.cancel(pk, cancelled_by=by)), lambda flow: flow.state == "running",
         question="Members that wait will never run; running ones may finish. No callback fires.",
     ),
-    Verb(
+    AdminVerb(
         "retry_workflows", "Retry", "resumed", one_by_one(lambda pk, by: operations.retry(pk)),
         lambda flow: flow.state == "failed",
     ),
@@ -55,6 +55,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         (_("Members"), {"fields": ("members",)}),
         (_("Error"), {"fields": ("shown_error",)}),
         (_("Times"), {"fields": (("created", "started", "finished"),)}),
+        (None, {"fields": ("parent",)}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
@@ -62,12 +63,14 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
         return found
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """No heading for an error where there is none."""
-        return [one for one in self.fieldsets if one[1]["fields"] != ("shown_error",) or (obj and obj.error)]
+        """No error and no parent where there is none."""
+        absent = {"shown_error"} if not (obj and obj.error) else set()
+        absent |= {"parent"} if not (obj and obj.parent_id) else set()
+        return [one for one in self.fieldsets if absent.isdisjoint(map(str, one[1]["fields"]))]
 
     def page_context(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
         link = partial(self.url_of, Job)
-        found, view, steps = flowtime.spans(obj), View.of(request.GET), steps_of(obj)
+        found, view, steps = flowtime.spans(obj), GraphView.of(request.GET), steps_of(obj)
         fitting = [step for step in steps if view.fits(step)]
         awaited = flowtime.awaited(found, link) if obj.state == Workflow.State.RUNNING else []
         return {
@@ -105,13 +108,20 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
     def shown_error(self, flow: Workflow) -> SafeString | str:
         return display.json(redaction.event("", {"error": flow.error})["error"])
 
+    @admin.display(description=_("parent job"))
+    def parent(self, flow: Workflow) -> SafeString | str:
+        """The job whose handler runs it."""
+        url = self.url_of(Job, flow.parent_id)
+        text = '<a class="ojs-id" href="{0}">{1}</a>' if url else '<span class="ojs-id">{1}</span>'
+        return format_html(text, url, str(flow.parent_id))
+
     @admin.display(description=_("workflow"))
     def label(self, flow: Workflow) -> str:
-        return display.shorten(flow.name or flow.public_id, 60)
+        return display.ellipsized(flow.name or flow.public_id, 60)
 
     @admin.display(description=_("state"))
     def state_label(self, flow: Workflow) -> SafeString:
-        return display.label(flow.state, _COLOURS.get(flow.state, ""))
+        return display.colour_label(flow.state, _COLOURS.get(flow.state, ""))
 
     @admin.display(description=_("steps"))
     def members_done(self, flow: Workflow) -> str:
@@ -137,7 +147,7 @@ class WorkflowAdmin(LivePage, IdSearchAdmin):
     def _member(self, step: Any, jobs: Any) -> tuple[Any, ...]:
         job = jobs.get(step.job_id)
         if job is None:
-            return (display.shorten(step.step_id), step.type, display.NOTHING, _("not enqueued"))
+            return (display.ellipsized(step.step_id), step.type, display.NOTHING, _("not enqueued"))
         url = self.url_of(Job, step.job_id)
         link = format_html('<a class="ojs-id" href="{}">{}…{}</a>', url, str(step.job_id)[:8], str(step.job_id)[-6:])
-        return (display.shorten(step.step_id), step.type, display.label(job["state"]), link)
+        return (display.ellipsized(step.step_id), step.type, display.colour_label(job["state"]), link)

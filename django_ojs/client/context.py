@@ -1,10 +1,11 @@
-"""Let a handler know its run (`JobContext`), and decide the fate of its job (`raise Retry`, `Discard` or `Snooze`)."""
+"""Let a handler know its run: its job, its time, its progress, its checkpoint, its steps (`JobContext`)."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
 import math
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -12,18 +13,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django_ojs import jsontext
-from django_ojs.client.options import Duration, milliseconds
-from django_ojs.rules import envelope
+from django_ojs.client.checkpoints import CheckpointLink, CheckpointMethods
+from django_ojs.client.steps import StepMethods
+from django_ojs.rules import envelope, errorobjects, joblogs
 
 if TYPE_CHECKING:
     from django_ojs.models import JobRow
 
 #: The newest progress report of a handler: percent, message.
-Progress = tuple[float, str]
+ProgressValue = tuple[float, str]
 
 
-class Link(Protocol):
-    """How a context reaches its worker. Both calls return at once; the worker's heartbeat thread does the work."""
+class Link(CheckpointLink, Protocol):
+    """How a context reaches its worker. These calls return at once; the worker's heartbeat thread does the work."""
 
     def heartbeat(self, context: JobContext) -> None: ...
 
@@ -31,7 +33,8 @@ class Link(Protocol):
 
 
 class NoLink:
-    """The link of a context without a worker: tests make such contexts. Nothing is sent to the server."""
+    """The link of a context without a worker: tests make such contexts. Nothing is sent to the server, and the context
+    keeps its checkpoint itself."""
 
     def heartbeat(self, context: JobContext) -> None:
         return None
@@ -39,8 +42,14 @@ class NoLink:
     def progress(self, context: JobContext) -> None:
         return None
 
+    def save_checkpoint(self, context: JobContext, state: Any) -> int:
+        return context.checkpoint_sequence + 1
 
-class JobContext:
+    def clear_checkpoint(self, context: JobContext) -> bool:
+        return context.has_checkpoint
+
+
+class JobContext(CheckpointMethods, StepMethods):
     """One run of one job. Safe to use from the handler's thread or task.
 
     Attributes: `id`, `type`, `queue`, `attempt` (1 for the first; it also counts runs that were snoozed or given back,
@@ -48,8 +57,15 @@ class JobContext:
     middlewares and handler, forgotten after the run), `log`.
     """
 
+    _link: Link
+    #: For the worker, where it stores what handlers log: takes lines, keeps them, and those of this run.
+    take_line: Any = None
+    collector: Any = None
+    run_log: Any = None
+
     def __init__(self, row: JobRow, link: Link | None = None) -> None:
         self._row, self._link = row, link or NoLink()
+        self._begin_checkpoints()
         self.id: uuid.UUID = row["id"]
         self.type: str = row["type"]
         self.queue: str = row["queue"]
@@ -59,7 +75,7 @@ class JobContext:
         self.result: Any = None
         self._cancelled = False
         self.saw_cancel = False  #: the handler has read `is_cancelled` when it was true
-        self._progress: Progress | None = None
+        self._progress: ProgressValue | None = None
         self._progress_lock = threading.Lock()
 
     @cached_property
@@ -97,6 +113,14 @@ class JobContext:
     def row(self) -> JobRow:
         return self._row
 
+    @cached_property
+    def line(self) -> dict[str, str]:
+        """What jobs that this run enqueues say of where they come from: this job, and the first of its line."""
+        job = str(self.id)
+        given = self.job if self._row.get("extra") else {}
+        root = given.get("root_id") or given.get("parent_id")
+        return {"parent_id": job, "root_id": root if isinstance(root, str) and root else job}
+
     @property
     def whole_row(self) -> JobRow:
         """The row with every column that an envelope shows, and times as datetimes."""
@@ -104,8 +128,9 @@ class JobContext:
 
     @cached_property
     def log(self) -> JobLogger:
-        """The logger `django_ojs.jobs`, with the job's id, type, queue and attempt on every record."""
-        return JobLogger(logging.getLogger("django_ojs.jobs"), log_fields(self._row))
+        """The logger `django_ojs.jobs`, with the job's id, type, queue and attempt on every record. To be called, too:
+        `context.log("charged", level="info", order=17)`. What it logs is stored with the job (docs/logs.md)."""
+        return JobLogger(self)
 
     @property
     def is_cancelled(self) -> bool:
@@ -129,11 +154,13 @@ class JobContext:
         """Report how far the handler is, from 0 to 100 (orchestration 5.1), and renew the reservation.
 
         It never blocks, and a handler may call it often: once a second, and once more at the end, the worker stores
-        the newest report with the job and sends it as a `job.progress` event. Returns what `heartbeat()` returns.
+        the newest report with the job and sends it as a `job.progress` event. It cuts a message of more than 1,000
+        characters. Returns what `heartbeat()` returns.
         """
         percent = float(percent)
         if math.isnan(percent):
             raise ValueError("Progress is a number from 0 to 100, and this is none.")
+        message = errorobjects.progress_message(message)  # here, where what its `__str__` raises reaches the handler
         with self._progress_lock:
             first = self._progress is None
             self._progress = min(max(percent, 0.0), 100.0), message
@@ -141,11 +168,16 @@ class JobContext:
             self._link.progress(self)
         return not self.is_cancelled
 
-    def take_progress(self) -> Progress | None:
+    def take_progress(self) -> ProgressValue | None:
         """For the worker: the newest progress report, once."""
         with self._progress_lock:
             progress, self._progress = self._progress, None
         return progress
+
+    def give_back_progress(self, progress: ProgressValue) -> None:
+        """For the worker: what it could not write, unless the handler has reported anew."""
+        with self._progress_lock:
+            self._progress = self._progress or progress
 
     def set_result(self, value: Any) -> None:
         """Set the result of the job, for a handler that returns None."""
@@ -184,10 +216,10 @@ class ParentResults(Mapping[str, Any]):
 
 
 #: What a worker needs of a job it claimed: all that its envelope shows, and the terms of the claim.
-COLUMNS = (
+CONTEXT_COLUMNS = (
     "id", "type", "queue", "state", "priority", "args", "meta", "extra", "attempt", "max_attempts", "timeout_ms",
     "grace_ms", "visibility_ms", "deadline_at", "created_at", "enqueued_at", "started_at", "activated_at",
-    "retry_delay_ms", "errors", "worker_id", "trace_id", "workflow_id", "lease_ms", "heartbeat_ms",
+    "retry_delay_ms", "errors", "worker_id", "trace_id", "workflow_id", "lease_ms", "heartbeat_ms", "resumable",
 )  # fmt: skip
 #: What an envelope reads and no job has that was just claimed.
 _NEVER = {"due_at": None, "finished_at": None, "result": None}
@@ -195,7 +227,7 @@ _NEVER = {"due_at": None, "finished_at": None, "result": None}
 
 def _whole(row: JobRow) -> JobRow:
     """The row as `envelope.render` takes it; times that were claimed as the database has them are read only here."""
-    times = {name: _instant(value) for name, value in row.items() if name.endswith("_at") and value is not None}
+    times = {name: instant(value) for name, value in row.items() if name.endswith("_at") and value is not None}
     return {**_NEVER, **row, **times}
 
 
@@ -203,75 +235,71 @@ def time_left(row: JobRow) -> float:
     """Seconds between the claim and the end of the job's time as a whole; inf where that has no end."""
     if row["deadline_at"] is None:
         return math.inf
-    return (_instant(row["deadline_at"]) - _instant(row["started_at"])).total_seconds()
+    return (instant(row["deadline_at"]) - instant(row["started_at"])).total_seconds()
 
 
-def _instant(value: str | dt.datetime) -> dt.datetime:
+def instant(value: str | dt.datetime) -> dt.datetime:
     """Text, or on versions of SQLite that tell a column's type what Django made of it: both without a zone, in UTC."""
     moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the job's fields to a record without losing those that the caller passes as `extra`."""
+    """Adds the job's fields to a record without losing those that the caller passes as `extra`.
+
+    Its lines are stored with the job whatever the level of the Python logger is; `OJS["JOB_LOG_LEVEL"]` counts.
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        super().__init__(logging.getLogger("django_ojs.jobs"), log_fields(context.row))
+        self._context = context
+
+    def __call__(self, message: str, /, *, level: str | int = "info", **fields: Any) -> None:
+        """Log a message with fields: `context.log("charged", order=17)`. Raises ValueError for an unknown level."""
+        number = joblogs.level_of(level) if isinstance(level, str) else level
+        self._log_line(number, message, (), {"extra": fields, "stacklevel": 2})
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        self._log_line(level, msg, args, kwargs)
+
+    def _log_line(self, level: int, msg: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        """Give the line to the worker that stores it, and to Python's logging."""
+        fields = dict(kwargs.get("extra") or {})
+        if self._context.take_line is not None:
+            error = kwargs.get("exc_info")
+            error = sys.exc_info() if error and not isinstance(error, BaseException | tuple) else error
+            text = _formatted(msg, args)
+            self._context.take_line(self._context, level, self.logger.name, text, fields, error)
+            fields["ojs_taken"] = True
+        if self.isEnabledFor(level):
+            kwargs["extra"] = {name: value for name, value in fields.items() if name not in _RESERVED}
+            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+            super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
+#: Names that a record has already: Python refuses fields that are called so.
+_RESERVED = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+
+def _formatted(msg: object, args: tuple[object, ...]) -> object:
+    """The message as Python's logging makes it; where that fails the message alone."""
+    if not args:
+        return msg
+    try:
+        return logging.makeLogRecord({"msg": msg, "args": args[0] if _is_mapping(args) else args}).getMessage()
+    except Exception:  # noqa: BLE001 - a fault of the call, which Python's logging tells of
+        return msg
+
+
+def _is_mapping(args: tuple[object, ...]) -> bool:
+    return len(args) == 1 and isinstance(args[0], Mapping) and bool(args[0])
+
+
 def log_fields(row: JobRow) -> dict[str, Any]:
     """What every log record about a job carries. Never its arguments: they may be secrets."""
     return {"job_id": str(row["id"]), "job_type": row["type"], "queue": row["queue"], "attempt": row["attempt"]}
-
-
-class Directive(Exception):
-    """Base of `Retry`, `Discard` and `Snooze`: they are no errors of the handler, and are not logged as errors.
-
-    Their module is the one that sites import them from, because a job's error shows it as `error_class`.
-    """
-
-    __module__ = "django_ojs"
-
-
-class Retry(Directive):
-    """`raise Retry("rate limited", after="5m")` fails this attempt, and starts the next one after that time.
-
-    Without `after` the backoff of the retry policy applies. The attempt counts: after the last one the job is
-    discarded. With `from error` the history of the job shows that error.
-    """
-
-    __module__ = "django_ojs"
-
-    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
-        super().__init__(reason or "The handler asked for a retry.")
-        self.after_ms = None if after is None else milliseconds(after, "after")
-
-
-class Discard(Directive):
-    """`raise Discard("why")` fails the job for good, whatever the retry policy says, and keeps no dead letter."""
-
-    __module__ = "django_ojs"
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "The handler discarded the job.")
-
-
-class Snooze(Directive):
-    """`raise Snooze("1h")` puts the job off: it runs again after that time.
-
-    The attempt keeps its number and does not count against `max_attempts`.
-    """
-
-    __module__ = "django_ojs"
-
-    def __init__(self, delay: Duration) -> None:
-        super().__init__(f"The handler asked to run again after {delay}.")
-        self.delay_ms = milliseconds(delay, "delay")
-
-
-class Interrupted(BaseException):
-    """Raised by the worker inside a handler that has to stop.
-
-    Not an Exception, so that no `except Exception` in a handler keeps it.
-    """

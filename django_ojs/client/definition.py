@@ -16,7 +16,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,37 +30,41 @@ from typing import (
     TypeAlias,
     TypeVar,
     Unpack,
+    get_args,
     overload,
 )
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from django_ojs import clock
+from django_ojs import clock, spellings
 from django_ojs.client.context import JobContext
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import (
     HANDLER_NAMES,
     NAMES,
-    Options,
+    SCHEDULE_NAMES,
+    JobOptions,
     ScheduledOptions,
     attributes,
     check_arguments,
-    checked,
+    checked_options,
     decode_arguments,
     encode_arguments,
     merged,
     split_schedule,
 )
+from django_ojs.client.running import running
+from django_ojs.client.steps import Durable, OnChange
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database, or_migrate
 from django_ojs.errors import OJSError
-from django_ojs.registry import Definition, InvalidHandler, registry
-from django_ojs.rules import cron, names
+from django_ojs.registry import Definition, Fault, InvalidHandler, registry
+from django_ojs.rules import names
 from django_ojs.rules.cron import CronSpec
 
 if TYPE_CHECKING:
-    from django_ojs.jobs.push import Pushed
+    from django_ojs.jobs.candidates import Pushed
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -94,9 +100,9 @@ class Enqueuer(Generic[A]):
     def __init__(self, definition: JobDefinition[..., A, Any], options: Mapping[str, Any]) -> None:
         self._definition, self._options, self.type = definition, options, definition.type
 
-    def options(self, **options: Unpack[Options]) -> Enqueuer[A]:
-        """Return the same job type with these options on top; see `django_ojs.client.options.Options`."""
-        return Enqueuer(self._definition, merged(self._options, checked(options)))
+    def options(self, **options: Unpack[JobOptions]) -> Enqueuer[A]:
+        """Return the same job type with these options on top; see `django_ojs.client.options.JobOptions`."""
+        return Enqueuer(self._definition, merged(self._options, checked_options(options)))
 
     def s(self, *args: A.args, **kwargs: A.kwargs) -> PreparedJob:
         """Return the job without enqueueing it, for `enqueue_many` and workflows. Raises what `enqueue` raises."""
@@ -104,20 +110,26 @@ class Enqueuer(Generic[A]):
 
     def of(self, args: Sequence[Any]) -> PreparedJob:
         """Do what `s` does, for arguments as a job has them: keyword arguments are in an object at the end."""
+        registry.refuse_faulty(self.type)
         self._definition.check_arguments(*decode_arguments(args))
         return PreparedJob(self.type, list(args), self._options)
 
     def enqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle:
         """Store the job, in the open transaction if there is one.
 
-        Raises TypeError for arguments that the handler does not take or that are not JSON, and the `OJSError` that
-        PUSH raises (core 7.1): InvalidPayload, Duplicate, MiddlewareRejected, ...
+        Raises TypeError for arguments that the handler does not take or that are not JSON, InvalidHandler for a handler
+        that is declared wrongly, and the `OJSError` that PUSH raises (core 7.1): InvalidPayload, Duplicate,
+        MiddlewareRejected, ...
         """
-        return push([self.s(*args, **kwargs)])[0]
+        return push_prepared([self.s(*args, **kwargs)])[0]
 
     async def aenqueue(self, *args: A.args, **kwargs: A.kwargs) -> JobHandle:
         """`enqueue` from asynchronous code."""
         return await sync_to_async(self.enqueue)(*args, **kwargs)
+
+
+#: What jobs have as arguments, and no one as a context.
+_ARGUMENTS = (str, int, float, list, tuple, dict)
 
 
 class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
@@ -125,8 +137,8 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
 
     Attributes: `type`, `handler` (the function), `takes_context`, `is_async`, `inline`, `queue` (its default),
     `schedule` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
-    transaction it runs; None: it runs in none), `after` (the worker calls it with the contexts of runs whose outcomes
-    are stored; None: it calls nothing).
+    transaction it runs; None: it runs in none), `durable` (how its steps are recorded; None: it has none), `after` (the
+    worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing).
     """
 
     after: Callable[[Sequence[JobContext]], None] | None = None
@@ -141,6 +153,8 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         *,
         inline: bool = False,
         transactional: bool | str = False,
+        durable: bool | str = False,
+        on_change: OnChange = "restart",
     ) -> None:
         self.handler = handler
         self.schedule = schedule
@@ -152,6 +166,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
                 f"The handler of {type} is asynchronous, which needs no thread: leave out inline=True."
             )
         self.transactional = _database_of(type, transactional, is_async=self.is_async)
+        self.durable = _durable(type, durable, on_change, inline=inline, transactional=transactional)
         self.signature = _signature(type, handler, self.takes_context)
         self._counts = _counts(self.signature)
         self.type = type
@@ -160,7 +175,23 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         functools.update_wrapper(self, handler)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the handler here and now. One that takes a context gets it from its caller."""
+        if self.takes_context:
+            self._check_context(args, kwargs)
         return self.handler(*args, **kwargs)
+
+    def _check_context(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise TypeError, which says how to get a context, for a call with none. A stand-in for one is fine."""
+        name = next(iter(inspect.signature(self.handler).parameters))
+        given = args[0] if args else kwargs.get(name, ())
+        if not isinstance(given, _ARGUMENTS):
+            return
+        function = getattr(self.handler, "__name__", "handler")
+        raise TypeError(
+            f"{self.type}: the first argument, {name}, is the JobContext that a worker gives the handler. A test makes "
+            f"one with django_ojs.testing.job_context: {function}(job_context(), ...). To let a worker run it, leave "
+            f"the context out: {function}.enqueue(...)."
+        )
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError, which shows the signature, unless the handler takes these arguments."""
@@ -175,6 +206,21 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
 
     def __repr__(self) -> str:
         return f"<job {self.type}: {self.handler.__module__}.{self.handler.__qualname__}>"
+
+
+class _FaultyDefinition(JobDefinition[..., ..., Any]):
+    """The handler of a wrong declaration: it can be called, and not enqueued. The registry has its faults."""
+
+    def __init__(self, type: str, handler: Callable[..., Any], faults: Sequence[Fault]) -> None:
+        self.handler, self.type, self.queue, self.schedule = handler, type, "default", {}
+        self.takes_context = self.inline = False
+        self.is_async, self.transactional, self.durable = inspect.iscoroutinefunction(handler), None, None
+        self._faults = faults
+        Enqueuer.__init__(self, self, {})
+        functools.update_wrapper(self, handler)
+
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        raise InvalidHandler("\n".join(map(str, self._faults)))
 
 
 class _Decorator(Protocol):
@@ -204,6 +250,8 @@ def job(
     context: Literal[True],
     inline: bool = False,
     transactional: bool | str = False,
+    durable: bool | str = False,
+    on_change: OnChange = "restart",
     **options: Unpack[ScheduledOptions],
 ) -> _ContextDecorator: ...
 @overload
@@ -214,6 +262,8 @@ def job(
     context: Literal[False],
     inline: bool = False,
     transactional: bool | str = False,
+    durable: bool | str = False,
+    on_change: OnChange = "restart",
     **options: Unpack[ScheduledOptions],
 ) -> _PlainDecorator: ...
 @overload
@@ -224,11 +274,13 @@ def job(
     context: None = None,
     inline: bool = False,
     transactional: bool | str = False,
+    durable: bool | str = False,
+    on_change: OnChange = "restart",
     **options: Unpack[ScheduledOptions],
 ) -> _Decorator: ...
 def job(
     type: str, /, *, context: bool | None = None, inline: bool = False, transactional: bool | str = False,
-    **options: Unpack[ScheduledOptions],
+    durable: bool | str = False, on_change: OnChange = "restart", **options: Unpack[ScheduledOptions],
 ) -> Any:  # fmt: skip
     """Make a function the handler of the job type `type`, such as `"email.send"` (core 5.1).
 
@@ -240,50 +292,152 @@ def job(
     or of the database that it names: what the handler wrote is stored if and only if the job is completed. That must
     be the database of the jobs, and the handler must be synchronous.
 
-    `options` are the defaults of the handler's jobs, and the options of its schedule (`ScheduledOptions`).
+    With `durable`, what the handler does by `context.step` is done once, and it may sleep. A text is the mark of its
+    code: give it a new one when the steps change. `on_change` says what becomes of jobs that were begun under another
+    mark: `"restart"` forgets what they have done, `"resume"` goes on with it, and `"wait"` leaves them to workers that
+    still run the older code.
 
-    Raises InvalidHandler, with the correction, for a name that is no job type or is taken, for a generator function,
-    and for an invalid schedule; TypeError or ValueError for an invalid option.
+    `options` are the defaults of the handler's jobs, and the options of its schedule.
+
+    Args:
+        queue: where its jobs wait; `default` without it.
+        priority: a number, or a name from `OJS["PRIORITY_LEVELS"]`; the higher is fetched first. The default is 0.
+        retry: the policy, such as `{"max_attempts": 5, "initial_interval": "2s"}`.
+        timeout: the longest time of one attempt. This and all times below are durations: seconds, `"5m"`, `"PT5M"` or a
+            timedelta.
+        total_timeout: the longest time from the creation of the job, waits and retries included.
+        enqueue_ttl: the longest time from the creation to the first start.
+        heartbeat_timeout: the longest time between two calls of `heartbeat()` or `progress()` in the handler.
+        grace_period: the time to clean up after `timeout`.
+        visibility_timeout: the length of a reservation; without it the worker renews reservations by itself.
+        unique: True for one job with this type and these arguments at a time, or a policy, such as
+            `{"keys": ["type", "args"], "period": "1h", "on_conflict": "ignore"}`.
+        tags: labels for searching.
+        meta: a mapping that travels with each job.
+        rate_limit: a limit that jobs share, such as `{"key": "partner", "concurrency": 1}`.
+        result_ttl: how long the server keeps the result; 0: not at all, -1: for ever.
+        cron: when the schedule enqueues such a job: `"0 9 * * 1-5"`, `"@daily"`, `"@every 90m"`.
+        timezone: of `cron`, such as `"Europe/Paris"`; UTC without it.
+        overlap: `"skip"` (default), `"allow"`, `"enqueue"` or `"cancel_previous"`: what the schedule does if its last
+            job has not ended.
+        cron_args: the arguments of the jobs of the schedule.
+        cron_name: the name of the schedule; by default the job type, with hyphens for underscores.
+
+    A wrong declaration does not raise: `manage.py check` shows what is wrong and where (E004), no worker starts, and to
+    enqueue such a job raises InvalidHandler. The function itself can be called.
     """
+    place = _caller()
     if not isinstance(type, str):
-        raise InvalidHandler(f'@job needs the name of the job type: write @job("email.send"), not @job({type!r}).')
-    plain, schedule = split_schedule(options)
-    defaults = checked(plain, HANDLER_NAMES)
-    attributes(defaults)
-    _check_type(type)
-
-    def decorate(handler: Callable[..., Any]) -> JobDefinition[..., ..., Any]:
-        definition: JobDefinition[..., ..., Any] = JobDefinition(
-            type, handler, context, defaults, schedule, inline=inline, transactional=transactional
+        bare = callable(type) and not options
+        wrong = (
+            f'@job needs the name of the job type: write @job("email.send"), not @job{"" if bare else f"({type!r})"}.'
         )
-        _check_schedule(definition)
-        registry.register(definition)
-        return definition
+        decorate = functools.partial(_declare, "", place, [wrong], {})
+        return decorate(type) if bare else decorate
+    wrong, defaults, schedule = _read(type, options)
+    wrong += _wrong_flags(
+        context=context, inline=inline, transactional=transactional, durable=durable, on_change=on_change
+    )
+    own = {
+        "takes_context": context, "inline": inline, "transactional": transactional, "durable": durable,
+        "on_change": on_change,
+    }  # fmt: skip
+    return functools.partial(_declare, type, place, wrong, {"options": defaults, "schedule": schedule, **own})
 
-    return decorate
+
+def _caller() -> str:
+    """The file, below the current directory if it is there, and the line of the `@job` that is being read."""
+    frame = sys._getframe(2)
+    path = Path(frame.f_code.co_filename)
+    with contextlib.suppress(ValueError, OSError):  # it is elsewhere; the current directory is gone
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{frame.f_lineno}"
 
 
-def enqueue(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
+def _declare(
+    type: str, place: str, wrong: Sequence[str], parts: Mapping[str, Any], handler: Callable[..., Any], /
+) -> JobDefinition[..., ..., Any]:
+    """Register a handler, or record what is wrong with its declaration."""
+    definition: JobDefinition[..., ..., Any]
+    if not wrong:
+        try:
+            definition = JobDefinition(type, handler, **parts)
+            _check_schedule(definition)
+            registry.register(definition)
+        except (InvalidHandler, TypeError, ValueError) as error:  # the last two: no signature can be read of it
+            wrong = [str(error)]
+        else:
+            return definition
+    faults = [Fault(type, place, message) for message in wrong]
+    registry.record(faults, type, handler)
+    return _FaultyDefinition(type, handler, faults)
+
+
+def _read(type: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """All that is wrong with the type and the options of a declaration; the defaults of its jobs; its schedule."""
+    wrong: list[str] = []
+    document: dict[str, Any] = {"type": type, "args": []}
+    try:
+        _check_type(type)
+    except InvalidHandler as error:
+        wrong.append(str(error))
+        document["type"] = "some.type"  # so that the options are looked at
+    defaults: dict[str, Any] = {}
+    schedule: dict[str, Any] = {}
+    try:
+        plain, schedule = split_schedule(options)
+    except TypeError as error:
+        wrong.append(str(error))
+        plain = {name: value for name, value in options.items() if name not in SCHEDULE_NAMES}
+    for name, value in plain.items():
+        try:
+            defaults |= (one := checked_options({name: value}, HANDLER_NAMES))
+            document |= attributes(one)
+        except (TypeError, ValueError, OJSError) as error:
+            wrong.append(str(error))
+    found = spellings.validate(document, arguments=False)
+    wrong += [f"{problem.path}: {problem.message}" for problem in found]
+    return wrong, defaults, schedule
+
+
+def _wrong_flags(
+    *, context: object, inline: object, transactional: object, durable: object, on_change: object
+) -> Iterator[str]:
+    if not (context is None or isinstance(context, bool)):
+        yield f"context={context!r}: give True or False, or leave it out."
+    if not isinstance(inline, bool):
+        yield f"inline={inline!r}: give True or False."
+    if not isinstance(transactional, bool | str):
+        yield f"transactional={transactional!r}: give True, False or the alias of a database."
+    if not isinstance(durable, bool | str) or (isinstance(durable, str) and not 0 < len(durable) <= Durable.MAX_CODE):
+        yield f"durable={durable!r}: give True, False, or a mark of the code of 1 to {Durable.MAX_CODE} characters."
+    if on_change not in get_args(OnChange):
+        yield f"on_change={on_change!r}: give {', '.join(map(repr, get_args(OnChange)))}."
+
+
+def enqueue(type: str, /, *args: Any, **options: Unpack[JobOptions]) -> JobHandle:
     """Store a job by the name of its type, in the open transaction if there is one.
 
     If this site has a handler of the type, its options and its signature apply. Otherwise, for example if the workers
-    are written in another language, only `options` apply. Raises what `.enqueue()` of a handler raises.
+    are written in another language, only `options` apply. Raises what `.enqueue()` of a handler raises; also where the
+    handler is declared wrongly.
     """
-    return push([prepare(type, args, options)])[0]
+    return push_prepared([prepare(type, args, options)])[0]
 
 
 def enqueue_many(jobs: Iterable[Enqueueable]) -> list[JobHandle]:
     """Store many jobs in order, all or none, with a constant number of statements.
 
-    An entry is `handler.s(...)`, `(type, [args])` or `(type, [args], {options})`.
+    An entry is `handler.s(...)`, `(type, [args])` or `(type, [args], {options})`. `enqueue_bulk` is this function, too:
+    OJS asks adapters of web frameworks for that name.
     """
-    return push([entry if isinstance(entry, PreparedJob) else _from_tuple(entry) for entry in jobs])
+    return push_prepared([entry if isinstance(entry, PreparedJob) else _from_tuple(entry) for entry in jobs])
 
 
-enqueue_bulk = enqueue_many
+enqueue_bulk = enqueue_many  # the name that OJS gives it in web frameworks
 
 
-def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[Options]) -> JobHandle:
+def enqueue_after_commit(type: str, /, *args: Any, **options: Unpack[JobOptions]) -> JobHandle:
     """Do what `enqueue` does, and check that the job belongs to the open transaction.
 
     No worker sees the job before the outermost commit, and a rollback removes it, also a rollback to a savepoint.
@@ -309,25 +463,33 @@ aenqueue_many = sync_to_async(enqueue_many)
 def prepare(type: str, args: Sequence[Any], options: Mapping[str, Any]) -> PreparedJob:
     definition = registry.get(type)
     if definition is None:
-        return PreparedJob(type, list(args), checked(options))
+        registry.refuse_faulty(type)
+        return PreparedJob(type, list(args), checked_options(options))
     prepared: PreparedJob = definition.options(**options).of(args)
     return prepared
 
 
-def push(jobs: Sequence[PreparedJob]) -> list[JobHandle]:
+def push_prepared(jobs: Sequence[PreparedJob]) -> list[JobHandle]:
     """The handles of the stored jobs, in order; one that a middleware dropped has `dropped` set."""
     if not jobs:
         return []
-    pushed = _stored([prepared.document() for prepared in jobs])
+    documents = [prepared.document() for prepared in jobs]
+    if (run := running.get()) is not None and ojs_settings.EXECUTION_HISTORY:
+        documents = [document if "parent_id" in document else document | run.line for document in documents]
+    try:
+        pushed = _stored(documents)
+    except OJSError as error:
+        error.add_note(error.hint)  # a traceback shows it, as the other bindings do in their answers
+        raise
     return [JobHandle(done.row, done.status) for done in pushed]
 
 
 @or_migrate
 def _stored(documents: Sequence[dict[str, Any]]) -> list[Pushed]:
-    from django_ojs.jobs import outbox
-    from django_ojs.jobs import push as jobs
+    from django_ojs import outbox
+    from django_ojs.jobs.push import push
 
-    return jobs.push(documents) if ojs_settings.OUTBOX is None else outbox.put(documents)
+    return push(documents) if ojs_settings.OUTBOX is None else outbox.put(documents)
 
 
 def _from_tuple(entry: Any) -> PreparedJob:
@@ -345,9 +507,9 @@ def _check_schedule(definition: Definition) -> None:
     try:
         cron_spec(definition)
     except OJSError as error:
-        raise InvalidHandler(f"@job({definition.type!r}): its schedule cannot be kept. {error.message}") from None
+        raise InvalidHandler(f"its schedule cannot be kept. {error.message}") from None
     except TypeError as error:
-        raise InvalidHandler(f"@job({definition.type!r}): cron_args do not fit. {error}") from None
+        raise InvalidHandler(f"cron_args do not fit. {error}") from None
 
 
 def cron_spec(definition: Definition) -> CronSpec:
@@ -361,7 +523,7 @@ def cron_spec(definition: Definition) -> CronSpec:
         "overlap_policy": given.get("overlap"),
         "job_template": document,
     }
-    return cron.parse(body, now=clock.now())
+    return spellings.read_schedule(body, now=clock.now())
 
 
 def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str | None:
@@ -383,6 +545,22 @@ def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str
     return using
 
 
+def _durable(
+    type: str, durable: bool | str, on_change: OnChange, *, inline: bool, transactional: bool | str
+) -> Durable | None:
+    """By which mark the steps of the handler are recorded; None: it has none. Refuses what does not go together."""
+    if durable is False:
+        return None
+    if transactional:
+        raise InvalidHandler(
+            f"The handler of {type} is one transaction, which would undo the record of its steps when it fails: leave "
+            "out transactional=True, and do what belongs together with context.step_transaction."
+        )
+    if inline:
+        raise InvalidHandler(f"The handler of {type} has steps, and inline=True is for those of a few milliseconds.")
+    return Durable("" if durable is True else durable, on_change)
+
+
 def _check_type(type: str) -> None:
     try:
         names.check_type(type, hyphens=ojs_settings.DIALECT == "published")
@@ -392,7 +570,7 @@ def _check_type(type: str) -> None:
         hint = ""
         with contextlib.suppress(ValueError):
             hint = f" Try {names.check_type(guess)!r}."
-        raise InvalidHandler(f"@job({type!r}): a job type {error}.{hint}") from None
+        raise InvalidHandler(f"a job type {error}.{hint}") from None
 
 
 def _wants_context(handler: Callable[..., Any]) -> bool:

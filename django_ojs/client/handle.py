@@ -13,14 +13,16 @@ from django.db import connections
 from django.db.transaction import TransactionManagementError
 
 from django_ojs import jsontext, states
+from django_ojs.client.checkpoints import Checkpoint
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database, or_migrate
 from django_ojs.errors import Conflict, NotFound
-from django_ojs.rules import envelope
+from django_ojs.rules import envelope, joblogs
 from django_ojs.states import State
 
 if TYPE_CHECKING:
-    from django_ojs.models import JobRow
+    from django_ojs.jobs.attempts import Attempt
+    from django_ojs.models import JobLog, JobRow
 
 
 class JobDropped(LookupError):
@@ -220,6 +222,15 @@ class JobHandle(Handle):
         """The latest error. None if the job has completed."""
         return self.errors[-1] if self.errors and self.state is not State.COMPLETED else None
 
+    def attempts(self) -> list[Attempt]:
+        """Every attempt that is known, newest first: who ran it when, and what came of it.
+
+        It is read now; the other attributes are as old as the last read. A job in the outbox has none.
+        """
+        from django_ojs.jobs.attempts import of_job
+
+        return [] if self.refresh().in_outbox else of_job(self.row).attempts
+
     @property
     def envelope(self) -> dict[str, Any]:
         """The job as the wire shows it (core section 5)."""
@@ -227,13 +238,28 @@ class JobHandle(Handle):
 
     def refresh(self) -> JobHandle:
         """Read the job again. Raises NotFound once it has been pruned."""
-        self._row, self.in_outbox, self.outbox_error = _look(self.id)
+        self._row, self.in_outbox, self.outbox_error = _load(self.id)
         return self
+
+    def logs(self, *, attempt: int | None = None, level: str | int = "debug") -> list[JobLog]:
+        """What the handler has logged, oldest first: of one attempt or of all, from a level on. A row with `dropped`
+        says how many lines are missing at its place."""
+        from django_ojs.jobs import joblog
+
+        lowest = joblogs.level_of(level) if isinstance(level, str) else level
+        found: list[JobLog] = []
+        after = None
+        while True:
+            page = joblog.read(self.id, attempt=attempt, level=lowest, after=after)
+            found += page.lines
+            after = page.cursor
+            if not page.has_more:
+                return found
 
     def cancel(self, reason: str = "") -> JobHandle:
         """Stop the job (core 7.6). Raises InvalidStateTransition if it is completed or discarded already, and
         Conflict while it is in the outbox."""
-        from django_ojs.jobs.verbs import cancel_one
+        from django_ojs.jobs.cancel import cancel_one
 
         self._refuse_in_outbox("cancel")
         self._row = cancel_one(self.id, reason=reason).row
@@ -241,14 +267,29 @@ class JobHandle(Handle):
 
     def retry(self) -> JobHandle:
         """Make a dead letter available again. Raises InvalidStateTransition for a job that is not discarded."""
-        from django_ojs.jobs.verbs import retry_one
+        from django_ojs.jobs.retry import retry_one
 
         self._refuse_in_outbox("retry")
         self._row = retry_one(self.id)
         return self
 
+    aattempts = sync_to_async(attempts)
+    alogs = sync_to_async(logs)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """What the job has saved last; None if it has no checkpoint. Reads the database."""
+        from django_ojs.jobs import checkpoints
+
+        if self.in_outbox and self.refresh().in_outbox:
+            return None
+        found = checkpoints.read(self.id)
+        if found is None:
+            return None
+        return Checkpoint(found.state, found.sequence, found.created_at, found.step_index, found.metadata)
+
     acancel = sync_to_async(cancel)
     aretry = sync_to_async(retry)
+    acheckpoint = sync_to_async(checkpoint)
 
     def _what(self) -> tuple[str, str, str]:
         return "job", str(self.id), f"({self.type}) is still {self.state}"
@@ -291,16 +332,16 @@ def get_job(id: str | uuid.UUID) -> JobHandle:
         key = id if isinstance(id, uuid.UUID) else uuid.UUID(id)
     except ValueError:
         raise NotFound.resource("job", str(id)) from None
-    row, in_outbox, error = or_migrate(_look)(key)
+    row, in_outbox, error = or_migrate(_load)(key)
     handle = JobHandle(row, "outbox" if in_outbox else "created")
     handle.outbox_error = error
     return handle
 
 
-def _look(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
+def _load(job_id: uuid.UUID) -> tuple[JobRow, bool, str]:
     """The job, whether it is in the outbox still, and why it will stay there. Raises NotFound."""
-    from django_ojs.jobs import outbox
-    from django_ojs.jobs.verbs import info
+    from django_ojs import outbox
+    from django_ojs.jobs.read import info
 
     try:
         return info(job_id), False, ""

@@ -10,22 +10,69 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import decimal
-import difflib
 import enum
 import math
 import pathlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, TypedDict
+from typing import Any, Literal, NoReturn, TypeAlias, TypedDict
 
 from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
 
+from django_ojs import spellings
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
-from django_ojs.rules import durations, names, problems, ratelimit, retry
+from django_ojs.rules import durations, names, problems, suggest
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
 Duration: TypeAlias = str | int | float | dt.timedelta
+
+
+StateName: TypeAlias = Literal[
+    "available", "scheduled", "pending", "active", "completed", "retryable", "cancelled", "discarded"
+]
+
+
+class RetryOptions(TypedDict, total=False):
+    """What `retry` may have (jobs 1.1); a member that is missing has its default (docs/options.md)."""
+
+    max_attempts: int  #: how often the job is tried, the first time included
+    initial_interval: Duration  #: the wait after the first failed attempt
+    backoff_strategy: Literal["exponential", "linear", "polynomial", "constant", "none"]  #: how waits grow
+    backoff_coefficient: float  #: the factor, or the exponent, by which waits grow; at least 1.0
+    max_interval: Duration  #: the longest wait
+    jitter: bool  #: whether waits are spread, so that jobs that failed together do not come back together
+    non_retryable_errors: Sequence[str]  #: types, classes or codes that no retry helps against; `"auth.*"` is a prefix
+    on_exhaustion: Literal["discard", "dead_letter"]  #: what becomes of a job whose attempts are used up
+
+
+class UniqueOptions(TypedDict, total=False):
+    """What `unique` may have (jobs 2.1): which jobs count as the same, and what happens to the second one."""
+
+    keys: Sequence[Literal["type", "queue", "args", "meta", "version"]]  #: what the server compares
+    args_keys: Sequence[str]  #: the arguments that count; without it all do
+    meta_keys: Sequence[str]  #: the members of `meta` that count, where `keys` has `"meta"`
+    period: Duration  #: how long a job counts after its creation; without it as long as its state is one of `states`
+    states: Sequence[StateName]  #: the states in which a job counts; without it those of jobs that have not ended
+    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"]  #: the default is `"reject"`
+
+
+class RateWindow(TypedDict):
+    """At most `limit` starts in each `period`."""
+
+    limit: int
+    period: Duration  #: or `"second"`, `"minute"`, `"hour"`, `"day"`
+
+
+class RateLimitOptions(TypedDict, total=False):
+    """What `rate_limit` may have (jobs 5.1): a limit that jobs share by its key."""
+
+    key: str
+    concurrency: int  #: how many jobs of the key run at once
+    rate: RateWindow  #: how many start in a window
+    throttle: RateWindow  #: how many start in a window, spread evenly over it
+    max_per_second: float  #: a `throttle` of so many starts in a second
+    on_limit: Literal["wait", "reschedule", "drop"]  #: what becomes of a job that must not start; default `"wait"`
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -33,9 +80,7 @@ class HandlerOptions(TypedDict, total=False):
 
     queue: str
     priority: int | str  #: a number, or a name from `OJS["PRIORITY_LEVELS"]`
-    #: The retry policy, with the names of the wire: `{"max_attempts": 5, "initial_interval": 2}`.
-    #: Its intervals are durations, too, and so is each `period` of `unique` and `rate_limit`.
-    retry: Mapping[str, Any]
+    retry: RetryOptions  #: the retry policy, with the names of the wire: `{"max_attempts": 5, "initial_interval": 2}`
     timeout: Duration  #: the time of one attempt
     #: The time from the creation of the job, waits and retries included. Then the job is discarded.
     total_timeout: Duration
@@ -44,15 +89,15 @@ class HandlerOptions(TypedDict, total=False):
     heartbeat_timeout: Duration
     grace_period: Duration  #: the time to clean up after `timeout`, before the server takes the job back
     visibility_timeout: Duration  #: the length of a reservation; without it our worker renews reservations by itself
-    unique: bool | Mapping[str, Any]  #: True: only one job with this type and these arguments at a time
+    unique: bool | UniqueOptions  #: True: only one job with this type and these arguments at a time
     tags: Iterable[str]
     meta: Mapping[str, Any]
-    rate_limit: Mapping[str, Any]  #: a limit that jobs share, as on the wire: `{"key": "partner", "concurrency": 1}`
+    rate_limit: RateLimitOptions  #: a limit that jobs share, as on the wire: `{"key": "partner", "concurrency": 1}`
     result_ttl: Duration  #: how long the server keeps the result; 0: not at all, -1: for ever
 
 
 class TimedOptions(HandlerOptions, total=False):
-    """What `Workflow.enqueue()` takes for all of its jobs: the same options, and when the jobs may run."""
+    """What `PreparedWorkflow.enqueue()` takes for all of its jobs: the same options, and when the jobs may run."""
 
     delay: Duration  #: the time from now to the earliest start
     at: dt.datetime  #: the earliest start
@@ -60,7 +105,7 @@ class TimedOptions(HandlerOptions, total=False):
     pending: bool  #: the job waits until a caller activates it
 
 
-class Options(TimedOptions, total=False):
+class JobOptions(TimedOptions, total=False):
     """What `.options()` and `enqueue()` take for one job."""
 
     id: str | uuid.UUID  #: a UUIDv7 that the caller has made
@@ -77,11 +122,11 @@ class ScheduledOptions(HandlerOptions, total=False):
 
 
 HANDLER_NAMES = frozenset(HandlerOptions.__annotations__)
-NAMES = frozenset(Options.__annotations__)
-_SCHEDULE_NAMES = ScheduledOptions.__annotations__.keys() - HANDLER_NAMES
+NAMES = frozenset(JobOptions.__annotations__)
+SCHEDULE_NAMES = ScheduledOptions.__annotations__.keys() - HANDLER_NAMES
 
 
-def checked(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[str, Any]:
+def checked_options(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[str, Any]:
     """`options` without those that are None. Raises TypeError for an unknown one."""
     for name in options:
         if name not in known:
@@ -91,10 +136,10 @@ def checked(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[s
 
 def split_schedule(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of `@job` that are of its jobs, and those of its schedule. TypeError for one without `cron`."""
-    schedule = {name: value for name, value in options.items() if name in _SCHEDULE_NAMES and value is not None}
+    schedule = {name: value for name, value in options.items() if name in SCHEDULE_NAMES and value is not None}
     if schedule and "cron" not in schedule:
         raise TypeError(f"{', '.join(sorted(schedule))} of @job says how a schedule runs: give cron= as well.")
-    return {name: value for name, value in options.items() if name not in _SCHEDULE_NAMES}, schedule
+    return {name: value for name, value in options.items() if name not in SCHEDULE_NAMES}, schedule
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,17 +210,19 @@ def _retry(name: str, value: Any) -> dict[str, Any]:
         raise TypeError(f'retry={value!r}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
     given = _with_durations(name, value, ("initial_interval", "max_interval"))
     _policy(name, given)
-    retry.parse(given, name)
+    spellings.read_retry(given, name)
     return {name: given}
 
 
 def _policy(name: str, value: Mapping[str, Any]) -> None:
     """Refuse what is no JSON, and members that would mean nothing."""
     check_json(dict(value), name)
-    for unknown in problems.unknown_in_policy(name, value):
+    for unknown in spellings.not_spellings(problems.unknown_in_policy(name, value)):
         known = ", ".join(sorted(problems.POLICY_MEMBERS[name]))
-        advice = f"Did you mean {unknown.suggestion!r}?" if unknown.suggestion else f"There are {known}."
-        raise TypeError(f"{name}=: there is no member {unknown.path.removeprefix(name + '.')!r}. {advice}")
+        meant = f" Did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
+        raise TypeError(
+            f"{name}=: there is no member {unknown.path.removeprefix(name + '.')!r}.{meant} There are {known}."
+        )
 
 
 def _rate_limit(name: str, value: Any) -> dict[str, Any]:
@@ -186,7 +233,7 @@ def _rate_limit(name: str, value: Any) -> dict[str, Any]:
         if isinstance(window := given.get(member), Mapping):
             given[member] = _with_durations(f"{name}.{member}", window, ("period",))
     _policy(name, given)
-    ratelimit.parse(given, name)
+    spellings.read_rate_limit(given, name)
     return {name: given}
 
 
@@ -257,9 +304,12 @@ _READERS = {
 def _unknown(name: str, known: frozenset[str]) -> str:
     if name in NAMES:
         return f"{name}= belongs to one job, not to its handler: use .options({name}=...) where you enqueue."
-    near = difflib.get_close_matches(name, known, 1)
-    advice = f" Did you mean {near[0]}=?" if near else f" There are {', '.join(sorted(known))}."
-    return f"There is no option {name}=.{advice} Arguments of a job are positional: pass them in order, or in one dict."
+    near = suggest.nearest(name, known)
+    meant = f" Did you mean {near}=?" if near else ""
+    return (
+        f"There is no option {name}=.{meant} There are {', '.join(sorted(known))}. "
+        "Arguments of a job go to .enqueue(), not among its options."
+    )
 
 
 #: The only key of the object that holds keyword arguments.

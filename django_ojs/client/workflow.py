@@ -22,21 +22,25 @@ from asgiref.sync import sync_to_async
 
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import Handle, JobHandle
-from django_ojs.client.options import TimedOptions, attributes, checked
+from django_ojs.client.options import TimedOptions, attributes, checked_options
 from django_ojs.conf import ojs_settings
 from django_ojs.database import or_migrate
 from django_ojs.errors import NotFound
 from django_ojs.rules import workflowgraph
 
 if TYPE_CHECKING:
-    from django_ojs.workflows.workflow import View
+    from django_ojs.workflows.workflow import WorkflowView
 
 #: What a workflow is made of.
-Part: TypeAlias = "PreparedJob | Workflow"
+Part: TypeAlias = "PreparedJob | PreparedWorkflow"
 
 
-class Workflow:
-    """A workflow that can be enqueued. `chain`, `group`, `batch` and `Workflow.graph` make it."""
+class PreparedWorkflow:
+    """Describes a workflow that can be enqueued, and is not stored yet, as a `PreparedJob` is a job that is not.
+
+    `chain`, `group`, `batch` and `Workflow.graph` make it; sites import the class as `django_ojs.Workflow`. A stored
+    workflow is a row of the model `django_ojs.models.Workflow`, of which a site gets a `WorkflowHandle`.
+    """
 
     __slots__ = ("_document",)
 
@@ -44,7 +48,7 @@ class Workflow:
         self._document = document
 
     @classmethod
-    def graph(cls, steps: Mapping[str, PreparedJob], *, after: Mapping[str, str | Iterable[str]]) -> Workflow:
+    def graph(cls, steps: Mapping[str, PreparedJob], *, after: Mapping[str, str | Iterable[str]]) -> PreparedWorkflow:
         """Make a workflow of named steps. `after` names the steps that a step depends on, one or several.
 
         A step runs when all steps that it depends on have completed. It reads their results in the order given here,
@@ -73,19 +77,19 @@ class Workflow:
         `options` are defaults of its jobs, as for `.options()`. Raises InvalidWorkflow for a circle and other faults,
         Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
         """
-        from django_ojs.jobs.outbox import put_workflow
-        from django_ojs.workflows.workflow import create
+        from django_ojs.outbox import put_workflow
+        from django_ojs.workflows import workflow
 
         document = self.document()
         if name:
             document["name"] = name
         if id is not None:
             document["id"] = str(id)
-        if given := attributes(checked(options)):
+        if given := attributes(checked_options(options)):
             nested = given.pop("options", {})
             document["options"] = {**given, **nested}
         if ojs_settings.OUTBOX is None:
-            return WorkflowHandle(or_migrate(create)(document))
+            return WorkflowHandle(or_migrate(workflow.create)(document))
         return WorkflowHandle(or_migrate(put_workflow)(document), in_outbox=True)
 
     async def aenqueue(
@@ -96,17 +100,21 @@ class Workflow:
 
     def __repr__(self) -> str:
         parts = self._document.get("steps") or self._document.get("jobs") or []
-        return f"<Workflow {self._document.get('type', 'graph')} of {len(parts)}>"
+        return f"<PreparedWorkflow {self._document.get('type', 'graph')} of {len(parts)}>"
 
 
-def chain(*steps: Part) -> Workflow:
+#: The name under which sites import the class, from `django_ojs`. In this package the word means the model.
+Workflow = PreparedWorkflow
+
+
+def chain(*steps: Part) -> PreparedWorkflow:
     """Make a workflow whose steps run one after the other. The first step that fails ends it."""
-    return Workflow({"type": "chain", "steps": _documents(steps, "chain")})
+    return PreparedWorkflow({"type": "chain", "steps": _documents(steps, "chain")})
 
 
-def group(*jobs: Part) -> Workflow:
+def group(*jobs: Part) -> PreparedWorkflow:
     """Make a workflow whose jobs run at the same time. It ends when all jobs have ended."""
-    return Workflow({"type": "group", "jobs": _documents(jobs, "group")})
+    return PreparedWorkflow({"type": "group", "jobs": _documents(jobs, "group")})
 
 
 def batch(
@@ -114,7 +122,7 @@ def batch(
     on_complete: PreparedJob | None = None,
     on_success: PreparedJob | None = None,
     on_failure: PreparedJob | None = None,
-) -> Workflow:
+) -> PreparedWorkflow:
     """Make a workflow whose jobs run at the same time, with callbacks that run when all have ended.
 
     `on_complete` always runs, `on_success` if all jobs have completed, and `on_failure` if a job has failed.
@@ -123,7 +131,7 @@ def batch(
     callbacks = {key: _document(prepared) for key, prepared in given.items() if prepared is not None}
     if not callbacks:
         raise TypeError("batch() needs on_complete=, on_success= or on_failure=; without one it is a group().")
-    return Workflow({"type": "batch", "jobs": _documents(jobs, "batch"), "callbacks": callbacks})
+    return PreparedWorkflow({"type": "batch", "jobs": _documents(jobs, "batch"), "callbacks": callbacks})
 
 
 class WorkflowFailed(Exception):
@@ -157,7 +165,7 @@ class WorkflowHandle(Handle):
 
     __slots__ = ("_view",)
 
-    def __init__(self, view: View, *, in_outbox: bool = False) -> None:
+    def __init__(self, view: WorkflowView, *, in_outbox: bool = False) -> None:
         self._view, self.in_outbox, self.outbox_error = view, in_outbox, ""
 
     @property
@@ -205,16 +213,16 @@ class WorkflowHandle(Handle):
 
     def refresh(self) -> WorkflowHandle:
         """Read the workflow again. Raises NotFound once it has been pruned."""
-        from django_ojs.jobs.outbox import find
-        from django_ojs.workflows.workflow import info
+        from django_ojs.outbox import find
+        from django_ojs.workflows import workflow
 
         try:
-            self._view, self.in_outbox, self.outbox_error = info(self.key), False, ""
+            self._view, self.in_outbox, self.outbox_error = workflow.info(self.key), False, ""
         except NotFound:
             if (entry := find(self.key)) is not None:
                 self.in_outbox, self.outbox_error = True, entry.error if entry.aside else ""
             elif self.in_outbox:  # it may have been on its way between the two looks
-                self._view, self.in_outbox, self.outbox_error = info(self.key), False, ""
+                self._view, self.in_outbox, self.outbox_error = workflow.info(self.key), False, ""
             else:
                 raise
         return self
@@ -223,18 +231,18 @@ class WorkflowHandle(Handle):
         """Cancel the jobs that have not started, with `cancel_active` also running ones. Raises Conflict if it has
         ended.
         """
-        from django_ojs.workflows.workflow import cancel
+        from django_ojs.workflows import workflow
 
         self._refuse_in_outbox("cancel")
-        self._view = cancel(self.key, cancel_active=cancel_active, reason=reason).view
+        self._view = workflow.cancel(self.key, cancel_active=cancel_active, reason=reason).view
         return self
 
     def retry(self) -> WorkflowHandle:
         """Resume the workflow where it failed. Raises Conflict if it has not failed."""
-        from django_ojs.workflows.workflow import retry
+        from django_ojs.workflows import workflow
 
         self._refuse_in_outbox("retry")
-        self._view = retry(self.key)
+        self._view = workflow.retry(self.key)
         return self
 
     acancel = sync_to_async(cancel)
@@ -263,9 +271,9 @@ class WorkflowHandle(Handle):
 
 def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
     """Return the workflow with this id. Raises NotFound."""
-    from django_ojs.workflows.workflow import identify, info
+    from django_ojs.workflows import workflow
 
-    return WorkflowHandle(or_migrate(info)(identify(str(id))))
+    return WorkflowHandle(or_migrate(workflow.info)(workflow.identify(str(id))))
 
 
 aget_workflow = sync_to_async(get_workflow)
@@ -278,6 +286,6 @@ def _documents(parts: Sequence[Part], where: str) -> list[dict[str, Any]]:
 
 
 def _document(part: Part) -> dict[str, Any]:
-    if not isinstance(part, PreparedJob | Workflow):
+    if not isinstance(part, PreparedJob | PreparedWorkflow):
         raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {part!r:.80}.")
     return part.document()

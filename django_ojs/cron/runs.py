@@ -21,15 +21,17 @@ from typing import Any, NamedTuple
 from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
 
-from django_ojs import clock, states
+from django_ojs import clock, spellings, states
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.cron import schedules
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.hooks import replaceable
+from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
+from django_ojs.lifecycle.ended import queues_claimed
 from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.models.job import JobRow
@@ -37,13 +39,13 @@ from django_ojs.queues import maintenance
 from django_ojs.rules import cron
 from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State
 from django_ojs.store import store_of
 
 logger = logging.getLogger(__name__)
 
 COMPONENT = "cron"
-HELD_UNTIL = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 _INSTANT = dt.timedelta(microseconds=1)
 
 
@@ -71,16 +73,19 @@ def tick(*, limit: int = 100, using: str | None = None) -> int:
 
 
 @replaceable("trigger")
-def trigger(name: str, *, using: str | None = None) -> tuple[CronSchedule, JobRow]:
+def trigger(
+    name: str, *, limits: Limits = UNLIMITED, using: str | None = None
+) -> tuple[CronSchedule, JobRow]:  # fmt: skip
     """Make a job of this schedule now, enabled or not; when it fires next stays as it is.
 
-    Raises `NotFound`, `Conflict` where the policy `skip` forbids a second run, and whatever PUSH raises.
+    The job is pushed within the `limits` of the caller and those of the schedule. Raises `NotFound`, `Conflict` where
+    the policy `skip` forbids a second run, and whatever PUSH raises.
     """
     using = database(using)
     with atomic(using=using):
         schedule = schedules.lock(name, using)
         now = clock.now(using)
-        made = _launch(schedule, now, now, using)
+        made = _launch(schedule, now, now, using, limits)
         if isinstance(made, Skipped):
             raise _refusal(schedule, made)
         log.append([_triggered(schedule, made, now, now, schedule.next_run_at)], using)
@@ -139,20 +144,29 @@ def _fire(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, upcomi
     return _triggered(schedule, made, nominal, now, upcoming)
 
 
-def _launch(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, using: str) -> JobRow | Skipped:
-    """Overlap policy first, then PUSH with all that belongs to it (orchestration 2.4). The schedule is locked."""
+def _launch(
+    schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, using: str, caller: Limits = UNLIMITED
+) -> JobRow | Skipped:  # fmt: skip
+    """Overlap policy first, then PUSH with all that belongs to it (orchestration 2.4). The schedule is locked.
+
+    Runs of an earlier schedule of this name may lie beyond the limits of this one: such a run is neither cancelled nor
+    told of.
+    """
+    limits = Limits.of_json(schedule.limits) & caller
     previous = live(schedule.name, using)
+    if schedule.overlap_policy in _EXCLUSIVE and _reach_beyond(previous, limits, using):
+        return Skipped(OVERLAP, "overlap_skip")
     if previous and schedule.overlap_policy == OverlapPolicy.SKIP:
         return Skipped(OVERLAP, "overlap_skip", previous[0])
     if previous and schedule.overlap_policy == OverlapPolicy.CANCEL_PREVIOUS:
         cancel(previous, cancelled_by=f"cron:{schedule.name}", reason="The next run began.", using=using)
-    (pushed,) = push([job_document(schedule, nominal)], component=COMPONENT, using=using)
+    (pushed,) = push([job_document(schedule, nominal)], component=COMPONENT, limits=limits, using=using)
     if pushed.row is None:
         return Skipped("enqueue_dropped", "dropped")
     if pushed.status == "duplicate":
         return Skipped("enqueue_rejected", "duplicate", pushed.row["id"])
     hold = bool(previous) and schedule.overlap_policy == OverlapPolicy.ENQUEUE
-    note(schedule.name, pushed.row, nominal, now, using, hold=hold)
+    record_run(schedule.name, pushed.row, nominal, now, using, hold=hold)
     if hold and len(previous) > 2:
         logger.warning("%d runs of the schedule %s wait for the one before them.", len(previous), schedule.name)
     runs = CronSchedule.objects.using(using).filter(pk=schedule.pk)
@@ -164,11 +178,7 @@ def _launch(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, usin
 def job_document(schedule: CronSchedule, nominal: dt.datetime) -> dict[str, Any]:
     """The envelope of one run: the template, and in `meta` which schedule it is of and for when."""
     marks = {"cron_name": schedule.name, "cron_triggered_at": format_instant(nominal)}
-    document = schedule.document
-    document["meta"] = {**(document.get("meta") or {}), **marks}
-    options = document.get("options") or {}
-    overlays = {name: {**options[name], **marks} for name in ("meta", "metadata") if options.get(name)}
-    return {**document, "options": {**options, **overlays}} if overlays else document
+    return spellings.with_meta(schedule.document, marks)
 
 
 def _give_up(schedule: CronSchedule, error: ValueError, now: dt.datetime, using: str) -> bool:
@@ -221,6 +231,12 @@ def _refusal(schedule: CronSchedule, why: Skipped) -> OJSError:
     details: dict[str, Any] = {"cron_name": schedule.name, "reason": why.reason}
     if why.job_id is not None:
         details["existing_job_id"] = str(why.job_id)
+    if why.reason == OVERLAP and why.job_id is None:
+        message = phrase(
+            "The schedule '%(name)s' has a run that has not ended, beyond the limits of this API key.",
+            name=schedule.name,
+        )  # fmt: skip
+        return Conflict(message, details=details, hint="Wait until it has ended, or give the schedule another name.")
     if why.reason == OVERLAP:
         message = phrase(
             "The schedule '%(name)s' has a run that has not ended, and its overlap policy is skip.", name=schedule.name
@@ -243,7 +259,18 @@ def live(name: str, using: str) -> list[uuid.UUID]:
     return list(runs.order_by("id").values_list("job_id", flat=True))
 
 
-def note(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, using: str, *, hold: bool) -> None:
+#: The policies under which one run lives at a time.
+_EXCLUSIVE = (OverlapPolicy.SKIP, OverlapPolicy.CANCEL_PREVIOUS)
+
+
+def _reach_beyond(jobs: Sequence[uuid.UUID], limits: Limits, using: str) -> bool:
+    """Whether one of these jobs lies beyond the limits."""
+    if limits.unlimited or not jobs:
+        return False
+    return Job.objects.using(using).filter(pk__in=jobs).exclude(limits.condition()).exists()
+
+
+def record_run(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, using: str, *, hold: bool) -> None:
     """Record a job that a schedule just made, and hold it back if it has to wait; then forget the oldest runs."""
     runs = CronRun.objects.using(using)
     if hold:
@@ -257,7 +284,8 @@ def note(name: str, row: JobRow, nominal: dt.datetime, now: dt.datetime, using: 
         runs.filter(~_is_live(), name=name, id__lte=edge).delete()
 
 
-def release(queues: Sequence[str] | None = None, *, using: str | None = None) -> int:
+@queues_claimed.subscribe
+def unhold_next(queues: Sequence[str] | None = None, using: str | None = None) -> int:
     """Let the oldest held job of each schedule go whose other runs have ended; return how many went."""
     using = database(using)
     runs = CronRun.objects.using(using)

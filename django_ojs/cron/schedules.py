@@ -9,9 +9,10 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from django_ojs import clock
+from django_ojs import clock, spellings
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, database
-from django_ojs.errors import Conflict, NotFound
+from django_ojs.errors import Conflict, NotFound, PermissionDenied
 from django_ojs.messages import phrase
 from django_ojs.models import CronRun, CronSchedule
 from django_ojs.rules import cron
@@ -25,25 +26,33 @@ _DEFINITION = ("expression", "timezone", "type", "queue", "template", "overlap_p
 
 
 def register(
-    body: Mapping[str, Any] | CronSpec, *, source: str = CronSchedule.Source.API, using: str | None = None
+    body: Mapping[str, Any] | CronSpec,
+    *,
+    source: str = CronSchedule.Source.API,
+    declared: Mapping[str, Any] | None = None,
+    limits: Limits = UNLIMITED,
+    using: str | None = None,
 ) -> tuple[CronSchedule, bool]:
     """Create the schedule that `body` describes, or make the one of this name so; whether it is new.
 
-    What happened so far (`created_at`, `last_run_at`, `run_count`) is kept. Raises InvalidRequest.
+    What happened so far (`created_at`, `last_run_at`, `run_count`) is kept, and without `declared` what the code said
+    of it. `limits` are those of the caller, by which the jobs of the schedule are pushed. Raises InvalidRequest, and
+    PermissionDenied for a schedule beyond the limits.
     """
     using = database(using)
     now = clock.now(using)
-    spec = body if isinstance(body, CronSpec) else cron.parse(body, now=now)
-    if (found := _change(spec, source, now, using)) is not None:
+    spec = body if isinstance(body, CronSpec) else spellings.read_schedule(body, now=now)
+    if (found := _change(spec, source, declared, limits, now, using)) is not None:
         return found, False
     values = {name: getattr(spec, name) for name in (*_DEFINITION, "name")}
-    schedule = CronSchedule(**values, source=source, anchor_at=now, created_at=now, updated_at=now)
+    values |= {"source": source, "declared": declared, "limits": limits.to_json()}
+    schedule = CronSchedule(**values, anchor_at=now, created_at=now, updated_at=now)
     _aim(schedule, now)
     try:
         with atomic(using=using):
             schedule.save(using=using, force_insert=True)
     except IntegrityError:  # another caller registered the same name just now
-        found = _change(spec, source, now, using)
+        found = _change(spec, source, declared, limits, now, using)
         if found is None:
             raise
         return found, False
@@ -59,17 +68,24 @@ def get(name: str, *, using: str | None = None) -> CronSchedule:
 
 
 def update(
-    name: str, changes: Mapping[str, Any] | Callable[[CronSchedule], CronSpec], *, using: str | None = None
+    name: str,
+    changes: Mapping[str, Any] | Callable[[CronSchedule], CronSpec],
+    *,
+    limits: Limits = UNLIMITED,
+    using: str | None = None,
 ) -> CronSchedule:
     """Change the members that are given, in any of their spellings, or make the schedule what `changes` makes of it.
 
-    Raises `NotFound` or InvalidRequest.
+    Its jobs are pushed within the limits that it has had and the `limits` of the caller. Raises `NotFound`,
+    InvalidRequest, and PermissionDenied for a schedule beyond the limits.
     """
     using = database(using)
     with atomic(using=using):
         schedule = lock(name, using)
+        _check(schedule, limits)
+        schedule.limits = (Limits.of_json(schedule.limits) & limits).to_json()
         now = clock.now(using)
-        spec = changes(schedule) if callable(changes) else cron.parse(changes, now=now, base=schedule)
+        spec = changes(schedule) if callable(changes) else spellings.read_schedule(changes, now=now, base=schedule)
         _apply(schedule, spec, now, using)
     return schedule
 
@@ -91,10 +107,12 @@ def create(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
 
 
 def redefine(spec: CronSpec, *, using: str | None = None) -> CronSchedule:
-    """Give a schedule another definition; whether it is enabled and whose it is stays. Raises `NotFound`."""
+    """Give a schedule another definition, without limits; whether it is enabled and whose it is stays. Raises
+    `NotFound`."""
     using = database(using)
     with atomic(using=using):
         schedule = lock(spec.name, using)
+        schedule.limits = None
         _apply(schedule, dataclasses.replace(spec, enabled=schedule.enabled), clock.now(using), using)
     return schedule
 
@@ -156,14 +174,27 @@ def lock(name: str, using: str) -> CronSchedule:
     return found
 
 
-def _change(spec: CronSpec, source: str, now: dt.datetime, using: str) -> CronSchedule | None:
+def _change(
+    spec: CronSpec, source: str, declared: Mapping[str, Any] | None, limits: Limits, now: dt.datetime, using: str
+) -> CronSchedule | None:
     """Give an existing schedule a new definition; None where there is none."""
     with atomic(using=using):
         schedule = CronSchedule.objects.using(using).select_for_update().filter(pk=spec.name).first()
         if schedule is not None:
-            schedule.source = source
+            _check(schedule, limits)
+            schedule.source, schedule.limits = source, limits.to_json()
+            schedule.declared = schedule.declared if declared is None else declared
             _apply(schedule, spec, now, using)
         return schedule
+
+
+def _check(schedule: CronSchedule, limits: Limits) -> None:
+    """Raise PermissionDenied for a schedule that the caller does not reach: it may have changed since a door looked."""
+    if not limits.covers(schedule.queue, schedule.type):
+        raise PermissionDenied(
+            "This schedule makes jobs beyond the queues and job types of this API key.",
+            details={"resource_type": "cron", "resource_id": schedule.name},
+        )
 
 
 def _apply(schedule: CronSchedule, spec: CronSpec, now: dt.datetime, using: str) -> None:

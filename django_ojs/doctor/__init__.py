@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from django_ojs.database import database
 from django_ojs.doctor import engines, health, postgresql, work
-from django_ojs.doctor.findings import TITLES, Finding, Site, look
+from django_ojs.doctor.findings import TITLES, Finding, Site, run_diagnosis
 
 __all__ = ["TITLES", "Finding", "Site", "attention", "examine"]
 
@@ -23,17 +23,20 @@ DIAGNOSES = (
     health.clock_offset,
     postgresql.lock_waits, postgresql.long_transactions, engines.write_lock, engines.wal,
     postgresql.connections_used, postgresql.connections_needed,
-    health.scheduler, health.due_jobs, health.event_order, health.metrics, health.webhooks,
-    health.worker_versions, health.silent_workers, health.queues_without_workers, health.types_without_workers,
+    health.scheduler, health.schedules_of_code, health.due_jobs, health.event_order, health.metrics, health.webhooks,
+    health.worker_versions, health.silent_workers, health.dead_threads, health.dead_workers,
+    health.queues_without_workers,
+    health.types_without_workers,
     postgresql.autovacuum, postgresql.vacuum, postgresql.index_bloat, engines.free_pages,
 )  # fmt: skip
 
 
 #: What an operator who has nothing to do with the installation looks at first.
 WORK = (
-    work.maintenance_mode, health.scheduler, health.due_jobs, health.queues_without_workers,
-    health.types_without_workers, work.types, work.queues, health.silent_workers, health.event_order, health.metrics,
-    health.webhooks,
+    work.maintenance_mode, health.scheduler, health.schedules_of_code, health.due_jobs, health.queues_without_workers,
+    health.types_without_workers, work.types, work.queues, health.silent_workers, health.dead_threads,
+    health.dead_workers,
+    health.event_order, health.metrics, health.webhooks,
 )  # fmt: skip
 
 
@@ -43,7 +46,7 @@ def attention(site: Site) -> list[Finding]:
     The overview of the admin, `ojs_status` and the alerts show the same findings. How much waiting and failing is
     allowed, `OJS["ALERTS"]` says.
     """
-    return [finding for diagnosis in WORK for finding in look(diagnosis, site, impatient=False)]
+    return [finding for diagnosis in WORK for finding in run_diagnosis(diagnosis, site, impatient=False)]
 
 
 def examine(using: str | None = None) -> list[Finding]:
@@ -56,7 +59,7 @@ def examine(using: str | None = None) -> list[Finding]:
         OperationalError, InterfaceError: the database does not answer.
     """
     site = Site(database(using))
-    unmigrated = look(health.migrations, site)
+    unmigrated = run_diagnosis(health.migrations, site)
     if any(finding.id == "migrations-missing" for finding in unmigrated):
-        return [*look(health.system_checks, site), *unmigrated]
-    return [*unmigrated, *(finding for diagnosis in DIAGNOSES for finding in look(diagnosis, site))]
+        return [*run_diagnosis(health.system_checks, site), *unmigrated]
+    return [*unmigrated, *(finding for diagnosis in DIAGNOSES for finding in run_diagnosis(diagnosis, site))]

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from django.apps import apps
-from django.db import Error, connections, transaction
+from django.db import Error, connections
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
+from django_ojs.database import atomic
 from django_ojs.messages import Phrase, phrase
 from django_ojs.models import Lease, Maintenance, Queue, Worker
 from django_ojs.models.queue import TEMPLATE
@@ -22,11 +23,11 @@ from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
 from django_ojs.states import State
 from django_ojs.statistics import capacity, latency, throughput
-from django_ojs.statistics.capacity import Flow
+from django_ojs.statistics.capacity import QueueFlow
 from django_ojs.statistics.counters import Counts, count_all
 from django_ojs.statistics.latency import Front
 from django_ojs.statistics.throughput import Minutes
-from django_ojs.workers import directory
+from django_ojs.workerregistry import directory
 
 #: Queues at whose front is looked: those with the most available jobs.
 FRONTS = 100
@@ -52,11 +53,15 @@ TITLES: dict[str, Phrase] = {
     "connections-too-few": phrase("The processes may need more connections than there are"),
     "scheduler-missing": phrase("No scheduler leads"),
     "scheduler-behind": phrase("The scheduler is behind"),
+    "schedules-differ": phrase("Schedules are not as the code says"),
     "event-order-behind": phrase("Events are not put in order"),
     "metrics-behind": phrase("The metrics are behind the event log"),
     "webhooks-behind": phrase("The webhooks are behind the event log"),
     "worker-versions": phrase("A worker runs another version"),
     "worker-silent": phrase("A worker is silent"),
+    "worker-threads-died": phrase("Threads of a worker died"),
+    "type-kills-workers": phrase("A job type ends its workers"),
+    "workers-died": phrase("Processes of workers died"),
     "workers-missing": phrase("Jobs wait and no worker runs"),
     "queue-unserved": phrase("A queue has no worker"),
     "type-unserved": phrase("A job type has no worker"),
@@ -169,14 +174,14 @@ class Site:
         return throughput.by_queue(self.now - dt.timedelta(hours=1), using=self.using)
 
     @cached_property
-    def flows(self) -> dict[str, Flow]:
+    def flows(self) -> dict[str, QueueFlow]:
         """How each queue fills and empties, of those that have jobs or did anything lately."""
         return capacity.flows(self.waiting, self.work, self.now, using=self.using)
 
     @cached_property
     def workers(self) -> list[Worker]:
         """Those that were heard within the heartbeat timeout."""
-        facts = ("hostname", "incarnation", "concurrency", "version")
+        facts = ("threads_replaced", "hostname", "incarnation", "concurrency", "version")
         return list(directory.connected(self.using).only(*facts).order_by("pk"))
 
     @cached_property
@@ -195,14 +200,14 @@ _VENDORS: dict[Diagnosis, frozenset[str]] = {}
 def only_on(*vendors: str) -> Callable[[Diagnosis], Diagnosis]:
     """For a diagnosis of these databases, by Django's names of their vendors."""
 
-    def note(diagnosis: Diagnosis) -> Diagnosis:
+    def register(diagnosis: Diagnosis) -> Diagnosis:
         _VENDORS[diagnosis] = frozenset(vendors)
         return diagnosis
 
-    return note
+    return register
 
 
-def look(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -> list[Finding]:
+def run_diagnosis(diagnosis: Diagnosis, site: Site, *, impatient: bool = True) -> list[Finding]:
     """What one diagnosis finds, nothing where it is for other databases; that it cannot look, where the database
     refuses it. Raises what says that the database is away.
 
@@ -239,7 +244,7 @@ def _impatient(site: Site) -> Iterator[None]:
         yield
         return
     callers = site.connection.in_atomic_block
-    with transaction.atomic(using=site.using):
+    with atomic(using=site.using):
         before = _limit(site, f"{PATIENCE}s", f"{LONGEST}s")
         yield
         if callers:

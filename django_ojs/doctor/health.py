@@ -1,6 +1,6 @@
 """Diagnoses that are the same on all databases: settings, migrations, clocks, the scheduler, workers and the event log.
 
-Where another part of django-ojs decides what is wrong (`checks.py`, `workers/directory.py`), it is asked.
+Where another part of django-ojs decides what is wrong (`checks.py`, `workerregistry/directory.py`), it is asked.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from django.db.migrations.executor import MigrationExecutor
 
 import django_ojs
 from django_ojs import clock
+from django_ojs.checks import check_schedules
+from django_ojs.client.sync import NotSynchronised, out_of_date
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import schedules
 from django_ojs.doctor.findings import Finding, Site
 from django_ojs.events import order
 from django_ojs.jobs import timers
 from django_ojs.messages import phrase
+from django_ojs.models import WorkerDeath
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import eventcounts
 from django_ojs.webhooks import relay
-from django_ojs.workers import directory
+from django_ojs.workerregistry import deaths, directory
 
 #: Seconds by which the clock of a host may be off.
 CLOCKS = 2.0
@@ -35,6 +38,8 @@ CLOCKS = 2.0
 LATE, LAGGING = 30.0, 120.0
 #: Seconds between two looks at what seems late: longer than the pauses of the duties in question.
 SECOND_LOOK = 1.5
+#: Schedules that a finding names.
+NAMED = 10
 
 
 def system_checks(site: Site) -> Iterator[Finding]:
@@ -42,7 +47,9 @@ def system_checks(site: Site) -> Iterator[Finding]:
     for check in registry.get_checks(include_deployment_checks=True):
         module = getattr(check, "__module__", "")
         # The check of tasks that wait (W202) reads all of them; `types_without_workers` looks at the fronts of queues.
-        if not module.startswith("django_ojs.") or (module.endswith("discovery") and Tags.database in check.tags):
+        # `schedules_of_code` knows more than the check of schedules (W111), which cannot ask who leads.
+        elsewhere = (module.endswith("discovery") and Tags.database in check.tags) or check is check_schedules
+        if not module.startswith("django_ojs.") or elsewhere:
             continue
         for message in check(app_configs=None, databases=_databases(site)):
             if message.is_serious(WARNING) and not message.is_silenced():
@@ -125,6 +132,34 @@ def scheduler(site: Site) -> Iterator[Finding]:
         )
 
 
+def schedules_of_code(site: Site) -> Iterator[Finding]:
+    """What `@job(cron=...)` says is not in the database. Where the scheduler synchronises, one that leads has not."""
+    if ojs_settings.SYNC_SCHEDULES and not site.is_led:
+        return  # it will when it leads
+    try:
+        names = out_of_date(site.using)
+        if names and ojs_settings.SYNC_SCHEDULES and site.patient:  # one may have taken the lead just now
+            time.sleep(SECOND_LOOK)
+            names = out_of_date(site.using)
+    except NotSynchronised as error:
+        says = phrase("The schedules of the code cannot be stored. %(why)s", why=str(error))
+        yield Finding("schedules-differ", says, phrase("Mend that, then run manage.py ojs_cron sync."))
+        return
+    if names:
+        yield Finding(
+            "schedules-differ",
+            phrase(
+                "Schedules of the code (@job with cron=) are not in the database as the code says: %(names)s.",
+                names=", ".join(names[:NAMED]) + ", …" * (len(names) > NAMED),
+            ),
+            phrase(
+                "Run manage.py ojs_cron sync, at each deploy too. With OJS['SYNC_SCHEDULES'] the scheduler does it "
+                "when a process takes its lead."
+            ),
+            figures={"schedules": names},
+        )
+
+
 def due_jobs(site: Site) -> Iterator[Finding]:
     """A scheduler leads, and jobs that are due stay as they are. In maintenance mode they are to."""
     due = timers.next_due(using=site.using) if site.is_led else None
@@ -174,7 +209,7 @@ def webhooks(site: Site) -> Iterator[Finding]:
         yield from _behind(site, "webhooks-behind", relay.place)
 
 
-def _behind(site: Site, id: str, place_of: Callable[[str], order.Place | None]) -> Iterator[Finding]:
+def _behind(site: Site, id: str, place_of: Callable[[str], order.LogPosition | None]) -> Iterator[Finding]:
     def next_event() -> dt.datetime | None:
         place = place_of(site.using)
         return None if place is None else order.waiting_since(site.using, place)
@@ -249,6 +284,63 @@ def silent_workers(site: Site) -> Iterator[Finding]:
             ),
             worker.pk,
             {"seconds": round(seconds), "host": worker.hostname, "pid": worker.pid},
+        )  # fmt: skip
+
+
+def dead_threads(site: Site) -> Iterator[Finding]:
+    """Workers in which threads that run handlers have died. Others took their places, and the log has the errors."""
+    for worker in site.workers:
+        if worker.threads_replaced:
+            yield Finding(
+                "worker-threads-died",
+                phrase(
+                    "In the worker %(worker)s on %(host)s threads that run handlers have died and were replaced: "
+                    "%(threads)s.",
+                    worker=worker.pk, host=worker.hostname or "?", threads=f"{worker.threads_replaced:,}",
+                ),
+                phrase("Look for `A thread that runs handlers has died` in its log: the error there says why."),
+                worker.pk,
+                {"threads": worker.threads_replaced, "host": worker.hostname},
+            )  # fmt: skip
+
+
+def dead_workers(site: Site) -> Iterator[Finding]:
+    """Processes of workers that died within an hour while they ran jobs: of one type of job, or of several jobs."""
+    found = deaths.since(site.now - dt.timedelta(hours=1), site.using)
+    mend = phrase(
+        "Look at the pages of these jobs. After a SIGKILL that no one has sent, the kernel wanted memory: let the "
+        "handler need less at once, lower --concurrency, or give the machine or the container more."
+    )
+    alone: dict[str, list[WorkerDeath]] = {}
+    together: dict[tuple[str, dt.datetime], WorkerDeath] = {}
+    for death in found:
+        if death.alone:
+            alone.setdefault(death.job_type, []).append(death)
+        else:
+            together.setdefault((death.worker_id, death.at), death)
+    for name, those in alone.items():
+        yield Finding(
+            "type-kills-workers",
+            phrase(
+                "Processes of workers died within an hour while they ran a job of the type %(type)s and no other: "
+                "%(deaths)s. The last one: %(how)s.",
+                type=name, deaths=f"{len(those):,}", how=deaths.describe(those[0]),
+            ),
+            mend,
+            name,
+            {"deaths": len(those), "signal": those[0].signal, "memory_mb": those[0].memory_mb},
+        )  # fmt: skip
+    if together:
+        last = next(iter(together.values()))
+        yield Finding(
+            "workers-died",
+            phrase(
+                "Processes of workers died within an hour while they ran several jobs: %(deaths)s. Each of these jobs "
+                "is run alone next time. The last one: %(how)s.",
+                deaths=f"{len(together):,}", how=deaths.describe(last),
+            ),
+            mend,
+            figures={"deaths": len(together), "signal": last.signal, "memory_mb": last.memory_mb},
         )  # fmt: skip
 
 

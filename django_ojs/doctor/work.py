@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from django_ojs.doctor.findings import Finding, Site
 from django_ojs.messages import Phrase, phrase
-from django_ojs.rules.alertrules import Limits
+from django_ojs.rules.alertrules import AlertLimits
 from django_ojs.rules.durations import format_instant, spell
 from django_ojs.statistics import jobtypes
 from django_ojs.statistics.throughput import Work
@@ -71,7 +71,7 @@ def queues(site: Site) -> Iterator[Finding]:
             return
 
 
-def _waiting(site: Site, name: str, limits: Limits) -> Iterator[Finding]:
+def _waiting(site: Site, name: str, limits: AlertLimits) -> Iterator[Finding]:
     """What is wrong with the waiting jobs of one queue. A paused queue is reported as paused, not as slow."""
     jobs = site.waiting.get(name, 0)
     if not jobs:
@@ -99,7 +99,7 @@ def _waiting(site: Site, name: str, limits: Limits) -> Iterator[Finding]:
         yield from _slow(site, name, limits)
 
 
-def _slow(site: Site, name: str, limits: Limits) -> Iterator[Finding]:
+def _slow(site: Site, name: str, limits: AlertLimits) -> Iterator[Finding]:
     oldest = site.fronts[name].oldest if name in site.fronts else None
     if limits.oldest_wait is not None and oldest is not None and site.now - oldest > limits.oldest_wait:
         yield Finding(
@@ -145,7 +145,7 @@ def _more_slots(name: str) -> Phrase:
     )
 
 
-def _failing(name: str, window: Work, hour: Work, limits: Limits) -> Iterator[Finding]:
+def _failing(name: str, window: Work, hour: Work, limits: AlertLimits) -> Iterator[Finding]:
     ended = window.completed + window.failed
     if (
         limits.error_rate is not None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from django_ojs import jsontext
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.rows import moment
 from django_ojs.states import State
 
 #: The seed's closed catalogue: what an absent filter or a wildcard returns.
@@ -31,31 +32,24 @@ EXTENSIONS: tuple[str, ...] = (
     "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "workflow.cancelled",
     "bulk.enqueue.completed", "bulk.cancel.completed", "bulk.retry.completed", "bulk.delete.completed",
     "backpressure.rejected", "backpressure.dropped", "backpressure.warning", "backpressure.cleared",
-    "priority.changed", "result.pruned",
+    "priority.changed", "result.pruned", "job.purged",
     "dead_letter.pruned", "queue.created", "queue.config_updated", "queue.deleted",
     "rate_limit.exceeded", "rate_limit.released", "rate_limit.dropped", "rate_limit.dynamic_adjusted",
     "webhook.subscription.created", "webhook.subscription.updated", "webhook.subscription.deleted",
     "webhook.subscription.disabled", "webhook.dead", "alert.raised", "alert.cleared",
+    "approval.requested", "approval.decided", "approval.delegated", "approval.escalated",
 )  # fmt: skip
 
-#: Extension events that come with every workflow, every result, every webhook or every dead letter, rather than now and
-#: then: written only where the site asks for them (`OJS["EXTENSION_EVENTS"]`).
+#: Extension events that come with every workflow, result, checkpoint, webhook or dead letter, rather than now and then:
+#: written only where the site asks for them (`OJS["EXTENSION_EVENTS"]`).
 ON_REQUEST: tuple[str, ...] = (
     "workflow.created", "workflow.step_failed", "workflow.job_completed", "workflow.job_failed",
     "workflow.callback_fired", "result.stored", "result.rejected", "result.retrieved",
-    "webhook.delivered", "webhook.failed", "dead_letter.added",
+    "webhook.delivered", "webhook.failed", "dead_letter.added", "job.checkpointed",
 )  # fmt: skip
 
 #: Job events that must name the worker (events 4.1): '' where the claim named none.
 NAMES_WORKER = frozenset({"job.started", "job.heartbeat", "job.progress"})
-
-#: Names that published clients use for types of the catalogue.
-ALIASES: Mapping[str, str] = {
-    "job.retried": "job.retrying",
-    "job.dead": "job.discarded",
-    "worker.deregistered": "worker.terminated",
-    "worker.stale": "worker.terminated",
-}
 
 #: Every change of a job's state under one name: made from stored events when it is read, never stored (events 1.4).
 STATE_CHANGED = "job.state_changed"
@@ -66,6 +60,44 @@ TRANSITIONS: Mapping[str, str | None] = {
     "job.failed": "active", "job.stalled": "active",
     "job.retrying": None, "job.discarded": None, "job.cancelled": None, "job.expired": None,
 }  # fmt: skip
+
+
+class Fact(NamedTuple):
+    """A member of an event's data that is taken from the row of its job as it is."""
+
+    name: str
+    #: `number`, `text`, `instant`, `json` (a JSON text), or `elapsed`: the milliseconds from the instant in the column
+    #: to the time of the event.
+    kind: str
+    column: str
+    optional: bool = False  #: left out where the column holds nothing; such members come after the others
+
+
+class Template(NamedTuple):
+    """What an event takes from the row of its job, where that is all there is to say. The store makes the statements of
+    such events of it, and this module the records."""
+
+    time: str  #: the column with the time of the event
+    facts: tuple[Fact, ...]
+    component: str = ""  #: what makes the event; '' for what the caller names
+    of_worker: bool = False  #: whether the event names the worker that has the job
+
+
+TEMPLATES: Mapping[str, Template] = {
+    "job.enqueued": Template(
+        "created_at", (Fact("priority", "number", "priority"), Fact("unique_key", "text", "unique_key", optional=True))
+    ),
+    "job.scheduled": Template("created_at", (Fact("scheduled_at", "instant", "due_at"),)),
+    "job.started": Template("started_at", (Fact("wait_ms", "elapsed", "enqueued_at"),), "workers", of_worker=True),
+    "job.completed": Template(
+        "finished_at", (Fact("duration_ms", "elapsed", "started_at"), Fact("result", "json", "result", optional=True)),
+        "workers", of_worker=True,
+    ),
+}  # fmt: skip
+#: The event of a new job by its state; a pending one has none until it is activated (events 1.7).
+OF_NEW_JOBS: Mapping[str, str] = {State.AVAILABLE: "job.enqueued", State.SCHEDULED: "job.scheduled"}
+#: The member of `job.completed` that a site may leave out (`OJS["RESULTS_IN_EVENTS"]`).
+RESULT = "result"
 
 
 class Record(NamedTuple):
@@ -102,56 +134,65 @@ def of_job(
     )  # fmt: skip
 
 
-def moment(row: Mapping[str, Any], now: dt.datetime) -> dt.datetime:
-    """When something happens to this job: now, but neither before it waited nor before it started.
-
-    A statement sees what others have committed since its transaction looked at the clock. Rows whose times are as the
-    database gave them (`raw`) are taken at `now`.
-    """
-    for name in ("enqueued_at", "started_at"):
-        before = row.get(name)
-        if isinstance(before, dt.datetime) and before.tzinfo is not None and before > now:
-            now = before
-    return now
-
-
 def of_new_job(row: Mapping[str, Any], component: str) -> Record | None:
-    """The event of a new job; a pending one has none until it is activated (events 1.7)."""
-    match row["state"]:
-        case State.AVAILABLE:
-            return enqueued(row, row["created_at"], component)
-        case State.SCHEDULED:
-            return scheduled(row, row["created_at"], component)
-    return None
+    """The event of a new job; None for a pending one."""
+    if (kind := OF_NEW_JOBS.get(row["state"])) is None:
+        return None
+    return from_row(kind, row, row["created_at"], component)
 
 
 def enqueued(row: Mapping[str, Any], time: dt.datetime, component: str, **data: Any) -> Record:
-    if row["unique_key"]:
-        data["unique_key"] = row["unique_key"]
-    return of_job("job.enqueued", row, time, component, priority=row["priority"], **data)
+    """The event of a job that waits from now on; `data` says why."""
+    return from_row("job.enqueued", row, time, component, **data)
 
 
 def scheduled(row: Mapping[str, Any], time: dt.datetime, component: str, **data: Any) -> Record:
-    return of_job("job.scheduled", row, time, component, scheduled_at=format_instant(row["due_at"]), **data)
+    """The event of a job that waits for its time from now on; `data` says why."""
+    return from_row("job.scheduled", row, time, component, **data)
 
 
 def started(row: Mapping[str, Any], time: dt.datetime) -> Record:
-    return of_job(
-        "job.started", row, time, "workers", worker_id=row["worker_id"], wait_ms=milliseconds(row["enqueued_at"], time)
-    )
+    """The event of a job that a worker has claimed."""
+    return from_row("job.started", row, time)
 
 
 def completed(row: Mapping[str, Any], time: dt.datetime, *, with_result: bool) -> Record:
-    parts = [f'{{"duration_ms":{milliseconds(row["started_at"], time)}']
-    if with_result and row["result"] is not None:
-        parts.append(f'"result":{row["result"]}')
-    record = of_job("job.completed", row, time, "workers", worker_id=row["worker_id"])
-    return record._replace(data=",".join(parts) + "}")
+    """The event of a job that is done."""
+    return from_row("job.completed", row, time, without=() if with_result else (RESULT,))
+
+
+def from_row(
+    type: str, row: Mapping[str, Any], time: dt.datetime, component: str = "", without: Collection[str] = (),
+    **data: Any,
+) -> Record:  # fmt: skip
+    """An event that has a template, with `data` behind what it takes from the row, and without some of the facts."""
+    template = TEMPLATES[type]
+    parts = []
+    for name, kind, column, optional in template.facts:
+        if name in without:
+            continue
+        value = row[column]
+        if optional and not value:
+            continue
+        if kind == "elapsed":
+            value = milliseconds_between(value, time)
+        elif kind == "instant":
+            value = f'"{format_instant(value)}"'
+        elif kind == "text":
+            value = jsontext.dumps(value)
+        parts.append(f'"{name}":{value}')
+    if data:
+        parts.append(jsontext.dumps(data)[1:-1])
+    return Record(
+        type, moment(row, time), template.component or component, "", row["id"], row["type"], row["queue"],
+        row["state"], row["attempt"], row["worker_id"] if template.of_worker else "", row["trace_id"],
+        row["workflow_id"], f"{{{','.join(parts)}}}",
+    )  # fmt: skip
 
 
 def failed(row: Mapping[str, Any], time: dt.datetime, component: str, error: Mapping[str, Any]) -> Record:
     # The duration first, where `statistics.eventcounts` looks for it.
-    facts = {"duration_ms": milliseconds(row["started_at"], time), "error": event_error(error)}
+    facts = {"duration_ms": milliseconds_between(row["started_at"], time), "error": event_error(error)}
     return of_job("job.failed", row, time, component, worker_id=row["worker_id"], **facts)
 
 
@@ -254,7 +295,7 @@ def of_alert(type: str, time: dt.datetime, **data: Any) -> Record:
     return Record(type, time, "scheduler", str(data["about"]), data=jsontext.dumps(data))
 
 
-def milliseconds(since: dt.datetime | None, until: dt.datetime | None) -> int:
+def milliseconds_between(since: dt.datetime | None, until: dt.datetime | None) -> int:
     """From one instant to another; 0 where one of them is not known: a job that never started, say."""
     return max(0, round((until - since).total_seconds() * 1000)) if since and until else 0
 
@@ -292,6 +333,7 @@ SHARED: dict[str, Members] = {
 ABOUT_JOBS = frozenset({
     "dead_letter.added", "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "backpressure.dropped",
     "priority.changed", "result.pruned", "result.stored", "result.rejected", "result.retrieved",
+    "approval.requested", "approval.decided", "approval.delegated", "approval.escalated",
 })  # fmt: skip
 ABOUT_QUEUES = frozenset({
     "dead_letter.pruned", "backpressure.rejected", "backpressure.warning", "backpressure.cleared", "cron.triggered",
@@ -301,6 +343,7 @@ ABOUT_QUEUES = frozenset({
 _WAS: Members = {"previous_state?": "string"}
 _WORKER: Members = {"hostname": "string", "queues": "array of strings", "concurrency": "integer"}
 _TIMEOUT: Members = {"timeout_kind": "string", "limit_seconds": "number", "elapsed_seconds": "number"}
+_DEATH: Members = {"signal?": "string", "exit_code?": "integer", "memory_mb?": "number"}
 _CRON: Members = {
     "cron_name": "string", "cron_expr": "string", "cron_expression": "string", "timezone": "string",
     "job_type": "string", "scheduled_at": "instant or null", "scheduled_time": "instant or null",
@@ -318,7 +361,7 @@ _FLOW_JOB: Members = {
 _BULK: Members = {"total": "integer", "skipped": "integer"}
 _BOUND: Members = {"depth": "integer", "bound": "integer"}
 _PRESSURE: Members = {**_BOUND, "pressure": "number", "threshold": "number"}
-_RESULT: Members = {"size_bytes": "integer", "expires_at": "instant or null"}
+_RESULT: Members = {"size_bytes?": "integer", "expires_at": "instant or null"}
 _LIMIT: Members = {"key": "string", "strategy": "string"}
 _DELIVERY: Members = {
     "subscription_id": "string", "delivery_id": "string", "event_id": "string", "event_type": "string",
@@ -328,6 +371,7 @@ _ALERT: Members = {
     "alert_id": "string", "kind": "string", "about": "string", "says": "string", "mend": "string",
     "raised_at": "instant", "figures": "object",
 }  # fmt: skip
+_APPROVAL: Members = {"approval_id": "UUID", "name": "string", "title": "string", "assignees": "array of strings"}
 _SUBSCRIPTION: Members = {"subscription_id": "string", "by?": "string"}
 
 DESCRIBED: dict[str, Description] = {
@@ -340,7 +384,7 @@ DESCRIBED: dict[str, Description] = {
     "job.completed": Description("A job is done.", {"duration_ms": "integer", "result?": "any"}),
     "job.failed": Description("An attempt has failed.", {"duration_ms": "integer", "error": "error"}),
     "job.retrying": Description(
-        "A failed or snoozed attempt is to be repeated.",
+        "An attempt that failed, was snoozed, or lost its database is to be repeated.",
         {
             "max_attempts": "integer",
             "next_retry_at": "instant",
@@ -379,6 +423,10 @@ DESCRIBED: dict[str, Description] = {
             "progress_data?": "object",
         },
     ),
+    "job.checkpointed": Description(
+        "The state of a job was saved, from which its next attempt goes on; the event does not have the state.",
+        {"sequence": "integer", "size_bytes": "integer"},
+    ),
     "worker.registered": Description("A worker was heard of for the first time.", _WORKER),
     "worker.started": Description("The same, under the other name of the specification.", _WORKER),
     "worker.heartbeat": Description(
@@ -392,7 +440,10 @@ DESCRIBED: dict[str, Description] = {
         },
     ),
     "worker.quiet": Description("A worker takes no further jobs.", {"active_jobs": "integer"}),
-    "worker.terminated": Description("A worker is gone.", {"reason": "string"}),
+    "worker.terminated": Description(
+        "A worker is gone. Of one whose process died: how, and the most memory that it had.",
+        {"reason": "string", **_DEATH},
+    ),
     "worker.stopped": Description(
         "A worker is gone, and what it did.",
         {"reason": "`shutdown`, `signal` or `error`", "jobs_completed": "integer", "uptime_ms": "integer"},
@@ -433,8 +484,9 @@ DESCRIBED: dict[str, Description] = {
     "job.timeout": Description("An attempt ran longer than its execution timeout.", _TIMEOUT),
     "job.stalled": Description(
         "A reservation expired unanswered and the job is available again; or its worker was silent about it for longer "
-        "than its heartbeat timeout, and the attempt has failed.",
-        _TIMEOUT,
+        "than its heartbeat timeout, and the attempt has failed. Where the process of its worker died: how, and the "
+        "most memory that it had.",
+        {**_TIMEOUT, **_DEATH},
     ),
     "job.total_timeout": Description("A job's time as a whole ran out; it was discarded.", _TIMEOUT),
     "job.ttl_expired": Description("Nothing began a job within its enqueue TTL; it was discarded.", _TIMEOUT),
@@ -461,6 +513,9 @@ DESCRIBED: dict[str, Description] = {
         "The priority of a waiting job was changed.",
         {"priority": "integer", "previous_priority": "integer", "changed_by?": "string"},
     ),
+    "job.purged": Description(
+        "An operator erased the history of a job.", {"events_deleted": "integer", "purged_by?": "string"}
+    ),
     "result.pruned": Description("A result was kept for its time and is gone."),
     "queue.created": Description("A queue was configured for the first time."),
     "queue.config_updated": Description("A queue was configured.", {"config": "object", "updated_by?": "string"}),
@@ -471,8 +526,8 @@ DESCRIBED: dict[str, Description] = {
     "rate_limit.released": Description("A key has room again, and this job took it.", {**_LIMIT, "job_id": "UUID"}),
     "rate_limit.dropped": Description("A job that asked for it was dropped at a limit.", {**_LIMIT, "job_id": "UUID"}),
     "rate_limit.dynamic_adjusted": Description(
-        "A worker asked to start nothing more under a key for a while.",
-        {"key": "string", "until": "instant", "reason": "string"},
+        "A worker asked to start nothing more under a key for a while, or an operator lifted that.",
+        {"key": "string", "until": "instant", "reason": "string", "lifted_by?": "string"},
     ),
     "webhook.subscription.created": Description(
         "A caller subscribed.", {**_SUBSCRIPTION, "events": "array of strings"}
@@ -487,6 +542,17 @@ DESCRIBED: dict[str, Description] = {
     "webhook.dead": Description("A delivery was given up.", _DELIVERY),
     "alert.raised": Description('Something needs an operator\'s attention (`OJS["ALERTS"]`).', _ALERT),
     "alert.cleared": Description("What needed attention is over.", _ALERT),
+    "approval.requested": Description(
+        "A durable job asks people for a decision, and waits.", {**_APPROVAL, "due_at?": "instant"}
+    ),
+    "approval.decided": Description(
+        "A user or a key has decided what a durable job asked, or its time was over (`timed_out`).",
+        {"approval_id": "UUID", "name": "string", "title": "string", "outcome": "string", "decided_by?": "string"},
+    ),
+    "approval.delegated": Description("Other people are asked instead.", {**_APPROVAL, "delegated_by?": "string"}),
+    "approval.escalated": Description(
+        "The scheduler asks more people, because the first have not decided in time.", _APPROVAL
+    ),
     "workflow.cancelled": Description("A workflow was cancelled.", {**_FLOW, "cancelled_by": "string"}),
     "workflow.created": Description(
         "A workflow was created.", {**_FLOW, "state": "string", "total_callbacks": "integer"}

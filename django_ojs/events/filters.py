@@ -26,11 +26,12 @@ from django.db.models import Q
 
 from django_ojs.conf import ojs_settings
 from django_ojs.events import ids
-from django_ojs.events.catalogue import ALIASES, CATALOGUE, STATE_CHANGED, TRANSITIONS
-from django_ojs.events.order import CHANGE, START, Place
+from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED, TRANSITIONS
+from django_ojs.events.order import CHANGE, START, LogPosition
 from django_ojs.models import Event
 from django_ojs.models.fields import named
 from django_ojs.rules import names
+from django_ojs.spellings import event_types
 
 Envelope = dict[str, Any]
 
@@ -57,7 +58,8 @@ class Filter:
     6.1).
 
     `types` and `sources` may end in `*`. `only_queues` and `only_types` are the limits of the caller's key, and apply
-    whatever the reader asks for; None for a caller without limits.
+    whatever the reader asks for; None for a caller without limits. `only_jobs` leaves what is about no job to users who
+    may view all events.
     """
 
     types: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class Filter:
     workflow_ids: tuple[uuid.UUID, ...] = ()
     only_queues: tuple[str, ...] | None = None
     only_types: tuple[str, ...] | None = None
+    only_jobs: bool = False
 
     @cached_property
     def kinds(self) -> Kinds:
@@ -99,6 +102,7 @@ class Filter:
             and (not self.job_types or event.job_type in self.job_types)
             and (not self.job_ids or event.job_id in self.job_ids)
             and (not self.workflow_ids or event.workflow_id in self.workflow_ids)
+            and (not self.only_jobs or bool(event.job_type))
             and (self.only_types is None or any(names.covers(entry, event.job_type) for entry in self.only_types))
             and (not self.sources or any(_comes_from(source, event) for source in self.sources))
         )
@@ -113,6 +117,8 @@ class Filter:
         ):  # fmt: skip
             if wanted:
                 condition &= Q(**{f"{column}__in": list(wanted)})
+        if self.only_jobs:
+            condition &= ~Q(job_type="")
         if self.only_types is not None:
             condition &= _any_of(_of_type(entry) for entry in self.only_types)
         if self.sources:
@@ -132,11 +138,11 @@ class Filter:
 def kinds(types: Iterable[str]) -> Kinds:
     """The kinds that a list of types selects: `job.*` those of the catalogue, an exact name also others."""
     shown: set[str] = set()
-    for name in [name for name in types if name] or ["*"]:
+    for name in event_types(types) or ["*"]:
         if name.endswith("*"):
             shown.update(known for known in CATALOGUE if known.startswith(name[:-1]))
         else:
-            shown.add(ALIASES.get(name, name))
+            shown.add(name)
     return Kinds(frozenset(shown - {STATE_CHANGED}), STATE_CHANGED in shown)
 
 
@@ -221,7 +227,9 @@ def state_changed(envelope: Envelope, salt: str) -> Envelope | None:
     return {**envelope, "id": ids.of_change(envelope["id"], salt), "type": STATE_CHANGED, "data": data}
 
 
-def views(wanted: Kinds, envelope: Envelope, salt: str, place: Place, behind: Place = START) -> list[Envelope]:
+def views(
+    wanted: Kinds, envelope: Envelope, salt: str, place: LogPosition, behind: LogPosition = START
+) -> list[Envelope]:
     """What a reader at `behind` sees of the stored event at `place`: the change made of it, the event, or both."""
     seen = [envelope] if envelope["type"] in wanted.shown else []
     if not wanted.changes or place._replace(seen=CHANGE) <= behind:

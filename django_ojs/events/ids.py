@@ -12,14 +12,17 @@ import hashlib
 import hmac
 import secrets
 import uuid
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, connections
 
-from django_ojs.database import commits_later
+from django_ojs import tenants
+from django_ojs.database import atomic, commits_later
 from django_ojs.errors import InvalidRequest
 from django_ojs.models import EventLog
+from django_ojs.rules import ids
 
 PREFIX = "evt_"
 _POSITION_BITS = 48
@@ -67,7 +70,7 @@ def of_change(text: str, salt: str) -> str:
 
 def time_of(text: str) -> dt.datetime:
     """When the event with this valid id happened, to the millisecond."""
-    return _EPOCH + dt.timedelta(milliseconds=uuid.UUID(text.removeprefix(PREFIX)).int >> 80)
+    return ids.time_of(uuid.UUID(text.removeprefix(PREFIX)))
 
 
 def _mac(position: int, ms: int, salt: str) -> int:
@@ -75,10 +78,19 @@ def _mac(position: int, ms: int, salt: str) -> int:
     return int.from_bytes(digest[:4], "big") >> (32 - _MAC_BITS)
 
 
-@lru_cache(maxsize=8)
 def salt_of(using: str) -> str:
-    """The installation's salt, made on first use. Cached for the life of the process."""
+    """The installation's salt, made on first use; of each tenant its own. Cached for the life of the process."""
+    return _salt_of(using, tenants.key(using))
+
+
+@lru_cache(maxsize=1024)
+def _salt_of(using: str, tenant: Hashable) -> str:
     return log_row(using).salt
+
+
+def forget() -> None:
+    """Drop the salts that this process knows: the log is a new one."""
+    _salt_of.cache_clear()
 
 
 def log_row(using: str) -> EventLog:
@@ -90,11 +102,14 @@ def log_row(using: str) -> EventLog:
     log = EventLog.objects.using(using).filter(pk=1).first()
     if log is not None:
         return log
-    if not commits_later(using) or connections[using].vendor == "sqlite":  # there the caller has the only write lock
+    show = tenants.carried(using)
+    # On SQLite the caller has the only write lock.
+    if not commits_later(using) or connections[using].vendor == "sqlite" or show is None:
         return _make_row(using)
 
     def make() -> EventLog:
         try:
+            show()
             return _make_row(using)
         finally:
             connections[using].close()
@@ -105,7 +120,7 @@ def log_row(using: str) -> EventLog:
 
 def _make_row(using: str) -> EventLog:
     try:
-        with transaction.atomic(using=using):
+        with atomic(using=using):
             return EventLog.objects.using(using).create(pk=1, salt=secrets.token_hex(16))
     except IntegrityError:  # another process was first
         return EventLog.objects.using(using).get(pk=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.events import filters, ids, order
 from django_ojs.events.catalogue import NAMES_WORKER, Record
 from django_ojs.events.filters import Filter
-from django_ojs.events.order import Place
+from django_ojs.events.order import LogPosition
 from django_ojs.models import Event
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
@@ -28,7 +28,7 @@ STRETCH = 20_000
 
 
 @dataclasses.dataclass(slots=True)
-class Page:
+class EventPage:
     """One page of the log, oldest first. `cursor` is the id to go on from; `gap` says what was pruned away.
 
     With `has_more` there may be more behind the cursor, also where no event was found: a filter is looked for in
@@ -45,13 +45,13 @@ def append(records: Sequence[Record], using: str) -> None:
     """Write events in the caller's transaction, in one statement however many."""
     if records:
         store_of(using).insert_events(records)
-        tell(records, using)
+        notify(records, using)
 
 
-def tell(records: Sequence[Record], using: str) -> None:
+def notify(records: Sequence[Record], using: str) -> None:
     """Tell subscribers of events that a statement of `store` has written."""
     if records and hooks.event_listeners:
-        hooks.tell(hooks.event_listeners, records, using)
+        hooks.notify(hooks.event_listeners, records, using)
 
 
 def read(
@@ -68,7 +68,7 @@ def read(
     until: dt.datetime | None = None,
     limit: int = 100,
     using: str | None = None,
-) -> Page:
+) -> EventPage:
     """The events after the cursor that match every given filter (`wanted` stands for all of them), at most `limit`.
 
     Where fewer fit within the next `STRETCH` events and the log goes on, the page ends there, its cursor behind them.
@@ -81,7 +81,7 @@ def read(
         job_ids=(job_id,) if job_id else (), workflow_ids=(workflow_id,) if workflow_id else (),
     )  # fmt: skip
     using = using or database()
-    order.catch_up(using)
+    order.catch_up(using, strict=False)
     salt = ids.salt_of(using)
     place, gap = start(after, using)
     edge: Event | None = None
@@ -99,15 +99,15 @@ def read(
     events = views(looked_at, wanted, salt, place)
     if len(events) > limit:  # a stored event may be seen twice
         events = events[:limit]
-        return Page(events, events[-1]["id"], True, gap)
+        return EventPage(events, events[-1]["id"], True, gap)
     last = looked_at[-1] if looked_at else None
     if edge is not None and len(found) <= limit:
         last = edge  # nothing else fits in this stretch
     cursor = ids.encode(last.pk, last.time, salt) if last else after
-    return Page(events, cursor, len(found) > limit or last is edge is not None, gap)
+    return EventPage(events, cursor, len(found) > limit or last is edge is not None, gap)
 
 
-def views(found: Iterable[Event], wanted: Filter, salt: str, behind: Place = order.START) -> list[dict[str, Any]]:
+def views(found: Iterable[Event], wanted: Filter, salt: str, behind: LogPosition = order.START) -> list[dict[str, Any]]:
     """The envelopes that a reader at `behind` gets of these events: theirs, and those of the changes they made."""
     if not wanted.kinds.changes:
         return [render(event, salt) for event in found if wanted.matches(event)]
@@ -119,7 +119,7 @@ def views(found: Iterable[Event], wanted: Filter, salt: str, behind: Place = ord
     ]
 
 
-def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
+def start(after: str | None, using: str) -> tuple[LogPosition, dict[str, Any] | None]:
     """The place behind which a reader with this cursor goes on, and the gap if the log no longer reaches back to it.
 
     Raises `InvalidRequest` for a cursor that this server never issued.
@@ -133,7 +133,7 @@ def start(after: str | None, using: str) -> tuple[Place, dict[str, Any] | None]:
     return order.START, gap_behind(position, ids.time_of(after), using)
 
 
-def cursor(place: Place, using: str) -> str | None:
+def cursor(place: LogPosition, using: str) -> str | None:
     """The id to go on from behind `place`; None at the start, or where the event has been pruned."""
     time = Event.objects.using(using).filter(pk=place.id).values_list("time", flat=True).first()
     return None if time is None else ids.encode(place.id, time, ids.salt_of(using), change=place.seen == order.CHANGE)
@@ -194,6 +194,69 @@ def source_of(component: str, worker_id: str = "") -> str:
 #: How many of the newest events are looked through, and so the most that a total can be. Looking further back would
 #: cost every reload of a page more, the longer the log is; a job's own events are found by an index, all of them.
 WINDOW = 50_000
+
+
+def count(
+    wanted: Filter, *, since: dt.datetime | None = None, until: dt.datetime | None = None, using: str | None = None
+) -> int:
+    """How many stored events match, but for what `matches` alone decides: of jobs that are named in the whole log, else
+    in its window."""
+    using = using or database()
+    query = Event.objects.using(using) if wanted.job_ids else order.latest(using, WINDOW).order_by()
+    query = query.filter(wanted.condition())
+    if since:
+        query = query.filter(time__gte=since)
+    if until:
+        query = query.filter(time__lt=until)
+    return query[:WINDOW].count()
+
+
+def earlier(
+    wanted: Filter,
+    *,
+    before: str | None = None,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+    accepts: Callable[[dict[str, Any]], bool] = bool,
+    limit: int = 100,
+    using: str | None = None,
+) -> EventPage:
+    """The events before the cursor, or before the end of the log, that match, newest first and at most `limit`.
+
+    `accepts` says of an envelope whether the reader gets it. One call looks through the `STRETCH` events before the
+    cursor: where the log has more before these, the page has a cursor to go on from, also if it is empty.
+
+    Raises `InvalidRequest` for a cursor that this server never issued.
+    """
+    using = using or database()
+    order.catch_up(using, strict=False)
+    salt = ids.salt_of(using)
+    place = None
+    if before:
+        place = order.find(using, ids.decode(before, salt)[0])
+        if place is None:  # pruned, and all that was before it
+            return EventPage([], None, False)
+    edge = order.back(using, place, STRETCH)
+    first = order.START if edge is None else order.place_of(edge)._replace(seen=order.NOTHING)
+    events: list[dict[str, Any]] = []
+    while True:
+        query = order.between(using, first, place).filter(wanted.condition())
+        if place is not None:
+            query = query.exclude(pk=place.id)
+        if since:
+            query = query.filter(time__gte=since)
+        if until:
+            query = query.filter(time__lt=until)
+        rows = list(query.reverse()[: limit + 1])
+        for event in rows:
+            found = [view for view in views([event], wanted, salt) if accepts(view)]
+            if found and len(events) == limit:
+                return EventPage(events, events[-1]["id"], True)
+            events += found
+        if len(rows) <= limit:
+            break
+        place = order.place_of(rows[-1])
+    return EventPage(events, None if edge is None else ids.encode(edge.pk, edge.time, salt), edge is not None)
 
 
 class Newest(NamedTuple):

@@ -17,7 +17,7 @@ continuously, and a reader before it reads. Inside a caller's transaction there 
 the caller commits, and all readers would wait for that. A reader there sees what was in order already, on PostgreSQL
 and MariaDB without the events that its own transaction has written.
 
-A `Place` says where a reader is in the order, as a value that outlives the row it was taken from.
+A `LogPosition` says where a reader is in the order, as a value that outlives the row it was taken from.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ import math
 import time
 from typing import Any, NamedTuple
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, connections
 from django.db.models import F, Q, QuerySet
 
-from django_ojs.database import commits_later, is_contention
-from django_ojs.errors import BackendUnavailable
+from django_ojs.database import HeldByAnother, StoodStill, atomic, commits_later, is_contention
 from django_ojs.events.ids import log_row
 from django_ojs.models import Event, EventCommit, EventLog
 
@@ -52,6 +51,9 @@ FROM (SELECT pg_current_snapshot() AS seen, pg_current_xact_id()::text::bigint A
 #: Seconds in which a reader gets what was committed before in order, by waiting for the pass of another connection and
 #: by passes of its own. A pass takes milliseconds: only a connection that hangs in the middle of one takes so long.
 PATIENCE = 5.0
+#: Seconds for which a pass may stand still before the database ends it. It is less than readers wait, so they are not
+#: held up by a process that is stopped, or by a machine that is suspended.
+IDLE_SECONDS = 2
 
 
 def advance(using: str) -> int:
@@ -69,11 +71,11 @@ def catch_up(using: str, *, strict: bool = True) -> None:
     its own. In a caller's transaction nothing is done.
 
     Args:
-        strict: raise rather than return when that is not achieved within `PATIENCE`; False for a reader that only
-            looks, or that takes its place in the log here and reads on from there.
+        strict: raise rather than return when that is not achieved within `PATIENCE`. False for readers, who come back
+            for what is behind their place; what is not in order yet is not there for them, and nothing is passed.
 
     Raises:
-        BackendUnavailable: `strict`, and the order could not be had in time.
+        HeldByAnother: `strict`, and the order could not be had in time.
     """
     if commits_later(using):
         return
@@ -83,7 +85,10 @@ def catch_up(using: str, *, strict: bool = True) -> None:
         left = began + PATIENCE - time.monotonic()
         if left <= 0:
             if strict:
-                raise BackendUnavailable("The newest events could not be put in order in time.")
+                raise HeldByAnother(
+                    f"The newest events could not be put in order within {PATIENCE:g} s: another connection holds the"
+                    " event log."
+                )
             return
         numbered = _pass(using, wait=left if numbered is None else None)
 
@@ -122,12 +127,12 @@ def _fresh(has_last: bool) -> str:
 
 
 def _pass(using: str, wait: float | None = None) -> int | None:
-    """One pass: how much it numbered, or None if another connection is at it, after `wait` seconds still."""
+    """One pass: how much it numbered, or None if another connection is at it, after `wait` seconds still, or was."""
     vendor = connections[using].vendor
     if vendor == "sqlite":
         return 0
     try:
-        with transaction.atomic(using=using):
+        with atomic(using=using, idle=IDLE_SECONDS):
             if wait is not None:
                 _wait_for_lock(using, wait)
             locked = EventLog.objects.using(using).select_for_update(skip_locked=True).filter(pk=1)
@@ -141,9 +146,9 @@ def _pass(using: str, wait: float | None = None) -> int | None:
                     return None
             return _number_transactions(using, log) if vendor == "postgresql" else _stamp_rows(using, log)
     except OperationalError as error:
-        if wait is None or not is_contention(error):
-            raise
-        return None
+        if isinstance(error, StoodStill) or (wait is not None and is_contention(error)):
+            return None
+        raise
 
 
 def _wait_for_lock(using: str, seconds: float) -> None:
@@ -151,7 +156,7 @@ def _wait_for_lock(using: str, seconds: float) -> None:
     connection = connections[using]
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(f"SET LOCAL lock_timeout = {math.ceil(seconds * 1000)}")
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(math.ceil(seconds * 1000))])
             cursor.execute(f"SELECT 1 FROM {_LOG} WHERE id = 1 FOR UPDATE")
         else:
             cursor.execute(f"SELECT 1 FROM {_LOG} WHERE id = 1 FOR UPDATE WAIT {math.ceil(seconds)}")
@@ -212,7 +217,7 @@ def _stamp_rows(using: str, log: EventLog) -> int:
 NOTHING, CHANGE, EVENT = 0, 1, 2
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A place in the log; places compare in its order.
 
     `order` is the number of the transaction on PostgreSQL, the stamp on MariaDB and the id on SQLite; `id` is the
@@ -224,14 +229,14 @@ class Place(NamedTuple):
     seen: int = EVENT
 
 
-START = Place(0, 0)
+START = LogPosition(0, 0)
 
 _SINCE = f"SELECT txid FROM {_COMMIT} WHERE seq >= %s"
 _SINCE_UNTIL = f"{_SINCE} AND seq <= %s"
 _ORDER = {"sqlite": "id", "postgresql": "commit__seq"}
 
 
-def behind(using: str, place: Place) -> QuerySet[Event]:
+def behind(using: str, place: LogPosition) -> QuerySet[Event]:
     """The events behind `place` that have been put in order, in it; `place_of` tells where each is."""
     column = _ORDER.get(connections[using].vendor, "seq")
     events = Event.objects.using(using).filter(**{f"{column}__isnull": False})
@@ -243,13 +248,13 @@ def behind(using: str, place: Place) -> QuerySet[Event]:
     return events.annotate(place_order=F(column)).order_by(*dict.fromkeys((column, "id")))
 
 
-def next_id(using: str, place: Place) -> int | None:
+def next_id(using: str, place: LogPosition) -> int | None:
     """The id of the event that comes next behind `place`; None at the end. `exists()` would forget the order, in which
     it is found at once."""
     return behind(using, place).values_list("pk", flat=True).first()
 
 
-def between(using: str, place: Place, last: Place | None) -> QuerySet[Event]:
+def between(using: str, place: LogPosition, last: LogPosition | None) -> QuerySet[Event]:
     """`behind(using, place)`, up to and with `last`; None: to the end. For a filter that no index finds.
 
     On PostgreSQL the transactions are looked up first: for a rare value the planner would rather read the whole log.
@@ -266,12 +271,12 @@ def between(using: str, place: Place, last: Place | None) -> QuerySet[Event]:
     return events
 
 
-def waiting_since(using: str, place: Place) -> dt.datetime | None:
+def waiting_since(using: str, place: LogPosition) -> dt.datetime | None:
     """The time of the event that comes next behind `place`, so since when a reader there is behind; None at the end."""
     return behind(using, place).values_list("time", flat=True).first()
 
 
-def ahead(using: str, place: Place, events: int) -> Event | None:
+def ahead(using: str, place: LogPosition, events: int) -> Event | None:
     """An event about so many `events` behind `place`; None where the log ends before. Costs one look at an index.
 
     By the ids, which follow the order closely, since nothing knows the number of rows between two places.
@@ -282,9 +287,16 @@ def ahead(using: str, place: Place, events: int) -> Event | None:
     return behind(using, place).filter(pk__gte=begin + events).order_by("pk").first()
 
 
-def place_of(event: Event) -> Place:
+def back(using: str, place: LogPosition | None, events: int) -> Event | None:
+    """An event about so many `events` before `place`, or before the end of the log without one; None where the log
+    begins after that. As `ahead`, by the ids."""
+    top = newest_id(using) if place is None else place.id
+    return behind(using, START).filter(pk__lte=top - events).order_by("-pk").first()
+
+
+def place_of(event: Event) -> LogPosition:
     """The place of an event that `behind` found."""
-    return Place(event.place_order, event.pk)  # type: ignore[attr-defined]
+    return LogPosition(event.place_order, event.pk)  # type: ignore[attr-defined]
 
 
 def newest_id(using: str) -> int:
@@ -301,18 +313,18 @@ def latest(using: str, number: int) -> QuerySet[Event]:
     return events
 
 
-def find(using: str, position: int, seen: int = EVENT) -> Place | None:
+def find(using: str, position: int, seen: int = EVENT) -> LogPosition | None:
     """The place of the event with this row id; None if it has been pruned."""
     event = behind(using, START).filter(pk=position).first()
     return None if event is None else place_of(event)._replace(seen=seen)
 
 
-def end(using: str) -> Place:
+def end_position(using: str) -> LogPosition:
     """The place of the last event that has been put in order."""
     return last(using) or START
 
 
-def last(using: str, **conditions: Any) -> Place | None:
+def last(using: str, **conditions: Any) -> LogPosition | None:
     """The place of the last event with these fields; None where there is none, or not any more."""
     event = behind(using, START).filter(**conditions).reverse().first()
     return None if event is None else place_of(event)
@@ -322,7 +334,7 @@ def last(using: str, **conditions: Any) -> Place | None:
 _NEAR = 5_000
 
 
-def before(using: str, instant: dt.datetime) -> Place:
+def before(using: str, instant: dt.datetime) -> LogPosition:
     """The place of the last event that happened before `instant`.
 
     No index has the times, but the ids follow them closely. So their range is halved until it is short.
@@ -341,7 +353,7 @@ def before(using: str, instant: dt.datetime) -> Place:
     return START if event is None else find(using, event) or START
 
 
-def is_pruned(using: str, place: Place) -> bool:
+def is_pruned(using: str, place: LogPosition) -> bool:
     """Whether events behind `place` may be gone already, so that reading on from there would miss them."""
     log = EventLog.objects.using(using).filter(pk=1).first()
     return log is not None and log.pruned_to > place.id

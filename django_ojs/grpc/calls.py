@@ -1,7 +1,7 @@
 """Carries a unary call through the view of the HTTP binding that does the same (grpc 2).
 
 `OPERATIONS` says which view that is. A call becomes the request that HTTP would have received, without a socket and
-without the site's middleware, and the view's answer becomes the response message, or an `errors.Refused`. So
+without the site's middleware, and the view's answer becomes the response message, or an `errors.RpcError`. So
 authentication, validation, limits, audit and idempotency are those of HTTP: no rule stands here a second time.
 """
 
@@ -30,18 +30,21 @@ from django_ojs import errors, jsontext
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
 from django_ojs.groupcommit import serves_others
 from django_ojs.grpc import definition, messages, metadata
-from django_ojs.grpc.errors import Code, Refused, logger, refusal
+from django_ojs.grpc.errors import Code, RpcError, logger, refusal
 from django_ojs.grpc.metadata import Metadata
+from django_ojs.grpc.shapes import Document
 from django_ojs.http import fields, permissions
 from django_ojs.http.base import OJSView, using
+from django_ojs.http.operation import operation
 from django_ojs.jobs.finish import requeue
-from django_ojs.models import Job
-from django_ojs.rules import envelope, names
+from django_ojs.messages import jobs
+from django_ojs.models import Job, Worker
+from django_ojs.rules import envelope
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.ids import parse_id
 from django_ojs.states import State
-from django_ojs.workers import heartbeat as beats
-
-Document = dict[str, Any]
+from django_ojs.workerregistry import heartbeat as beats
+from django_ojs.workerregistry.registration import effective_state
 
 #: Bytes of an answer: clients receive 4 MiB unless they ask for more (LIM-4).
 MAX_ANSWER = 4_000_000
@@ -50,7 +53,7 @@ PAGE = 200
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
+class RpcOperation:
     """An RPC as a call of the HTTP binding.
 
     Attributes:
@@ -77,36 +80,36 @@ class Operation:
     public: bool = False
 
 
-OPERATIONS: Mapping[str, Operation] = {operation.rpc: operation for operation in (
-    Operation("Manifest", 0, "GET", "../manifest", public=True),
-    Operation("Health", 0, "GET", "health", public=True),
-    Operation("Enqueue", 0, "POST", "jobs", idempotent=True),
-    Operation("Fetch", 0, "POST", "workers/fetch"),
-    Operation("Ack", 0, "POST", "jobs/{job_id}/ack", "job_id"),
-    Operation("Nack", 0, "POST", "jobs/{job_id}/nack", "job_id"),
-    Operation("ListQueues", 0, "GET", "queues", most=1000, default=100, items="queues"),
-    Operation("GetJob", 1, "GET", "jobs/{job_id}", "job_id"),
-    Operation("CancelJob", 1, "POST", "jobs/{job_id}/cancel", "job_id"),
-    Operation("ActivateJob", 1, "POST", "jobs/{job_id}/activate", "job_id"),
-    Operation("Heartbeat", 1, "POST", "workers/heartbeat"),
-    Operation("ListDeadLetter", 1, "GET", "dead-letter", most=1000, default=50, items="jobs"),
-    Operation("RetryDeadLetter", 1, "POST", "dead-letter/{job_id}/retry", "job_id"),
-    Operation("DeleteDeadLetter", 1, "DELETE", "dead-letter/{job_id}", "job_id"),
-    Operation("RegisterCron", 2, "POST", "cron"),
-    Operation("UnregisterCron", 2, "DELETE", "cron/{name}", "name"),
-    Operation("ListCron", 2, "GET", "cron", most=1_000_000, items="crons"),
-    Operation("CreateWorkflow", 3, "POST", "workflows", idempotent=True),
-    Operation("GetWorkflow", 3, "GET", "workflows/{workflow_id}", "workflow_id"),
-    Operation("CancelWorkflow", 3, "POST", "workflows/{workflow_id}/cancel", "workflow_id"),
-    Operation("EnqueueBatch", 4, "POST", "jobs/batch", idempotent=True),
-    Operation("QueueStats", 4, "GET", "queues/{name}/stats", "queue"),
-    Operation("PauseQueue", 4, "POST", "queues/{name}/pause", "queue"),
-    Operation("ResumeQueue", 4, "POST", "queues/{name}/resume", "queue"),
+OPERATIONS: Mapping[str, RpcOperation] = {operation.rpc: operation for operation in (
+    RpcOperation("Manifest", 0, "GET", "../manifest", public=True),
+    RpcOperation("Health", 0, "GET", "health", public=True),
+    RpcOperation("Enqueue", 0, "POST", "jobs", idempotent=True),
+    RpcOperation("Fetch", 0, "POST", "workers/fetch"),
+    RpcOperation("Ack", 0, "POST", "jobs/{job_id}/ack", "job_id"),
+    RpcOperation("Nack", 0, "POST", "jobs/{job_id}/nack", "job_id"),
+    RpcOperation("ListQueues", 0, "GET", "queues", most=1000, default=100, items="queues"),
+    RpcOperation("GetJob", 1, "GET", "jobs/{job_id}", "job_id"),
+    RpcOperation("CancelJob", 1, "POST", "jobs/{job_id}/cancel", "job_id"),
+    RpcOperation("ActivateJob", 1, "POST", "jobs/{job_id}/activate", "job_id"),
+    RpcOperation("Heartbeat", 1, "POST", "workers/heartbeat"),
+    RpcOperation("ListDeadLetter", 1, "GET", "dead-letter", most=1000, default=50, items="jobs"),
+    RpcOperation("RetryDeadLetter", 1, "POST", "dead-letter/{job_id}/retry", "job_id"),
+    RpcOperation("DeleteDeadLetter", 1, "DELETE", "dead-letter/{job_id}", "job_id"),
+    RpcOperation("RegisterCron", 2, "POST", "cron"),
+    RpcOperation("UnregisterCron", 2, "DELETE", "cron/{name}", "name"),
+    RpcOperation("ListCron", 2, "GET", "cron", most=1_000_000, items="crons"),
+    RpcOperation("CreateWorkflow", 3, "POST", "workflows", idempotent=True),
+    RpcOperation("GetWorkflow", 3, "GET", "workflows/{workflow_id}", "workflow_id"),
+    RpcOperation("CancelWorkflow", 3, "POST", "workflows/{workflow_id}/cancel", "workflow_id"),
+    RpcOperation("EnqueueBatch", 4, "POST", "jobs/batch", idempotent=True),
+    RpcOperation("QueueStats", 4, "GET", "queues/{name}/stats", "queue"),
+    RpcOperation("PauseQueue", 4, "POST", "queues/{name}/pause", "queue"),
+    RpcOperation("ResumeQueue", 4, "POST", "queues/{name}/resume", "queue"),
 )}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Reply:
+class RpcReply:
     """What is sent to the client. `jobs` are the ids and attempts of those that a Fetch hands out."""
 
     body: bytes
@@ -141,7 +144,7 @@ class _Deadline:
         return execute(sql, params, many, context)
 
 
-class Call:
+class UnaryCall:
     """One unary call: made on the event loop, carried out on a thread (`run`).
 
     A caller may leave at any time. Before `run` begins, nothing is done; afterwards what was done stays, but the jobs
@@ -150,13 +153,13 @@ class Call:
     """
 
     def __init__(
-        self, operation: Operation, raw: bytes, given: Metadata, seconds: float | None = None
+        self, operation: RpcOperation, raw: bytes, given: Metadata, seconds: float | None = None
     ) -> None:  # fmt: skip
         self.operation, self.raw, self.metadata = operation, raw, given
         self.deadline = None if seconds is None else time.monotonic() + seconds
         self._lock = threading.Lock()
         self._left = False
-        self._reply: Reply | None = None
+        self._reply: RpcReply | None = None
 
     def leave(self) -> bool:
         """Note that the caller has gone. Whether something is left to do for that: call `undo` on a thread."""
@@ -172,7 +175,7 @@ class Call:
         if answer is not None:
             answer(None)
 
-    def run(self, answer: Callable[[Reply], None]) -> None:
+    def run(self, answer: Callable[[RpcReply], None]) -> None:
         """Carry the call out, and give the reply to `answer`. Raises Refused. For a thread."""
         if self._left or (self.deadline is not None and time.monotonic() >= self.deadline):
             return
@@ -193,15 +196,15 @@ class Call:
             reset_queries()
             close_old_connections()
 
-    def _perform(self, limit: _Deadline) -> Reply:
+    def _perform(self, limit: _Deadline) -> RpcReply:
         try:
             return self._answer()
         except Exception as exc:
             if limit.passed is not None:
-                raise Refused.of(limit.passed, self.metadata.answered_id(), Code.DEADLINE_EXCEEDED) from exc
+                raise RpcError.of(limit.passed, self.metadata.answered_id(), Code.DEADLINE_EXCEEDED) from exc
             raise refusal(exc, self.operation.rpc, self.metadata.answered_id()) from exc
 
-    def _answer(self) -> Reply:
+    def _answer(self) -> RpcReply:
         method = definition.METHODS[self.operation.rpc]
         message, broken = method.request(), None
         try:
@@ -249,12 +252,12 @@ class CallRequest(HttpRequest):
 class _Exchange:
     """The HTTP requests of one call, and what becomes of their answers."""
 
-    def __init__(self, operation: Operation, message: Message, broken: OJSError | None, given: Metadata) -> None:
+    def __init__(self, operation: RpcOperation, message: Message, broken: OJSError | None, given: Metadata) -> None:
         self.operation, self.message, self.broken, self.metadata = operation, message, broken, given
         self.headers: dict[str, str] = {}
         self.request_id = ""
 
-    def reply(self) -> Reply:
+    def reply(self) -> RpcReply:
         operation = self.operation
         if operation.public and self.broken is not None:
             raise self.broken
@@ -269,7 +272,7 @@ class _Exchange:
         body = response.SerializeToString()
         if operation.rpc == "EnqueueBatch" and len(body) > MAX_ANSWER:
             body, more = _trimmed(response), (("x-ojs-trimmed", "args,meta"),)
-        return Reply(body, self.request_id, metadata.trailers(self.request_id, self.headers) + more, jobs)
+        return RpcReply(body, self.request_id, metadata.trailers(self.request_id, self.headers) + more, jobs)
 
     def _called(self, query: Mapping[str, str]) -> Document:
         """The answer of the view as a document. Raises Refused."""
@@ -292,7 +295,7 @@ class _Exchange:
         self.request_id = headers.get("X-Request-Id", "")
         found = jsontext.loads(response.content) if response.content else {}
         if response.status_code >= 400 and not self.operation.public:
-            raise Refused(self._located(found["error"]), response.status_code, headers)
+            raise RpcError(self._located(found["error"]), response.status_code, headers)
         self.headers = headers
         if self.operation.rpc == "RegisterCron":
             found["created"] = response.status_code == 201  # HTTP says it by the status
@@ -310,7 +313,7 @@ class _Exchange:
         """The body of the HTTP request; None where it has none. Raises OJSError."""
         if self.broken is not None:
             raise self.broken
-        document = messages.to_document(self.message)
+        document = messages.read_request(self.message)
         match self.operation.rpc:
             case "Ack" | "Nack":
                 self._take(document, "worker_id", "x-ojs-worker-id")
@@ -319,9 +322,9 @@ class _Exchange:
             case "Fetch":
                 if not document.get("queues"):
                     raise _missing("queues", "Name at least one queue to fetch from.")
-                given = self.metadata.get("x-ojs-visibility-timeout-ms")
-                if given and "visibility_timeout_ms" not in document:
-                    document["visibility_timeout_ms"] = int(given) if given.isdecimal() else given
+                given = self.metadata.number(metadata.VISIBILITY)
+                if given is not None and "visibility_timeout_ms" not in document:
+                    document["visibility_timeout_ms"] = given
             case "Heartbeat":
                 document = _beat(self.message, document)
         return None if self.operation.method in ("GET", "DELETE") else document
@@ -334,7 +337,7 @@ class _Exchange:
 
     def _listed(self) -> Document:
         """As many pages of the list as the request asks for and one answer can hold."""
-        asked = {} if self.broken is not None else messages.to_document(self.message)
+        asked = {} if self.broken is not None else messages.read_request(self.message)
         operation = self.operation
         limit = asked.get("limit")
         if not isinstance(limit, int) or limit < 1:
@@ -377,7 +380,7 @@ class _Exchange:
 # Which view
 
 
-def _route(operation: Operation, value: str) -> tuple[Any, ResolverMatch, str]:
+def _route(operation: RpcOperation, value: str) -> tuple[Any, ResolverMatch, str]:
     """The view of an operation, how it was found, and the path of the request. `value` stands in that path."""
     prefix, match = _resolved(operation.path, settings.ROOT_URLCONF)
     path = prefix + operation.path
@@ -449,7 +452,7 @@ def _hand_back(claims: Mapping[uuid.UUID, int]) -> None:
     try:
         requeue(list(claims), attempts=claims, unrun=claims)
     except (DatabaseError, InterfaceError, errors.BackendUnavailable) as error:
-        logger.error("%d jobs that no client received could not be handed back: %s", len(claims), error)
+        logger.error("%s that no client received could not be handed back: %s", jobs(len(claims)), error)
 
 
 # Heartbeat
@@ -457,7 +460,7 @@ def _hand_back(claims: Mapping[uuid.UUID, int]) -> None:
 
 def _of_job_alone(message: Any) -> bool:
     """Whether a heartbeat is for one job of a worker that it does not name."""
-    return bool(names.is_job_id(message.id.lower()) and not message.worker_id)
+    return bool(parse_id(message.id.lower()) and not message.worker_id)
 
 
 def _beat(message: Any, document: Document) -> Document:
@@ -465,7 +468,7 @@ def _beat(message: Any, document: Document) -> Document:
     given, worker_id = message.id, message.worker_id
     if not given and not worker_id:
         raise _missing("id", "Say in id which job the heartbeat is for, or in worker_id which worker lives.")
-    if names.is_job_id(given.lower()) and given != worker_id:
+    if parse_id(given.lower()) and given != worker_id:
         return document | {"active_job_ids": [given.lower()]}
     if given and worker_id and given != worker_id:
         raise _missing("id", "The id is neither that of a job nor the worker_id.")
@@ -489,11 +492,12 @@ def _with_deadline(document: Document) -> Document:
 class JobBeat(OJSView):
     """The heartbeat for a job by a client that does not say which worker holds it: only gRPC has that."""
 
-    scopes = {"POST": "work"}
     schema = None
 
+    @operation(scope="work")
     def post(self, request: Request) -> Response:
-        """Renew the reservation of the job for the worker that holds it."""
+        """Renew the reservation of the job for the worker that holds it, of whose row nothing is changed: it is only
+        told what its worker is to do."""
         body = self.payload()
         (text,) = body["active_job_ids"]
         job_id = uuid.UUID(text)
@@ -501,14 +505,13 @@ class JobBeat(OJSView):
         length = fields.duration_ms(body, "visibility_timeout_ms")
         using = router.db_for_write(Job)
         row = Job.objects.using(using).filter(pk=job_id).values("worker_id", "state").first()
-        if row is not None and row["state"] == State.ACTIVE and row["worker_id"]:
-            beat = beats.Beat(row["worker_id"], [job_id], visibility_ms=length)
-            found = beats.beat_with_others(beat)
-            return Response(_told(found.state, found.extended, found.cancelled, found.lost))
-        renewed = [job_id] if beats.extend(job_id, "", visibility_ms=length) else []
+        holder = row["worker_id"] if row is not None and row["state"] == State.ACTIVE else ""
+        renewed = [job_id] if beats.extend(job_id, holder, visibility_ms=length) else []
         gone = [] if renewed else [job_id]
         cancelled = gone if row is not None and row["state"] == State.CANCELLED else []
-        return Response(_told("running", renewed, cancelled, [] if cancelled else gone))
+        worker = Worker.objects.using(using).filter(pk=holder).first() if holder else None
+        state = "running" if worker is None else effective_state(worker)
+        return Response(_told(state, renewed, cancelled, [] if cancelled else gone))
 
 
 def _told(state: str, extended: list[uuid.UUID], cancelled: list[uuid.UUID], lost: list[uuid.UUID]) -> Document:
@@ -522,7 +525,7 @@ _job_beat = JobBeat.as_view()
 # Sizes
 
 
-def _size(operation: Operation, items: list[Any]) -> int:
+def _size(operation: RpcOperation, items: list[Any]) -> int:
     """Bytes that these items of a list take in the answer."""
     return int(messages.to_message(f"{operation.rpc}Response", {operation.items: items}).ByteSize())
 

@@ -2,7 +2,7 @@
 
     streams = JobStreams(using)
     streams.start()
-    stream = JobStream(("mail",), "worker-1", places=5, deliver=..., end=...)
+    stream = JobStream(("mail",), "worker-1", places=5, deliver=..., close=...)
     streams.open(stream)
 
 A `JobStream` is what a client that waits for jobs wants, and what it has: its places. `JobStreams` claims jobs for the
@@ -30,22 +30,23 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from django.db import transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef
 
-from django_ojs import clock, hooks
+from django_ojs import clock, hooks, lockwaits
+from django_ojs.database import is_contention
 from django_ojs.events.catalogue import Record
-from django_ojs.groupcommit import ALONE
+from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.jobs.fetch import Fetch, fetch_each
 from django_ojs.jobs.finish import requeue
+from django_ojs.lifecycle.waking import woken_here
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.scheduler.service import AFTER_FAULT, ERRORS, Service, persist
 from django_ojs.states import State
 from django_ojs.store import store_of
 from django_ojs.worker.wakers import waker_for
-from django_ojs.workers import registration
-from django_ojs.workers.waking import woken_here
+from django_ojs.workerregistry import registration
 
 logger = logging.getLogger(__name__)
 
@@ -85,18 +86,18 @@ class JobStream:
         places: the most claims that the stream may have at a time (SJ-4).
         deliver: is given the rows of jobs that were claimed, in a thread of ours. Each is then to be `taken`, and the
             last of them `written`, before the stream claims again (SJ-8).
-        end: is called in any thread when no more jobs will come, because the server stops.
+        close: is called in any thread when no more jobs will come, because the server stops.
         visibility_ms: the length of the reservation that the client asks for.
         types: the job types that the client's key is limited to; None: any.
     """
 
     def __init__(
         self, queues: Sequence[str], worker_id: str, *, places: int, deliver: Callable[[Sequence[JobRow]], None],
-        end: Callable[[], None], visibility_ms: int | None = None, types: Sequence[str] | None = None,
+        close: Callable[[], None], visibility_ms: int | None = None, types: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self.wish = Wish(tuple(dict.fromkeys(queues)), None if types is None else tuple(types))
         self.worker_id, self.places, self.visibility_ms = worker_id, max(places, 1), visibility_ms
-        self.deliver, self.end = deliver, end
+        self.deliver, self.close = deliver, close
         self.held: dict[uuid.UUID, _Held] = {}  #: claims that have not ended
         self.unsent: dict[uuid.UUID, int] = {}  #: of these the jobs that have not been sent yet, with their attempts
         self.writing = False  #: whether something that was delivered is still being written
@@ -124,7 +125,7 @@ class _Held:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Group:
+class _StreamGroup:
     """The streams with one wish that have room, the one that has waited longest first."""
 
     wish: Wish
@@ -142,7 +143,7 @@ class JobStreams:
         self._streams: dict[JobStream, None] = {}
         self._workers: Counter[str] = Counter()
         self._new: dict[str, Sequence[str]] = {}
-        self._groups: dict[Wish, _Group] = {}
+        self._groups: dict[Wish, _StreamGroup] = {}
         self._held: dict[uuid.UUID, _Held] = {}
         self._returned: dict[uuid.UUID, int] = {}
         self._claimer = _Claimer(self)
@@ -162,7 +163,7 @@ class JobStreams:
             streams = list(self._streams)
         for stream in streams:
             self.close(stream)
-            stream.end()
+            stream.close()
         self._asker.ask_to_stop()
         self._claimer.ask_to_stop()
 
@@ -274,7 +275,7 @@ class JobStreams:
         """Whether all of these have streams."""
         return all(name in self._workers for name in workers)
 
-    def groups(self) -> list[_Group]:
+    def groups(self) -> list[_StreamGroup]:
         with self._lock:
             return list(self._groups.values())
 
@@ -283,7 +284,7 @@ class JobStreams:
         with self._lock:
             return [held for held in self._held.values() if held.stream.is_full and held.since <= since]
 
-    def turns(self, group: _Group) -> list[tuple[JobStream, int]]:
+    def turns(self, group: _StreamGroup) -> list[tuple[JobStream, int]]:
         """Who is served by the next claim, in this order, with how many jobs each at most.
 
         A stream alone takes all that it has room for. Several take one job each first, then two more, then four, and so
@@ -353,6 +354,10 @@ class JobStreams:
                 stream.rests = False
                 self._place(stream, asks=True)
 
+    @property
+    def has_returns(self) -> bool:
+        return bool(self._returned)
+
     def returns(self) -> dict[uuid.UUID, int]:
         """What is to be given back, by job and attempt; it is the caller's business from now on."""
         with self._lock:
@@ -371,7 +376,7 @@ class JobStreams:
         if stream.room <= 0:
             self._unplace(stream)
             return
-        group = self._groups.setdefault(stream.wish, _Group(stream.wish))
+        group = self._groups.setdefault(stream.wish, _StreamGroup(stream.wish))
         group.ready.setdefault(stream)
         group.asks = group.asks or asks
 
@@ -411,7 +416,7 @@ class _Claimer(Service):
             with woken_here(self._using, self._waker.wake):
                 while not self.stopping.is_set():
                     try:
-                        self._look()
+                        self._poll()
                     except ERRORS:  # away, and the server stops
                         continue
                     except Exception:
@@ -419,7 +424,7 @@ class _Claimer(Service):
                         self.stopping.wait(AFTER_FAULT)
             self._leave()
         finally:
-            self._waker.end()
+            self._waker.close()
             self._waker.stop(AFTER_FAULT)
 
     def _leave(self) -> None:
@@ -430,15 +435,16 @@ class _Claimer(Service):
         except ERRORS as error:
             logger.warning("Jobs that were not sent come back when their reservations end: %s", str(error).strip())
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Claim for all that have room; then sleep, unless there may be more."""
         self._give_back()
         if not self._streams:
             self._waker.awake()
-            self._woken.wait()  # nothing to do until a stream comes
+            # Nothing to do until a stream comes, but for what could not be handed back.
+            self._woken.wait(REST if self._streams.has_returns else None)
             self._woken.clear()
             return
-        self._note_seen()
+        self._record_seen()
         self._wake_up()
         found, more = persist(self._claim, self._using, self.stopping)
         if more:
@@ -465,19 +471,19 @@ class _Claimer(Service):
                 found, more = found or claimed > 0, more or full
         return found, more
 
-    def _waiting(self, groups: Sequence[_Group]) -> list[_Group]:
+    def _waiting(self, groups: Sequence[_StreamGroup]) -> list[_StreamGroup]:
         """Those of the groups in whose queues something waits: one look for all, and more only where there is."""
         if len(groups) <= 1:  # a claim asks by itself
             return list(groups)
         queues = list(dict.fromkeys(name for group in groups for name in group.wish.queues))
         now = clock.now(self._using)
-        outlook = store_of(self._using).outlook(queues, (), now, unseen=0)
-        if outlook.closed:
+        queue_status = store_of(self._using).queue_status(queues, (), now, unseen=0)
+        if queue_status.closed:
             return []
-        if outlook.held:  # a run of a schedule, of which a FETCH knows what to do
+        if queue_status.held:  # a run of a schedule, of which a FETCH knows what to do
             return list(groups)
-        busy = self._available(queues) if outlook.waiting else set()
-        if outlook.due:
+        busy = self._available(queues) if queue_status.waiting else set()
+        if queue_status.due:
             due = Job.objects.using(self._using).filter(wake_at__lte=now, queue__in=queues, state__in=_WAITING)
             busy |= set(due.order_by("wake_at").values_list("queue", flat=True)[:ASK_MANY])
         return [group for group in groups if not busy.isdisjoint(group.wish.queues)]
@@ -492,7 +498,7 @@ class _Claimer(Service):
             found |= set(jobs.filter(queue__in=unknown).order_by().values_list("queue", flat=True).distinct())
         return found
 
-    def _claim_for(self, group: _Group) -> tuple[int, bool]:
+    def _claim_for(self, group: _StreamGroup) -> tuple[int, bool]:
         """One claim for streams of this group: how many jobs it brought, and whether there may be more of them."""
         turns = self._streams.turns(group)
         if not turns:
@@ -503,17 +509,20 @@ class _Claimer(Service):
             for stream, count in turns
         ]
         try:
-            outcomes = fetch_each(asked, using=self._using)
-        except Exception:
+            with lockwaits.LockTimeout(lockwaits.SHARED, self._using):
+                outcomes = fetch_each(asked, using=self._using)
+        except Exception as error:
             group.asks = True
-            raise
+            if not is_contention(error) or connections[self._using].vendor == "sqlite":
+                raise
+            outcomes = [self._one_by_one(stream, one) for (stream, _), one in zip(turns, asked, strict=True)]
         given: dict[JobStream, list[JobRow]] = {}
         lost = False
         for (stream, _), rows in zip(turns, outcomes, strict=True):
             if isinstance(rows, list):
                 if rows:
                     given.setdefault(stream, []).extend(rows)
-            elif rows is ALONE:
+            elif rows is LEFT_OUT:
                 lost = True
             else:
                 logger.error("A claim for the worker %r failed.", stream.worker_id, exc_info=rows)
@@ -527,10 +536,23 @@ class _Claimer(Service):
             group.asks = True
         return found, full or lost
 
+    def _one_by_one(self, stream: JobStream, asked: Fetch) -> list[JobRow] | Exception:
+        """The claim of one stream, where another transaction holds what one of several needs, such as the row of its
+        worker. That one rests for a while."""
+        try:
+            with lockwaits.LockTimeout(lockwaits.SHARED, self._using):
+                (rows,) = fetch_each([asked], using=self._using)
+        except Exception as error:  # noqa: BLE001 - the others have been given jobs
+            if not is_contention(error):
+                return error
+            self._streams.rest([stream])
+            return []
+        return rows
+
     def _quiet(self, streams: Collection[JobStream]) -> list[JobStream]:
         """Those of the streams whose workers take no jobs now."""
         rows = Worker.objects.using(self._using).filter(pk__in={stream.worker_id for stream in streams})
-        quiet = {row.pk for row in rows.only("state", "directive") if registration.mood(row) != "running"}
+        quiet = {row.pk for row in rows.only("state", "directive") if registration.effective_state(row) != "running"}
         return [stream for stream in streams if stream.worker_id in quiet]
 
     def _wake_up(self) -> None:
@@ -546,21 +568,40 @@ class _Claimer(Service):
         attempts = self._streams.returns()
         if not attempts:
             return
-        give = partial(requeue, attempts, attempts=attempts, unrun=attempts, using=self._using)
+        give = partial(requeue, attempts, attempts=attempts, unrun=attempts, skip_locked=True, using=self._using)
         try:
-            persist(give, self._using, self.stopping)
+            given = persist(give, self._using, self.stopping)
+            left = persist(lambda: self._still_held(attempts.keys() - set(given)), self._using, self.stopping)
         except Exception:
             self._streams.give_back(attempts)
             raise
+        if left := {job_id: attempt for job_id, attempt in left.items() if attempts[job_id] == attempt}:
+            self._streams.give_back(left)  # another transaction has locked them
 
-    def _note_seen(self) -> None:
+    def _still_held(self, job_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+        """The attempts of those of the jobs that are active."""
+        if not job_ids:
+            return {}
+        active = Job.objects.using(self._using).filter(pk__in=job_ids, state=State.ACTIVE)
+        return dict(active.values_list("pk", "attempt"))
+
+    def _record_seen(self) -> None:
         """Note which workers are there, as their FETCHes would: those that have come at once, others now and then."""
         workers = self._streams.newcomers()
         if time.monotonic() - self._seen >= SEEN_EVERY:
             self._seen = time.monotonic()
             workers = self._streams.workers()
         if workers:
-            persist(lambda: registration.seen(workers, using=self._using), self._using, self.stopping)
+            persist(lambda: self._seen_now(workers), self._using, self.stopping)
+
+    def _seen_now(self, workers: Mapping[str, Sequence[str]]) -> None:
+        """Note them, unless another transaction holds the row of one: the next look notes them then."""
+        with lockwaits.LockTimeout(lockwaits.SHARED, self._using):
+            try:
+                registration.seen(workers, using=self._using)
+            except OperationalError as error:
+                if not is_contention(error):
+                    raise
 
     def _named(self) -> list[str]:
         """The workers whose rows say whether the loop sleeps. Of those that have gone the rows no longer say so."""
@@ -624,7 +665,7 @@ class _Ear:
     def wants(self, event: str) -> bool:
         return event == "job.completed" and self._streams.holds
 
-    def tell(self, records: Sequence[Record], using: str) -> None:
+    def notify(self, records: Sequence[Record], using: str) -> None:
         if using != self._streams.using or not self._streams.holds:
             return
         over = [

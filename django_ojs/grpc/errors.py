@@ -61,7 +61,7 @@ _BY_STATUS = {
 }  # fmt: skip
 
 
-class Refused(Exception):
+class RpcError(Exception):
     """An answer that is an error.
 
     Attributes:
@@ -80,14 +80,14 @@ class Refused(Exception):
         super().__init__(self.message)
 
     @classmethod
-    def of(cls, error: OJSError, request_id: str, code: Code | None = None) -> Refused:
+    def of(cls, error: OJSError, request_id: str, code: Code | None = None) -> RpcError:
         """What an error becomes that no view has answered."""
         return cls(error.as_dict(request_id), error.status, exceptions.headers_of(error), code)
 
 
-def refusal(exc: Exception, rpc: str, request_id: str) -> Refused:
+def refusal(exc: Exception, rpc: str, request_id: str) -> RpcError:
     """What an exception of the RPC `rpc` becomes that no view has answered. A fault of ours is logged."""
-    if isinstance(exc, Refused):
+    if isinstance(exc, RpcError):
         return exc
     error = exceptions.to_error(exc)
     if error.status >= 500 and not isinstance(exc, OJSError):
@@ -95,7 +95,7 @@ def refusal(exc: Exception, rpc: str, request_id: str) -> Refused:
             "%s failed: %s (request %s)", rpc, type(exc).__name__, request_id,
             exc_info=exc, extra={"request_id": request_id},
         )  # fmt: skip
-    return Refused.of(error, request_id)
+    return RpcError.of(error, request_id)
 
 
 def code_of(error: Mapping[str, Any], status: int) -> Code:

@@ -21,15 +21,16 @@ from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.events import log
-from django_ojs.events.catalogue import ALIASES, CATALOGUE, STATE_CHANGED
+from django_ojs.events.catalogue import CATALOGUE, STATE_CHANGED
 from django_ojs.events.filters import Filter
-from django_ojs.events.order import START, Place
+from django_ojs.events.order import START, LogPosition
 from django_ojs.grpc import messages
 from django_ojs.grpc.streams import StreamCall
 from django_ojs.http import fields, permissions
-from django_ojs.realtime.hub import Entry, Hub, Item, Stream
+from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.sse import in_thread
 from django_ojs.rules.durations import format_instant
+from django_ojs.spellings import EVENT_TYPE
 from django_ojs.workflows.workflow import identify
 
 #: Metadata in which clients without `attributes` name the last event that they have seen.
@@ -95,7 +96,7 @@ class _Feed:
         call.caller.on_change = self._renew
         self._renew()
 
-    async def run(self, pending: asyncio.Future[Item], stopping: asyncio.Future[Any]) -> None:
+    async def run(self, pending: asyncio.Future[StreamItem], stopping: asyncio.Future[Any]) -> None:
         quiet_since = time.monotonic()
         beat = min(ojs_settings.REALTIME_HEARTBEAT, QUIET)
         try:
@@ -122,20 +123,20 @@ class _Feed:
         if (wanted := _limited(self._asked.wanted, self._call)) != self._stream.filters[0]:
             self._stream.change([wanted])
 
-    def _messages(self, item: Item) -> Iterator[Message]:
+    def _messages(self, item: StreamItem) -> Iterator[Message]:
         if item.kind in ("gap", "dropped"):
             yield _made(GAP, {"gap_start": None, "gap_end": None, **item.details})
         elif item.entry is not None:
             yield from self._views(item.entry)
 
-    def _views(self, entry: Entry) -> Iterator[Message]:
+    def _views(self, entry: SharedEvent) -> Iterator[Message]:
         """The event as the client asked for it, and the change made of it; nothing if the key may not see it now."""
         (wanted,) = self._stream.filters
         if not wanted.matches(entry.event):
             return
         for view in entry.views(wanted.kinds, self._behind):
             self._last = view["id"]
-            dead = self._asked.dead and view["type"] == ALIASES[DEAD]
+            dead = self._asked.dead and view["type"] == EVENT_TYPE.words[DEAD]
             yield messages.to_message("Event", view | {"type": DEAD} if dead else view)
 
     async def _keepalive(self) -> Message:
@@ -149,9 +150,9 @@ class _Cursors:
     """The cursor of the place that the hub has reached: one look for all streams that say so."""
 
     def __init__(self) -> None:
-        self._known: tuple[Place, str | None] = (START, None)
+        self._known: tuple[LogPosition, str | None] = (START, None)
 
-    async def of(self, place: Place) -> str | None:
+    async def of(self, place: LogPosition) -> str | None:
         if self._known[0] != place:
             self._known = place, await in_thread(lambda: log.cursor(place, log.database()))
         return self._known[1]
@@ -172,11 +173,11 @@ def _made(kind: str, data: Mapping[str, Any]) -> Message:
 
 
 def _limited(wanted: Filter, call: StreamCall) -> Filter:
-    """The filter within the limits of the caller's key."""
-    queues, types = call.caller.limits
-    return dataclasses.replace(
-        wanted, only_queues=queues if wanted.only_queues is None else wanted.only_queues, only_types=types
-    )
+    """The filter within the limits of the caller."""
+    limits = call.caller.limits
+    queues = limits.queues if wanted.only_queues is None else wanted.only_queues
+    only_jobs = call.caller.only_jobs
+    return dataclasses.replace(wanted, only_queues=queues, only_types=limits.types, only_jobs=only_jobs)
 
 
 # The request
@@ -184,7 +185,7 @@ def _limited(wanted: Filter, call: StreamCall) -> Filter:
 
 def read(request: Message, last_event_id: str = "") -> Asked:
     """What a request asks for, in either order of its fields (SE-3). Raises InvalidRequest."""
-    asked = messages.to_document(request)
+    asked = messages.read_request(request)
     first, second = (fields.texts(asked, name) or [] for name in ("queues", "event_types"))
     third = fields.texts(asked, "job_id") or []
     queues, types = (second, first) if is_seeds_order(first, second) else (first, second)
@@ -208,4 +209,5 @@ def is_seeds_order(first: Sequence[str], second: Sequence[str]) -> bool:
 
 def is_type_like(value: str) -> bool:
     """Whether a value is an event type that we know, or an alias of one, or ends in `*`."""
-    return value.endswith("*") or value in CATALOGUE or value in ALIASES or value in (STATE_CHANGED, KEEPALIVE, GAP)
+    known = value in CATALOGUE or value in EVENT_TYPE.words
+    return value.endswith("*") or known or value in (STATE_CHANGED, KEEPALIVE, GAP)

@@ -12,22 +12,22 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from django_ojs import jsontext
+from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import InvalidRequest, NotFound
-from django_ojs.grpc import messages
+from django_ojs.grpc import messages, metadata
 from django_ojs.grpc.claims import JobStream, JobStreams
-from django_ojs.grpc.streams import FAREWELL, StreamCall
+from django_ojs.grpc.streams import STREAM_GRACE, StreamCall
 from django_ojs.http import fields, permissions
 from django_ojs.models.job import JobRow
+from django_ojs.realtime.sse import in_thread
 from django_ojs.rules import envelope
-from django_ojs.workers.registration import direct
-
-#: Metadata in which clients without `attributes` say how long a reservation is to be.
-VISIBILITY = "x-ojs-visibility-timeout-ms"
+from django_ojs.workerregistry.registration import direct, record_fetch
 
 
 async def stream_jobs(call: StreamCall) -> None:
@@ -38,8 +38,9 @@ async def stream_jobs(call: StreamCall) -> None:
     """
     inbox = _Inbox()
     stream = _wanted(call, inbox)
-    call.caller.on_change = inbox.look
+    call.caller.on_change = inbox.wake
     async with _running() as streams:
+        await in_thread(partial(_introduce, call, stream))
         if not streams.open(stream):
             return  # the server stops
         stopping = asyncio.ensure_future(call.stopping.wait())
@@ -54,12 +55,12 @@ async def stream_jobs(call: StreamCall) -> None:
 async def _serve(
     call: StreamCall, stream: JobStream, streams: JobStreams, inbox: _Inbox, stopping: asyncio.Future[Any]
 ) -> None:
-    limits: Any = None
+    limits: Limits | None = None
     while not (stopping.done() or inbox.ended):
         if call.caller.limits != limits:
             limits = call.caller.limits
             permissions.check_queue(call.caller.request, stream.wish.queues)
-            streams.limit(stream, limits[1])
+            streams.limit(stream, limits.types)
         if not inbox.rows:
             await inbox.wait(stopping)
             continue
@@ -77,7 +78,7 @@ async def _serve(
 
 def _wanted(call: StreamCall, inbox: _Inbox) -> JobStream:
     """What the request asks for, as FETCH reads it (SJ-1, SJ-4)."""
-    asked = messages.to_document(call.request)
+    asked = messages.read_request(call.request)
     if not asked.get("queues"):
         raise InvalidRequest("Name at least one queue to take jobs from.", details={"field": "queues"})
     queues = fields.queue_names(asked)
@@ -85,16 +86,23 @@ def _wanted(call: StreamCall, inbox: _Inbox) -> JobStream:
         raise InvalidRequest("Say in worker_id which worker takes the jobs.", details={"field": "worker_id"})
     worker_id = fields.worker_id(asked, required=True)
     places = fields.integer(asked, "max_concurrent")
-    if "visibility_timeout_ms" not in asked and (given := call.metadata.get(VISIBILITY)):
-        asked["visibility_timeout_ms"] = int(given) if given.isascii() and given.isdigit() else given
+    if "visibility_timeout_ms" not in asked and (given := call.metadata.number(metadata.VISIBILITY)) is not None:
+        asked["visibility_timeout_ms"] = given
     permissions.check_queue(call.caller.request, queues)
     return JobStream(
         queues, worker_id,
         places=min(max(places or 1, 1), ojs_settings.MAX_FETCH_COUNT),
-        deliver=inbox.deliver, end=inbox.end,
+        deliver=inbox.deliver, close=inbox.close,
         visibility_ms=fields.duration_ms(asked, "visibility_timeout_ms"),
-        types=call.caller.limits[1],
+        types=call.caller.limits.types,
     )  # fmt: skip
+
+
+def _introduce(call: StreamCall, stream: JobStream) -> None:
+    """Note the worker, and that it is the caller's. Raises PermissionDenied if it is another's. For a thread."""
+    using = database(None)
+    who = permissions.who(call.caller.request)
+    record_fetch(stream.worker_id, stream.wish.queues, who, using=using)
 
 
 def _message(row: JobRow) -> Any:
@@ -115,7 +123,7 @@ class _Inbox:
     def deliver(self, rows: Sequence[JobRow]) -> None:
         self._loop.call_soon_threadsafe(self._put, rows)
 
-    def end(self) -> None:
+    def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # its event loop is closed
             self._loop.call_soon_threadsafe(self._put, (), True)
 
@@ -124,7 +132,7 @@ class _Inbox:
         self.ended = self.ended or ended
         self._filled.set()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Let `wait` return."""
         self._filled.set()
 
@@ -164,7 +172,7 @@ async def _running() -> AsyncIterator[JobStreams]:
                 _streams = None
         if last:
             # Also where the client has gone: what was claimed and not sent is back when this returns.
-            await asyncio.shield(asyncio.to_thread(streams.stop, FAREWELL))
+            await asyncio.shield(asyncio.to_thread(streams.stop, STREAM_GRACE))
 
 
 def terminate_workers() -> None:
@@ -177,5 +185,5 @@ def terminate_workers() -> None:
     if streams is None:
         return
     for worker_id in streams.workers():
-        with contextlib.suppress(NotFound):  # it has said farewell meanwhile
+        with contextlib.suppress(NotFound):  # it has deregistered meanwhile
             direct(worker_id, "terminate", using=streams.using)

@@ -15,6 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from django_ojs import spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.grpc import values
@@ -33,18 +34,17 @@ from django_ojs.grpc.shapes import (
     TTL,
     VALUES,
     Document,
-    Kind,
-    Shape,
+    FieldKind,
+    MessageShape,
     Unfit,
     Words,
     nested,
     repeated,
     same,
 )  # fmt: skip
-from django_ojs.grpc.values import Unreadable
-from django_ojs.rules import durations, envelope, unique
-from django_ojs.rules import retry as retry_rules
-from django_ojs.rules.attributes import OPTIONS
+from django_ojs.grpc.values import UnreadableMessage
+from django_ojs.http import body
+from django_ojs.rules import durations, envelope, retrypolicy, unique
 from django_ojs.rules.faults import fault, job_fault, workflow_fault
 
 JOB_STATES = Words("JobState", "JOB_STATE_")
@@ -65,13 +65,37 @@ def to_document(message: Message) -> Document:
     shape = SHAPES[message.DESCRIPTOR.name]
     try:
         return shape.read(message)
-    except Unreadable as found:
+    except UnreadableMessage as found:
         if shape.refuse is not None and found.refuse is job_fault:
             found.refuse = shape.refuse
         error = found.error()
         if found.parts[-1:] == ["jobs"] and isinstance(found.parts[-2], int):
             error.details["index"] = found.parts[-2]
         raise error from None
+
+
+def read_request(message: Message) -> Document:
+    """`to_document` of what a client has sent, which costs no more than a body of HTTP may.
+
+    Raises PayloadTooLarge and BatchSizeExceeded, too.
+    """
+    most = ojs_settings.MAX_BODY_VALUES
+    if message.DESCRIPTOR.name == "EnqueueBatchRequest":
+        _check_batch(message)
+    try:
+        with values.bounded(most):
+            return to_document(message)
+    except values.TooMany:
+        raise body.too_costly("values", most) from None
+
+
+def _check_batch(message: Any) -> None:
+    """The default options become part of each job, so they count as often."""
+    jobs, limit = len(message.jobs), ojs_settings.MAX_BATCH_BYTES
+    body.check_size(jobs)
+    size = message.default_options.ByteSize() * jobs if message.HasField("default_options") else 0
+    if size > limit:
+        raise body.too_large(size, limit, "default_options")
 
 
 def to_message(name: str, document: Mapping[str, Any]) -> Any:
@@ -87,7 +111,7 @@ def to_message(name: str, document: Mapping[str, Any]) -> Any:
 
 # Policies
 
-RETRY = Shape(
+RETRY = MessageShape(
     "RetryPolicy",
     {
         "max_attempts": INTEGER,
@@ -99,7 +123,7 @@ RETRY = Shape(
         "on_exhaustion": TEXT,
     },
 )
-UNIQUE = Shape(
+UNIQUE = MessageShape(
     "UniquePolicy",
     {
         "key": TEXTS,
@@ -112,7 +136,7 @@ UNIQUE = Shape(
 )
 
 
-def policy_message(policy: retry_rules.RetryPolicy) -> Any:
+def policy_message(policy: retrypolicy.RetryPolicy) -> Any:
     """The policy in force as a message, with all of its values."""
     words = {
         "max_attempts": policy.max_attempts,
@@ -132,12 +156,12 @@ def policy_message(policy: retry_rules.RetryPolicy) -> Any:
 @lru_cache(maxsize=1024)
 def _policy_stored(text: str) -> Any:
     """The message of the policy in a row's column. Shared: it is copied where it is used."""
-    return policy_message(retry_rules.from_json(text))
+    return policy_message(retrypolicy.from_json(text))
 
 
 def _unique_in_force(given: Any) -> Document:
     """A job's unique policy, however the client spelled it; its own words are the attribute `unique`."""
-    policy = unique.parse(given)
+    policy = spellings.read_unique(given)
     args = policy.args_names is not None and not policy.strict
     found: Document = {
         "key": list(policy.args_names or ()) if args else sorted(policy.dimensions, key=unique.DIMENSIONS.index),
@@ -179,24 +203,24 @@ def _write_code(message: Any, document: Mapping[str, Any]) -> None:
         message.attributes["code"].string_value = _DEFAULT_CODE
 
 
-_ERROR_FIELDS: dict[str, Kind | tuple[Kind, str]] = {
+_ERROR_FIELDS: dict[str, FieldKind | tuple[FieldKind, str]] = {
     "code": TEXT,
     "message": TEXT,
     "retryable": FLAG,
     "attempt": INTEGER,
     "occurred_at": INSTANT,
-    "backtrace": Kind(lambda text: text.split("\n"), _write_backtrace),
+    "backtrace": FieldKind(lambda text: text.split("\n"), _write_backtrace),
     "details": OBJECT,
 }
-ERROR = Shape("JobError", _ERROR_FIELDS, answer=True, beside=_write_code)  #: as the server has it
-REPORT = Shape("JobError", _ERROR_FIELDS)  #: as a worker sends it
+ERROR = MessageShape("JobError", _ERROR_FIELDS, answer=True, beside=_write_code)  #: as the server has it
+REPORT = MessageShape("JobError", _ERROR_FIELDS)  #: as a worker sends it
 
 
 # Jobs as the server has them
 
 #: The member of a job under which `envelope.render` tells this binding the retry policy in force, as it is stored.
 POLICY = envelope.POLICY_MEMBER
-TRACE = Shape("Job", {"trace_id": TEXT})  #: a field that is written beside the others
+TRACE = MessageShape("Job", {"trace_id": TEXT})  #: a field that is written beside the others
 
 
 def _job_beside(message: Any, document: Mapping[str, Any]) -> None:
@@ -221,10 +245,10 @@ def _policy_guessed(document: Mapping[str, Any]) -> Any:
     """What the words of a job make of the policy of the site, where `envelope.render` did not tell the stored one."""
     given = document.get("retry")
     try:
-        layers = [retry_rules.parse(layer) for layer in (ojs_settings.RETRY, given) if layer]
-        policy = retry_rules.merge(*layers)
+        layers = [spellings.read_retry(layer) for layer in (ojs_settings.RETRY, given) if layer]
+        policy = retrypolicy.merge(*layers)
     except OJSError:  # stored under rules of another version
-        policy = retry_rules.DEFAULT
+        policy = retrypolicy.DEFAULT
     most = document.get("max_attempts")
     return policy_message(dataclasses.replace(policy, max_attempts=most) if type(most) is int else policy)
 
@@ -236,7 +260,7 @@ def _job_after(document: Document) -> Document:
     return document
 
 
-class _JobShape(Shape):
+class _JobShape(MessageShape):
     """A job, whose stored policy and own words about uniqueness are written beside the fields."""
 
     def write(self, message: Any, document: Mapping[str, Any]) -> None:
@@ -275,17 +299,12 @@ JOB = _JobShape(
 
 # Jobs as clients send them
 
-#: Names of the same thing: one in an entry of a batch beats all of them in the defaults.
-_ALIASES = (
-    frozenset({"timeout", "timeout_ms"}),
-    frozenset({"visibility_timeout", "visibility_timeout_ms"}),
-    frozenset({"delay_until", "scheduled_at"}),
-    frozenset({"retry", "retry_policy"}),
-    frozenset({"meta", "metadata"}),
-    frozenset({"ttl", "expires_at"}),
+#: Names of the same thing: one in an entry of a batch beats all of them in the defaults. The field `ttl` becomes the
+#: member `expires_at`.
+_RIVALS = {name: spellings.rivals(name) for name in spellings.OPTIONS} | dict.fromkeys(
+    ("ttl", "expires_at"), frozenset({"ttl", "expires_at"})
 )
-_ALIASES_OF = {name: group for group in _ALIASES for name in group}
-_OPTION_FIELDS: dict[str, Kind | tuple[Kind, str]] = {
+_OPTION_FIELDS: dict[str, FieldKind | tuple[FieldKind, str]] = {
     "queue": TEXT,
     "priority": INTEGER,
     "delay_until": INSTANT,
@@ -310,7 +329,7 @@ def _options_before(document: Document) -> Document:
     return document
 
 
-class _OptionsShape(Shape):
+class _OptionsShape(MessageShape):
     """The options of a job. `read_members` has them under the names of the fields, `read` as HTTP's `options`."""
 
     def read(self, message: Any) -> Document:
@@ -330,15 +349,15 @@ JOB_OPTIONS = _OptionsShape("EnqueueOptions", _OPTION_FIELDS, before=_options_be
 def http_options(given: Document) -> tuple[Document, Document]:
     """The `options` of HTTP of what `JOB_OPTIONS.read_members` has read, and what belongs beside them in the envelope:
     attributes that HTTP does not look for in `options`, such as `id`."""
-    options = {name: value for name, value in given.items() if name in OPTIONS}
-    beside = {name: value for name, value in given.items() if name not in OPTIONS}
+    options = {name: value for name, value in given.items() if name in spellings.OPTIONS}
+    beside = {name: value for name, value in given.items() if name not in spellings.OPTIONS}
     ttl, trace_id, most = (beside.pop(name, None) for name in ("ttl", "trace_id", "max_attempts"))
     if ttl is not None:
         options["expires_at"] = ttl
     if trace_id is not None and isinstance(meta := options.get("meta", {}), dict):
         options["meta"] = {**meta, "trace_id": trace_id}
     if most is not None:
-        name = "retry_policy" if "retry_policy" in options and "retry" not in options else "retry"
+        name = spellings.OPTION.name_in(options, "retry")
         if isinstance(retry := options.get(name, {}), dict):
             options[name] = {"max_attempts": most, **retry}
     return options, beside
@@ -347,7 +366,7 @@ def http_options(given: Document) -> tuple[Document, Document]:
 def laid_over(defaults: Document, own: Document) -> Document:
     """The options of an entry over the defaults of its batch: field by field, `meta` key by key. Both are what
     `JOB_OPTIONS.read_members` has read."""
-    beaten = {other for name in own for other in _ALIASES_OF.get(name, (name,))}
+    beaten = {other for name in own for other in _RIVALS.get(name, (name,))}
     merged = {name: value for name, value in defaults.items() if name not in beaten} | own
     mine, theirs = own.get("meta"), defaults.get("meta")
     if isinstance(mine, dict) and isinstance(theirs, dict):
@@ -365,14 +384,16 @@ _HOISTED = {
 }
 
 
-class _EntryShape(Shape):
+class _EntryShape(MessageShape):
     """A job that a client asks for, with its options.
 
     Args:
         hoists: whether attributes beside `options` are written as options, where those have a field for them.
     """
 
-    def __init__(self, name: str, fields: Mapping[str, Kind | tuple[Kind, str]], *, hoists: bool = True) -> None:
+    def __init__(
+        self, name: str, fields: Mapping[str, FieldKind | tuple[FieldKind, str]], *, hoists: bool = True
+    ) -> None:
         # A schedule's job may stand in `job_template`, and then has its arguments there.
         super().__init__(name, fields, filled=(lambda: {"args": []}) if hoists else dict)
         self.hoists = hoists
@@ -384,7 +405,7 @@ class _EntryShape(Shape):
             return document
         try:
             own = JOB_OPTIONS.read_members(message.options) if given else {}
-        except Unreadable as found:
+        except UnreadableMessage as found:
             raise found.inside("options") from None
         options, beside = http_options(laid_over(defaults, own) if defaults else own)
         known = document.get("options")
@@ -396,10 +417,12 @@ class _EntryShape(Shape):
         options = document.get("options")
         if isinstance(options, dict):
             del document["options"]
-            if rest := {name: value for name, value in options.items() if name not in OPTIONS}:
+            if rest := {name: value for name, value in options.items() if name not in spellings.OPTIONS}:
                 document["options"] = rest
             message.options.SetInParent()
-            JOB_OPTIONS.write(message.options, {name: value for name, value in options.items() if name in OPTIONS})
+            JOB_OPTIONS.write(
+                message.options, {name: value for name, value in options.items() if name in spellings.OPTIONS}
+            )
         if self.hoists and (options is None or isinstance(options, dict)):
             self._hoist(message, document, options)
         super().write(message, document)
@@ -408,8 +431,7 @@ class _EntryShape(Shape):
         for name, option in _HOISTED.items():
             if document.get(name) is None:
                 continue
-            rivals = _ALIASES_OF.get(name, frozenset({name}))
-            if any(rival in (options or ()) or (rival != name and rival in document) for rival in rivals):
+            if any(rival in (options or ()) or (rival != name and rival in document) for rival in _RIVALS[name]):
                 continue
             if JOB_OPTIONS.write_member(message.options, option, document[name]):
                 del document[name]
@@ -417,11 +439,11 @@ class _EntryShape(Shape):
             message.ClearField("options")
 
 
-_ENTRY: dict[str, Kind | tuple[Kind, str]] = {"type": TEXT, "args": VALUES}
+_ENTRY: dict[str, FieldKind | tuple[FieldKind, str]] = {"type": TEXT, "args": VALUES}
 ENTRY = _EntryShape("BatchJobEntry", _ENTRY)
 
 
-class _BatchShape(Shape):
+class _BatchShape(MessageShape):
     """Jobs, each with the defaults of the batch below its own options."""
 
     def read(self, message: Any) -> Document:
@@ -430,13 +452,14 @@ class _BatchShape(Shape):
         if message.HasField("default_options"):
             try:
                 defaults = JOB_OPTIONS.read_members(message.default_options)
-            except Unreadable as found:
+            except UnreadableMessage as found:
                 raise found.inside("default_options") from None
         jobs = []
+        values.count(message.jobs)
         for index, job in enumerate(message.jobs):
             try:
                 jobs.append(ENTRY.read(job, defaults))
-            except Unreadable as found:
+            except UnreadableMessage as found:
                 raise found.inside(index).inside("jobs") from None
         return document | ({"jobs": jobs} if jobs else {})
 
@@ -475,11 +498,13 @@ def _wrapped(key: str) -> Callable[[Document], Document]:
     return after
 
 
-def _wrapping(name: str, key: str, shape: Shape) -> Shape:
-    return Shape(name, {key: nested(shape)}, answer=True, before=_unwrapped(key), after=_wrapped(key))
+def _wrapping(name: str, key: str, shape: MessageShape) -> MessageShape:
+    return MessageShape(name, {key: nested(shape)}, answer=True, before=_unwrapped(key), after=_wrapped(key))
 
 
-def _page(name: str, field: str, key: str, shape: Shape, mirrors: tuple[str, ...] = (), **more: Any) -> Shape:
+def _page(
+    name: str, field: str, key: str, shape: MessageShape, mirrors: tuple[str, ...] = (), **more: Any
+) -> MessageShape:
     """A page of a list: HTTP has the rows under several names, and the next cursor inside `pagination`."""
 
     def before(document: Document) -> Document:
@@ -495,7 +520,7 @@ def _page(name: str, field: str, key: str, shape: Shape, mirrors: tuple[str, ...
 
     fields = {field: (repeated(shape), key), **more.pop("fields", {})}
     total = more.pop("total", {})
-    return Shape(name, fields, answer=True, filled=lambda: {key: [], **total}, before=before, after=after)
+    return MessageShape(name, fields, answer=True, filled=lambda: {key: [], **total}, before=before, after=after)
 
 
 def _cursor_of(document: Mapping[str, Any]) -> Any:
@@ -559,8 +584,8 @@ def _write_queue(message: Any, field: str, value: Any) -> None:
     TEXT.write(message, field, value)
 
 
-IMPLEMENTATION = Shape("Implementation", {"name": TEXT, "version": TEXT, "language": TEXT}, answer=True)
-QUEUE = Shape(
+IMPLEMENTATION = MessageShape("Implementation", {"name": TEXT, "version": TEXT, "language": TEXT}, answer=True)
+QUEUE = MessageShape(
     "QueueInfo",
     {"name": TEXT, "paused": FLAG, "available_count": (INTEGER, "available"), "created_at": INSTANT},
     answer=True,
@@ -568,7 +593,7 @@ QUEUE = Shape(
 )
 _COUNTS = ("available", "active", "scheduled", "retryable", "dead", "completed_last_hour", "failed_last_hour")
 _RATES = ("avg_duration_ms", "avg_wait_ms", "throughput_per_second")
-STATISTICS = Shape(
+STATISTICS = MessageShape(
     "QueueStatistics",
     {**dict.fromkeys(_COUNTS, INTEGER), **dict.fromkeys(_RATES, DOUBLE), "paused": FLAG},
     answer=True,
@@ -596,12 +621,12 @@ def _cron_options(message: Any, document: Mapping[str, Any]) -> None:
     options = document.get("options")
     shown = {name: document[name] for name in ("queue", "meta") if document.get(name)}
     if isinstance(options, dict):
-        shown |= {name: value for name, value in options.items() if name in OPTIONS}
+        shown |= {name: value for name, value in options.items() if name in spellings.OPTIONS}
     if shown:
         JOB_OPTIONS.write(message.options, shown)
 
 
-CRON = Shape(
+CRON = MessageShape(
     "CronEntry",
     {
         **dict.fromkeys(("name", "cron", "timezone", "type"), TEXT),
@@ -660,7 +685,7 @@ def _step_state(message: Any, document: Mapping[str, Any]) -> None:
             values.write_value(message.attributes["state"], shown)
 
 
-STEP = Shape(
+STEP = MessageShape(
     "WorkflowStepStatus",
     {"id": TEXT, "type": TEXT, "state": STEP_STATES.one, "job_id": TEXT, "depends_on": TEXTS},
     answer=True,
@@ -668,7 +693,7 @@ STEP = Shape(
     before=_step_before,
     beside=_step_state,
 )
-WORKFLOW = Shape(
+WORKFLOW = MessageShape(
     "Workflow",
     {
         "id": TEXT,
@@ -684,7 +709,7 @@ WORKFLOW = Shape(
 
 
 _EVENT_OF = ("job_id", "job_type", "queue", "workflow_id")
-EVENT_OF = Shape("Event", dict.fromkeys(_EVENT_OF, TEXT))  #: the fields that repeat what is in `data`
+EVENT_OF = MessageShape("Event", dict.fromkeys(_EVENT_OF, TEXT))  #: the fields that repeat what is in `data`
 
 
 def _event_beside(message: Any, document: Mapping[str, Any]) -> None:
@@ -694,7 +719,7 @@ def _event_beside(message: Any, document: Mapping[str, Any]) -> None:
             EVENT_OF.write_member(message, name, data.get(name))
 
 
-class _HealthShape(Shape):
+class _HealthShape(MessageShape):
     """`details` is what HTTP answers; status and time are the same once more."""
 
     def read(self, message: Any) -> Document:
@@ -711,31 +736,31 @@ class _HealthShape(Shape):
 _JOB_ID = {"job_id": TEXT}
 _NAMED_QUEUE = {"queue": TEXT}
 
-SHAPES: dict[str, Shape] = {
+SHAPES: dict[str, MessageShape] = {
     shape.type.DESCRIPTOR.name: shape
     for shape in (
         *(JOB, RETRY, UNIQUE, ERROR, JOB_OPTIONS, ENTRY, IMPLEMENTATION, QUEUE, STATISTICS, CRON, STEP, WORKFLOW),
-        Shape("BatchJobError", {"code": TEXT, "message": TEXT}, answer=True),
+        MessageShape("BatchJobError", {"code": TEXT, "message": TEXT}, answer=True),
         # Producers
         _EntryShape("EnqueueRequest", _ENTRY),
         _wrapping("EnqueueResponse", "job", JOB),
         _BatchShape("EnqueueBatchRequest", {"jobs": repeated(ENTRY), "default_options": nested(JOB_OPTIONS)}),
-        Shape(
+        MessageShape(
             "EnqueueBatchResponse",
             {"jobs": repeated(JOB), "count": INTEGER},
             answer=True,
             filled=lambda: {"jobs": [], "count": 0},
             beside=_dropped,
         ),
-        Shape("GetJobRequest", _JOB_ID),
+        MessageShape("GetJobRequest", _JOB_ID),
         _wrapping("GetJobResponse", "job", JOB),
-        Shape("CancelJobRequest", {"job_id": TEXT, "reason": TEXT}),
+        MessageShape("CancelJobRequest", {"job_id": TEXT, "reason": TEXT}),
         _wrapping("CancelJobResponse", "job", JOB),
-        Shape("ActivateJobRequest", _JOB_ID),
+        MessageShape("ActivateJobRequest", _JOB_ID),
         _wrapping("ActivateJobResponse", "job", JOB),
         # Workers
-        Shape("FetchRequest", {"queues": TEXTS, "count": INTEGER, "worker_id": TEXT}),
-        Shape(
+        MessageShape("FetchRequest", {"queues": TEXTS, "count": INTEGER, "worker_id": TEXT}),
+        MessageShape(
             "FetchResponse",
             {"jobs": repeated(JOB)},
             answer=True,
@@ -743,11 +768,11 @@ SHAPES: dict[str, Shape] = {
             before=_without_first_job,
             after=_first_job,
         ),
-        Shape("AckRequest", {"job_id": TEXT, "result": RESULT}),
-        Shape("AckResponse", {"acknowledged": FLAG}, answer=True),
-        Shape("NackRequest", {"job_id": TEXT, "error": nested(REPORT)}),
-        Shape("NackResponse", {"state": JOB_STATES.one, "next_attempt_at": INSTANT}, answer=True),
-        Shape(
+        MessageShape("AckRequest", {"job_id": TEXT, "result": RESULT}),
+        MessageShape("AckResponse", {"acknowledged": FLAG}, answer=True),
+        MessageShape("NackRequest", {"job_id": TEXT, "error": nested(REPORT)}),
+        MessageShape("NackResponse", {"state": JOB_STATES.one, "next_attempt_at": INSTANT}, answer=True),
+        MessageShape(
             "HeartbeatRequest",
             {
                 "id": TEXT,
@@ -757,19 +782,21 @@ SHAPES: dict[str, Shape] = {
             },
             refuse=fault,
         ),
-        Shape(
+        MessageShape(
             "HeartbeatResponse",
             {"directed_state": (WORKER_STATES.one, "state"), "new_deadline": INSTANT},
             answer=True,
         ),
-        Shape("StreamJobsRequest", {"queues": TEXTS, "worker_id": TEXT, "max_concurrent": INTEGER}, refuse=fault),
+        MessageShape(
+            "StreamJobsRequest", {"queues": TEXTS, "worker_id": TEXT, "max_concurrent": INTEGER}, refuse=fault
+        ),
         # Events
-        Shape(
+        MessageShape(
             "StreamEventsRequest",
             {"queues": TEXTS, "event_types": TEXTS, "job_id": TEXTS, "workflow_id": TEXT},
             refuse=fault,
         ),
-        Shape(
+        MessageShape(
             "Event",
             {"id": TEXT, "type": TEXT, "timestamp": (INSTANT, "time"), "data": OBJECT},
             answer=True,
@@ -777,40 +804,40 @@ SHAPES: dict[str, Shape] = {
             beside=_event_beside,
         ),
         # The server
-        Shape("ManifestRequest"),
-        Shape(
+        MessageShape("ManifestRequest"),
+        MessageShape(
             "ManifestResponse",
             {
                 "ojs_version": TEXT,
-                "implementation": Kind(IMPLEMENTATION.read, _write_implementation),
+                "implementation": FieldKind(IMPLEMENTATION.read, _write_implementation),
                 "conformance_level": INTEGER,
                 "protocols": TEXTS,
                 "backend": TEXT,
-                "extensions": Kind(list, _write_extensions),
+                "extensions": FieldKind(list, _write_extensions),
                 "schema_validation": FLAG,
             },
             answer=True,
             filled=lambda: {"conformance_level": 0, "schema_validation": False},
         ),
-        Shape("HealthRequest"),
+        MessageShape("HealthRequest"),
         _HealthShape("HealthResponse", {"status": HEALTH.one, "timestamp": INSTANT, "details": OBJECT}, answer=True),
         # Queues
-        Shape("ListQueuesRequest", {"limit": COUNT, "cursor": TEXT}),
+        MessageShape("ListQueuesRequest", {"limit": COUNT, "cursor": TEXT}),
         _page("ListQueuesResponse", "queues", "queues", QUEUE, fields={"next_cursor": TEXT}),
-        Shape("QueueStatsRequest", _NAMED_QUEUE),
-        Shape(
+        MessageShape("QueueStatsRequest", _NAMED_QUEUE),
+        MessageShape(
             "QueueStatsResponse",
-            {"queue": Kind(same, _write_queue), "stats": nested(STATISTICS)},
+            {"queue": FieldKind(same, _write_queue), "stats": nested(STATISTICS)},
             answer=True,
             before=_stats_before,
             after=_stats_after,
         ),
-        Shape("PauseQueueRequest", _NAMED_QUEUE),
-        Shape("PauseQueueResponse", answer=True),
-        Shape("ResumeQueueRequest", _NAMED_QUEUE),
-        Shape("ResumeQueueResponse", answer=True),
+        MessageShape("PauseQueueRequest", _NAMED_QUEUE),
+        MessageShape("PauseQueueResponse", answer=True),
+        MessageShape("ResumeQueueRequest", _NAMED_QUEUE),
+        MessageShape("ResumeQueueResponse", answer=True),
         # Dead letters
-        Shape("ListDeadLetterRequest", {"queue": TEXT, "limit": COUNT, "cursor": TEXT}),
+        MessageShape("ListDeadLetterRequest", {"queue": TEXT, "limit": COUNT, "cursor": TEXT}),
         _page(
             "ListDeadLetterResponse",
             "jobs",
@@ -820,29 +847,29 @@ SHAPES: dict[str, Shape] = {
             fields={"next_cursor": TEXT, "total_count": (INTEGER, "total")},
             total={"total": 0},
         ),
-        Shape("RetryDeadLetterRequest", _JOB_ID),
+        MessageShape("RetryDeadLetterRequest", _JOB_ID),
         _wrapping("RetryDeadLetterResponse", "job", JOB),
-        Shape("DeleteDeadLetterRequest", _JOB_ID),
-        Shape("DeleteDeadLetterResponse", answer=True),
+        MessageShape("DeleteDeadLetterRequest", _JOB_ID),
+        MessageShape("DeleteDeadLetterResponse", answer=True),
         # Schedules
         _EntryShape(
             "RegisterCronRequest",
             {**dict.fromkeys(("name", "cron", "timezone", "type"), TEXT), "args": VALUES},
             hoists=False,
         ),
-        Shape(
+        MessageShape(
             "RegisterCronResponse",
             {"name": TEXT, "next_run_at": INSTANT},
             answer=True,
             before=_registered_before,
             after=_registered_after,
         ),
-        Shape("UnregisterCronRequest", {"name": TEXT}),
-        Shape("UnregisterCronResponse", answer=True),
-        Shape("ListCronRequest"),
+        MessageShape("UnregisterCronRequest", {"name": TEXT}),
+        MessageShape("UnregisterCronResponse", answer=True),
+        MessageShape("ListCronRequest"),
         _page("ListCronResponse", "entries", "crons", CRON, ("cron_jobs", "items")),
         # Workflows
-        Shape(
+        MessageShape(
             "CreateWorkflowRequest",
             {
                 "name": TEXT,
@@ -852,9 +879,9 @@ SHAPES: dict[str, Shape] = {
         ),
         _EntryShape("WorkflowStep", {"id": TEXT, **_ENTRY, "depends_on": TEXTS}),
         _wrapping("CreateWorkflowResponse", "workflow", WORKFLOW),
-        Shape("GetWorkflowRequest", {"workflow_id": TEXT}),
+        MessageShape("GetWorkflowRequest", {"workflow_id": TEXT}),
         _wrapping("GetWorkflowResponse", "workflow", WORKFLOW),
-        Shape("CancelWorkflowRequest", {"workflow_id": TEXT, "reason": TEXT}),
+        MessageShape("CancelWorkflowRequest", {"workflow_id": TEXT, "reason": TEXT}),
         _wrapping("CancelWorkflowResponse", "workflow", WORKFLOW),
     )
 }

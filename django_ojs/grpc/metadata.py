@@ -13,14 +13,17 @@ from typing import Any
 from urllib.parse import unquote
 
 import django_ojs
+from django_ojs import jsontext
 from django_ojs.errors import Unauthenticated
 from django_ojs.http import manifest
 from django_ojs.http.base import VERSION
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_request_id
 
 Pairs = tuple[tuple[str, str | bytes], ...]
 
 REQUEST_ID = "x-ojs-request-id"
+#: In which clients without `attributes` say how long a reservation is to be, in milliseconds.
+VISIBILITY = "x-ojs-visibility-timeout-ms"
 _VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
 #: Names that mean something to Django or to HTTP: of these none comes from metadata under its own name.
 _NOT_HEADERS = frozenset({
@@ -50,6 +53,13 @@ class Metadata:
     def get(self, key: str, default: str = "") -> str:
         return self.values.get(key, default)
 
+    def number(self, key: str) -> int | str | None:
+        """A whole number as JSON has it; what is none stays the text that it is, for the reader of the member to
+        refuse. None where the key is absent or empty."""
+        given = self.get(key)
+        found = jsontext.digits(given)
+        return (given or None) if found is None else found
+
     @property
     def request_id(self) -> str:
         """The id that the client gave the call; '' where it gave none that is valid."""
@@ -58,7 +68,7 @@ class Metadata:
 
     def answered_id(self) -> str:
         """The id of the call where nothing else has given it one."""
-        return self.request_id or f"req_{new_id()}"
+        return self.request_id or new_request_id()
 
     @property
     def authorization(self) -> str:

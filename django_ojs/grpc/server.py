@@ -35,12 +35,12 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from django_ojs import errors
 from django_ojs.conf import ojs_settings
 from django_ojs.grpc import calls, definition, jobstream, metadata
-from django_ojs.grpc.calls import Call, Operation, Reply
-from django_ojs.grpc.errors import Code, Refused, logger, refusal
+from django_ojs.grpc.calls import RpcOperation, RpcReply, UnaryCall
+from django_ojs.grpc.errors import Code, RpcError, logger, refusal
 from django_ojs.grpc.metadata import Metadata
-from django_ojs.grpc.streams import FAREWELL, GRPCCaller, Serve, StreamCall
+from django_ojs.grpc.streams import STREAM_GRACE, GRPCCaller, Serve, StreamCall
 from django_ojs.http import permissions, probes
-from django_ojs.realtime.handler import PROBES, Threads
+from django_ojs.realtime.handler import PROBES, StreamThreads
 from django_ojs.realtime.slots import Slot
 
 DEFAULT_ADDRESS = "127.0.0.1:9090"
@@ -158,8 +158,8 @@ class Server:
         self.address = address
         self._tls = tls or TLS.of_settings()
         check_exposure(address, self._tls)
-        self._threads = Threads(max(1, ojs_settings.GRPC_THREADS))
-        self._patient, self._probes = Threads(PATIENT), Threads(PROBES)
+        self._threads = StreamThreads(max(1, ojs_settings.GRPC_THREADS))
+        self._patient, self._probes = StreamThreads(PATIENT), StreamThreads(PROBES)
         self._reflection = _reflects() if reflection is None else reflection
         self.stopping = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
@@ -181,8 +181,8 @@ class Server:
         except RuntimeError as error:
             raise ImproperlyConfigured(f"The address {self.address} cannot be used: is it taken?") from error
         await self._server.start()
-        await self._tell(await self._store_answers())
-        self._watch = asyncio.create_task(self._look_at_store())
+        await self._set_health(await self._store_answers())
+        self._watch = asyncio.create_task(self._watch_store())
         return int(port)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -197,7 +197,7 @@ class Server:
             await asyncio.gather(self._watch, return_exceptions=True)
         await self._server.stop(grace)
         if self._running:  # a stream that hands jobs back, a Fetch whose caller has gone
-            await asyncio.wait(self._running, timeout=FAREWELL)
+            await asyncio.wait(self._running, timeout=STREAM_GRACE)
 
     async def _terminate_workers(self) -> None:
         try:
@@ -224,7 +224,7 @@ class Server:
                 found[method.path] = grpc.unary_unary_rpc_method_handler(handler)
         return found
 
-    def _unary_handler(self, operation: Operation) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _unary_handler(self, operation: RpcOperation) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def handle(raw: bytes, context: Any) -> bytes:
             reply = await self._answered(self._call(operation, raw, context), context)
             return reply.body
@@ -240,11 +240,11 @@ class Server:
             self._give_back(call)
             raise
 
-    def _call(self, operation: Operation, raw: bytes, context: Any) -> Call:
+    def _call(self, operation: RpcOperation, raw: bytes, context: Any) -> UnaryCall:
         given = Metadata.of(context.invocation_metadata(), context.peer())
-        return Call(operation, raw, given, context.time_remaining())
+        return UnaryCall(operation, raw, given, context.time_remaining())
 
-    async def _answered(self, call: Call, context: Any) -> Reply:
+    async def _answered(self, call: UnaryCall, context: Any) -> RpcReply:
         """Carry the call out on a thread; send all of the answer but its message."""
         threads = self._threads
         if call.operation.rpc == "Health":
@@ -252,8 +252,8 @@ class Server:
         elif "ojs-block-timeout" in call.metadata.values:
             threads = self._patient
         try:
-            reply: Reply = await threads.run(call.run)
-        except Refused as refused:
+            reply: RpcReply = await threads.run(call.run)
+        except RpcError as refused:
             await _refuse(context, refused)
         except asyncio.CancelledError:
             self._give_back(call)
@@ -264,7 +264,7 @@ class Server:
         context.set_trailing_metadata(reply.trailers)
         return reply
 
-    def _give_back(self, call: Call) -> None:
+    def _give_back(self, call: UnaryCall) -> None:
         """Let a thread hand back what was claimed for a caller who has gone."""
         if call.leave():
             self._run(self._threads.run(call.undo))
@@ -300,7 +300,7 @@ class Server:
                 if serve is None:
                     message = f"{rpc} is optional in the specification, and this server does not have it."
                     error = errors.Unsupported(message, details={"rpc": rpc})
-                    raise Refused.of(error, request_id, Code.UNIMPLEMENTED)
+                    raise RpcError.of(error, request_id, Code.UNIMPLEMENTED)
                 request = _parsed(rpc, raw)
                 slot = Slot("streams", caller.name)
             except Exception as exc:  # noqa: BLE001 - whatever it is, the client gets an error of the binding
@@ -311,7 +311,7 @@ class Server:
             try:
                 await self._streamed(rpc, serve, call)
             finally:
-                slot.release()
+                slot.free()
 
         return handle
 
@@ -321,7 +321,7 @@ class Server:
             await _refuse(call.context, _shutting_down(call.request_id))
         serving = asyncio.ensure_future(serve(call))
         watching = asyncio.ensure_future(_watch_rights(call.caller))
-        stopping = asyncio.ensure_future(self._farewell())
+        stopping = asyncio.ensure_future(self._grace_over())
         tasks = (serving, watching, stopping)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -342,24 +342,24 @@ class Server:
         await call.begin()
         call.context.set_trailing_metadata(metadata.trailers(call.request_id, {}))
 
-    async def _farewell(self) -> None:
+    async def _grace_over(self) -> None:
         """Until the time is over that streams have to end by themselves once the server stops."""
         await self.stopping.wait()
-        await asyncio.sleep(FAREWELL)
+        await asyncio.sleep(STREAM_GRACE)
 
     # Health
 
-    async def _look_at_store(self) -> None:
+    async def _watch_store(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            await self._tell(await self._store_answers())
+            await self._set_health(await self._store_answers())
 
-    async def _tell(self, serving: bool) -> None:
+    async def _set_health(self, serving: bool) -> None:
         for name in ("", definition.SERVICE):
             await self._health.set(name, SERVING if serving else NOT_SERVING)
 
     async def _store_answers(self) -> bool:
-        def look(answer: Callable[[bool], None]) -> None:
+        def check(answer: Callable[[bool], None]) -> None:
             try:
                 probes.store_answers()
             except Error:
@@ -367,7 +367,7 @@ class Server:
             else:
                 answer(True)
 
-        return bool(await self._probes.run(look))
+        return bool(await self._probes.run(check))
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -392,30 +392,30 @@ def _unknown(method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
             details={"rpc": name, "supported": list(definition.METHODS)},
             hint="Call one of those that details.supported names.",
         )
-        await _refuse(context, Refused.of(error, given.answered_id(), Code.UNIMPLEMENTED))
+        await _refuse(context, RpcError.of(error, given.answered_id(), Code.UNIMPLEMENTED))
         return b""
 
     return handle
 
 
-async def _refuse(context: Any, refused: Refused) -> None:
+async def _refuse(context: Any, refused: RpcError) -> None:
     """End the call with an error. Its initial metadata has to be on its way before."""
     with contextlib.suppress(grpc.aio.UsageError, grpc.aio.InternalError):  # it is already
         await context.send_initial_metadata(metadata.initial(refused.request_id))
     await context.abort(refused.code, refused.message, refused.trailers)
 
 
-def _refused(exc: BaseException, rpc: str, request_id: str) -> Refused:
+def _refused(exc: BaseException, rpc: str, request_id: str) -> RpcError:
     if not isinstance(exc, Exception):
         raise exc
     return refusal(exc, rpc, request_id)
 
 
-def _shutting_down(request_id: str) -> Refused:
+def _shutting_down(request_id: str) -> RpcError:
     error = errors.BackendUnavailable(
         "The server is shutting down.", hint="Connect again; another server, or this one, will answer."
     )
-    return Refused.of(error, request_id)
+    return RpcError.of(error, request_id)
 
 
 def _parsed(rpc: str, raw: bytes) -> Any:

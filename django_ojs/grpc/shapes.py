@@ -1,4 +1,4 @@
-"""How one message and one JSON object become each other: kinds of fields, and the `Shape` that is a table of them.
+"""Says how a message and a JSON object become each other: kinds of fields, and tables of them (`MessageShape`).
 
 What has no field in a message, or does not fit it (a text where a number belongs, another spelling of a duration), is
 an attribute under its own name. So nothing is lost, and a faulty document is as faulty behind the message as before it.
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from django_ojs.errors import OJSError
 from django_ojs.grpc import values
 from django_ojs.grpc.definition import ENUMS, MESSAGES
-from django_ojs.grpc.values import Unreadable
-from django_ojs.jsontext import is_integer
+from django_ojs.grpc.values import UnreadableMessage
+from django_ojs.jsontext import digits, is_integer
 from django_ojs.messages import phrase
 from django_ojs.rules import durations
 from django_ojs.rules.faults import fault
@@ -28,7 +28,7 @@ class Unfit(Exception):
     """A value that does not fit its field, or of which the field says less: an attribute carries it."""
 
 
-class Kind(NamedTuple):
+class FieldKind(NamedTuple):
     """How one field is read and written. `write` takes the message, the name of the field and the value."""
 
     read: Callable[[Any], Any]
@@ -57,8 +57,8 @@ def _write_integer(message: Any, field: str, value: Any) -> None:
 
 
 def _write_count(message: Any, field: str, value: Any) -> None:
-    if type(value) is str and value.isdecimal() and value.isascii():
-        value = int(value)
+    if type(value) is str:
+        value = digits(value)
     _write_integer(message, field, value)
 
 
@@ -136,23 +136,23 @@ def _fill_relative(duration: Any, value: Any) -> None:
 
 def _read_ttl(duration: Any) -> str:
     if not values.read_milliseconds(duration):
-        raise Unreadable(phrase("must be longer than zero"))
+        raise UnreadableMessage(phrase("must be longer than zero"))
     return f"+{values.read_duration(duration)}"
 
 
-TEXT = Kind(same, scalar(str))
-FLAG = Kind(same, scalar(bool))
-INTEGER = Kind(same, _write_integer)
-COUNT = Kind(same, _write_count)  #: in the query of HTTP, where it is a text
-DOUBLE = Kind(values.read_number, _write_double)
-TEXTS = Kind(list, list_of(str))
-VALUES = Kind(values.read_values, _write_values)
-OBJECT = Kind(values.read_object, write_object)
-RESULT = Kind(values.read_result, _write_result)
-INSTANT = Kind(values.read_instant, filling(values.write_instant, str))
-DURATION = Kind(values.read_duration, filling(values.write_duration, str))
-MILLISECONDS = Kind(_read_milliseconds, filling(_fill_milliseconds))
-TTL = Kind(_read_ttl, filling(_fill_relative, str))
+TEXT = FieldKind(same, scalar(str))
+FLAG = FieldKind(same, scalar(bool))
+INTEGER = FieldKind(same, _write_integer)
+COUNT = FieldKind(same, _write_count)  #: in the query of HTTP, where it is a text
+DOUBLE = FieldKind(values.read_number, _write_double)
+TEXTS = FieldKind(values.read_texts, list_of(str))
+VALUES = FieldKind(values.read_values, _write_values)
+OBJECT = FieldKind(values.read_object, write_object)
+RESULT = FieldKind(values.read_result, _write_result)
+INSTANT = FieldKind(values.read_instant, filling(values.write_instant, str))
+DURATION = FieldKind(values.read_duration, filling(values.write_duration, str))
+MILLISECONDS = FieldKind(_read_milliseconds, filling(_fill_milliseconds))
+TTL = FieldKind(_read_ttl, filling(_fill_relative, str))
 
 
 class Words:
@@ -169,7 +169,7 @@ class Words:
     def read(self, number: int) -> str:
         word = self.words.get(number)
         if word is None:
-            raise Unreadable(phrase("must be one of %(words)s", words=", ".join(self.numbers)), number, fault)
+            raise UnreadableMessage(phrase("must be one of %(words)s", words=", ".join(self.numbers)), number, fault)
         return word
 
     def write(self, message: Any, field: str, value: Any) -> None:
@@ -183,6 +183,7 @@ class Words:
         setattr(message, field, self.numbers[value])
 
     def read_list(self, numbers: Any) -> list[str]:
+        values.count(numbers)
         return [self.read(number) for number in numbers]
 
     def write_list(self, message: Any, field: str, value: Any) -> None:
@@ -191,15 +192,15 @@ class Words:
         getattr(message, field).extend(self.numbers[word] for word in value)
 
     @property
-    def one(self) -> Kind:
-        return Kind(self.read, self.write)
+    def one(self) -> FieldKind:
+        return FieldKind(self.read, self.write)
 
     @property
-    def many(self) -> Kind:
-        return Kind(self.read_list, self.write_list)
+    def many(self) -> FieldKind:
+        return FieldKind(self.read_list, self.write_list)
 
 
-class Shape:
+class MessageShape:
     """How a message and a JSON object become each other.
 
     Args:
@@ -216,7 +217,7 @@ class Shape:
     def __init__(
         self,
         name: str,
-        fields: Mapping[str, Kind | tuple[Kind, str]] | None = None,
+        fields: Mapping[str, FieldKind | tuple[FieldKind, str]] | None = None,
         *,
         answer: bool = False,
         filled: Filled = dict,
@@ -234,7 +235,7 @@ class Shape:
         self._writers: dict[str, tuple[str, Callable[[Any, str, Any], None], bool]] = {}
         always = filled()
         for field, given in (fields or {}).items():
-            kind, member = given if not isinstance(given, Kind) else (given, "")
+            kind, member = given if not isinstance(given, FieldKind) else (given, "")
             member = member or field
             descriptor = descriptors[field]
             self._readers[descriptor.number] = (member, kind.read)
@@ -258,7 +259,7 @@ class Shape:
             if found is not None:
                 try:
                     read = found[1](value)
-                except Unreadable as unreadable:
+                except UnreadableMessage as unreadable:
                     raise unreadable.inside(found[0]) from None
                 if read is not None or found[1] is not values.read_instant:  # a Timestamp of zero is absent
                     document[found[0]] = read
@@ -311,7 +312,7 @@ class Shape:
         return found is not None and found[1] is write_object
 
 
-def nested(shape: Shape) -> Kind:
+def nested(shape: MessageShape) -> FieldKind:
     """A field that is one message."""
 
     def write(message: Any, field: str, value: Any) -> None:
@@ -321,18 +322,19 @@ def nested(shape: Shape) -> Kind:
         inner.SetInParent()
         shape.write(inner, value)
 
-    return Kind(shape.read, write)
+    return FieldKind(shape.read, write)
 
 
-def repeated(shape: Shape) -> Kind:
+def repeated(shape: MessageShape) -> FieldKind:
     """A field that is many messages."""
 
     def read(messages: Any) -> list[Document]:
+        values.count(messages)
         found = []
         for index, message in enumerate(messages):
             try:
                 found.append(shape.read(message))
-            except Unreadable as unreadable:
+            except UnreadableMessage as unreadable:
                 raise unreadable.inside(index) from None
         return found
 
@@ -343,4 +345,4 @@ def repeated(shape: Shape) -> Kind:
         for item in value:
             shape.write(messages.add(), item)
 
-    return Kind(read, write)
+    return FieldKind(read, write)

@@ -6,8 +6,8 @@
             await call.send(message)
 
 The coroutine returns when the stream is over. It raises an `OJSError` to end it with that error. It looks at
-`call.stopping`, which is set when the server shuts down, and then returns within `FAREWELL` seconds; the server ends
-the stream with UNAVAILABLE. It is cancelled when the client has gone, and when the caller has lost its rights.
+`call.stopping`, which is set when the server shuts down, and then returns within `STREAM_GRACE` seconds; the server
+ends the stream with UNAVAILABLE. It is cancelled when the client has gone, and when the caller has lost its rights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django_ojs.http import permissions
 from django_ojs.realtime.access import Caller
 
 #: Seconds that a stream has to end once the server stops.
-FAREWELL = 5.0
+STREAM_GRACE = 5.0
 
 
 class GRPCCaller(Caller):

@@ -4,16 +4,18 @@ What Value cannot carry travels as a *tag*, an object with the single key `__ojs
 that a double would change, strings and keys with a lone surrogate, what nests deeper than `MAX_LEVELS`, an object that
 looks like a tag, and a job's result that is no object.
 
-A reader takes a message and returns JSON; it raises `Unreadable`. A writer fills a message, which must be empty. Values
-are those of `jsontext.loads`; a writer raises TypeError or ValueError for what JSON does not know.
+A reader takes a message and returns JSON; it raises `UnreadableMessage`. A writer fills a message, which must be empty.
+Values are those of `jsontext.loads`; a writer raises TypeError or ValueError for what JSON does not know.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -36,7 +38,7 @@ _MAX_SECONDS = 315_576_000_000  #: of a Duration
 _NANOS = re.compile(r"\.[0-9]{6}([0-9]{1,3})")
 
 
-class Unreadable(Exception):
+class UnreadableMessage(Exception):
     """A message holds what no JSON is made of. `problem` goes on from the name of the member: `must be a number`.
 
     The reader of an object or a list adds its own part of the path with `inside`.
@@ -47,7 +49,7 @@ class Unreadable(Exception):
         self.problem, self.received, self.refuse = problem, received, refuse
         self.parts: list[str | int] = []
 
-    def inside(self, part: str | int) -> Unreadable:
+    def inside(self, part: str | int) -> UnreadableMessage:
         self.parts.append(part)
         return self
 
@@ -59,6 +61,38 @@ class Unreadable(Exception):
 
 # Reading
 
+#: How many values the message that is being read may still have; None where there is no limit.
+_room: ContextVar[list[int] | None] = ContextVar("room", default=None)
+
+
+class TooMany(Exception):
+    """A message has more values than `bounded` allows."""
+
+
+@contextlib.contextmanager
+def bounded(most: int) -> Iterator[None]:
+    """Read one message. Raises TooMany before more than `most` keys and values, and messages in lists, are made."""
+    token = _room.set([most])
+    try:
+        yield
+    finally:
+        _room.reset(token)
+
+
+def count(items: Sized, each: int = 1) -> None:
+    """Called before the items of a list or of a map are read."""
+    room = _room.get()
+    if room is not None:
+        room[0] -= each * len(items)
+        if room[0] < 0:
+            raise TooMany
+
+
+def read_texts(texts: Any) -> list[str]:
+    """A list of texts."""
+    count(texts)
+    return list(texts)
+
 
 def read_value(value: Any) -> Any:
     """The JSON value of a Value."""
@@ -67,11 +101,12 @@ def read_value(value: Any) -> Any:
 
 def read_values(values: Any) -> list[Any]:
     """The JSON values of repeated Values."""
+    count(values)
     found = []
     for index, value in enumerate(values):
         try:
             found.append(_READERS[value.WhichOneof("kind")](value))
-        except Unreadable as fault:
+        except UnreadableMessage as fault:
             raise fault.inside(index) from None
     return found
 
@@ -96,7 +131,7 @@ def read_attributes(fields: Any) -> dict[str, Any]:
         return _read_fields(fields)
     more = _read_tag(fields[TAG])
     if not isinstance(more, dict):
-        raise Unreadable(phrase("must be the text of a JSON object"), more).inside(TAG)
+        raise UnreadableMessage(phrase("must be the text of a JSON object"), more).inside(TAG)
     return {name: value for name, value in _read_fields(fields).items() if name != TAG} | more
 
 
@@ -107,7 +142,7 @@ def read_number(number: float) -> float | int:
             return int(number)
         return int(Decimal(repr(number))) if abs(number) < _PADDED else number
     if not math.isfinite(number):
-        raise Unreadable(phrase("must be a number; JSON has no NaN and no Infinity"), number)
+        raise UnreadableMessage(phrase("must be a number; JSON has no NaN and no Infinity"), number)
     return number
 
 
@@ -117,7 +152,7 @@ def read_instant(timestamp: Any) -> str | None:
     if not seconds and not nanos:
         return None
     if not (_FIRST_SECOND <= seconds <= _LAST_SECOND and 0 <= nanos < 1_000_000_000):
-        raise Unreadable(phrase("must be an instant in the years 1 to 9999, with 0 to 999999999 nanos"), seconds)
+        raise UnreadableMessage(phrase("must be an instant in the years 1 to 9999, with 0 to 999999999 nanos"), seconds)
     text = (_EPOCH + dt.timedelta(seconds=seconds)).isoformat()[:19]
     if not nanos:
         return f"{text}Z"
@@ -129,7 +164,7 @@ def read_milliseconds(duration: Any) -> int:
     """The whole milliseconds of a Duration, rounded up. It must not be negative."""
     seconds, nanos = duration.seconds, duration.nanos
     if not (0 <= seconds <= _MAX_SECONDS and 0 <= nanos < 1_000_000_000):
-        raise Unreadable(phrase("must be a duration of 0 s or more, with 0 to 999999999 nanos"), seconds)
+        raise UnreadableMessage(phrase("must be a duration of 0 s or more, with 0 to 999999999 nanos"), seconds)
     return int(seconds * 1000 - (-nanos // 1_000_000))
 
 
@@ -139,12 +174,13 @@ def read_duration(duration: Any) -> str:
 
 
 def _read_fields(fields: Any) -> dict[str, Any]:
+    count(fields, 2)
     found = {}
     for name in sorted(fields) if len(fields) > 1 else fields:
         value = fields[name]
         try:
             found[name] = _READERS[value.WhichOneof("kind")](value)
-        except Unreadable as fault:
+        except UnreadableMessage as fault:
             raise fault.inside(name) from None
     return found
 
@@ -162,16 +198,16 @@ def _read_struct(value: Any) -> Any:
 
 
 def _read_nothing(value: Any) -> NoReturn:
-    raise Unreadable(phrase("must have a value; one of its kinds has to be set"))
+    raise UnreadableMessage(phrase("must have a value; one of its kinds has to be set"))
 
 
 def _read_tag(value: Any) -> Any:
     if value.WhichOneof("kind") != "string_value":
-        raise Unreadable(phrase("must be a string of JSON text")).inside(TAG)
+        raise UnreadableMessage(phrase("must be a string of JSON text")).inside(TAG)
     try:
         return jsontext.loads(value.string_value)
     except jsontext.JSONTextError as error:
-        raise Unreadable(phrase("must be a string of JSON text (%(error)s)", error=error)).inside(TAG) from error
+        raise UnreadableMessage(phrase("must be a string of JSON text (%(error)s)", error=error)).inside(TAG) from error
 
 
 _READERS: Mapping[str | None, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Who is calling: API keys for programs, Django's session for staff in a browser.
+"""Who is calling: API keys for programs, Django's session for users in a browser.
 
 These are plain DRF authentication classes, named by the setting `AUTHENTICATION_CLASSES`. A site may put its
 own there; a class that also reads `Authorization: Bearer` belongs before `APIKeyAuthentication`, which
@@ -84,9 +84,10 @@ _REFUSALS = {
 
 
 class StaffSessionAuthentication(BaseAuthentication):
-    """Django's session, for staff who are logged in to the site; writes need the CSRF token.
+    """Django's session, for users who are logged in to the site; writes need the CSRF token.
 
-    A user who is not staff is recognised, and then refused by `permissions` with 403, not sent to log in again.
+    What a user may do is what their permissions say (`permissions`): one who has none is recognised, and then refused
+    with 403, not sent to log in again. The name is older than that rule: being staff is neither asked for nor enough.
     """
 
     def authenticate(self, request: Request) -> tuple[Any, None] | None:

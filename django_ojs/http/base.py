@@ -32,15 +32,17 @@ from rest_framework.viewsets import GenericViewSet
 from django_ojs import errors
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
-from django_ojs.database import look_at_health
+from django_ojs.database import check_health
 from django_ojs.http import body, exceptions, media, openapi
 from django_ojs.http.body import OJSParser
-from django_ojs.http.pagination import Key, OJSPagination
+from django_ojs.http.operation import UNDECLARED, UNSET, Operation, declared_by
+from django_ojs.http.pagination import OJSPagination, SortKey
 from django_ojs.http.permissions import ScopePermission
-from django_ojs.http.serializers import AnswerSerializer
+from django_ojs.http.serializers import AnswerSerializer, PaginationSerializer, shared
 from django_ojs.models import Job
+from django_ojs.rules import suggest
 from django_ojs.rules.faults import shorten
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_request_id
 from django_ojs.telemetry import tracing
 
 VERSION = "1.0"
@@ -55,24 +57,32 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 #: The scopes of the operator's door: for looking, for operating and for deleting.
-_OPERATOR_SCOPES = {"get": "admin.read", "delete": "admin.purge"}
+_OPERATOR_SCOPES = {"GET": "admin.read", "DELETE": "admin.purge"}
+_METHODS = ("get", "post", "put", "patch", "delete")
 
 
 class OJSView(APIView):
-    """One path. A subclass says in `scopes` what each of its methods needs (see `permissions`)."""
+    """One path. Its methods declare what they are and who may call them (`operation`)."""
 
-    scopes: ClassVar[Mapping[str, str | None]] = {}
+    #: By method in capitals, as `as_view` finds them: the operations, and what `ScopePermission` goes by.
+    operations: Mapping[str, Operation] = MappingProxyType({})
+    scopes: Mapping[str, str | None] = MappingProxyType({})
+    rights: Mapping[str, str] = MappingProxyType({})
+    #: Changes to the operations that a class inherits, by the name of the method: `{"list": {"answer": ShortLine}}`.
+    operation_changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    #: Whether this is the door below `/admin/`.
+    operator: bool = False
+    #: What the method of this request declares.
+    operation: Operation = UNDECLARED
     #: `error.code` of a state conflict at this path: most clients know one, the operators' tools another.
     conflict_code: ClassVar[str] = "conflict"
     #: Whether the version headers count here: the manifest and the health check answer any client.
     negotiates: ClassVar[bool] = True
-    #: The permission on a model that a user needs for a method, where the scope alone does not say (see `permissions`).
-    rights: ClassVar[Mapping[str, str]] = {}
     cache_control: ClassVar[str] = "private, no-store, max-age=0"
     #: What `payload()` read.
     raw: bytes | None = None
     body: Mapping[str, Any] = MappingProxyType({})
-    #: What the audit log will say of this call, where its method is `audited`.
+    #: What the audit log will say of this call, where its operation has an entry there.
     act: Act
 
     renderer_classes = (media.OJSRenderer,)
@@ -86,31 +96,62 @@ class OJSView(APIView):
 
     @classmethod
     def as_view(cls, *actions: Any, **initkwargs: Any) -> Any:
+        if "operations" not in initkwargs:
+            names = actions[0] if actions else {method: method for method in _METHODS if hasattr(cls, method)}
+            initkwargs |= cls.declared(names, operator=initkwargs.get("operator", cls.operator))
         view = login_not_required(super().as_view(*actions, **initkwargs))
         for alias in settings.DATABASES:
             view = transaction.non_atomic_requests(alias)(view)
         return view
 
+    @classmethod
+    def declared(cls, names: Mapping[str, str], *, operator: bool) -> dict[str, Any]:
+        """The operations, scopes and rights of a path, given which method of this class each HTTP method is."""
+        found = {method.upper(): declared_by(cls, name) for method, name in names.items() if method != "head"}
+        scopes = {method: cls.scope_for(one, method, operator=operator) for method, one in found.items()}
+        rights = {
+            method: cls.right_for(one, method, scopes[method], operator=operator) for method, one in found.items()
+        }
+        named = {method: right for method, right in rights.items() if right}
+        return {"operations": found, "scopes": scopes, "rights": named}
+
+    @classmethod
+    def scope_for(cls, operation: Operation, method: str, *, operator: bool) -> str | None:
+        """The scope that a method needs at this door; None opens it to all."""
+        return operation.scope
+
+    @classmethod
+    def right_for(cls, operation: Operation, method: str, scope: str | None, *, operator: bool) -> str:
+        """The permission that a user needs beside `scope`; '' for none."""
+        return operation.right or ""
+
+    @property
+    def operation_name(self) -> str:
+        """What this call is named in a refusal; '' for its method and path."""
+        return self.operation.name
+
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """With the trace context and the request id that the client sent at hand for the jobs it enqueues."""
         given = request.META.get("HTTP_X_REQUEST_ID", "")
         given = given if _REQUEST_ID.fullmatch(given) else ""
-        self.request_id = given or f"req_{new_id()}"
+        self.request_id = given or new_request_id()
         token = tracing.receive(request.META, given)
+        self.operation = self.operations.get("GET" if request.method == "HEAD" else request.method or "", UNDECLARED)
         if not self.gathers(request):
-            look_at_health(using())
+            check_health(using())
         try:
-            return super().dispatch(request, *args, **kwargs)
+            with suggest.BoundedComparisons():
+                return super().dispatch(request, *args, **kwargs)
         finally:
             tracing.forget(token)
-            self.let_go()
+            self.break_reference_cycles()
 
     def gathers(self, request: HttpRequest) -> bool:
         """Whether this call goes to the database through a group, whose leader looks at its connection: no other caller
         of the group needs one."""
         return False
 
-    def let_go(self) -> None:
+    def break_reference_cycles(self) -> None:
         """Take apart the circles in which a view holds itself by its methods, and DRF's request itself and the view.
 
         They would keep a request in memory until Python's garbage collector comes by, and make it come more often.
@@ -172,15 +213,22 @@ class OJSView(APIView):
 
     # What views use
 
-    def payload(self, *, required: bool = True, limit: int | None = None, field: str = "body") -> dict[str, Any]:
-        """The JSON object in the body, `{}` where none is `required`; its bytes stay in `self.raw`."""
+    def payload(
+        self, *, required: bool = True, limit: int | None = None, field: str = "body", arrays: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """The JSON object in the body, `{}` where none is `required`; its bytes stay in `self.raw`. `arrays` are the
+        members with an element for each job of a batch."""
         request = self.request._request
         if self.raw is None:  # read before where the call lost a race and begins again
             self.raw = body.read(request, body.single_limit() if limit is None else limit, field)
         if self.raw:
             body.check_type(request)
-        self.body = body.parse(self.raw, required=required)
+        self.body = body.parse(self.raw, required=required, arrays=arrays)
         return self.body
+
+    def batch_payload(self, *arrays: str, required: bool = True) -> dict[str, Any]:
+        """`payload` of a request about many jobs, as long as such a body may be."""
+        return self.payload(required=required, limit=ojs_settings.MAX_BATCH_BYTES, arrays=arrays)
 
     def media_type(self) -> str:
         """The Content-Type of this view's answers."""
@@ -203,6 +251,10 @@ class PublicView(OJSView):
     negotiates = False
     permission_classes = ()
 
+    @classmethod
+    def scope_for(cls, operation: Operation, method: str, *, operator: bool) -> str | None:
+        return None
+
     def get_authenticators(self) -> list[BaseAuthentication]:
         return []
 
@@ -222,104 +274,73 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
 
     Attributes:
         operator: whether this is the door below `/admin/`; the router says so.
-        action_scopes: by action, the scope that a caller of the public door needs; `admin` where nothing is said, and
-            None opens the action to all. The operator's door asks for `admin.read`, `admin.write` or `admin.purge` by
-            the method.
-        operator_scopes: by action, another scope for the operator's door.
-        action_rights: by action, the permission on a model that a user needs where the scope is one of operators.
-        model_name: the model that a user of the operator's door has to be allowed to view, such as `job`.
-        gathered: the actions that go to the database through a group (`groupcommit`) and not beside it.
-        public_only, operator_only: names of actions that the other door lacks.
-        operations: by action, its name in a refusal and for an Idempotency-Key, where that is not method and path.
-        aliases: further paths of an action: `@action(detail=True, methods=["post"], aliases=("fail",))`. A path that
+        model_name: the model that a user has to be allowed to view in order to read here, such as `job` ('').
+        aliases: further paths of an action: `@operation(detail=True, methods=["post"], aliases=("fail",))`. A path that
             begins with a slash stands beside the resource, below `/ojs/v1`.
-        serializer_class, operator_serializer_class: what one resource looks like behind each door.
-        action_serializers, operator_action_serializers: by action, the serializer of its answer where that is another
-            one; the second for the operator's door alone.
-        body_serializers, operator_body_serializers: by action, the serializer that reads its body; the second for the
-            operator's door, where that is another one.
+        serializer_class, operator_serializer_class: what one resource looks like behind each door, where the operation
+            declares no other answer.
         ordering: the order of the list, from which the cursors of its pages are made.
         list_names, operator_list_names: the members of a list's answer that hold its items.
+        entry_names: the members under which the answer that is one of the resource stands once more (`entry`).
     """
 
-    operator: bool = False
-    action_scopes: ClassVar[Mapping[str, str | None]] = {}
-    operator_scopes: ClassVar[Mapping[str, str]] = {}
-    action_rights: ClassVar[Mapping[str, str]] = {}
     model_name: ClassVar[str] = ""
-    gathered: ClassVar[Collection[str]] = ()
-    public_only: ClassVar[Collection[str]] = ()
-    operator_only: ClassVar[Collection[str]] = ()
-    operations: ClassVar[Mapping[str, str]] = {}
     aliases: Sequence[str] = ()
-    #: By method, made of the tables above for every path by `as_view`, and what `ScopePermission` goes by.
-    scopes: Mapping[str, str | None] = {}  # type: ignore[misc]
-    rights: Mapping[str, str] = {}  # type: ignore[misc]
 
     operator_serializer_class: Any = None
-    action_serializers: ClassVar[Mapping[str, Any]] = {}
-    operator_action_serializers: ClassVar[Mapping[str, Any]] = {}
-    body_serializers: ClassVar[Mapping[str, Any]] = {}
-    operator_body_serializers: ClassVar[Mapping[str, Any]] = {}
     lookup_value_converter = "str"
     filter_backends: Any = ()
     pagination_class: Any = OJSPagination
-    ordering: Sequence[Key] = ()
+    ordering: Sequence[SortKey] = ()
     list_names: Sequence[str] = ("items",)
     operator_list_names: Sequence[str] | None = None
+    entry_names: Sequence[str] = ()
     format_kwarg = None
 
     @classmethod
     def as_view(cls, actions: Any = None, **initkwargs: Any) -> Any:
         """The view for a path; `actions` says which action each method is, as in DRF."""
-        operator = initkwargs.get("operator", cls.operator)
         found: dict[str, str] = {method: action for method, action in (actions or {}).items() if method != "head"}
-        given = dict(initkwargs)
-        scopes = {method: cls.scope_for(action, method, operator) for method, action in found.items()}
-        rights = {method: cls.right_for(action, method, scopes[method], operator) for method, action in found.items()}
-        initkwargs.setdefault("scopes", {method.upper(): scope for method, scope in scopes.items()})
-        initkwargs.setdefault("rights", {method.upper(): right for method, right in rights.items() if right})
         view = super().as_view(found, **initkwargs)
-        view.given = given  # without what this class has made of them
+        view.given = initkwargs  # without what this class has made of them
         return view
 
     @classmethod
     def has_action(cls, action: str, *, operator: bool) -> bool:
         """Whether this door has the action."""
-        return hasattr(cls, action) and action not in (cls.public_only if operator else cls.operator_only)
+        return hasattr(cls, action) and declared_by(cls, action).is_behind(operator=operator)
 
     @classmethod
-    def scope_for(cls, action: str, method: str, operator: bool) -> str | None:
+    def scope_for(cls, operation: Operation, method: str, *, operator: bool) -> str | None:
+        """The operator's door asks for the scope of looking, operating or deleting."""
         if operator:
-            return cls.operator_scopes.get(action) or _OPERATOR_SCOPES.get(method, "admin.write")
-        return cls.action_scopes.get(action, "admin")
+            return operation.operator_scope or _OPERATOR_SCOPES.get(method, "admin.write")
+        return operation.scope
 
     @classmethod
-    def right_for(cls, action: str, method: str, scope: str | None, operator: bool) -> str:
+    def right_for(cls, operation: Operation, method: str, scope: str | None, *, operator: bool) -> str:
         """A right is asked for where the scope is one of operators; other scopes are rights themselves."""
         if scope is None or not scope.startswith("admin"):
             return ""
-        default = f"view_{cls.model_name}" if operator and method == "get" and cls.model_name else ""
-        return cls.action_rights.get(action, default)
+        default = f"view_{cls.model_name}" if operator and method == "GET" and cls.model_name else ""
+        return default if operation.right is None else operation.right
 
     def gathers(self, request: HttpRequest) -> bool:
-        return self.action_map.get((request.method or "").lower()) in self.gathered
+        return self.operation.grouped
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         self.action = "metadata" if request.method == "OPTIONS" else self.action_map.get(request.method.lower()) or ""
-        self.operation = self.operations.get(self.action, "")
         return super().initialize_request(request, *args, **kwargs)
 
     def get_serializer_class(self) -> Any:
-        for named in (self.operator_action_serializers if self.operator else {}, self.action_serializers):
-            if self.action in named:
-                return named[self.action]
-        return self.operator_serializer_class if self.operator else self.serializer_class
+        own = declared_by(type(self), self.action).answer_of(operator=self.operator)
+        if own is UNSET:
+            return self.operator_serializer_class if self.operator else self.serializer_class
+        return own
 
     def get_body_serializer_class(self) -> Any:
         """The serializer that reads the body of the action; None for an action that has none."""
-        own = self.operator_body_serializers.get(self.action) if self.operator else None
-        return self.body_serializers.get(self.action) if own is None else own
+        return declared_by(type(self), self.action).body_of(operator=self.operator)
 
     # What actions use
 
@@ -336,15 +357,39 @@ class OJSViewSet(OJSView, GenericViewSet[Any]):
         serializer.prepare([instance])
         return serializer.to_representation(instance)
 
-    def listed(self, queryset: Any, **more: Any) -> Response:
-        """The page of `queryset` that the query asks for, shown by the serializer; `more` stands beside the items."""
+    def quickly(self, instance: Any) -> Any:
+        """`instance` as the answer that the operation declares shows it. The process has one instance of that
+        serializer: this is for busy calls, whose answers need nothing of the request."""
+        return shared(self.operation.answer).to_representation(instance)
+
+    def entry(self, instance: Any, beside: Any = None, *, outside: Any = None) -> dict[str, Any]:
+        """`instance` with what the operation shows `beside` its members, and the whole once more under each of the
+        `entry_names`; `outside` is shown beside these."""
+        whole = self.represent(instance) | self._beside(beside)
+        more = {} if outside is None else shared(self.operation.outside).to_representation(outside)
+        return {**whole, **dict.fromkeys(self.entry_names, whole), **more}
+
+    def listed(self, queryset: Any, beside: Any = None) -> Response:
+        """The page of `queryset` that the query asks for, shown by the serializer, with what the operation shows
+        `beside` the items."""
         page = self.paginate_queryset(self.filter_queryset(queryset))
         items = self.get_serializer(many=True).to_representation(page)
-        return self.page_answer(items, **more)
+        return self.page_answer(items, beside)
 
-    def page_answer(self, items: Any, **more: Any) -> Response:
+    def page_answer(self, items: Any, beside: Any = None) -> Response:
         """The answer with what is shown of the page that `paginate_queryset` has found."""
-        return cast("OJSPagination", self.paginator).get_paginated_response(items, **more)
+        return cast("OJSPagination", self.paginator).get_paginated_response(items, **self._beside(beside))
+
+    def whole_list(self, items: Any, pagination: dict[str, Any], beside: Any = None) -> Response:
+        """The answer of a list that `pagination_class` does not page: what is shown of the items under each of the
+        operation's `lists`, what it shows `beside` them, and where they stand."""
+        standing = shared(PaginationSerializer).to_representation(pagination)
+        lists = dict.fromkeys(self.operation.lists, items)
+        return Response({**lists, **self._beside(beside), "pagination": standing})
+
+    def _beside(self, instance: Any) -> dict[str, Any]:
+        """`instance` as the serializer shows it that the operation names for it; nothing for None."""
+        return {} if instance is None else shared(self.operation.beside).to_representation(instance)
 
 
 def using() -> str:

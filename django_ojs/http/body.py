@@ -6,23 +6,34 @@ Django's own limits (DATA_UPLOAD_MAX_MEMORY_SIZE) do not act here: the stream is
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest
 from rest_framework.parsers import BaseParser
 
 from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, UnsupportedCompression
+from django_ojs.errors import (
+    BatchSizeExceeded,
+    InvalidPayload,
+    InvalidRequest,
+    PayloadTooLarge,
+    UnsupportedCompression,
+)
 from django_ojs.rules.faults import shorten
 
 _CHUNK = 65_536
 #: 16 + 15: a gzip header and the largest window.
 _GZIP = 31
-#: What a frame may ask us to keep in memory (RFC 9659), and how much is unpacked at a time, in bytes.
+#: What a frame may ask us to keep in memory (RFC 9659), and how much is unpacked at a time, in bytes: four bytes may be
+#: 128 KiB, and the decompressor takes no limit.
 _ZSTD_WINDOW, _ZSTD_PIECE = 8 * 1_048_576, 128
+#: Members of a gzip body, frames of one in zstd. Each costs as much as a kilobyte, even where it is empty.
+MAX_PARTS = 1000
+#: Numbers of a body that are read exactly. A float would change them, or they are written with more digits than it has.
+MAX_EXACT_NUMBERS = 100_000
 _ACCEPTED = frozenset({"application/openjobspec+json", "application/json"})
 
 
@@ -38,8 +49,7 @@ def read(request: HttpRequest, limit: int, field: str = "body") -> bytes:
             details={"received": shorten(encoding), "supported": supported},
         )
     packed = _read_plain(request, limit + limit // 100 + 1024, field)  # both may grow what cannot be packed
-    unpack = _gunzip if name == "gzip" else _unzstd
-    return unpack(packed, limit, field) if packed else b""
+    return _unpack(packed, _coding(name), limit, field) if packed else b""
 
 
 def compressions() -> list[str]:
@@ -47,14 +57,23 @@ def compressions() -> list[str]:
     return ["gzip"] if _zstandard() is None else ["gzip", "zstd"]
 
 
-def parse(raw: bytes, *, required: bool = True) -> dict[str, Any]:
-    """The JSON object in `raw`; no bytes at all are `{}` where no body is required. InvalidPayload otherwise."""
+def parse(raw: bytes, *, required: bool = True, arrays: Collection[str] = ()) -> dict[str, Any]:
+    """The JSON object in `raw`; no bytes at all are `{}` where no body is required. `arrays` are the members that have
+    an element for each job: those are not made before their number is known.
+
+    Raises InvalidPayload; PayloadTooLarge for more keys and values than a body may have; BatchSizeExceeded.
+    """
     if not raw and not required:
         return {}
     if not raw:
         raise InvalidPayload("The request body is empty; a JSON object is needed.", details={"field": "body"})
+    bounds = jsontext.Bounds(ojs_settings.MAX_BODY_VALUES, MAX_EXACT_NUMBERS, arrays, ojs_settings.MAX_BATCH_SIZE)
     try:
-        value = jsontext.loads(raw)
+        value = jsontext.loads(raw, bounds)
+    except jsontext.BeyondBounds as error:
+        if error.what in arrays:
+            check_size(error.most + 1, error.what, at_least=True)
+        raise too_costly(error.what, error.most) from error
     except jsontext.JSONTextError as error:
         raise InvalidPayload(f"The request body is not valid JSON. {error}", details={"field": "body"}) from error
     if not isinstance(value, dict):
@@ -118,42 +137,49 @@ def _drain(request: HttpRequest, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _gunzip(packed: bytes, limit: int, field: str) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while packed:  # a gzip body may have several members
-        unpacker = zlib.decompressobj(_GZIP)
-        try:
-            piece = unpacker.decompress(packed, limit + 1 - size)
-        except zlib.error as error:
-            raise _broken("gzip") from error
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise too_large(size, limit, field)
-        if not unpacker.eof:
-            raise _broken("gzip")
-        packed = unpacker.unused_data
-    return b"".join(pieces)
+class _Coding(NamedTuple):
+    """How bodies of one Content-Encoding are unpacked.
+
+    Attributes:
+        open: makes the decompressor of one part.
+        decompress: gives it some bytes, of which it should make so many at most.
+        step: how many bytes it is given at a time. What lies behind its part it hands back, as a copy.
+        fault: what it raises.
+    """
+
+    name: str
+    open: Callable[[], Any]
+    decompress: Callable[[Any, bytes, int], bytes]
+    step: int
+    fault: type[Exception]
 
 
-def _unzstd(packed: bytes, limit: int, field: str) -> bytes:
-    """In small pieces, since the decompressor takes no limit: four bytes may be 128 KiB."""
+def _coding(name: str) -> _Coding:
+    if name == "gzip":
+        opener = partial(zlib.decompressobj, _GZIP)
+        return _Coding(name, opener, lambda part, given, room: part.decompress(given, room), _CHUNK, zlib.error)
     zstd = _zstandard()
-    opener = zstd.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    opener = zstd.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
+    return _Coding(name, opener, lambda part, given, room: part.decompress(given), _ZSTD_PIECE, zstd.ZstdError)
+
+
+def _unpack(packed: bytes, coding: _Coding, limit: int, field: str) -> bytes:
     pieces: list[bytes] = []
-    size = begin = 0
-    while begin < len(packed):  # a body may have several frames
-        unpacker = opener.decompressobj()
+    size = begin = parts = 0
+    while begin < len(packed):
+        parts += 1
+        if parts > MAX_PARTS:
+            raise too_costly("parts", MAX_PARTS)
+        unpacker = coding.open()
         while not unpacker.eof:
             if begin >= len(packed):
-                raise _broken("zstd")
-            given = packed[begin : begin + _ZSTD_PIECE]
+                raise _broken(coding.name)
+            given = packed[begin : begin + coding.step]
             begin += len(given)
             try:
-                piece = unpacker.decompress(given)
-            except zstd.ZstdError as error:
-                raise _broken("zstd") from error
+                piece = coding.decompress(unpacker, given, limit + 1 - size)
+            except coding.fault as error:
+                raise _broken(coding.name) from error
             pieces.append(piece)
             size += len(piece)
             if size > limit:
@@ -181,6 +207,39 @@ def _broken(encoding: str) -> InvalidPayload:
 def too_large(actual: int, limit: int, field: str) -> PayloadTooLarge:
     details = {"actual_bytes": actual, "max_bytes": limit, "field": field}
     return PayloadTooLarge(f"The request body has more than the {limit} bytes allowed here.", details=details)
+
+
+_COSTLY = {
+    "parts": "The request body is packed in more than {most} parts.",
+    "values": "The request body has more than the {most} keys and values allowed in one body.",
+    "numbers": "The request body has more than {most} numbers that are too large or have too many digits for a float.",
+}
+_CHEAPER = {
+    "parts": "Compress the body as a whole: one member in gzip, one frame in zstd.",
+    "numbers": "Send such numbers as texts, or send fewer.",
+}
+
+
+def too_costly(what: str, most: int) -> PayloadTooLarge:
+    """The error for a body with more than `most` of something (`parts`, `values` or `numbers`)."""
+    details = {f"max_{what}": most, "field": "body"}
+    return PayloadTooLarge(_COSTLY[what].format(most=most), details=details, hint=_CHEAPER.get(what, ""))
+
+
+def check_size(count: int, field: str = "jobs", *, at_least: bool = False) -> None:
+    """Raise BatchSizeExceeded for more items than are taken at once; where there are `at_least` so many, they have not
+    been counted further."""
+    limit = ojs_settings.MAX_BATCH_SIZE
+    if count <= limit:
+        return
+    said = f"more than {limit}" if at_least else str(count)
+    details = {"actual": count, "max_batch_size": limit, "field": field}
+    raise BatchSizeExceeded(
+        f"The request has {said} {field}; at most {limit} are taken at once.",
+        details=details | ({"actual_is_minimum": True} if at_least else {}),
+        extra={"max_batch_size": limit},
+        headers={"X-OJS-Max-Batch-Size": str(limit), "X-OJS-Batch-Size": str(count)},
+    )
 
 
 def single_limit() -> int:

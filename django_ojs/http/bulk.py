@@ -9,58 +9,62 @@ it at `/admin/bulk-actions`: proxies end a call that answers only when a million
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
-from django.utils.encoding import iri_to_uri
 from django_filters import FilterSet
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import audit, states
+from django_ojs import audit, jsontext, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest, NotFound, OJSError
-from django_ojs.http import fields, filters, media, permissions, shown
-from django_ojs.http.auditing import MAX_REASON, audited
+from django_ojs.http import fields, filters, links, media, permissions, redacted
+from django_ojs.http.auditing import MAX_AUDIT_REASON
 from django_ojs.http.base import OJSViewSet, using
+from django_ojs.http.body import check_size
 from django_ojs.http.idempotency import Idempotent
-from django_ojs.http.jobs import check_size, pressure
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import CappedPagination, Key
-from django_ojs.http.permissions import check_queue, principal
+from django_ojs.http.jobs import pressure
+from django_ojs.http.jobserializers import JobSerializer
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import CappedPagination, SortKey
+from django_ojs.http.permissions import check_queue, check_whole_queue, principal
 from django_ojs.http.query import OJSFilterBackend, WordFilter
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
+    DocumentField,
     EnvelopeSerializer,
+    ErrorDetailSerializer,
     ErrorSerializer,
     FlagField,
     InstantField,
     NothingSerializer,
-    ObjectField,
+    StateField,
     TextField,
     WarningSerializer,
-    rendered_by_show,
+    shared,
 )
 from django_ojs.jobs import bulk
-from django_ojs.jobs.bulk import JOBS, BulkVerb, How, Report
-from django_ojs.jobs.idempotency import Answer
-from django_ojs.jobs.push import Pushed
-from django_ojs.jobs.selection import JobFilter
-from django_ojs.jobs.verbs import OVERRIDABLE, Cancelled, check_override
+from django_ojs.jobs.bulk import JOBS, BulkReport, BulkVerb, How
+from django_ojs.jobs.cancel import Cancelled
+from django_ojs.jobs.candidates import Pushed
+from django_ojs.jobs.filterfields import Member, Notation, read_states
+from django_ojs.jobs.idempotency import MAX_KEY_LENGTH, Answer
+from django_ojs.jobs.retry import OVERRIDABLE, check_override
+from django_ojs.jobs.selection import JobFilter, names_in
 from django_ojs.models import BulkAction
-from django_ojs.rules import envelope, names, replayrules
+from django_ojs.rules import envelope, replayrules, suggest
 from django_ojs.rules.faults import fault
+from django_ojs.rules.ids import parse_id
 from django_ojs.states import State
 
 _ENDED = states.ordered(states.TERMINAL)
 #: From which likeness on a member is taken for a misspelt `override`.
-_ALIKE = 0.7
+_OVERRIDE, _ALIKE = frozenset({"override"}), 0.7
 
 
 # Which jobs
@@ -88,11 +92,11 @@ def read_override(request: Request, body: dict[str, Any]) -> dict[str, Any] | No
     Raises `InvalidRequest` for members that may not be changed, and for members that belong into `override` or look
     like it: ignored, they would let the job run unchanged. `PermissionDenied` for a queue beyond the caller's limits.
     """
-    for name in sorted(body.keys() - {"override"}):
-        if name in OVERRIDABLE:
-            raise fault(name, "belongs into override")
-        if difflib.SequenceMatcher(None, name.lower()[:100], "override").ratio() >= _ALIKE:
-            raise fault(name[:100], "is unknown here: is override meant?")
+    if beside := sorted(OVERRIDABLE & body.keys()):
+        raise fault(beside[0], "belongs into override")
+    for name in body.keys() - {"override"}:
+        if suggest.nearest(name, _OVERRIDE, _ALIKE):
+            raise fault(name, "is unknown here: is override meant?")
     override = fields.member(body, "override")
     check_override(override)
     if override and isinstance(override.get("queue"), str):
@@ -107,13 +111,16 @@ class AtomicSerializer(BodySerializer):
     """What the bodies of producers have in common."""
 
     atomicity = serializers.ChoiceField(choices=("partial", "atomic"), required=False)
-    idempotency_key = TextField(max_length=256)
+    idempotency_key = TextField(max_length=MAX_KEY_LENGTH)
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         atomicity = data.get("atomicity", "partial")
         if atomicity not in ("partial", "atomic"):
             raise fault("atomicity", "must be partial or atomic", atomicity)
-        return {"partial": atomicity == "partial", "key": fields.text(data, "idempotency_key", maximum=256)}
+        key = fields.text(data, "idempotency_key", maximum=MAX_KEY_LENGTH)
+        if key is not None and not key.strip():
+            raise fault("idempotency_key", "must not be blank", key)
+        return {"partial": atomicity == "partial", "key": key}
 
 
 class BulkRequestSerializer(AtomicSerializer):
@@ -130,11 +137,42 @@ class BulkRequestSerializer(AtomicSerializer):
         return {**found, "jobs": jobs}
 
 
+class DeclaredFilterSerializer(serializers.Serializer[Any]):
+    """The `filter` of a body, for the OpenAPI document: its members are those that `jobs.selection` declares.
+    `http.filters` reads it."""
+
+    notation: ClassVar[Notation]
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        names = names_in(self.notation)
+        return {name: DeclaredField(JobFilter.base_filters[member]) for name, member in names.items()}
+
+
+class DeclaredField(serializers.JSONField):
+    """A member of such a filter, with the schema of its declaration."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(required=False, help_text=member.sentence)
+        self.schema = member.schema
+
+
+class OperatorFilterSerializer(DeclaredFilterSerializer):
+    """Which jobs an operator acts on (admin 1.4)."""
+
+    notation = Notation.OPERATOR
+
+
+class ProducerFilterSerializer(DeclaredFilterSerializer):
+    """Which jobs a producer's call changes (binding 6)."""
+
+    notation = Notation.PRODUCER
+
+
 class BulkChangeSerializer(AtomicSerializer):
     """Which jobs to change. An id that no job can have stays a text in `job_ids`, and is not found."""
 
     job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
-    filter = ObjectField()
+    filter = ProducerFilterSerializer(required=False)
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         found = super().to_internal_value(data)
@@ -147,35 +185,54 @@ class BulkChangeSerializer(AtomicSerializer):
                 raise fault("job_ids", "must be an array of at least one job id", ids)
             check_size(len(ids), "job_ids")
             lower = [item.lower() for item in ids]
-            found["job_ids"] = [uuid.UUID(item) if names.is_job_id(item) else item[:64] for item in lower]
+            found["job_ids"] = [parse_id(item) or item[:64] for item in lower]
         return found
 
 
-class BulkItemSerializer(serializers.Serializer[Any]):
+class BulkItemSerializer(AnswerSerializer):
+    """What became of one job: `error` says why nothing was done, `reason` in one word. An enqueued one is shown; of a
+    duplicate the `job` is the one that was there."""
+
     index = serializers.IntegerField()
+    job_id = serializers.CharField(required=False)
     status = serializers.CharField()
+    reason = serializers.CharField(required=False)
+    job = JobSerializer(required=False)
+    error = ErrorDetailSerializer(required=False)
     warnings = WarningSerializer(many=True, required=False)
 
 
-class BulkAnswerSerializer(serializers.Serializer[Any]):
-    """What became of each job."""
+class BulkChangedSerializer(AnswerSerializer):
+    """What became of each job, and how many were changed. `has_more`: the filter fits more jobs than one call
+    changes."""
 
+    total_matched = serializers.IntegerField()
+    cancelled = serializers.IntegerField(required=False)
+    retried = serializers.IntegerField(required=False)
+    deleted = serializers.IntegerField(required=False)
+    skipped = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    has_more = serializers.BooleanField(required=False)
     items = BulkItemSerializer(many=True)
 
 
-_OUTCOMES = {207: BulkAnswerSerializer, 422: (BulkAnswerSerializer, ErrorSerializer)}
+class BulkEnqueuedSerializer(serializers.Serializer[Any]):
+    """What became of each job."""
+
+    total = serializers.IntegerField()
+    succeeded = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    items = BulkItemSerializer(many=True)
+
+
+def _outcomes(answer: type[serializers.Serializer[Any]]) -> dict[int, Any]:
+    """What 207 and 422 have: the same answer, or for 422 an error where nothing was looked at."""
+    return {207: answer, 422: (answer, ErrorSerializer)}
 
 
 class BulkViewSet(Idempotent, OJSViewSet):
     """`/jobs/bulk`: enqueue, cancel, retry and delete many jobs, with an outcome for each."""
 
-    action_scopes = {"create": "push"}
-    action_rights = {"cancel": "change_job", "retry": "change_job", "remove": "delete_job"}
-    serializer_class = BulkAnswerSerializer
-    operations = {"create": "bulk_enqueue", "cancel": "bulk_cancel", "retry": "bulk_retry", "remove": "bulk_delete"}
-    body_serializers = {
-        "create": BulkRequestSerializer, **dict.fromkeys(("cancel", "retry", "remove"), BulkChangeSerializer),
-    }  # fmt: skip
     #: The jobs of the request, for the headers of every answer.
     count = 0
 
@@ -185,15 +242,23 @@ class BulkViewSet(Idempotent, OJSViewSet):
             response["X-OJS-Batch-Size"] = str(self.count)
         return response
 
-    @documented(201, answers=_OUTCOMES)
+    @operation(
+        scope="push",
+        body=BulkRequestSerializer,
+        answer=BulkEnqueuedSerializer,
+        statuses=(201,),
+        answers=_outcomes(BulkEnqueuedSerializer),
+        name="bulk_enqueue",
+    )
     def create(self, request: Request) -> Response:
         """Enqueue jobs, with an outcome for each."""
-        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
+        body = self.validated(self.batch_payload("jobs"))
         self.count = len(body["jobs"])
         permissions.check_documents(request, body["jobs"])
 
         def enqueue(using: str) -> Answer:
-            outcomes = bulk.enqueue(body["jobs"], partial=body["partial"], using=using)
+            limits = permissions.limits(request)
+            outcomes = bulk.enqueue(body["jobs"], partial=body["partial"], limits=limits, using=using)
             items = [self._enqueued(index, outcome) for index, outcome in enumerate(outcomes)]
             total, failed = len(items), sum(item["status"] == "failed" for item in items)
             answer = {"total": total, "succeeded": total - failed, "failed": failed, "items": items}
@@ -202,9 +267,18 @@ class BulkViewSet(Idempotent, OJSViewSet):
 
         return self.answer(enqueue, body["key"])
 
-    @documented(200, answers=_OUTCOMES)
-    @action(detail=False, methods=["post"])
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        right="change_job",
+        body=BulkChangeSerializer,
+        answer=BulkChangedSerializer,
+        statuses=(200,),
+        answers=_outcomes(BulkChangedSerializer),
+        name="bulk_cancel",
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def cancel(self, request: Request) -> Response:
         """Cancel the jobs that are named or fit a filter.
 
@@ -212,9 +286,18 @@ class BulkViewSet(Idempotent, OJSViewSet):
         """
         return self._change(JOBS["cancel"], left="skipped")
 
-    @documented(200, answers=_OUTCOMES)
-    @action(detail=False, methods=["post"])
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        right="change_job",
+        body=BulkChangeSerializer,
+        answer=BulkChangedSerializer,
+        statuses=(200,),
+        answers=_outcomes(BulkChangedSerializer),
+        name="bulk_retry",
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def retry(self, request: Request) -> Response:
         """Retry the jobs that are named or fit a filter.
 
@@ -222,9 +305,20 @@ class BulkViewSet(Idempotent, OJSViewSet):
         """
         return self._change(JOBS["retry"])
 
-    @documented(200, answers=_OUTCOMES)
-    @action(detail=False, methods=["post"], url_path="delete", url_name="delete")
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        url_path="delete",
+        url_name="delete",
+        right="delete_job",
+        body=BulkChangeSerializer,
+        answer=BulkChangedSerializer,
+        statuses=(200,),
+        answers=_outcomes(BulkChangedSerializer),
+        name="bulk_delete",
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def remove(self, request: Request) -> Response:
         """Delete the jobs that are named or fit a filter.
 
@@ -237,14 +331,14 @@ class BulkViewSet(Idempotent, OJSViewSet):
             return {"index": index, "status": "failed", "error": self._error(outcome)}
         item: dict[str, Any] = {"index": index, "status": outcome.status}
         if outcome.row is not None:
-            render = shown.job if outcome.status == "duplicate" else envelope.render
+            render = redacted.job if outcome.status == "duplicate" else envelope.render
             item |= {"job_id": str(outcome.row["id"]), "job": render(outcome.row)}
         return item | ({"warnings": list(outcome.warnings)} if outcome.warnings else {})
 
     def _change(self, verb: BulkVerb, left: str = "failed") -> Response:
         """Change the jobs of the request; `left` is the status of those that stay as they are."""
-        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
-        self.act.action = f"job.{self.operation}"
+        body = self.validated(self.batch_payload("job_ids"))
+        self.act.action = f"job.{self.operation_name}"
         if body["filter"] is not None:
             wanted = filters.of_client(self.request, body["filter"], verb.default)
         else:
@@ -259,15 +353,16 @@ class BulkViewSet(Idempotent, OJSViewSet):
             self.count = min(len(found), limit)
             more = {"has_more": True} if len(found) > limit else {}
             return self._changed(
-                verb, left, found[:limit], using, partial=body["partial"], spare_active=True, more=more
-            )
+                verb, left, found[:limit], using, partial=body["partial"], spare_active=True, more=more,
+                asked=body["filter"],
+            )  # fmt: skip
 
         # The entry in the audit log belongs into the transaction of an Idempotency-Key, not around it.
         return self.answer(lambda using: audit.perform(lambda: change(using), self.act, using=using), body["key"])
 
     def _changed(
         self, verb: BulkVerb, left: str, ids: Sequence[uuid.UUID | str], using: str, *, partial: bool,
-        spare_active: bool = False, more: Mapping[str, Any] | None = None,
+        spare_active: bool = False, more: Mapping[str, Any] | None = None, asked: Mapping[str, Any] | None = None,
     ) -> Answer:  # fmt: skip
         """Change these jobs and say what became of each; nothing where one is unknown and not `partial`."""
         known = _known(ids)
@@ -297,10 +392,10 @@ class BulkViewSet(Idempotent, OJSViewSet):
         succeeded = sum(item["status"] == verb.done for item in items)
         fine = sum("error" not in item for item in items)
         changed = [str(job_id) for job_id, outcome in outcomes.items() if not isinstance(outcome, OJSError)]
-        self.act.detail = {"matched": total, "succeeded": succeeded, "job_ids": changed}
+        self.act.detail = {"matched": total, "succeeded": succeeded, "job_ids": changed} | bulk.noted(asked)
         answer = {"total_matched": total, verb.done: succeeded, "skipped": total - succeeded, "failed": total - fine}
         status = _status(fine, total, 200, partial=partial)
-        text = media.to_text({**answer, **(more or {}), "items": items})
+        text = media.to_text(self.represent({**answer, **(more or {}), "items": items}))
         return Answer(status, text, {"X-OJS-Batch-Size": str(total)})
 
     def _error(self, error: OJSError) -> dict[str, Any]:
@@ -322,29 +417,18 @@ def _status(succeeded: int, total: int, good: int, *, partial: bool) -> int:
 # Calls of operators
 
 
-class JobFilterSerializer(serializers.Serializer[Any]):
-    """The `filter` of an operator's body; `filters.of_body` reads it."""
-
-    queue = serializers.CharField(required=False)
-    state = serializers.JSONField(required=False)
-    type = serializers.CharField(required=False)
-    since = serializers.DateTimeField(required=False)
-    until = serializers.DateTimeField(required=False)
-    worker_id = serializers.CharField(required=False)
-    error_type = serializers.CharField(required=False)
-    older_than = serializers.CharField(required=False)
-
-
 class ConfirmedSerializer(BodySerializer):
     """The body of an act that cannot be undone. Other members are refused: a misplaced one would widen the act."""
 
     confirm = FlagField()
     dry_run = FlagField()
+    #: What `confirm` is where the body does not have it.
+    assumed: ClassVar[bool | None] = None
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         own = [name for name in self.fields.keys() if name not in ("confirm", "dry_run")]  # noqa: SIM118
         fields.only(data, *own, "confirm", "dry_run")
-        return {"dry_run": fields.flag(data, "dry_run"), "confirm": data.get("confirm")}
+        return {"dry_run": fields.flag(data, "dry_run"), "confirm": data.get("confirm", self.assumed)}
 
 
 class AdminBulkSerializer(ConfirmedSerializer):
@@ -352,9 +436,9 @@ class AdminBulkSerializer(ConfirmedSerializer):
 
     closed = True
 
-    filter = JobFilterSerializer(required=False)
+    filter = OperatorFilterSerializer(required=False)
     job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
-    reason = TextField(max_length=MAX_REASON)
+    reason = TextField(max_length=MAX_AUDIT_REASON)
     background = FlagField()
     per_minute = serializers.IntegerField(required=False, min_value=1, max_value=replayrules.MAX_PER_MINUTE)
 
@@ -374,7 +458,7 @@ class AdminBulkSerializer(ConfirmedSerializer):
         if found["filter"] is not None and "background" not in data and not later:
             later = _prefers_async(self.context["request"])
         found["background"] = later and not found["dry_run"]
-        return found | {"reason": fields.text(data, "reason", maximum=MAX_REASON)}
+        return found | {"reason": fields.text(data, "reason", maximum=MAX_AUDIT_REASON)}
 
 
 class DestructiveSerializer(ConfirmedSerializer):
@@ -387,7 +471,8 @@ class DestructiveSerializer(ConfirmedSerializer):
         given |= {
             name: given[name] == "true" for name in ("confirm", "dry_run") if given.get(name) in ("true", "false")
         }
-        if narrowed := {name: given.pop(name) for name in filters.NAMES if name in given}:
+        narrowing = names_in(Notation.OPERATOR).keys() - self.fields.keys()
+        if narrowed := {name: given.pop(name) for name in sorted(narrowing & given.keys())}:
             given["filter"] = narrowed
         given = {**given, **data}
         noted = {name: given[name] for name in ("states", "older_than", "filter") if given.get(name)}
@@ -406,20 +491,30 @@ class PurgeSerializer(DestructiveSerializer):
 
     def read(self, data: dict[str, Any]) -> dict[str, Any]:
         wanted = data.get("states")
-        found = filters.StatesField(required=False).clean(wanted) if isinstance(wanted, str | list) else []
+        try:
+            found = read_states(wanted)
+        except ValueError:
+            found = []
         if not found or not set(found) <= set(_ENDED):
             raise fault("states", f"must be some of {', '.join(_ENDED)}", wanted)
         return {"states": found, "older_than": filters.older_than(data.get("older_than"))}
 
 
-class JobErrorSerializer(serializers.Serializer[Any]):
+class AliasPurgeSerializer(PurgeSerializer):
+    """The same at the path that the protocol's command line calls, which cannot send `confirm`: it says what it deletes
+    by `states`, and a caller with `admin.purge` only gets here."""
+
+    assumed = True
+
+
+class JobErrorSerializer(AnswerSerializer):
     """Why one job of many could not be acted on."""
 
     job_id = serializers.CharField()
-    error = serializers.DictField()
+    error = ErrorDetailSerializer()
 
 
-class AdminBulkAnswerSerializer(serializers.Serializer[Any]):
+class AdminBulkAnswerSerializer(AnswerSerializer):
     """The report of an act."""
 
     action = serializers.CharField()
@@ -430,41 +525,47 @@ class AdminBulkAnswerSerializer(serializers.Serializer[Any]):
     errors: Any = JobErrorSerializer(many=True)
 
 
-class PurgedSerializer(serializers.Serializer[Any]):
+class PurgedSerializer(AnswerSerializer):
     """How many jobs were deleted."""
 
     purged_count = serializers.IntegerField()
     matched = serializers.IntegerField()
-    dry_run = serializers.BooleanField(required=False)
+    dry_run = serializers.BooleanField()
 
 
-class BulkActionErrorSerializer(serializers.Serializer[Any]):
+class QueuePurgedSerializer(PurgedSerializer):
+    """How many jobs of a queue were deleted, of those in these states."""
+
+    queue = serializers.CharField()
+    states = serializers.ListField(child=StateField())
+
+
+class BulkActionErrorSerializer(AnswerSerializer):
     job_id = serializers.CharField()
     error = serializers.CharField()
 
 
-@rendered_by_show
 class BulkActionSerializer(AnswerSerializer):
     """How far a bulk action is, and what it was refused."""
 
     id = serializers.IntegerField()
     action = serializers.ChoiceField(choices=list(JOBS))
     state = serializers.ChoiceField(choices=BulkAction.State.values)
-    problem = serializers.CharField(allow_null=True)
     expected = serializers.IntegerField()
     matched = serializers.IntegerField()
     succeeded = serializers.IntegerField()
     failed = serializers.IntegerField()
-    filter = serializers.DictField()
-    override = serializers.DictField(allow_null=True)
+    filter = DocumentField({name: {} for name in names_in(Notation.OPERATOR)})
+    override = DocumentField({name: {} for name in sorted(OVERRIDABLE)}, allow_null=True)
     per_minute = serializers.IntegerField(allow_null=True)
     errors: Any = BulkActionErrorSerializer(many=True)
+    problem = serializers.CharField(allow_null=True)
     actor = serializers.CharField()
-    door = serializers.CharField(required=False)
+    door = serializers.CharField()
     created_at = InstantField()
     finished_at = InstantField(allow_null=True)
 
-    def show(self, instance: BulkAction) -> dict[str, Any]:
+    def gather(self, instance: BulkAction) -> dict[str, Any]:
         return bulk.describe_action(instance)
 
 
@@ -484,7 +585,7 @@ class OperatorAct:
 
     def answer(self, body: dict[str, Any]) -> Response:
         """Do what a body asks for that an `AdminBulkSerializer` has read."""
-        return self.later(body) if body["background"] else Response(self.now(body))
+        return self.later(body) if body["background"] else Response(self.view.represent(self.now(body)))
 
     def now(self, body: dict[str, Any]) -> dict[str, Any]:
         """Do it to the jobs that are named or fit, or count them; return the report."""
@@ -492,14 +593,14 @@ class OperatorAct:
             ids = self._named(body)
             if body["dry_run"]:
                 return self._rehearsed(ids)
-            batches, wanted, noted = bulk.split(ids), None, {}
+            batches, wanted = bulk.split(ids), None
         else:
             wanted = self.wanted(body["filter"])
             if body["dry_run"]:
-                return self._report(Report(wanted.jobs(using()).count()), dry=True)
-            batches, noted = bulk.batches(wanted.jobs(using()), using()), {"filter": body["filter"]}
+                return self._report(BulkReport(wanted.jobs(using()).count()), dry=True)
+            batches = bulk.batches(wanted.jobs(using()), using())
         override = self._confirmed(body)
-        self.view.act.detail |= noted | ({"override": sorted(override)} if override else {})
+        self.view.act.detail |= bulk.noted(body["filter"], override)
         return self._report(self._in_batches(batches, wanted, override))
 
     def later(self, body: dict[str, Any]) -> Response:
@@ -509,9 +610,8 @@ class OperatorAct:
         action = bulk.start_action(
             self.verb.name, wanted, self.view.act, override=override, per_minute=body["per_minute"], using=using()
         )
-        root = iri_to_uri(self.view.request.path).rpartition("/admin/")[0]
-        headers = {"Location": f"{root}/admin/bulk-actions/{action.pk}"}
-        return Response(bulk.describe_action(action), status=202, headers=headers)
+        headers = {"Location": links.to(self.view.request, "admin-bulk-action", action.pk)}
+        return Response(shared(BulkActionSerializer).to_representation(action), status=202, headers=headers)
 
     def purge(self, body: dict[str, Any], wanted: JobFilter, target: str) -> dict[str, Any]:
         """Delete all jobs that fit, or count them. `target` is what the audit log calls them."""
@@ -542,26 +642,26 @@ class OperatorAct:
     def _rehearsed(self, ids: list[uuid.UUID]) -> dict[str, Any]:
         """A dry run of jobs that are named: to how many it would be done, and why not to the others."""
         refused = bulk.refusals(self.verb, ids, using=using())
-        found = self._report(Report(len(ids) - len(refused), 0, refused[: bulk.MAX_ERRORS]), dry=True)
+        found = self._report(BulkReport(len(ids) - len(refused), 0, refused[: bulk.MAX_ERRORS]), dry=True)
         return found | {"failed": len(refused)}
 
     def _confirmed(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The `override` of an act that is confirmed. Its entry in the audit log says why it is done."""
         _check_confirmed(body)
         self.view.act.action = f"job.bulk_{self.verb.name}"
-        self.view.act.detail = {"reason": body["reason"]} if body.get("reason") else {}
+        self.view.act.detail = bulk.noted(None, reason=body.get("reason") or "")
         return read_override(self.view.request, {"override": body.get("override")})
 
     def _in_batches(
         self, ids: Iterator[list[uuid.UUID]], wanted: JobFilter | None, override: dict[str, Any] | None = None
-    ) -> Report:
+    ) -> BulkReport:
         """A filter leaves running jobs alone unless it names their state."""
         spare = wanted is not None and State.ACTIVE not in wanted.wanted_states
         how = How(principal(self.view.request), spare, override)
         jobs = wanted.jobs(using()) if wanted else None
         return bulk.run_in_batches(self.verb, ids, how, self.view.act, using(), selected=jobs)
 
-    def _report(self, done: Report, *, dry: bool = False) -> dict[str, Any]:
+    def _report(self, done: BulkReport, *, dry: bool = False) -> dict[str, Any]:
         errors = [
             {"job_id": str(job_id), "error": error.as_dict(self.view.request_id)} for job_id, error in done.errors
         ]
@@ -571,12 +671,12 @@ class OperatorAct:
 
 def purge_queue(view: Any, name: str) -> Response:
     """Delete ended jobs of a queue that the caller may use: the body, or the query, names their states."""
-    check_queue(view.request, fields.queue_name(name))
+    check_whole_queue(view.request, fields.queue_name(name))
     body = view.validated(view.payload(required=False))
     wanted = filters.of_body(view.request, {"queue": name})
     wanted = wanted.replace(states=body["states"], older_than=body["older_than"])
     done = OperatorAct(view, JOBS["delete"]).purge(body, wanted, f"queue {name}")
-    return Response({**done, "queue": name, "states": [state.value for state in body["states"]]})
+    return Response(view.represent({**done, "queue": name, "states": body["states"]}))
 
 
 def _check_confirmed(body: Mapping[str, Any]) -> None:
@@ -598,21 +698,32 @@ def _prefers_async(request: Request) -> bool:
 class AdminBulkViewSet(OJSViewSet):
     """`/admin/jobs/bulk`: retry, cancel and delete many jobs."""
 
-    operator_scopes = {"remove": "admin.purge"}
-    action_rights = {"cancel": "change_job", "retry": "change_job", "remove": "delete_job"}
-    body_serializers = dict.fromkeys(("cancel", "retry", "remove"), AdminBulkSerializer)
-    action_serializers = dict.fromkeys(("cancel", "retry", "remove"), AdminBulkAnswerSerializer)
-
-    @documented(200, answers={202: BulkActionSerializer})
-    @action(detail=False, methods=["post"])
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        right="change_job",
+        body=AdminBulkSerializer,
+        answer=AdminBulkAnswerSerializer,
+        statuses=(200,),
+        answers={202: BulkActionSerializer},
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def retry(self, request: Request) -> Response:
         """Retry everything that is named or fits a filter."""
         return self._act("retry", (State.DISCARDED,))
 
-    @documented(200, answers={202: BulkActionSerializer})
-    @action(detail=False, methods=["post"])
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        right="change_job",
+        body=AdminBulkSerializer,
+        answer=AdminBulkAnswerSerializer,
+        statuses=(200,),
+        answers={202: BulkActionSerializer},
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def cancel(self, request: Request) -> Response:
         """Cancel everything that is named or fits a filter.
 
@@ -620,9 +731,20 @@ class AdminBulkViewSet(OJSViewSet):
         """
         return self._act("cancel", states.ordered(states.WAITING))
 
-    @documented(200, answers={202: BulkActionSerializer})
-    @action(detail=False, methods=["post"], url_path="delete", url_name="delete")
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        url_path="delete",
+        url_name="delete",
+        operator_scope="admin.purge",
+        right="delete_job",
+        body=AdminBulkSerializer,
+        answer=AdminBulkAnswerSerializer,
+        statuses=(200,),
+        answers={202: BulkActionSerializer},
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def remove(self, request: Request) -> Response:
         """Delete everything that is named or fits a filter.
 
@@ -631,7 +753,7 @@ class AdminBulkViewSet(OJSViewSet):
         return self._act("delete")
 
     def _act(self, verb: str, default: Sequence[State] = ()) -> Response:
-        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
+        body = self.validated(self.batch_payload("job_ids"))
         return OperatorAct(self, JOBS[verb], default).answer(body)
 
 
@@ -648,37 +770,39 @@ class BulkActionViewSet(OJSViewSet):
     lookup_url_kwarg = "action_id"
     model_name = "job"
     operator_serializer_class = BulkActionSerializer
-    body_serializers = {"cancel": NothingSerializer}
-    action_rights = {"cancel": "change_job"}
     filter_backends = (OJSFilterBackend,)
     filterset_class = BulkActionFilter
     pagination_class = CappedPagination
-    ordering = (Key("id", descending=True, parse=int),)
+    ordering = (SortKey("id", descending=True, parse=int),)
 
     def get_queryset(self) -> QuerySet[BulkAction]:
         """A key that is limited to queues or types sees what it began itself: others tell of what it may not see."""
         found = BulkAction.objects.using(using())
-        return found.filter(actor=principal(self.request)) if permissions.is_limited(self.request) else found.all()
+        key = permissions.api_key(self.request)
+        if key is None or not permissions.is_limited(self.request):
+            return found.all()
+        # Another key of this name may have begun others, before this one was made.
+        return found.filter(actor=principal(self.request), created_at__gte=key.created_at)
 
     def get_object(self) -> BulkAction:
         text = self.kwargs["action_id"]
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
-        found: BulkAction | None = self.get_queryset().filter(pk=number).first()
+        found: BulkAction | None = self.get_queryset().filter(pk=jsontext.digits(text) or 0).first()
         if found is None:
             raise NotFound.resource("bulk_action", text[:64])
         self.check_object_permissions(self.request, found)
         return found
 
+    @operation()
     def list(self, request: Request) -> Response:
         """The acts on many jobs in the background."""
         return self.listed(self.get_queryset())
 
+    @operation()
     def retrieve(self, request: Request, action_id: str) -> Response:
         """An act on many jobs in the background: how far it is."""
         return Response(self.represent(self.get_object()))
 
-    @action(detail=True, methods=["post"])
-    @audited("bulkaction.cancel")
+    @operation(detail=True, methods=["post"], right="change_job", body=NothingSerializer, audit="bulkaction.cancel")
     def cancel(self, request: Request, action_id: str) -> Response:
         """Stop an act on many jobs in the background.
 

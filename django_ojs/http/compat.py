@@ -6,8 +6,6 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from django_ojs.jsontext import is_integer
-
 #: One published client looks for `application/json` in the Content-Type before it parses the body.
 ALIASED_TYPE = 'application/openjobspec+json; alias="application/json"'
 
@@ -44,17 +42,6 @@ def dead_letter(envelope: dict[str, Any]) -> dict[str, Any]:
     """A dead letter with the names that the JavaScript client and the companion document use."""
     times = {name: envelope[name] for name in ("created_at", "discarded_at") if name in envelope}
     return {"errors": [], **envelope, "total_attempts": envelope["attempt"], "metadata": times}
-
-
-def active_ids(body: dict[str, Any]) -> tuple[Any, Any]:
-    """The active jobs of a heartbeat as (list of ids, count): each client has its own way to say them. Unchecked."""
-    ids, jobs = body.get("active_job_ids"), body.get("active_jobs")
-    count = jobs if is_integer(jobs) else None
-    if ids is None and count is None:
-        ids = jobs
-    if ids is None and body.get("job_id") is not None:
-        ids = [body["job_id"]]
-    return ids, count
 
 
 #: The states of a heartbeat's answer in the words of the reference servers' `directive`.

@@ -14,32 +14,35 @@ from typing import Any
 from django.db import router
 from django.db.models import QuerySet
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import states
-from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import compat, fields, filters, jobserializers, permissions, query, shown
-from django_ojs.http.auditing import MAX_REASON, audited
+from django_ojs.http import compat, fields, filters, jobserializers, permissions, query, redacted
+from django_ojs.http.auditing import MAX_AUDIT_REASON
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.bulk import (
     AdminBulkAnswerSerializer,
     AdminBulkSerializer,
     BulkActionSerializer,
     DestructiveSerializer,
-    JobFilterSerializer,
     OperatorAct,
+    OperatorFilterSerializer,
     PurgedSerializer,
     read_override,
     selection,
 )
-from django_ojs.http.filters import JobFilter
 from django_ojs.http.joblists import JobFilterBackend, JobPagination, is_whole, listing, sorting
-from django_ojs.http.jobserializers import JobAnswerSerializer, JobDetailSerializer, JobSerializer
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, Page, parse_time, standing
+from django_ojs.http.jobserializers import (
+    FailureField,
+    JobAnswerSerializer,
+    JobDetailSerializer,
+    JobSerializer,
+    JobTimesSerializer,
+)
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import ListPage, SortKey, parse_time, standing
 from django_ojs.http.permissions import type_limit
 from django_ojs.http.serializers import (
     AnswerSerializer,
@@ -50,15 +53,19 @@ from django_ojs.http.serializers import (
     ObjectField,
     TextField,
     rendered_by_show,
+    shared,
 )
 from django_ojs.jobs import replay
 from django_ojs.jobs.bulk import DEAD_LETTERS
+from django_ojs.jobs.delete import delete_one, is_dead_letter
+from django_ojs.jobs.filterfields import OPERATOR
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import not_revived, retry_one
 from django_ojs.jobs.search import FEW
-from django_ojs.jobs.verbs import delete_one, info, is_dead_letter, not_revived, retry_one
+from django_ojs.jobs.selection import JobFilter, names_in
 from django_ojs.models import Job
 from django_ojs.models.job import JobQuerySet, JobRow
 from django_ojs.rules import replayrules
-from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault
 from django_ojs.rules.replayrules import Rule
 from django_ojs.states import State
@@ -71,14 +78,14 @@ RESOURCE = "dead_letter_job"
 class DeadLetterSerializer(JobSerializer):
     """A dead letter in a list, and as the public door shows it."""
 
-    errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
-    error = serializers.DictField(required=False)
+    errors = serializers.ListField(child=FailureField())  # type: ignore[assignment]
+    error = FailureField(required=False)
     total_attempts = serializers.IntegerField()
-    metadata = serializers.DictField()
+    metadata = JobTimesSerializer()
     discarded_at = InstantField(required=False)
 
     def show(self, instance: JobRow) -> dict[str, Any]:
-        return compat.dead_letter(shown.job(instance))
+        return compat.dead_letter(redacted.job(instance))
 
 
 class DeadLetterAnswerSerializer(DeadLetterSerializer):
@@ -95,25 +102,31 @@ class RevivedSerializer(JobSerializer):
         return job | {"re_enqueued_at": job["enqueued_at"]}
 
 
-class LetterDeletedSerializer(serializers.Serializer[Any]):
+class LetterDeletedSerializer(AnswerSerializer):
     deleted = serializers.BooleanField()
     job_id = serializers.CharField()
 
 
 class LetterRetriedSerializer(AdminBulkAnswerSerializer):
-    retried = serializers.IntegerField(required=False)
+    retried = serializers.IntegerField(source="succeeded")
 
 
-class LetterStatsSerializer(serializers.Serializer[Any]):
+class NamedLettersPurgedSerializer(AdminBulkAnswerSerializer):
+    """The report of the deletion of dead letters that are named."""
+
+    purged_count = serializers.IntegerField(source="succeeded")
+
+
+class LetterStatsSerializer(AnswerSerializer):
     """Dead letters by queue, type and error."""
 
     total = serializers.IntegerField()
-    by_queue = serializers.DictField()
-    by_error_type = serializers.DictField()
-    by_type = serializers.DictField()
-    looked_at = serializers.IntegerField(required=False)
-    oldest_at = InstantField(allow_null=True)
+    by_queue = serializers.DictField(child=serializers.IntegerField())
+    by_type = serializers.DictField(child=serializers.IntegerField())
+    by_error_type = serializers.DictField(child=serializers.IntegerField())
+    looked_at = serializers.IntegerField()
     newest_at = InstantField(allow_null=True)
+    oldest_at = InstantField(allow_null=True)
 
 
 class LetterOverrideSerializer(BodySerializer):
@@ -122,9 +135,11 @@ class LetterOverrideSerializer(BodySerializer):
     needed = False
 
     override = ObjectField()
+    clear_checkpoint = FlagField()
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        return {"override": read_override(self.context["request"], data)}
+        override = read_override(self.context["request"], data)
+        return {"override": override, "clear_checkpoint": fields.flag(data, "clear_checkpoint")}
 
 
 class AdminLetterOverrideSerializer(LetterOverrideSerializer):
@@ -132,12 +147,12 @@ class AdminLetterOverrideSerializer(LetterOverrideSerializer):
 
     closed = True
 
-    reason = TextField(max_length=MAX_REASON)
+    reason = TextField(max_length=MAX_AUDIT_REASON)
     confirm = FlagField()
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         found = super().to_internal_value(fields.only(data, *self.fields))
-        return found | {"reason": fields.text(data, "reason", maximum=MAX_REASON)}
+        return found | {"reason": fields.text(data, "reason", maximum=MAX_AUDIT_REASON)}
 
 
 class LetterRetrySerializer(AdminBulkSerializer):
@@ -152,7 +167,7 @@ class LetterRetrySerializer(AdminBulkSerializer):
 class LetterPurgeSerializer(DestructiveSerializer):
     """Which dead letters to delete: those that are named, or all that fit."""
 
-    filter = JobFilterSerializer(required=False)
+    filter = OperatorFilterSerializer(required=False)
     job_ids = serializers.ListField(child=serializers.UUIDField(), required=False)
     older_than = serializers.CharField(required=False)
 
@@ -180,13 +195,12 @@ class DeadLetterPagination(JobPagination):
     def sorting(self, view: Any) -> Sequence[str]:
         return super().sorting(view) if view.operator else ()
 
-    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
-        key = sorting(request, "finished_at") if view.operator else Key("finished_at", True, parse_time)
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
+        key = sorting(request, "finished_at") if view.operator else SortKey("finished_at", True, parse_time)
         total, base = None, None
         if is_whole(view):
             letters = sum(dead_by_queue(request, query.text(request, "queue")).values())
-            asked = (request.query_params.get(name) for name in filters.NAMES if name != "queue")
-            total = None if type_limit(request) is not None or any(asked) else letters
+            total = letters if filters.asks_for_only(filters.wanted_by(request), "queue") else None
             base = {"finished_at": (view.get_queryset(), queryset)} if letters > FEW else None
         return listing(request, queryset, key, total, base, columns=None, sizes=self.sizes(view), bounded=view.operator)
 
@@ -198,30 +212,10 @@ class DeadLetterViewSet(OJSViewSet):
     model_name = "job"
     serializer_class = DeadLetterSerializer
     operator_serializer_class = JobDetailSerializer
-    action_serializers = {
-        "list": DeadLetterSerializer, "destroy": LetterDeletedSerializer, "retry": RevivedSerializer,
-        "stats": LetterStatsSerializer, "retry_many": LetterRetriedSerializer,
-        "clear": PurgedSerializer, "purge": PurgedSerializer,
-    }  # fmt: skip
-    operator_action_serializers = {"destroy": None, "retry": JobDetailSerializer}
-    body_serializers = {
-        "retry": LetterOverrideSerializer, "retry_many": LetterRetrySerializer,
-        "clear": LetterPurgeSerializer, "purge": LetterPurgeSerializer,
-    }  # fmt: skip
-    operator_body_serializers = {"retry": AdminLetterOverrideSerializer}
     filter_backends = (DeadLetterFilterBackend,)
     filterset_class: Any = JobFilter
     pagination_class = DeadLetterPagination
     list_names = ("jobs", "items")
-    action_scopes = {
-        "list": "read", "retrieve": "read", "stats": "admin.read", "retry_many": "admin.write",
-        "clear": "admin.purge", "purge": "admin.purge",
-    }  # fmt: skip
-    operator_scopes = {"purge": "admin.purge"}
-    action_rights = {
-        "stats": "view_job", **dict.fromkeys(("retry", "retry_many"), "change_job"),
-        **dict.fromkeys(("destroy", "clear", "purge"), "delete_job"),
-    }  # fmt: skip
 
     def get_queryset(self) -> JobQuerySet:
         return Job.objects.using(router.db_for_write(Job)).dead_letters()
@@ -248,27 +242,36 @@ class DeadLetterViewSet(OJSViewSet):
         self.check_object_permissions(self.request, row)
         return row
 
+    @operation(scope="read", answer=DeadLetterSerializer)
     def list(self, request: Request) -> Response:
         """The dead letters that fit a filter."""
         return self.listed(self.get_queryset())
 
-    @documented(public=DeadLetterAnswerSerializer)
+    @operation(scope="read", public_answer=DeadLetterAnswerSerializer)
     def retrieve(self, request: Request, job_id: str) -> Response:
         """A dead letter."""
-        return self._shown(self.represent(self.get_object()))
+        return self._respond(self.represent(self.get_object()))
 
-    @audited("job.delete")
+    @operation(right="delete_job", answer=LetterDeletedSerializer, operator_answer=None, audit="job.delete")
     def destroy(self, request: Request, job_id: str) -> Response:
         """Delete a dead letter."""
         row = self.get_object()
         delete_one(row["id"])
         if self.operator:
             return Response(status=204)
-        return Response({"deleted": True, "job_id": str(row["id"])})
+        return Response(self.represent({"deleted": True, "job_id": row["id"]}))
 
-    @documented(public=JobAnswerSerializer)
-    @action(detail=True, methods=["post"])
-    @audited("job.retry")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_job",
+        body=LetterOverrideSerializer,
+        operator_body=AdminLetterOverrideSerializer,
+        answer=RevivedSerializer,
+        operator_answer=JobDetailSerializer,
+        public_answer=JobAnswerSerializer,
+        audit="job.retry",
+    )
     def retry(self, request: Request, job_id: str) -> Response:
         """Run a dead letter again, changed if wanted.
 
@@ -279,9 +282,12 @@ class DeadLetterViewSet(OJSViewSet):
         if self.operator:
             reason = {"reason": body["reason"]} if body["reason"] else {}
             self.act.detail |= reason | {"override": sorted(override or {})}
-        return self._shown(self.represent(retry_one(row["id"], override=override)))
+        if body["clear_checkpoint"]:
+            self.act.detail["clear_checkpoint"] = True
+        revived = retry_one(row["id"], override=override, clear_checkpoint=body["clear_checkpoint"])
+        return self._respond(self.represent(revived))
 
-    @action(detail=False, methods=["get"])
+    @operation(detail=False, methods=["get"], scope="admin.read", right="view_job", answer=LetterStatsSerializer)
     def stats(self, request: Request) -> Response:
         """Dead letters by queue, type and error.
 
@@ -293,48 +299,73 @@ class DeadLetterViewSet(OJSViewSet):
             by_queue = {}
             found["total"] = found["looked_at"]
         total = found.pop("total", sum(by_queue.values()))
-        times = {name: format_instant(found[name]) if found[name] else None for name in ("oldest_at", "newest_at")}
-        return Response({"total": total, "by_queue": by_queue, **found, **times})
+        return Response(self.represent({"total": total, "by_queue": by_queue, **found}))
 
-    @documented(200, answers={202: BulkActionSerializer})
-    @action(detail=False, methods=["post"], url_path="retry", url_name="retry-many")
-    @audited("job.bulk", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        url_path="retry",
+        url_name="retry-many",
+        scope="admin.write",
+        right="change_job",
+        body=LetterRetrySerializer,
+        answer=LetterRetriedSerializer,
+        statuses=(200,),
+        answers={202: BulkActionSerializer},
+        audit="job.bulk",
+        audits_itself=True,
+    )
     def retry_many(self, request: Request) -> Response:
         """Run the dead letters again that are named or fit a filter, changed if wanted.
 
         All of them fit an empty filter. What `override` makes of one is refused where a push of that would be.
         """
-        body = self.validated(self.payload(limit=ojs_settings.MAX_BATCH_BYTES))
-        response = OperatorAct(self, DEAD_LETTERS["retry"], (State.DISCARDED,)).answer(body)
-        if response.status_code == 200:
-            response.data["retried"] = response.data["succeeded"]
-        return response
+        body = self.validated(self.batch_payload("job_ids"))
+        return OperatorAct(self, DEAD_LETTERS["retry"], (State.DISCARDED,)).answer(body)
 
-    @documented(query="queue type since until error_type older_than confirm dry_run")
-    @audited("job.purge", together=False)
+    @operation(
+        scope="admin.purge",
+        right="delete_job",
+        body=LetterPurgeSerializer,
+        answer=PurgedSerializer,
+        answers={200: (PurgedSerializer, NamedLettersPurgedSerializer)},
+        query=f"{' '.join(names_in(OPERATOR))} confirm dry_run",
+        audit="job.purge",
+        audits_itself=True,
+    )
     def clear(self, request: Request) -> Response:
         """Delete dead letters."""
         return self._purge()
 
-    @action(detail=False, methods=["post"])
-    @audited("job.purge", together=False)
+    @operation(
+        detail=False,
+        methods=["post"],
+        scope="admin.purge",
+        operator_scope="admin.purge",
+        right="delete_job",
+        body=LetterPurgeSerializer,
+        answer=PurgedSerializer,
+        answers={200: (PurgedSerializer, NamedLettersPurgedSerializer)},
+        audit="job.purge",
+        audits_itself=True,
+    )
     def purge(self, request: Request) -> Response:
         """Delete dead letters."""
         return self._purge()
 
-    def _shown(self, letter: dict[str, Any]) -> Response:
+    def _respond(self, letter: dict[str, Any]) -> Response:
         return Response(letter if self.operator else jobserializers.answer(letter))
 
     def _purge(self) -> Response:
         """Delete the dead letters that the body or the query names, or all that fit its filter."""
         act = OperatorAct(self, DEAD_LETTERS["delete"], (State.DISCARDED,))
-        body = self.validated(self.payload(required=False, limit=ojs_settings.MAX_BATCH_BYTES))
+        body = self.validated(self.batch_payload("job_ids", required=False))
         if body["filter"] is None:
-            done = act.now(body)
-            return Response({**done, "purged_count": done["succeeded"]})
+            return Response(shared(NamedLettersPurgedSerializer).to_representation(act.now(body)))
         wanted = act.wanted(body["filter"])
         ages = [age for age in (wanted.values.get("older_than"), body["older_than"]) if age]
-        return Response(act.purge(body, wanted.replace(older_than=min(ages, default=None)), "dead letters"))
+        done = act.purge(body, wanted.replace(older_than=min(ages, default=None)), "dead letters")
+        return Response(self.represent(done))
 
 
 def dead_by_queue(request: Request, queue: str) -> dict[str, int]:
@@ -347,17 +378,21 @@ def dead_by_queue(request: Request, queue: str) -> dict[str, int]:
 # Replay rules
 
 
-class ReplayFilterSerializer(serializers.Serializer[Any]):
+class ReplayFilterSerializer(AnswerSerializer):
     """The `filter` of a rule; `rules.replayrules` reads it."""
 
     queue = serializers.CharField(required=False)
     type = serializers.CharField(required=False)
     error_type = serializers.CharField(required=False)
-    since = serializers.DateTimeField(required=False)
-    until = serializers.DateTimeField(required=False)
+    since = InstantField(required=False)
+    until = InstantField(required=False)
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        """In the order in which it was given."""
+        shown = super().to_representation(instance)
+        return {name: shown[name] for name in instance}
 
 
-@rendered_by_show
 class ReplayRuleSerializer(AnswerSerializer):
     """A rule that retries dead letters, and whether it comes from the settings or was made by this API."""
 
@@ -369,7 +404,7 @@ class ReplayRuleSerializer(AnswerSerializer):
     enabled = serializers.BooleanField()
     source: Any = serializers.ChoiceField(choices=["settings", "api"])
 
-    def show(self, instance: Rule) -> dict[str, Any]:
+    def gather(self, instance: Rule) -> dict[str, Any]:
         return instance.facts() | {"source": instance.source}
 
 
@@ -409,13 +444,7 @@ class ReplayRuleViewSet(OJSViewSet):
     lookup_url_kwarg = "name"
     model_name = "replayrule"
     operator_serializer_class = ReplayRuleSerializer
-    action_serializers = {"preview": ReplayPreviewSerializer}
-    body_serializers = {"update": ReplayRuleRequestSerializer, "preview": NothingSerializer}
     pagination_class = None
-    operator_scopes = {"destroy": "admin.write"}
-    action_rights = {
-        "update": "change_replayrule", "destroy": "delete_replayrule", "preview": "change_replayrule",
-    }  # fmt: skip
 
     def get_object(self) -> Rule:
         """The rule in the path. Raises NotFound or PermissionDenied."""
@@ -424,20 +453,19 @@ class ReplayRuleViewSet(OJSViewSet):
         self.check_object_permissions(self.request, rule)
         return rule
 
-    @documented(lists=("items", "replay_rules"))
+    @operation(lists=("items", "replay_rules"))
     def list(self, request: Request) -> Response:
         """The rules that retry dead letters."""
-        found = [self.represent(rule) for rule in replay.rules() if _is_within_limits(request, rule)]
-        return Response(
-            {"items": found, "replay_rules": found, "pagination": standing(len(found), replayrules.MAX_RULES)}
-        )
+        rules = [rule for rule in replay.rules() if _is_within_limits(request, rule)]
+        found = self.get_serializer(many=True).to_representation(rules)
+        return self.whole_list(found, standing(len(rules), replayrules.MAX_RULES))
 
+    @operation()
     def retrieve(self, request: Request, name: str) -> Response:
         """A rule that retries dead letters."""
         return Response(self.represent(self.get_object()))
 
-    @documented(200, 201)
-    @audited("replayrule.set")
+    @operation(right="change_replayrule", body=ReplayRuleRequestSerializer, statuses=(200, 201), audit="replayrule.set")
     def update(self, request: Request, name: str) -> Response:
         """Make or replace a rule that retries dead letters.
 
@@ -451,14 +479,16 @@ class ReplayRuleViewSet(OJSViewSet):
         self.act.detail["rule"] = rule.facts()
         return Response(self.represent(rule), status=201 if new else 200)
 
-    @audited("replayrule.delete")
+    @operation(operator_scope="admin.write", right="delete_replayrule", answer=None, audit="replayrule.delete")
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a rule that retries dead letters."""
         self.get_object()
         replay.delete(name)
         return Response(status=204)
 
-    @action(detail=True, methods=["post"])
+    @operation(
+        detail=True, methods=["post"], right="change_replayrule", body=NothingSerializer, answer=ReplayPreviewSerializer
+    )
     def preview(self, request: Request, name: str) -> Response:
         """How many dead letters a rule would retry.
 

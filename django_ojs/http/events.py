@@ -22,21 +22,23 @@ from django_ojs.events import log
 from django_ojs.events.filters import Filter
 from django_ojs.http import base, compat, fields, manifest, permissions, query
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.openapi import EVENT_STREAM, documented
+from django_ojs.http.openapi import EVENT_STREAM
+from django_ojs.http.operation import operation
 from django_ojs.http.permissions import api_key, check_type, queue_limit, type_limit
 from django_ojs.http.serializers import (
     AnswerSerializer,
+    DocumentField,
     InstantField,
-    PaginationSerializer,
+    NumberField,
     StateField,
     rendered_by_show,
 )
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs.read import info
 from django_ojs.models.fields import RawJSON
-from django_ojs.rules.durations import format_instant
+from django_ojs.spellings import EVENT_QUERY
 
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
+DEFAULT_EVENTS = 100
+MAX_EVENTS = 1000
 #: Of the dashboard's pages.
 PER_PAGE, MAX_PER_PAGE = 50, 100
 #: Below the root of the site; `realtime.routing` serves the WebSocket there.
@@ -67,39 +69,54 @@ class EventSerializer(AnswerSerializer):
         return compat.event(instance)
 
 
-class EventPageSerializer(serializers.Serializer[Any]):
-    events = EventSerializer(many=True)
-    items = EventSerializer(many=True)
+#: What a reader has missed of the log.
+_GAP = {
+    "gap_start": {"type": "string", "format": "date-time"},
+    "gap_end": {"type": ["string", "null"], "format": "date-time"},
+    "estimated_missed_count": {"type": "integer"},
+}
+
+
+class EventCursorSerializer(AnswerSerializer):
+    """How a reader goes on behind a page of events, and what it has missed of the log."""
+
     cursor = serializers.CharField(required=False, allow_null=True)
     has_more = serializers.BooleanField()
-    pagination = PaginationSerializer()
-    gap = serializers.DictField(required=False)
+    gap = DocumentField(_GAP, required=False)
 
 
-class JobHistorySerializer(EventPageSerializer):
+class JobHistorySerializer(EventCursorSerializer):
+    """The same of the events of one job, with its state while it is known."""
+
+    first = ("job_id", "state", "attempt")
+
     job_id = serializers.CharField()
     state = StateField(required=False)
     attempt = serializers.IntegerField(required=False)
-    history = EventSerializer(many=True)
 
 
-class TicketSerializer(serializers.Serializer[Any]):
+class TicketSerializer(AnswerSerializer):
     ticket = serializers.CharField()
     expires_at = InstantField()
-    expires_in = serializers.FloatField()
+    expires_in = NumberField()
 
 
 class EventViewSet(OJSViewSet):
     """The event log: oldest first behind `after`, where `cursor` is where to go on; with `page` newest first."""
 
-    action_scopes = {"list": "read", "history": "read", "ticket": "read"}
-    serializer_class = EventPageSerializer
-    action_serializers = {"history": JobHistorySerializer, "ticket": TicketSerializer}
-    event_serializer_class: Any = EventSerializer
+    model_name = "event"
+    serializer_class = EventSerializer
     pagination_class = None
 
-    @documented(query=f"after until limit page per_page channel last_event_id {FILTERS}", text=EVENT_STREAM,
-                resumes=True, errors=(404, 406))  # fmt: skip
+    @operation(
+        scope="read",
+        query=f"after until limit page per_page channel last_event_id {FILTERS}",
+        errors=(404, 406),
+        lists=("events", "items"),
+        beside=EventCursorSerializer,
+        text=EVENT_STREAM,
+        resumes=True,
+    )
     def list(self, request: Request) -> Any:
         """A page of the event log, or a stream."""
         if (stream := self.stream(request)) is not None:
@@ -109,21 +126,26 @@ class EventViewSet(OJSViewSet):
         size = query.integer(request, "per_page", minimum=1)
         wanted, after = wanted_by(request), query.text(request, "after")
         if after or (number is None and size is None):
-            return Response(self._body(_read(request, wanted, limit), limit))
-        return Response(self._newest(wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE)))
+            return self._page(_read(request, wanted, limit), limit)
+        return self._newest(wanted, number or 1, min(size or PER_PAGE, MAX_PER_PAGE))
 
     def stream(self, request: Request) -> Any:
         """The answer that streams, if the caller wants that; None for a page. `realtime.sse` makes streams."""
         return None
 
-    @documented(query="after types since until limit")
+    @operation(
+        scope="read",
+        query="after types since until limit",
+        lists=("events", "items", "history"),
+        beside=JobHistorySerializer,
+    )
     def history(self, request: Request, job_id: str) -> Response:
         """What happened to a job.
 
         Oldest first, while it is known.
         """
         identifier, limit = fields.path_id(job_id), _limit(request)
-        types = tuple(query.texts(request, "types", "type"))
+        types = tuple(query.texts(request, "types", EVENT_QUERY))
         wanted = Filter(
             types=types, job_ids=(identifier,), only_queues=queue_limit(request), only_types=type_limit(request)
         )
@@ -136,10 +158,9 @@ class EventViewSet(OJSViewSet):
         else:
             permissions.check_row(request, row)
             job = {"state": row["state"], "attempt": row["attempt"]}
-        body = self._body(_read(request, wanted, limit), limit)
-        return Response({"job_id": str(identifier), **job, **body, "history": body["events"]})
+        return self._page(_read(request, wanted, limit), limit, job_id=identifier, **job)
 
-    @documented(201)
+    @operation(scope="read", answer=TicketSerializer, statuses=(201,))
     def ticket(self, request: Request) -> Response:
         """A ticket for one WebSocket.
 
@@ -148,29 +169,28 @@ class EventViewSet(OJSViewSet):
         key = api_key(request)
         user = request.user if key is None and getattr(request.user, "is_authenticated", False) else None
         text, expires_at = keys.issue_ticket(key, user)
-        told = {"ticket": text, "expires_at": format_instant(expires_at)}
-        return Response({**told, "expires_in": ojs_settings.REALTIME_TICKET_TTL}, status=201)
+        told = {"ticket": text, "expires_at": expires_at, "expires_in": ojs_settings.REALTIME_TICKET_TTL}
+        return Response(self.represent(told), status=201)
 
-    def _body(self, page: log.Page, limit: int) -> dict[str, Any]:
-        shown = self._shown(page.events)
+    def _page(self, page: log.EventPage, limit: int, **job: Any) -> Response:
+        """The answer with a page of the log; `job` is what the history says of its job."""
         pagination: dict[str, Any] = {"limit": limit, "per_page": limit, "has_more": page.has_more}
         if page.has_more:
             pagination["next_cursor"] = page.cursor
-        body = {"events": shown, "items": shown, "cursor": page.cursor, "has_more": page.has_more}
-        return body | {"pagination": pagination} | ({"gap": page.gap} if page.gap else {})
+        beside = {**job, "cursor": page.cursor, "has_more": page.has_more, "gap": page.gap or None}
+        return self.whole_list(self._events(page.events), pagination, beside)
 
-    def _newest(self, wanted: Filter, number: int, size: int) -> dict[str, Any]:
+    def _newest(self, wanted: Filter, number: int, size: int) -> Response:
         """A dashboard's page. Its cursor is the newest event shown: who follows the log from there misses nothing."""
         since, until = query.instant(self.request, "since"), query.instant(self.request, "until")
         page = log.newest(wanted, since=since, until=until, offset=(number - 1) * size, limit=size)
-        shown = self._shown(page.events)
         pagination = {"total": page.total, "page": number, "per_page": size, "limit": size, "has_more": page.has_more}
-        cursor = page.events[0]["id"] if page.events else None
-        return {"events": shown, "items": shown, "cursor": cursor, "has_more": page.has_more, "pagination": pagination}
+        beside = {"cursor": page.events[0]["id"] if page.events else None, "has_more": page.has_more}
+        return self.whole_list(self._events(page.events), pagination, beside)
 
-    def _shown(self, events: Sequence[dict[str, Any]]) -> RawJSON:
-        one = self.event_serializer_class(context=self.get_serializer_context())
-        return RawJSON(jsontext.dumps([one.to_representation(event) for event in events]))
+    def _events(self, events: Sequence[dict[str, Any]]) -> RawJSON:
+        """What is shown of the events, written once for all the names of the list."""
+        return RawJSON(jsontext.dumps(self.get_serializer(many=True).to_representation(events)))
 
 
 def wanted_by(request: Request) -> Filter:
@@ -180,13 +200,14 @@ def wanted_by(request: Request) -> Filter:
         check_type(request, name)
     job_id, workflow_id = query.uuid7(request, "job_id"), query.uuid7(request, "workflow_id")
     return Filter(
-        types=tuple(query.texts(request, "types", "type")),
-        queues=tuple(permissions.queues_to_read(request, query.texts(request, "queues", "queue"))),
+        types=tuple(query.texts(request, "types", EVENT_QUERY)),
+        queues=tuple(permissions.queues_to_read(request, query.texts(request, "queues", EVENT_QUERY))),
         job_types=tuple(job_types),
         sources=tuple(query.texts(request, "sources")),
         job_ids=(job_id,) if job_id else (),
         workflow_ids=(workflow_id,) if workflow_id else (),
         only_types=type_limit(request),
+        only_jobs=permissions.only_job_events(request),
     )
 
 
@@ -204,10 +225,10 @@ def socket_address(request: HttpRequest) -> str:
 
 
 def _limit(request: Request) -> int:
-    return min(query.integer(request, "limit", minimum=1) or DEFAULT_LIMIT, MAX_LIMIT)
+    return min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
 
 
-def _read(request: Request, wanted: Filter, limit: int) -> log.Page:
+def _read(request: Request, wanted: Filter, limit: int) -> log.EventPage:
     return log.read(
         wanted=wanted,
         after=query.text(request, "after") or None,
@@ -221,7 +242,7 @@ def _may_read(request: HttpRequest) -> bool:
     """Whether the binding knows this visitor by the session, and lets it read. The page's own request stays."""
     asked = Request(copy.copy(request), authenticators=base.authenticators(tuple(ojs_settings.AUTHENTICATION_CLASSES)))
     try:
-        permissions.require_scope(asked, "read", operation="events")
+        permissions.require_scope(asked, "read", operation="events", model="event")
     except (OJSError, APIException):
         return False
     return True

@@ -6,37 +6,42 @@ import logging
 from typing import Any
 
 from django.core import exceptions as django_exceptions
-from django.db import InterfaceError, OperationalError, connections, router
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, router
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions as drf
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import errors
-from django_ojs.database import renew_pool, unmigrated
+from django_ojs.database import StoodStill, is_contention, is_too_large, renew_pool, unmigrated
 from django_ojs.errors import OJSError
 from django_ojs.http import auditing
+from django_ojs.http.serializers import ErrorSerializer, shared
 from django_ojs.models import Job
 from django_ojs.rules.faults import shorten
 
 logger = logging.getLogger("django_ojs.http")
 
 _AWAY = "The job store is not available at the moment."
+_BUSY = "Another transaction holds what this call needs, and has not let it go in time. Nothing was changed."
+_STOOD_STILL = "The server stood still in the middle of this call, so the database ended it. Nothing was changed."
+_LATER = "Try again after Retry-After seconds."
 
 
 def handler(exc: Exception, context: dict[str, Any]) -> Response:
     """The answer to whatever a view raised: DRF's exception handler of our views. `context` holds the view."""
     view, request = context["view"], context["request"]
     error = to_error(exc)
-    if isinstance(exc, OperationalError | InterfaceError):
+    if isinstance(exc, OperationalError | InterfaceError) and not is_contention(exc):
         renew_pool(connections[router.db_for_write(Job)])
-    if action := auditing.name_of(view, request):
-        auditing.refused(request, view.request_id, error, action, next(map(str, view.kwargs.values()), ""))
+    if (operation := view.operation).is_audited(operator=view.operator):
+        auditing.refused(request, view.request_id, error, operation.audit, next(map(str, view.kwargs.values()), ""))
     log(exc, error, request, view.request_id)
     if isinstance(error, errors.InvalidStateTransition):
         error.error_code = view.conflict_code
     headers = headers_of(error, view.get_authenticate_header(request) or "Bearer")
-    return Response({"error": error.as_dict(view.request_id)}, status=error.status, headers=headers)
+    answer = shared(ErrorSerializer).to_representation({"error": error.as_dict(view.request_id)})
+    return Response(answer, status=error.status, headers=headers)
 
 
 def headers_of(error: OJSError, challenge: str = "Bearer") -> dict[str, str]:
@@ -66,7 +71,13 @@ def to_error(exc: Exception) -> OJSError:
             return errors.InvalidPayload("The request body ended early.")
         case django_exceptions.SuspiciousOperation() | django_exceptions.BadRequest():
             return errors.InvalidRequest("The request is not acceptable: too many or malformed parameters.")
+        case StoodStill():
+            return errors.BackendUnavailable(_STOOD_STILL, hint=_LATER)
+        case DatabaseError() if is_too_large(exc):
+            return errors.PayloadTooLarge("The database does not take so much at once.")
         case OperationalError() | InterfaceError():
+            if is_contention(exc):
+                return errors.BackendUnavailable(_BUSY, hint=_LATER)
             return errors.BackendUnavailable(_AWAY)
         case _:
             return errors.BackendError("The server met an unexpected condition and could not complete the request.")

@@ -10,6 +10,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.rules import names
 from django_ojs.rules.faults import checked, fault, shorten
+from django_ojs.rules.ids import parse_id
 
 #: The longest duration a request may name: ten years, in milliseconds.
 MAX_DURATION_MS = 10 * 365 * 86_400_000
@@ -19,10 +20,10 @@ MAX_INTEGER = 2**31 - 1
 
 def path_id(text: str, resource: str = "job") -> uuid.UUID:
     """The job id in a path. What cannot be one is not found, rather than a bad request (binding 1.1)."""
-    lower = text.lower()
-    if not names.is_job_id(lower):
+    found = parse_id(text.lower())
+    if found is None:
         raise NotFound.resource(resource, shorten(text))
-    return uuid.UUID(lower)
+    return found
 
 
 def job_id(body: dict[str, Any], field: str = "job_id") -> uuid.UUID:

@@ -1,5 +1,5 @@
-"""How requests say which jobs they mean: `jobs.selection` under the names of the query string of a list and of
-the `filter` in a body (admin 1.3, 1.4, binding 6)."""
+"""Reads which jobs a request means: the filters of `jobs.selection`, in the query string of a list and in the `filter`
+of a body (admin 1.3, 1.4, binding 6)."""
 
 from __future__ import annotations
 
@@ -16,38 +16,20 @@ from django_ojs import clock
 from django_ojs.database import database
 from django_ojs.http.permissions import queue_limit, type_limit
 from django_ojs.jobs import selection
-from django_ojs.jobs.search import id_at
-from django_ojs.jobs.selection import Member
+from django_ojs.jobs.filterfields import Member, Notation
+from django_ojs.jobs.selection import JobFilter as JobFilter  # noqa: PLC0414 - sites import it from here
 from django_ojs.models import Job, job
 from django_ojs.models.job import JobQuerySet
-from django_ojs.rules import durations, faults, names
+from django_ojs.rules import durations, faults, ids
 from django_ojs.states import State
-
-JobFilter = selection.JobFilter
-StatesField = selection.StatesField
-#: The members of a `JobFilter` by the parameters of a list: `since` and `until` are times of the creation, `worker_id`
-#: is who has the job now, `error_type` the type of one of the errors that the job still has.
-_LISTED = {
-    "queue": "queue", "state": "states", "type": "type", "since": "created_since", "until": "created_until",
-    "worker_id": "holder", "error_type": "error_type",
-}  # fmt: skip
-#: The same for the body of an operator's bulk act.
-_IN_BODY = {**_LISTED, "older_than": "older_than"}
-#: The same for the body of a producer's bulk operation (binding 6).
-_OF_CLIENT = {
-    "enqueued_after": "enqueued_after", "enqueued_before": "enqueued_before", "meta": "meta",
-    "older_than": "older_than", "priority": "priority", "queue": "queue", "state": "states", "states": "states",
-    "type": "type",
-}  # fmt: skip
-NAMES, IN_BODY = tuple(_LISTED), tuple(_IN_BODY)
 
 
 class ScannedJobs(JobFilter):
     """For jobs that are gone through by their ids: an expression keeps databases that guess (SQLite does) from reading
     all jobs of a state by its index instead, for every batch."""
 
-    states = Member(
-        StatesField, lambda wanted, value: Q(In(Coalesce("state", "state"), [state.value for state in value]))
+    states = JobFilter.base_filters["states"].replaced(
+        condition=lambda wanted, value: Q(In(Coalesce("state", "state"), [state.value for state in value]))
     )
 
 
@@ -62,13 +44,8 @@ def made_between(jobs: JobQuerySet, since: dt.datetime | None, until: dt.datetim
     A job cannot be made before its id, so `until` leaves out none that was. One whose id is older than itself, as
     that of a workflow's later steps is, counts for `since` from when the id was made.
     """
-    found = jobs if since is None else jobs.filter(pk__gte=id_at(since))
-    return found if until is None else found.filter(pk__lt=id_at(until + dt.timedelta(milliseconds=1)))
-
-
-def listed(kind: type[JobFilter]) -> dict[str, str]:
-    """The members of a filter by the parameters of a list: a site's may have more, which have the names of theirs."""
-    return _LISTED | {name: name for name in kind.base_filters if name not in JobFilter.base_filters}
+    found = jobs if since is None else jobs.filter(pk__gte=ids.first_at(since))
+    return found if until is None else found.filter(pk__lt=ids.first_at(until + dt.timedelta(milliseconds=1)))
 
 
 def of_query(
@@ -83,25 +60,35 @@ def of_query(
         kind: the filter; a site's may have more members, which are parameters of the same name.
     """
     jobs = Job.objects.using(database(None)) if jobs is None else jobs
-    members = listed(kind)
-    given = {name: request.query_params[name] for name in members if request.query_params.get(name)}
-    wanted = _read(request, given, members, faults.query_fault, ScannedJobs if walked else kind)
+    wanted = wanted_by(request, ScannedJobs if walked else kind)
     if by_id:
         jobs = made_between(jobs, wanted.values.get("created_since"), wanted.values.get("created_until"))
     found: QuerySet[Job] = wanted.narrow(jobs)
     return found
 
 
+def wanted_by(request: Request, kind: type[JobFilter] = JobFilter) -> JobFilter:
+    """What the query string asks for, within the caller's limits."""
+    members = selection.names_in(Notation.LIST, kind)
+    given = {name: request.query_params[name] for name in members if request.query_params.get(name)}
+    return _read(request, given, members, faults.query_fault, kind)
+
+
+def asks_for_only(wanted: JobFilter, *members: str) -> bool:
+    """Whether it has no other members than these and the caller's limit of queues."""
+    return wanted.values.keys() <= {*members, "only_queues"}
+
+
 def of_body(request: Request, given: Mapping[str, Any]) -> JobFilter:
     """What the `filter` in an operator's body means, within the caller's limits. Unknown members would widen it:
     refused."""
-    return _of_body(request, given, _IN_BODY, IN_BODY)
+    return _of_body(request, given, Notation.OPERATOR)
 
 
 def of_client(request: Request, given: Mapping[str, Any], default_states: Sequence[State]) -> JobFilter:
     """The same for a producer's body; it means `default_states` where it names none."""
     given = {name: value for name, value in given.items() if name != "states" or given.get("state") is None}
-    wanted = _of_body(request, given, _OF_CLIENT, tuple(_OF_CLIENT))
+    wanted = _of_body(request, given, Notation.PRODUCER)
     return wanted if wanted.wanted_states else wanted.replace(states=list(default_states))
 
 
@@ -115,10 +102,9 @@ def older_than(value: Any, name: str = "older_than") -> dt.datetime | None:
         raise faults.fault(name, "must be a duration such as P7D, or a time", value) from None
 
 
-def _of_body(
-    request: Request, given: Mapping[str, Any], members: Mapping[str, str], allowed: Sequence[str]
-) -> JobFilter:
-    """The filter of a body, whose members are named `members`."""
+def _of_body(request: Request, given: Mapping[str, Any], notation: Notation) -> JobFilter:
+    """The filter of a body."""
+    members = selection.names_in(notation)
 
     def fault(name: str, message: str, value: Any = None) -> Exception:
         return faults.fault(f"filter.{name}"[:100], message, value)
@@ -126,13 +112,10 @@ def _of_body(
     given = {name: value for name, value in given.items() if value is not None or name not in members}
     for name, value in given.items():
         if name not in members:
-            raise fault(name, f"must be one of {', '.join(allowed)}")
-        if name in ("meta", "priority"):  # which are read by their own
-            continue
-        if not isinstance(value, str) and not (members[name] == "states" and isinstance(value, list)):
-            problem = "must be a duration such as P7D, or a time" if name == "older_than" else "must be a text"
+            raise fault(name, f"must be one of {', '.join(members)}")
+        if problem := JobFilter.base_filters[members[name]].wrong_type(value):
             raise fault(name, problem, value)
-        if value in ("", []):
+        if value == [] or (isinstance(value, str) and not value.strip()):
             raise fault(name, "must not be empty: leave it out to mean all", value)
     return _read(request, given, members, fault, JobFilter)
 
@@ -143,22 +126,11 @@ def _read(
     """The filter that these members make, within the limits of the caller; `fault` makes the error for one."""
     found: dict[str, Any] = {"only_queues": queue_limit(request), "only_types": type_limit(request)}
     for name, value in given.items():
-        found[members[name]] = _text(name, value, fault) if members[name] in _TEXTS else value
+        member = kind.base_filters[members[name]]
+        read = member.strictly if isinstance(member, Member) else str
+        found[members[name]] = faults.checked(read, value, name, fault)
     wanted = kind(found)
     if problem := wanted.fault():
         name = next(name for name in given if members[name] == problem[0])
         raise fault(name, problem[1], given[name])
     return wanted
-
-
-#: Names and patterns that are looked for as they are written.
-_TEXTS = ("queue", "type", "holder", "error_type")
-
-
-def _text(name: str, value: str, fault: Any) -> str:
-    if name == "queue":
-        return faults.checked(names.check_queue, value, name, fault)
-    text = value.strip()
-    if len(text) > 255 or not text.isprintable():
-        raise fault(name, "must be a printable text of at most 255 characters", value)
-    return text

@@ -9,15 +9,12 @@ from django.db import router
 from rest_framework.response import Response
 
 from django_ojs.errors import QueueFull
-from django_ojs.http.permissions import principal
+from django_ojs.http.permissions import identity
 from django_ojs.jobs import idempotency
-from django_ojs.jobs.idempotency import Answer, Operation
+from django_ojs.jobs.idempotency import Answer, KeyedRequest
 from django_ojs.models import Job
 from django_ojs.models.fields import RawJSON
 from django_ojs.queues import bounds
-
-#: The answer to a request with this key, given the database alias, and whether it is an old one.
-Once = Callable[[Operation, str], tuple[Answer, bool]]
 
 
 class Idempotent:
@@ -26,27 +23,36 @@ class Idempotent:
     request: Any
     raw: bytes | None
     #: What the key is for: the same key may be used for another operation.
-    operation = "push"
+    operation_name: str
 
-    def answer(self, act: Callable[[str], Answer], key: str | None = None, once: Once | None = None) -> Response:
+    def answer(self, act: Callable[[str], Answer], key: str | None = None) -> Response:
         """The answer of `act`, which is given the database alias; with an Idempotency-Key, of its first call.
 
-        `key` is one from the body, which counts where there is no header. `once` does the same as `act` under a key,
-        where that is done in another way than in one transaction around it.
+        `key` is one from the body, which counts where there is no header.
         """
         using = router.db_for_write(Job)
+        keyed = self.keyed_request(key)
+        if keyed is None:
+            return self.answered(act(using))
+        return self.answer_once(lambda: idempotency.once(keyed, lambda: act(using), using))
+
+    def keyed_request(self, key: str | None = None) -> KeyedRequest | None:
+        """This request as its Idempotency-Key names it; None without one. `key` counts where there is no header."""
         key = self.request.META.get("HTTP_IDEMPOTENCY_KEY", key)
         if key is None:
-            done, headers = (found := act(using)), found.headers
-        else:
-            name = " ".join(filter(None, (getattr(self.request._request, "binding", ""), self.operation)))
-            operation = Operation(key.strip(), principal(self.request), name, self.raw or b"")
-            try:
-                done, replayed = (
-                    once(operation, using) if once else idempotency.once(operation, lambda: act(using), using)
-                )
-            except QueueFull as error:
-                bounds.record(error, using)
-                raise
-            headers = {**done.headers, "Idempotency-Replayed": "true"} if replayed else done.headers
-        return Response(RawJSON(done.text), status=done.status, headers=headers)
+            return None
+        name = " ".join(filter(None, (getattr(self.request._request, "binding", ""), self.operation_name)))
+        return KeyedRequest(key.strip(), identity(self.request), name, self.raw or b"")
+
+    def answer_once(self, act: Callable[[], tuple[Answer, bool]]) -> Response:
+        """The answer of `act`, which says whether it is that of an earlier request. A full queue's refusal is noted."""
+        try:
+            return self.answered(*act())
+        except QueueFull as error:
+            bounds.record(error, router.db_for_write(Job))
+            raise
+
+    @staticmethod
+    def answered(answer: Answer, replayed: bool = False) -> Response:
+        headers = {**answer.headers, "Idempotency-Replayed": "true"} if replayed else answer.headers
+        return Response(RawJSON(answer.text), status=answer.status, headers=headers)

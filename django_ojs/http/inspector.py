@@ -23,6 +23,8 @@ from drf_spectacular.settings import patched_settings
 from rest_framework.serializers import ChoiceField
 
 from django_ojs.http import openapi
+from django_ojs.http.base import OJSViewSet
+from django_ojs.http.operation import UNDECLARED, UNSET, Operation
 from django_ojs.http.serializers import EnvelopeSerializer, ErrorSerializer, PaginationSerializer
 
 MEDIA = ("application/openjobspec+json", "application/json")
@@ -43,13 +45,14 @@ _OURS: dict[str, Any] = {
 }  # fmt: skip
 #: What a status says of an answer.
 _TEXTS = {
-    200: "Done.", 201: "Made.", 202: "Taken on, and not done yet.", 204: "Done; there is nothing to say.",
-    207: "Done in part.", 400: "The request is not valid.", 401: "Credentials are missing or not valid.",
-    403: "The caller may not do this.", 404: "There is no such thing.",
-    406: "The server cannot answer with a stream: it runs under WSGI.", 408: "It did not happen in the time given.",
-    409: "The state of the job or another request stands in the way.", 410: "It was there, and is gone.",
-    413: "The body is too large.", 415: "The body is compressed in a way that the server does not know.",
-    422: "The server understands it, but cannot do it.", 429: "Too many requests.",
+    200: "Success.", 201: "Created.", 202: "Accepted; the work goes on in the background.",
+    204: "Success, without a body.", 207: "Some items succeeded, others failed.", 400: "The request is not valid.",
+    401: "Credentials are missing or not valid.", 403: "The caller may not do this.", 404: "Not found.",
+    406: "The server cannot send streams, because it runs under WSGI.", 408: "The time given has passed.",
+    409: "Conflicts with the current state.", 410: "No longer there.", 413: "The body is too large.",
+    415: "The server does not know this media type or compression.",
+    422: "The request is valid, but cannot be carried out.", 429: "Too many requests.",
+    501: "This server does not have what is asked for.",
     503: "The job store cannot be reached.",
 }  # fmt: skip
 
@@ -70,31 +73,21 @@ def paths_and_components() -> tuple[dict[str, Any], dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Doc:
-    """What a method takes and answers.
+    """What a method takes and answers at the view's door: an operation with what the view says of it.
 
     Attributes:
+        operation: what the method declares.
         answers: status -> serializer of the JSON, or several of them; None for an answer without any.
-        query: names of the query's parameters.
         body: the serializer of what it takes, None for nothing.
-        text: the media type of the text that 200 may be, or always is where it has no schema.
-        resumes: whether `Last-Event-ID` counts.
-        errors: statuses of errors beside those that every method may answer.
-        optional: whether the site decides if credentials are needed.
         lists: the members of the answer that hold the items of a list; none where it is no list.
-        beside: the serializer of what a list's answer has beside its items.
-        summary: what it does in a few words, where the method's docstring does not say so.
+        entries: the members under which the answer stands once more; none where it does not.
     """
 
+    operation: Operation
     answers: Mapping[int, Any]
-    query: str = ""
-    body: Any = None
-    text: str = ""
-    resumes: bool = False
-    errors: tuple[int, ...] = ()
-    optional: bool = False
-    lists: tuple[str, ...] = ()
-    beside: Any = None
-    summary: str = ""
+    body: Any
+    lists: tuple[str, ...]
+    entries: tuple[str, ...]
 
 
 class Inspector(_AutoSchema):  # type: ignore[misc]
@@ -123,22 +116,23 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         return f"{self.method.lower()}_{words}"
 
     def get_summary(self) -> str:
-        return self.doc.summary or summary_of(self.view, self.path, self.method)
+        return self.doc.operation.summary or summary_of(self.view, self.path, self.method)
 
     def get_description(self) -> str:
         scope = None if self.public else self.view.scopes.get(self.method, "admin")
         if not scope:
             return ""
-        said = f"Needs the scope `{scope}`" + (", unless it is public." if self.doc.optional else ".")
+        said = f"Needs the scope `{scope}`" + (", unless it is public." if self.doc.operation.optional else ".")
         right = self.view.rights.get(self.method)
         return said + (f" A user needs the permission `django_ojs.{right}`." if right else "")
 
     def get_tags(self) -> list[str]:
-        parts = [part for part in self.path.split("/") if part and not part.startswith("{")]
+        path = self.path.replace("/ojs/v1/ojs/v1/", "/ojs/v1/")  # as two of the published clients write it
+        parts = [part for part in path.split("/") if part and not part.startswith("{")]
         return ["admin" if parts[:3] == ["ojs", "v1", "admin"] else parts[2] if len(parts) > 2 else "server"]
 
     def get_auth(self) -> list[dict[str, list[str]]]:
-        return [{}] * self.doc.optional + secured(not self.public)
+        return [{}] * self.doc.operation.optional + secured(not self.public)
 
     def _resolve_path_parameters(self, variables: list[str]) -> list[Schema]:
         schema = {"type": "string", "minLength": 1}
@@ -152,10 +146,12 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
         return found
 
     def _get_pagination_parameters(self) -> list[Schema]:
-        found = openapi.parameters(*self.doc.query.split())
+        found = openapi.parameters(*self.doc.operation.query.split())
         if self.doc.lists and self.view.pagination_class is not None:
             found += self.view.pagination_class().get_schema_operation_parameters(self.view)
-        return found + ([{"name": "Last-Event-ID", "in": "header", "schema": _TEXT}] if self.doc.resumes else [])
+        return found + (
+            [{"name": "Last-Event-ID", "in": "header", "schema": _TEXT}] if self.doc.operation.resumes else []
+        )
 
     def _get_request_body(self, direction: Any = "request") -> Schema | None:
         if self.doc.body is None:
@@ -164,9 +160,9 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
 
     def _get_response_bodies(self, direction: Any = "response") -> Schema:
         found = {str(status): self._response(status, answer) for status, answer in self.doc.answers.items()}
-        if self.doc.text:
-            found["200"].setdefault("content", {})[self.doc.text] = {"schema": _TEXT}
-        wrong = {400, 409, 413, 422, 429, 503, *self.doc.errors} | (set() if self.public else {401, 403})
+        if self.doc.operation.text:
+            found["200"].setdefault("content", {})[self.doc.operation.text] = {"schema": _TEXT}
+        wrong = {400, 409, 413, 422, 429, 503, *self.doc.operation.errors} | (set() if self.public else {401, 403})
         wrong |= ({404} if "{" in self.path else set()) | ({415} if self.doc.body is not None else set())
         for status in sorted(wrong):
             found.setdefault(str(status), self._response(status, ErrorSerializer))
@@ -185,15 +181,43 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
             return {"anyOf": [self._schema(one, direction) for one in answer]}
         component = self.resolve_serializer(answer, direction)
         schema: Schema = component.ref if component else _OBJECT
-        listed = self.doc.lists and direction == "response" and answer is not ErrorSerializer
-        return self._page(schema) if listed else schema
+        if direction != "response" or answer is ErrorSerializer:
+            return schema
+        if self.doc.lists:
+            return self._page(schema)
+        operation = self.doc.operation
+        return self._entry(component) if self.doc.entries or operation.beside or operation.outside else schema
+
+    def _entry(self, component: Any) -> Schema:
+        """The answer that is one thing, with what stands beside its members, and once more under each of the names."""
+        beside, outside, shown = self._beside(), self._more(self.doc.operation.outside), component.schema
+        whole: Schema = {
+            "type": "object", "required": sorted({*shown.get("required", ()), *beside.get("required", ())}),
+            "properties": {**shown["properties"], **beside.get("properties", {})},
+        }  # fmt: skip
+        again = whole if beside else self.resolve_serializer(self.view.get_serializer_class(), "response").ref
+        return {
+            **whole, "required": sorted({*whole["required"], *self.doc.entries, *outside.get("required", ())}),
+            "properties": {
+                **whole["properties"], **dict.fromkeys(self.doc.entries, again), **outside.get("properties", {})
+            },
+        }  # fmt: skip
+
+    def _beside(self) -> Schema:
+        return self._more(self.doc.operation.beside)
+
+    def _more(self, serializer: Any) -> Schema:
+        """What stands beside the members of an answer; nothing where that is no serializer."""
+        return self._map_basic_serializer(serializer(), "response") if serializer else {}
 
     def _page(self, item: Schema) -> Schema:
         """The answer of a list: the same rows under each of the names, and where they stand."""
         members = {name: {"type": "array", "items": item} for name in self.doc.lists}
-        beside = self._map_basic_serializer(self.doc.beside(), "response") if self.doc.beside else {}
+        beside = self._beside()
         pagination = self.resolve_serializer(PaginationSerializer, "response").ref
-        counted = {"total": {"type": "integer"}, "total_is_minimum": {"type": "boolean"}}
+        counted: Schema = {"total": {"type": "integer"}, "total_is_minimum": {"type": "boolean"}}
+        if self.view.pagination_class is None:  # `whole_list`
+            counted = {}
         return {
             "type": "object", "required": [*self.doc.lists, "pagination", *beside.get("required", ())],
             "properties": {**members, **counted, "pagination": pagination, **beside.get("properties", {})},
@@ -208,43 +232,46 @@ class Inspector(_AutoSchema):  # type: ignore[misc]
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> Schema:
         schema: Schema = super()._map_basic_serializer(serializer, direction)
-        if direction == "response" and (optional := getattr(serializer, "optional", ())):
-            schema["required"] = [name for name in schema.get("required", ()) if name not in optional]
         if not vars(type(serializer)).get("__doc__"):  # what it inherits is about a base class
             schema.pop("description", None)
         schema["properties"] = {name: _moved(part) for name, part in schema.get("properties", {}).items()}
-        if getattr(serializer, "closed", False):
-            schema["additionalProperties"] = False
+        if getattr(serializer, "closed", False) or getattr(serializer, "open", False):
+            schema["additionalProperties"] = not getattr(serializer, "closed", False)
         also = [{"$ref": f"#/components/schemas/{name}"} for name in getattr(serializer, "also", ())]
         return {"allOf": [*also, schema]} if also else schema
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        if kinds := getattr(field, "kinds", ()):
+            return {"oneOf": [self._map_serializer_field(kind, direction) for kind in kinds]}
+        if (declared := getattr(field, "schema", None)) is not None:
+            declared = {**declared, "type": [declared["type"], "null"]} if field.allow_null else declared
+            return declared | ({"description": str(field.help_text)} if field.help_text else {})
         schema = super()._map_serializer_field(field, direction, bypass_extensions)
-        if isinstance(field, ChoiceField):
-            return {"type": "string", "enum": list(field.choices)}
-        return schema
+        return {"type": "string", "enum": list(field.choices)} if isinstance(field, ChoiceField) else schema
 
 
 def doc_of(view: Any, method: str) -> Doc | None:
-    """What a view's method, in capitals, takes and answers; None if it has no description."""
-    name = getattr(view, "action", None) or method.lower()
-    said: Any = getattr(getattr(view, name, None), "documented", getattr(view, "documented", ((), {})))
-    statuses: tuple[int, ...] = said[0]
-    facts: dict[str, Any] = said[1]
-    body = view.get_body_serializer_class() if hasattr(view, "get_body_serializer_class") else None
-    answers: dict[int, Any] = {}
-    found: dict[str, Any] = {"body": body}
-    if hasattr(view, "get_serializer_class"):
-        serializer = view.get_serializer_class() if view.operator else facts.get("public", view.get_serializer_class())
-        if name == "destroy" and not statuses and "destroy" not in view.action_serializers:
-            serializer = None
-        statuses = statuses or (204 if serializer is None else 201 if name == "create" else 200,)
-        answers = {status: None if status == 204 else serializer for status in statuses}
-        if name == "list" and view.pagination_class is not None:
-            found["lists"] = tuple((view.operator and view.operator_list_names) or view.list_names)
-    found |= {name: fact for name, fact in facts.items() if name != "public"}
-    found["answers"] = dict(sorted((answers | facts.get("answers", {})).items()))
-    return Doc(**found) if found["answers"] else None
+    """What a view's method, in capitals, takes and answers; None if it declares neither."""
+    operation = view.operations.get(method, UNDECLARED)
+    answers, lists = dict(operation.answers), operation.lists
+    entries: tuple[str, ...] = ()
+    if isinstance(view, OJSViewSet):
+        if operation.answer_of(operator=view.operator) is UNSET and view.action != "list":
+            entries = tuple(view.entry_names)
+        answers = _serializer_answers(view, operation) | answers
+        if view.action == "list" and view.pagination_class is not None and not lists:
+            lists = tuple((view.operator and view.operator_list_names) or view.list_names)
+    found = Doc(operation, dict(sorted(answers.items())), operation.body_of(operator=view.operator), lists, entries)
+    return found if found.answers else None
+
+
+def _serializer_answers(view: OJSViewSet, operation: Operation) -> dict[int, Any]:
+    """The answers that the view's serializer shows."""
+    serializer = view.get_serializer_class()
+    if not view.operator and operation.public_answer is not UNSET:
+        serializer = operation.public_answer
+    statuses = operation.statuses or (204 if serializer is None else 201 if view.action == "create" else 200,)
+    return {status: None if status == 204 else serializer for status in statuses}
 
 
 def summary_of(view: Any, path: str, method: str) -> str:

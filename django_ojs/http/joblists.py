@@ -19,13 +19,14 @@ from rest_framework.request import Request
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.http import filters, openapi, pagination, permissions, query
-from django_ojs.http.pagination import Key, OJSPagination, Page, capped, paginate, parse_time, parse_uuid
-from django_ojs.http.permissions import queue_limit, type_limit
-from django_ojs.jobs.search import DEEPER, FEW, scan, time_of
+from django_ojs.http.pagination import ListPage, OJSPagination, SortKey, capped, paginate, parse_time, parse_uuid
+from django_ojs.jobs.filterfields import read_states
+from django_ojs.jobs.search import DEEPER, FEW, scan
 from django_ojs.models import Job
 from django_ojs.models.job import JobRow
+from django_ojs.rules import ids
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.faults import query_fault
+from django_ojs.rules.faults import checked, query_fault
 from django_ojs.states import LIVE, TERMINAL, State
 from django_ojs.statistics import counters
 
@@ -37,8 +38,6 @@ ENDS = {State.COMPLETED: "completed_at", State.DISCARDED: "discarded_at", State.
 #: Ids are UUIDv7 and begin with the time at which they were made: the order of `created_at`, with an index.
 _SORTS = {"created_at": "id", "scheduled_at": "due_at", "priority": "priority", "finished_at": "finished_at"}
 _PARSERS: dict[str, Any] = {"id": parse_uuid, "due_at": parse_time, "priority": int, "finished_at": parse_time}
-#: The filters that no index finds, as the site's setting calls them; the queue only where jobs may have ended.
-_OWN_INDEX = {"type": "type", "error_type": "error", "queue": "queue"}
 #: Ids beyond all others: where a cursor stands behind every row of one instant.
 _LOWEST, _HIGHEST = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
 #: By the column along which jobs can be gone through: all of them, and those that are asked for.
@@ -56,7 +55,7 @@ class JobFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
         """The parameters, for the OpenAPI document."""
-        return openapi.parameters(*filters.listed(view.filterset_class))
+        return openapi.filter_parameters(view.filterset_class)
 
 
 class JobPagination(OJSPagination):
@@ -74,7 +73,7 @@ class JobPagination(OJSPagination):
         """The parameters that sort the list."""
         return ("sort", "order")
 
-    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
         key, sizes = sorting(request, "created_at"), self.sizes(view)
         if not is_whole(view):
             return listing(request, queryset, key, sizes=sizes)
@@ -92,9 +91,9 @@ def is_whole(view: Any) -> bool:
 
 
 def listing(
-    request: Request, jobs: QuerySet[Job], key: Key, total: int | None = None, base: Base | None = None, *,
+    request: Request, jobs: QuerySet[Job], key: SortKey, total: int | None = None, base: Base | None = None, *,
     sizes: tuple[int, int], columns: Sequence[str] | None = COLUMNS, bounded: bool = True,
-) -> Page:  # fmt: skip
+) -> ListPage:  # fmt: skip
     """A page of jobs in the order of `key`.
 
     Args:
@@ -122,17 +121,12 @@ def listing(
 
 def unindexed(request: Request) -> bool:
     """Whether the query asks for something that no index finds, and the site has made none of its own for it."""
-    given = {own for name, own in _OWN_INDEX.items() if request.query_params.get(name)}
-    if type_limit(request) is not None:
-        given.add("type")
-    if queue_limit(request) is not None:
-        given.add("queue")
-    if LIVE.issuperset(_states(request) or State):
-        given.discard("queue")
-    return bool(given) and given.isdisjoint(ojs_settings.INDEXED_FILTERS)
+    wanted = filters.wanted_by(request)
+    rest = wanted.unindexed()
+    return bool(rest) and not wanted.is_served(rest)
 
 
-def _base(request: Request, key: Key) -> Base | None:
+def _base(request: Request, key: SortKey) -> Base | None:
     """What a search of the list goes through; None where the states and the queue leave few enough to read them all."""
     given = request.query_params
     wanted = _states(request)
@@ -140,7 +134,9 @@ def _base(request: Request, key: Key) -> Base | None:
     indexed = key.column == "id" or (key.column == "finished_at" and len(wanted) == 1 and wanted[0] in ENDS)
     # Only of jobs that have not ended an index knows the queue.
     readable = queues if wanted and LIVE.issuperset(wanted) else []
-    if given.get("worker_id") or ((wanted or not indexed) and _counted(readable, wanted or list(State)) <= FEW):
+    if filters.wanted_by(request).is_narrow or (
+        (wanted or not indexed) and _counted(readable, wanted or list(State)) <= FEW
+    ):
         return None
     every = Job.objects.using(database(None))
     made = filters.made_between(every, query.instant(request, "since"), query.instant(request, "until"))
@@ -151,8 +147,7 @@ def _base(request: Request, key: Key) -> Base | None:
 
 
 def _states(request: Request) -> Sequence[State]:
-    found: Sequence[State] = filters.StatesField(required=False).clean(request.query_params.get("state"))
-    return found
+    return checked(read_states, request.query_params.get("state"), "state", query_fault)
 
 
 def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
@@ -163,7 +158,7 @@ def _counted(queues: Sequence[str], wanted: Sequence[State]) -> int:
 def _known_total(request: Request) -> int | None:
     """The number of jobs where nothing is asked for but queues and states, which are counted anyway."""
     given = request.query_params
-    if type_limit(request) is not None or any(given.get(name) for name in set(filters.NAMES) - {"queue", "state"}):
+    if not filters.asks_for_only(filters.wanted_by(request), "queue", "states"):
         return None
     wanted = _states(request) or list(State)
     ended = TERMINAL.issuperset(wanted)
@@ -173,7 +168,7 @@ def _known_total(request: Request) -> int | None:
     return _counted(limit, wanted)
 
 
-def sorting(request: Request, default: str) -> Key:
+def sorting(request: Request, default: str) -> SortKey:
     """The order that the query asks for: its `sort`, or `default`, and the newest first unless its `order` is asc."""
     name, order = query.text(request, "sort") or default, query.text(request, "order") or "desc"
     if name not in _SORTS:
@@ -181,13 +176,13 @@ def sorting(request: Request, default: str) -> Key:
     if order not in ("asc", "desc"):
         raise query_fault("order", "must be asc or desc", order)
     column = _SORTS[name]
-    return Key(column, descending=order == "desc", parse=_PARSERS[column])
+    return SortKey(column, descending=order == "desc", parse=_PARSERS[column])
 
 
 def searched(
-    request: Request, base: QuerySet[Job], jobs: QuerySet[Job], order: Sequence[Key],
+    request: Request, base: QuerySet[Job], jobs: QuerySet[Job], order: Sequence[SortKey],
     rows: Callable[[QuerySet[Any]], list[Any]], *, maximum: int, default: int, total: int | None = None,
-) -> Page:  # fmt: skip
+) -> ListPage:  # fmt: skip
     """The page of `jobs`, all of which are in `base`, whose order along the first key an index has.
 
     A page further on may look at as many jobs more as those before it might have. `total` is how many jobs there are,
@@ -212,8 +207,8 @@ def searched(
     )  # fmt: skip
     found = sorted(done.found, reverse=key.descending)
     chosen = found[skipped : skipped + window.limit]
-    ids = [values[-1] for values in chosen]
-    shown = {row["id"]: row for row in rows(Job.objects.using(base.db).filter(pk__in=ids))} if ids else {}
+    job_ids = [values[-1] for values in chosen]
+    shown = {row["id"]: row for row in rows(Job.objects.using(base.db).filter(pk__in=job_ids))} if job_ids else {}
     left = len(found) > skipped + window.limit
     whole = done.ended == "all" or (there is not None and len(found) >= there)
     minimum = total is None and (not whole or len(found) > cap)
@@ -227,19 +222,19 @@ def searched(
     elif not whole:
         edge = [done.edge] if len(order) == 1 else [done.edge, _LOWEST if key.descending else _HIGHEST]
         standing["next_cursor"] = pagination.encode(before + len(found), edge)
-        back_to = done.edge if isinstance(done.edge, dt.datetime) else time_of(done.edge)
+        back_to = done.edge if isinstance(done.edge, dt.datetime) else ids.time_of(done.edge)
         standing["searched"] = {"jobs": done.looked, "up_to": format_instant(back_to)}
-    return Page([shown[job_id] for job_id in ids if job_id in shown], standing)
+    return ListPage([shown[job_id] for job_id in job_ids if job_id in shown], standing)
 
 
 def stretched(
-    request: Request, along: str, base: Base, order: Sequence[Key], rows: Callable[[QuerySet[Any]], list[Any]],
+    request: Request, along: str, base: Base, order: Sequence[SortKey], rows: Callable[[QuerySet[Any]], list[Any]],
     total: int | None, *, maximum: int, default: int,
-) -> Page:  # fmt: skip
+) -> ListPage:  # fmt: skip
     """The page in an order that no index has: that of the newest `OJS["SEARCH_DEPTH"]` jobs `along` a column that has
     one, then of those before them, and so on. `order` holds within such a stretch.
     """
-    edge = Key(along, True, _PARSERS[along])
+    edge = SortKey(along, True, _PARSERS[along])
     keys = [key._replace(parse=_or_none(key.parse)) for key in (*order, edge, edge)]
     window = pagination.read(request, keys, maximum, default)
     pagination.check_offset(window)
@@ -260,7 +255,7 @@ def stretched(
     found = rows(ordered[skipped : skipped + window.limit + 1])
     if skipped and not found and end is not None:
         message = f"must not begin behind what fits of the newest {depth} jobs in this order: follow next_cursor"
-        raise query_fault("page", message, str(skipped))
+        raise query_fault(window.named, message, str(skipped))
     left, shown = len(found) > window.limit, found[: window.limit]
     if total is None:
         total, more = capped(fitting)
@@ -275,9 +270,9 @@ def stretched(
         standing["next_cursor"] = pagination.encode(window.offset + len(shown), [*values, begin or "", end or ""])
     elif end is not None:
         standing["next_cursor"] = pagination.encode(window.offset + len(shown), [*("" for _ in order), end, ""])
-        back_to = end if isinstance(end, dt.datetime) else time_of(end)
+        back_to = end if isinstance(end, dt.datetime) else ids.time_of(end)
         standing["searched"] = {"jobs": depth, "up_to": format_instant(back_to)}
-    return Page(shown, standing)
+    return ListPage(shown, standing)
 
 
 def _or_none(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -12,8 +12,7 @@ from django.urls import get_script_prefix
 import django_ojs
 from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
-from django_ojs.conformance import claim
-from django_ojs.http import body
+from django_ojs.http import body, claim
 from django_ojs.models import Job
 from django_ojs.rules import names, schemas
 
@@ -55,6 +54,15 @@ EXTENSIONS: dict[str, list[dict[str, str]]] = {
     ],
     "experimental": [],
 }
+#: Experimental extensions that a site may switch off, by the setting that does it.
+SWITCHED = {"EXECUTION_HISTORY": "execution-history"}
+
+
+def extensions() -> dict[str, list[dict[str, str]]]:
+    """The extensions that this site has on."""
+    on = [name for setting, name in SWITCHED.items() if getattr(ojs_settings, setting)]
+    entries = [{"name": name, "uri": f"urn:ojs:ext:experimental:{name}", "version": "0.1.0"} for name in sorted(on)]
+    return {**EXTENSIONS, "experimental": [*EXTENSIONS["experimental"], *entries]}
 
 
 def _repository() -> str:
@@ -81,8 +89,9 @@ def backend() -> str:
 
 
 def extension_uris() -> set[str]:
-    """What `OJS-Requires-Extension` may name."""
-    return {entry["uri"] for group in EXTENSIONS.values() for entry in group}
+    """What `OJS-Requires-Extension` may name: experimental ones also without that word, as some sources rank them."""
+    uris = {entry["uri"] for group in extensions().values() for entry in group}
+    return uris | {uri.replace(":experimental:", ":") for uri in uris}
 
 
 def manifest(base_url: str, extensions: Any, *, streams: bool = False) -> dict[str, Any]:

@@ -1,48 +1,49 @@
 """The OpenAPI document of the binding: drf-spectacular makes it of ViewSets and serializers (the extra `openapi`).
 
-Views say here what their serializers do not (`documented`), and `OJSView.schema` describes them to drf-spectacular, so
-that they are also right in a site's own document. Without the package nothing of it is imported, and the document's
+`OJSView.schema` describes views to drf-spectacular by what their operations declare, so that they are also right in a
+site's own document. Without the package nothing of it is imported, and the document's
 path answers 404. How the two meet is in `inspector`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
+
+from django_ojs.jobs.filterfields import LIST, Member
+from django_ojs.jobs.selection import JobFilter, names_in
 
 VERSION = "1.0.0-rc.1"
 EVENT_STREAM = "text/event-stream"
 #: The schemas of the parameters of a query that are no texts.
 _PARAMETERS: dict[str, dict[str, Any]] = {
-    **{name: {"type": "integer", "minimum": 1} for name in ("limit", "page", "per_page")},
+    **{name: {"type": "integer", "minimum": 1} for name in ("limit", "page", "per_page", "attempt")},
     **{name: {"type": "integer", "minimum": 0} for name in ("offset", "timeout")},
     **{name: {"type": "boolean"} for name in ("wait", "confirm", "dry_run", "cancel_active")},
-    "format": {"type": "string", "enum": ["json", "prometheus"]},
 }
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def documented(*statuses: int, **facts: Any) -> Callable[[_Method], _Method]:
-    """Say of a view's method what its serializers do not; a view without it on its methods has `documented` itself.
-
-    Args:
-        statuses: those of its answers that the serializer shows; 204 has none. Without any it is 200, 201 for `create`.
-        facts: what `inspector.Doc` has beside; `answers` are added to those of the serializer. `public` is the
-            serializer of the public door's answer, where that is not as the ViewSet's serializer shows it.
-    """
-
-    def decorate(method: _Method) -> _Method:
-        method.documented = (statuses, facts)  # type: ignore[attr-defined]
-        return method
-
-    return decorate
 
 
 def parameters(*names: str) -> list[dict[str, Any]]:
-    """Parameters of the query, in the words of the document."""
-    return [{"name": name, "in": "query", "schema": _PARAMETERS.get(name, {"type": "string"})} for name in names]
+    """Parameters of the query, in the words of the document. `format=json|text` is one of these two words."""
+    return [_parameter(*name.partition("=")) for name in names]
+
+
+def _parameter(name: str, _: str, words: str) -> dict[str, Any]:
+    schema = {"type": "string", "enum": words.split("|")} if words else _PARAMETERS.get(name, {"type": "string"})
+    return {"name": name, "in": "query", "schema": schema}
+
+
+def filter_parameters(kind: type[JobFilter]) -> list[dict[str, Any]]:
+    """The parameters of a list of jobs, from the declarations of its filters; a site's own may have only a name."""
+    members = names_in(LIST, kind)
+    return [_declared(parameter, kind.base_filters[members[parameter["name"]]]) for parameter in parameters(*members)]
+
+
+def _declared(parameter: dict[str, Any], member: Any) -> dict[str, Any]:
+    if not isinstance(member, Member):
+        return parameter
+    return {**parameter, "schema": member.schema} | ({"description": member.sentence} if member.help else {})
 
 
 def available() -> bool:

@@ -20,7 +20,9 @@ from rest_framework.response import Response
 
 from django_ojs.errors import InvalidRequest
 from django_ojs.http import openapi, query
+from django_ojs.http.serializers import PaginationSerializer, shared
 from django_ojs.rules.faults import query_fault
+from django_ojs.spellings import LIST_QUERY
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -31,7 +33,7 @@ _MAX_CURSOR = 2048
 CAP, MAX_OFFSET = 10_000, 100_000
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     """Rows and what the answer says about where they stand."""
 
     rows: list[Any]
@@ -43,10 +45,11 @@ class Page(NamedTuple):
         `total` stands at the top too, where clients look for it, and with it `total_is_minimum` where there are more.
         """
         totals = {name: self.pagination[name] for name in ("total", "total_is_minimum") if name in self.pagination}
-        return {**dict.fromkeys(names, rows), **more, **totals, "pagination": self.pagination}
+        shown = shared(PaginationSerializer).to_representation(self.pagination)
+        return {**dict.fromkeys(names, rows), **more, **totals, "pagination": shown}
 
 
-class Key(NamedTuple):
+class SortKey(NamedTuple):
     """One column of the sort order, and how its value is written into a cursor and read back."""
 
     column: str
@@ -54,12 +57,16 @@ class Key(NamedTuple):
     parse: Callable[[str], Any]
 
 
-class Window(NamedTuple):
-    """What the request asks for: `after` is the key of the row before the page, `offset` its place."""
+class PageWindow(NamedTuple):
+    """What the request asks for: `after` is the key of the row before the page, `offset` its place.
+
+    `named` is the parameter that says where the page begins.
+    """
 
     limit: int
     offset: int
     after: list[Any] | None
+    named: str = "offset"
 
 
 class OJSPagination(BasePagination):
@@ -73,7 +80,7 @@ class OJSPagination(BasePagination):
         self.page = self.get_page(queryset, request, view)
         return self.page.rows
 
-    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
         maximum, default = self.sizes(view)
         return paginate(queryset, request, view.ordering, maximum=maximum, default=default)
 
@@ -101,7 +108,7 @@ class SamePagination(OJSPagination):
 class CappedPagination(OJSPagination):
     """Pages of a table that may be large: its rows are counted up to a bound only."""
 
-    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
         maximum, default = self.sizes(view)
         return paginate(queryset, request, view.ordering, maximum=maximum, default=default, count=capped)
 
@@ -109,14 +116,14 @@ class CappedPagination(OJSPagination):
 def paginate(
     queryset: QuerySet[Any],
     request: Request,
-    order: Sequence[Key],
+    order: Sequence[SortKey],
     *,
     rows: Callable[[QuerySet[Any]], list[Any]] = list,
     maximum: int = MAX_LIMIT,
     default: int = DEFAULT_LIMIT,
     count: Callable[[QuerySet[Any]], tuple[int, bool]] | None = None,
     bounded: bool = True,
-) -> Page:
+) -> ListPage:
     """The page of `queryset`, sorted by `order`, that the request's query asks for. InvalidRequest for a bad one.
 
     `count` gives the number of rows, and whether there may be more than that; without it they are all counted.
@@ -140,11 +147,11 @@ def paginate(
     return page
 
 
-def check_offset(window: Window) -> None:
+def check_offset(window: PageWindow) -> None:
     """Raise InvalidRequest for a page that begins too far behind the first row of a large table."""
     if window.after is None and window.offset > MAX_OFFSET:
         message = f"must not begin beyond the first {MAX_OFFSET} rows: follow next_cursor, or narrow the filter"
-        raise query_fault("page", message, str(window.offset))
+        raise query_fault(window.named, message, str(window.offset))
 
 
 def capped(queryset: QuerySet[Any]) -> tuple[int, bool]:
@@ -153,19 +160,21 @@ def capped(queryset: QuerySet[Any]) -> tuple[int, bool]:
     return min(found, CAP), found > CAP
 
 
-def read(request: Request, order: Sequence[Key], maximum: int = MAX_LIMIT, default: int = DEFAULT_LIMIT) -> Window:
+def read(
+    request: Request, order: Sequence[SortKey], maximum: int = MAX_LIMIT, default: int = DEFAULT_LIMIT
+) -> PageWindow:
     """`cursor` beats `page` beats `offset`; a limit beyond `maximum` is cut."""
-    size = query.integer(request, "limit", minimum=1)
-    if size is None:
-        size = query.integer(request, "per_page", minimum=1)
-    limit = min(size or default, maximum)
+    sizes = (query.integer(request, name, minimum=1) for name in LIST_QUERY.names("limit"))
+    limit = min(next(filter(None, sizes), default), maximum)
     page = query.integer(request, "page", minimum=1)
     offset = query.integer(request, "offset", minimum=0)
     cursor = request.query_params.get("cursor")
     if cursor:
         place, after = _decode(cursor, order)
-        return Window(limit, place, after)
-    return Window(limit, (page - 1) * limit if page is not None else offset or 0, None)
+        return PageWindow(limit, place, after, "cursor")
+    if page is not None:
+        return PageWindow(limit, (page - 1) * limit, None, "page")
+    return PageWindow(limit, offset or 0, None)
 
 
 def standing(total: int, limit: int, offset: int = 0, *, has_more: bool = False) -> dict[str, Any]:
@@ -180,15 +189,15 @@ def standing(total: int, limit: int, offset: int = 0, *, has_more: bool = False)
     }
 
 
-def _page(found: list[Any], window: Window, total: int, order: Sequence[Key]) -> Page:
+def _page(found: list[Any], window: PageWindow, total: int, order: Sequence[SortKey]) -> ListPage:
     shown = found[: window.limit]
     pagination = standing(total, window.limit, window.offset, has_more=len(found) > window.limit)
     if pagination["has_more"]:
         pagination["next_cursor"] = encode(window.offset + window.limit, [_value(shown[-1], k.column) for k in order])
-    return Page(shown, pagination)
+    return ListPage(shown, pagination)
 
 
-def beyond(order: Sequence[Key], after: list[Any]) -> Q:
+def beyond(order: Sequence[SortKey], after: list[Any]) -> Q:
     """Rows behind `after`: beyond it in the first column, or equal there and beyond it in the next."""
     condition, equal = Q(), Q()
     for key, value in zip(order, after, strict=True):
@@ -208,7 +217,7 @@ def encode(place: int, values: Iterable[Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps([place, *texts]).encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str, order: Sequence[Key]) -> tuple[int, list[Any]]:
+def _decode(cursor: str, order: Sequence[SortKey]) -> tuple[int, list[Any]]:
     try:
         if len(cursor) > _MAX_CURSOR:
             raise ValueError("too long")

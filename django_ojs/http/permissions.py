@@ -1,14 +1,16 @@
 """What the caller may do: scopes, and a key's limits to queues and job types.
 
-A view says `required_scope = "push"`, or `scopes = {"GET": "read", "POST": "push"}`; `None` opens it to all.
-A view that says nothing needs `admin`. Where `rights = {"POST": "change_job"}` names a permission on a model too,
-that is what a user needs, staff or not, as in Django's admin: looking, operating and deleting are apart.
+Our views declare what a caller needs (`operation`). A site's own view says `required_scope = "push"`, or
+`scopes = {"GET": "read", "POST": "push"}`; `None` opens it to all, and one that says nothing needs `admin`. Where
+`rights = {"POST": "change_job"}` names a permission on a model too, only that, or `ojs_admin`, is enough for a user.
 
 Three kinds of callers meet it:
 
 * an API key has its scopes (`admin` has all) and may be limited to queues and to job types;
-* a user, from a session or from an authentication class of the site, has every scope if staff, and otherwise
-  those for which Django grants `django_ojs.ojs_push`, `ojs_work`, `ojs_read` or `ojs_admin`, which has all rights;
+* a user, from a session or from an authentication class of the site, has what Django's permissions say, as in Django's
+  admin; being staff adds nothing. `read` needs the permission to view the model that the view is about (`model_name`),
+  `push` needs `add_job`, and `work` needs `change_job`. The permissions `ojs_read`, `ojs_push` and `ojs_work` grant the
+  whole scope, and `ojs_admin` grants everything;
 * a caller without credentials has every scope if the site allows it (`ALLOW_ANONYMOUS`, or DEBUG) and none if not.
 
 A job outside the limits of a key answers 403, not 404: its id is known to the caller, and the reason helps. A caller
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from django.db import router
 from django.db.models import Q
@@ -29,17 +31,21 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
-from django_ojs.database import look_at_health
+from django_ojs.database import check_health
 from django_ojs.errors import InvalidPayload, OJSError, PermissionDenied, Unauthenticated
-from django_ojs.jobs.selection import allowed
 from django_ojs.models import APIKey, Job
-from django_ojs.rules import attributes, names
-from django_ojs.rules.attributes import Source
+from django_ojs.rules import attributes
+from django_ojs.rules.attributes import AttributeSource
 from django_ojs.rules.faults import shorten
 from django_ojs.states import State
+from django_ojs.workerregistry import ownership
+from django_ojs.workerregistry.ownership import ANONYMOUS, Principal
 
 ADMIN = APIKey.Scope.ADMIN.value
+#: Models of which more than one permission lets a user read something. Who may view jobs sees their events.
+_VIEWS = {"event": ("view_event", "view_job")}
 _UNSET = object()
 #: In the routes of all paths about one queue.
 _QUEUE_PATH = "queues/<str:name>"
@@ -52,8 +58,8 @@ class ScopePermission(BasePermission):
         scope = scope_of(request, view)
         if scope is not None:
             method = "GET" if request.method == "HEAD" else request.method or "GET"
-            right = getattr(view, "rights", {}).get(method, "")
-            require_scope(request, scope, operation=getattr(view, "operation", ""), right=right)
+            right, model = getattr(view, "rights", {}).get(method, ""), getattr(view, "model_name", "")
+            require_scope(request, scope, operation=getattr(view, "operation_name", ""), right=right, model=model)
         return True
 
 
@@ -69,16 +75,19 @@ def scope_of(request: Request, view: APIView) -> str | None:
     return ADMIN if scope is _UNSET else scope
 
 
-def require_scope(request: Request, scope: str, *, operation: str = "", right: str = "") -> None:
-    """Raise Unauthenticated (the caller is not known) or PermissionDenied (the caller lacks `scope`)."""
+def require_scope(request: Request, scope: str, *, operation: str = "", right: str = "", model: str = "") -> None:
+    """Raise Unauthenticated (the caller is not known) or PermissionDenied (the caller lacks `scope`).
+
+    Of a user it asks for the permission `right`; without one, for what `scope` means on `model` ('': on jobs).
+    """
     key = api_key(request)
     user: Any = request.user
+    needed: Sequence[str] = ()
     if key is not None:
         allowed = not {scope, ADMIN}.isdisjoint(key.scopes or ())
     elif user is not None and user.is_authenticated:
-        allowed = ojs_settings.anonymous_allowed or (
-            user_has_right(user, right) if right else user_has_scope(user, scope)
-        )
+        needed = _permissions_for(scope, right, model)
+        allowed = ojs_settings.anonymous_allowed or user_has_any(user, (*needed, "ojs_admin"))
     elif ojs_settings.anonymous_allowed:
         allowed = True
     else:
@@ -87,61 +96,84 @@ def require_scope(request: Request, scope: str, *, operation: str = "", right: s
             headers={"WWW-Authenticate": _challenge(request)},
         )
     if not allowed:
-        facts = {"required_permission": f"django_ojs.{right}"} if right and key is None else {}
-        message = f"This call needs the {'permission' if facts else 'scope'} '{right if facts else scope}'."
+        facts = {"required_permission": f"django_ojs.{needed[0]}"} if needed else {}
+        message = f"This call needs the {'permission' if needed else 'scope'} '{needed[0] if needed else scope}'."
         raise _denied(
             request, message, operation, required_scope=scope, required_role=scope, **_queue_asked(request), **facts
         )
 
 
-def user_has_scope(user: Any, scope: str) -> bool:
-    """Whether this Django user may do what `scope` names."""
-    if getattr(user, "is_active", False) and getattr(user, "is_staff", False):
-        return True
-    has_perm = getattr(user, "has_perm", None)
-    return has_perm is not None and any(has_perm(f"django_ojs.ojs_{name}") for name in {scope, ADMIN})
+def _permissions_for(scope: str, right: str, model: str) -> Sequence[str]:
+    """The permissions of `django_ojs` of which a user needs one, the one that a refusal names first."""
+    if right:
+        return (right,)
+    match scope:
+        case "read":
+            return *_VIEWS.get(model, (f"view_{model or 'job'}",)), "ojs_read"
+        case "push":
+            return "add_job", "ojs_push"
+        case "work":
+            return "change_job", "ojs_work"
+        case "emit":
+            return ("add_durableevent",)
+        case "approve":
+            return ("decide_approval",)
+    return ("ojs_admin",)
 
 
-def user_has_right(user: Any, right: str) -> bool:
-    """Whether this Django user has a permission on one of our models, such as `change_job`, or may do everything."""
+def user_has_any(user: Any, permissions: Iterable[str]) -> bool:
+    """Whether this Django user has one of these permissions of `django_ojs`. A superuser has all."""
     has_perm = getattr(user, "has_perm", None)
-    return has_perm is not None and any(has_perm(f"django_ojs.{name}") for name in (right, "ojs_admin"))
+    return has_perm is not None and any(has_perm(f"django_ojs.{name}") for name in permissions)
 
 
 def check_queue(request: Request, queues: str | Iterable[str]) -> None:
     """Raise PermissionDenied if the caller's key is limited to other queues than these."""
-    limit = queue_limit(request)
-    if limit is None:
-        return
-    for queue in [queues] if isinstance(queues, str) else queues:
-        if queue not in limit:
-            raise _denied(request, f"This API key may not use the queue '{queue}'.", queue=queue)
+    beyond = limits(request).first_beyond([queues] if isinstance(queues, str) else queues)
+    if beyond is not None:
+        raise _denied(request, f"This API key may not use the queue '{beyond}'.", queue=beyond)
+
+
+def check_whole_queue(request: Request, queue: str) -> None:
+    """Raise PermissionDenied if the caller's key does not reach all jobs of this queue, of whatever type."""
+    check_queue(request, queue)
+    if not limits(request).covers_queue(queue):
+        message = "A key that is limited to job types cannot change a queue, which holds jobs of other types, too."
+        raise _denied(request, message, queue=queue)
+
+
+def check_figures(request: Request) -> None:
+    """Raise PermissionDenied if the caller's key is limited to job types, where figures are of whole queues."""
+    if limits(request).types is not None:
+        message = "The figures of queues count jobs of all types, and this API key is limited to some."
+        raise _denied(request, message)
 
 
 def check_type(request: Request, job_type: str, *, queue: str = "") -> None:
     """Raise PermissionDenied if the caller's key is limited to other job types than this; `queue` for its details."""
-    limit = type_limit(request)
-    if limit is not None and not any(names.covers(entry, job_type) for entry in limit):
+    if not limits(request).covers_type(job_type):
         facts = {"job_type": job_type} | ({"queue": queue} if queue else {})
         raise _denied(request, f"This API key may not use the job type '{job_type}'.", **facts)
 
 
+def limits(request: Request | HttpRequest) -> Limits:
+    """What the caller reaches."""
+    return Limits.of_key(api_key(request))
+
+
 def queue_limit(request: Request) -> tuple[str, ...] | None:
     """The queues the caller may use and see; None: all."""
-    key = api_key(request)
-    return tuple(key.queues) if key is not None and key.queues else None
+    return limits(request).queues
 
 
 def type_limit(request: Request) -> tuple[str, ...] | None:
     """The job types the caller may use, with `mail.*` for all below `mail`; None: all."""
-    key = api_key(request)
-    return tuple(key.job_types) if key is not None and key.job_types else None
+    return limits(request).types
 
 
 def is_limited(request: Request) -> bool:
     """Whether the caller's key is limited to queues or to job types."""
-    key = api_key(request)
-    return key is not None and bool(key.queues or key.job_types)
+    return not limits(request).unlimited
 
 
 def check_documents(request: Request, documents: Iterable[Any]) -> None:
@@ -153,7 +185,7 @@ def check_documents(request: Request, documents: Iterable[Any]) -> None:
         return
     for document in documents:
         try:
-            source = Source(document if isinstance(document, dict) else {})
+            source = AttributeSource(document if isinstance(document, dict) else {})
             queue, job_type = attributes.queue(source), attributes.job_type(source, {}, hyphens=True)
         except InvalidPayload:
             continue
@@ -182,7 +214,7 @@ def check_row(request: Request, row: Mapping[str, Any]) -> None:
 
 def visible(request: Request) -> Q:
     """The jobs that a list may show to the caller."""
-    return allowed(queue_limit(request), type_limit(request))
+    return limits(request).condition()
 
 
 def queues_to_read(request: Request, wanted: Sequence[str]) -> Sequence[str]:
@@ -193,10 +225,75 @@ def queues_to_read(request: Request, wanted: Sequence[str]) -> Sequence[str]:
     return queue_limit(request) or ()
 
 
+def only_job_events(request: Request) -> bool:
+    """Whether the caller may read the events of jobs and no others: a user who may view jobs, but not the event log.
+
+    It is found out once for a user, so that a connection can ask where no statement may be made.
+    """
+    user: Any = request.user
+    if api_key(request) is not None or user is None or not user.is_authenticated:
+        return False
+    noted: Any = request
+    known: tuple[Any, bool] = getattr(request, "_only_job_events", (None, False))
+    if known[0] is not user:
+        all_events = ojs_settings.anonymous_allowed or user_has_any(user, ("view_event", "ojs_read", "ojs_admin"))
+        noted._only_job_events = known = user, not all_events
+    return known[1]
+
+
 def api_key(request: Request | HttpRequest) -> APIKey | None:
     """The key with which the caller proved who it is, if it used one."""
     auth = getattr(request, "auth", None)
     return auth if isinstance(auth, APIKey) else None
+
+
+def who(request: Request, *, looking: bool = False) -> Principal:
+    """The caller as the one who names a worker.
+
+    It is an operator if it has no limits and may direct workers, or, where it is only `looking`, look at them.
+    """
+    key, user = api_key(request), cast("Any", request.user)
+    scopes, right = ({ADMIN, "admin.write"}, "change_worker")
+    if looking:
+        scopes, right = ({ADMIN, "admin.read", "admin.write"}, "view_worker")
+    facts = {"principal": principal(request), "operation": f"{request.method} {request.path}"}
+    if key is not None:
+        reach = limits(request)
+        operator = reach.unlimited and not scopes.isdisjoint(key.scopes or ())
+        return Principal(identity(request), operator, reach, facts)
+    if user is not None and user.is_authenticated:
+        operator = ojs_settings.anonymous_allowed or user_has_any(user, (right, "ojs_admin"))
+        return Principal(identity(request), operator, facts=facts)
+    return Principal(
+        identity(request), operator=True, facts=facts
+    )  # who is let in without credentials may do everything
+
+
+def identity(request: Request) -> str:
+    """Who is calling, for what belongs to the caller: `key:` or `user:` with the primary key, or `ANONYMOUS`.
+
+    A key that is made anew under an old name is another one.
+    """
+    key, user = api_key(request), cast("Any", request.user)
+    if key is not None:
+        return f"key:{key.pk}"
+    if user is None or not user.is_authenticated:
+        return ANONYMOUS
+    pk = getattr(user, "pk", None)
+    return f"user:{user if pk is None else pk}"[:255]
+
+
+def check_worker(request: Request, worker_id: str) -> None:
+    """Raise PermissionDenied if a report names a worker that another principal registered; '' names none."""
+    if worker_id:
+        ownership.check_name(worker_id, who(request))
+
+
+def check_served(request: Request, facts: Mapping[str, Any]) -> None:
+    """Raise PermissionDenied if a worker says that it serves what lies outside the caller's limits."""
+    check_queue(request, facts.get("queues") or ())
+    for job_type in facts.get("job_types") or ():
+        check_type(request, job_type)
 
 
 def principal(request: Request | HttpRequest) -> str:
@@ -214,7 +311,7 @@ def principal(request: Request | HttpRequest) -> str:
 
 def _check_all(request: Request, condition: Q) -> None:
     using = router.db_for_write(Job)
-    look_at_health(using)
+    check_health(using)
     jobs = Job.objects.using(using).filter(condition).order_by()
     for queue, job_type in jobs.values_list("queue", "type").distinct():
         check_queue(request, queue)

@@ -30,15 +30,15 @@ from django_ojs.errors import OJSError
 from django_ojs.http import manifest, permissions
 from django_ojs.http.base import VERSION, OJSView, PublicView
 from django_ojs.http.exceptions import logger
-from django_ojs.http.openapi import documented
+from django_ojs.http.operation import operation
 from django_ojs.http.permissions import require_scope
-from django_ojs.http.serializers import InstantField
+from django_ojs.http.queues import StateCountsSerializer
+from django_ojs.http.serializers import AnswerSerializer, InstantField, NumberField, shared
 from django_ojs.models import Job
 from django_ojs.models.fields import RawJSON
-from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters, summary
 from django_ojs.telemetry import collector
-from django_ojs.workers.directory import presence
+from django_ojs.workerregistry.directory import presence
 
 #: Seconds after which a store that has not answered counts as away.
 PATIENCE = 2.0
@@ -49,18 +49,51 @@ _lock = threading.Lock()
 _asking: dict[str, _Question] = {}
 
 
-class BackendSerializer(serializers.Serializer[Any]):
+class BackendSerializer(AnswerSerializer):
+    """The store: how long it took to answer, or why it did not."""
+
     type = serializers.CharField()
     status = serializers.CharField()
     connection = serializers.CharField()
-    latency_ms = serializers.IntegerField()
+    latency_ms = serializers.IntegerField(required=False)
+    error = serializers.CharField(required=False)
 
 
-class StatusSerializer(serializers.Serializer[Any]):
+class StatusSerializer(AnswerSerializer):
     status = serializers.CharField()
 
 
-class HealthSerializer(StatusSerializer):
+class HealthQueuesSerializer(AnswerSerializer):
+    active = serializers.IntegerField()
+    total = serializers.IntegerField()
+    paused = serializers.IntegerField()
+    unserved = serializers.DictField(
+        child=serializers.IntegerField(), help_text="How many jobs of which types wait, and no worker serves them."
+    )
+
+
+class HealthWorkersSerializer(AnswerSerializer):
+    connected = serializers.IntegerField()
+    active = serializers.IntegerField()
+    total = serializers.IntegerField()
+    stale = serializers.IntegerField()
+
+
+class HealthFiguresSerializer(AnswerSerializer):
+    """What waits in front of the server."""
+
+    maintenance = serializers.BooleanField(required=False)
+    queues = HealthQueuesSerializer(required=False)
+    jobs = StateCountsSerializer(required=False)
+    workers = HealthWorkersSerializer(required=False)
+
+
+class HealthSerializer(HealthFiguresSerializer):
+    """Whether the store answers; the figures for callers with the scope `read`."""
+
+    first = ("status", "version", "uptime_seconds", "timestamp", "backend")
+
+    status = serializers.CharField()
     version = serializers.CharField()
     uptime_seconds = serializers.IntegerField()
     timestamp = InstantField()
@@ -80,66 +113,71 @@ class Health(PublicView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Credentials are looked at once the store is known to answer, and bad ones are as good as none."""
 
-    @documented(answers={200: HealthSerializer, 503: StatusSerializer})
+    @operation(answers={200: HealthSerializer, 503: HealthSerializer})
     def get(self, request: Request) -> Response:
         """Whether the job store answers."""
         body: dict[str, Any] = {
             "status": "ok",
             "version": VERSION,
             "uptime_seconds": uptime(),
-            "timestamp": format_instant(clock.now()),
+            "timestamp": clock.now(),
         }
+        figures: dict[str, Any] = {}
         try:
             body["backend"] = _backend()
             if _may_see_more(request):
-                body |= _figures.get(router.db_for_write(Job))
+                figures = _figures.get(router.db_for_write(Job))
         except Error as error:
             logger.error("The health check could not reach the job store: %s", error)
             body |= {"status": "unhealthy", "backend": _unreachable(error)}
-            return Response(body, status=503, headers=_RETRY_AFTER)
-        return Response(body)
+            return Response(shared(HealthSerializer).to_representation(body), status=503, headers=_RETRY_AFTER)
+        return Response(shared(HealthSerializer).to_representation(body) | figures)
 
 
 class Alive(PublicView):
     """`/healthz`: the process answers; the database is not asked."""
 
-    @documented(answers={200: StatusSerializer})
+    @operation(answers={200: StatusSerializer})
     def get(self, request: Request) -> Response:
         """Whether the process answers."""
-        return Response({"status": "ok"})
+        return _status("ok")
 
 
 class Ready(PublicView):
     """`/ready`, `/readyz`: whether this process can serve, that is, reach its database."""
 
-    @documented(answers={200: StatusSerializer, 503: StatusSerializer})
+    @operation(answers={200: StatusSerializer, 503: StatusSerializer})
     def get(self, request: Request) -> Response:
         """Whether the process and its database answer."""
         try:
             _backend()
         except Error:
-            return Response({"status": "not_ready"}, status=503, headers=_RETRY_AFTER)
-        return Response({"status": "ready"})
+            return _status("not_ready", status=503, headers=_RETRY_AFTER)
+        return _status("ready")
 
 
-class MetricsSerializer(serializers.Serializer[Any]):
+def _status(word: str, **how: Any) -> Response:
+    return Response(shared(StatusSerializer).to_representation({"status": word}), **how)
+
+
+class MetricsSerializer(AnswerSerializer):
     """The whole installation in a few numbers."""
 
-    uptime_seconds = serializers.FloatField()
-    jobs_enqueued_total = serializers.FloatField()
-    jobs_completed_total = serializers.FloatField()
-    jobs_failed_total = serializers.FloatField()
-    jobs_active = serializers.FloatField()
-    queues_active = serializers.FloatField()
-    workers_active = serializers.FloatField()
-    avg_latency_ms = serializers.FloatField()
-    throughput_per_second = serializers.FloatField()
+    uptime_seconds = NumberField()
+    jobs_enqueued_total = NumberField()
+    jobs_completed_total = NumberField()
+    jobs_failed_total = NumberField()
+    jobs_active = NumberField()
+    queues_active = NumberField()
+    workers_active = NumberField()
+    avg_latency_ms = NumberField()
+    throughput_per_second = NumberField()
 
 
 class MetricsView(OJSView):
     """Open to every caller unless `METRICS_PUBLIC` is off; not there at all where `METRICS` is off."""
 
-    scopes = {"GET": "read"}
+    model_name = "queue"
     negotiates = False
     _text_type = ""
 
@@ -171,7 +209,7 @@ class MetricsView(OJSView):
 class Prometheus(MetricsView):
     """`GET /metrics`"""
 
-    @documented(answers={200: None}, text=_PROMETHEUS, errors=(404,), optional=True)
+    @operation(scope="read", answers={200: None}, errors=(404,), text=_PROMETHEUS, optional=True)
     def get(self, request: Request) -> Response:
         """All metrics in the text format of Prometheus."""
         return self.exposition()
@@ -180,7 +218,14 @@ class Prometheus(MetricsView):
 class Metrics(MetricsView):
     """`GET /ojs/v1/metrics`: the installation in a few numbers as JSON; `?format=prometheus` for the text."""
 
-    @documented(answers={200: MetricsSerializer}, query="format", text=_PROMETHEUS, errors=(404,), optional=True)
+    @operation(
+        scope="read",
+        answers={200: MetricsSerializer},
+        query="format=json|prometheus",
+        errors=(404,),
+        text=_PROMETHEUS,
+        optional=True,
+    )
     def get(self, request: Request) -> Response:
         """A few numbers as JSON, or all metrics as text."""
         wanted = request._request.GET.get("format", "json")
@@ -189,7 +234,7 @@ class Metrics(MetricsView):
         if wanted != "json":
             details = {"field": "format", "expected": "json or prometheus", "received": wanted[:100]}
             raise errors.InvalidRequest("There are two formats: json and prometheus.", details=details)
-        return Response({"uptime_seconds": uptime(), **summary.summary()})
+        return Response(shared(MetricsSerializer).to_representation({"uptime_seconds": uptime(), **summary.summary()}))
 
 
 def uptime() -> int:
@@ -238,7 +283,7 @@ def _ask(using: str, question: _Question) -> None:
 
 def _may_see_more(request: Request) -> bool:
     try:
-        require_scope(request, "read")
+        require_scope(request, "read", model="queue")
     except (OJSError, APIException):
         return False
     return not permissions.is_limited(request)
@@ -261,23 +306,25 @@ def _unreachable(error: Error) -> dict[str, Any]:
     return {"type": manifest.backend(), "status": "unhealthy", "connection": "disconnected", "error": message}
 
 
-def _counts(using: str) -> dict[str, Any]:
-    """What waits in front of the server, in two statements."""
+def _read_figures(using: str) -> dict[str, Any]:
+    """What waits in front of the server, in two statements, as answers show it."""
     counted = counters.count_all(using=using)
     there = presence(counted, using=using)
     stale = there.workers - there.connected
-    return {
+    found = {
         "maintenance": there.maintenance,
         "queues": {"active": there.queues - there.paused, "total": there.queues, "paused": there.paused,
                    "unserved": there.unserved},
         "jobs": counters.totals(counted.values()),
         "workers": {"connected": there.connected, "active": there.connected, "total": there.workers, "stale": stale},
     }  # fmt: skip
+    shown: dict[str, Any] = shared(HealthFiguresSerializer).to_representation(found)
+    return shown
 
 
-#: Seconds that the store took to answer, and what `_counts` found, for all who look within a second. A store that does
-#: not answer is asked by each request anew, so one that is back is seen at once.
-_life, _figures = summary.Shared(ask, summary.FRESH), summary.Shared(_counts, summary.FRESH)
+#: Seconds that the store took to answer, and what `_read_figures` found, for all who look within a second. A store that
+#: does not answer is asked by each request anew, so one that is back is seen at once.
+_life, _figures = summary.Shared(ask, summary.FRESH), summary.Shared(_read_figures, summary.FRESH)
 
 
 urlpatterns = [

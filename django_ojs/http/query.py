@@ -21,8 +21,10 @@ from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework.request import Request
 
 from django_ojs import clock
-from django_ojs.rules import durations, names
+from django_ojs.rules import durations
 from django_ojs.rules.faults import checked, query_fault
+from django_ojs.rules.ids import parse_id
+from django_ojs.spellings import Table
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MAX_TEXT = 255
@@ -88,13 +90,11 @@ def flag(request: Request, name: str) -> bool:
     return bool(given) and checked(read_flag, given, name, query_fault)
 
 
-def texts(request: Request, *aliases: str) -> list[str]:
-    """The values of a comma-separated list under the first of its names that is there."""
-    for name in aliases:
-        given = request.query_params.get(name)
-        if given is not None:
-            return checked(read_texts, given, name, query_fault)
-    return []
+def texts(request: Request, name: str, table: Table | None = None) -> list[str]:
+    """The values of a comma-separated list, under this name or another one that the table has for it."""
+    written = table.name_in(request.query_params, name) if table else name
+    given = request.query_params.get(written)
+    return [] if given is None else checked(read_texts, given, written, query_fault)
 
 
 def instant(request: Request, name: str) -> dt.datetime | None:
@@ -107,9 +107,10 @@ def uuid7(request: Request, name: str) -> uuid.UUID | None:
     given = request.query_params.get(name, "").lower()
     if not given:
         return None
-    if not names.is_job_id(given):
+    found = parse_id(given)
+    if found is None:
         raise query_fault(name, "must be a UUIDv7", given)
-    return uuid.UUID(given)
+    return found
 
 
 # Filters of lists

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import router
 from django.db.models import Count
-from django.utils.encoding import iri_to_uri
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock
+from django_ojs import clock, spellings
 from django_ojs.errors import NotFound
-from django_ojs.http import compat, fields
-from django_ojs.http.auditing import audited
+from django_ojs.http import compat, fields, links
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.bulk import PurgedSerializer, PurgeSerializer, purge_queue
-from django_ojs.http.compat import whole
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, parse_name
-from django_ojs.http.permissions import check_queue, principal, queue_limit
+from django_ojs.http.bulk import AliasPurgeSerializer, PurgeSerializer, QueuePurgedSerializer, purge_queue
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import OJSPagination, SortKey, parse_name
+from django_ojs.http.permissions import (
+    check_figures,
+    check_queue,
+    check_whole_queue,
+    principal,
+    queue_limit,
+    visible,
+)
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
+    DocumentField,
+    EitherField,
     InstantField,
+    MillisecondsField,
+    NumberField,
     ObjectField,
     TextField,
-    rendered_by_show,
+    open_object,
+    shared,
 )
 from django_ojs.models import Job, Queue
 from django_ojs.models.queue import TEMPLATE
@@ -45,145 +54,319 @@ from django_ojs.queues.configuration import (
     resume,
 )
 from django_ojs.queues.deletion import remove
-from django_ojs.rules import names
+from django_ojs.rules import names, queueconfig
 from django_ojs.rules.attributes import DEFAULT_QUEUE
-from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
 from django_ojs.states import State
 from django_ojs.statistics import counters, latency
-from django_ojs.statistics.counters import Counts
-from django_ojs.statistics.throughput import Rate, Stats, rates, stats
+from django_ojs.statistics.throughput import Rate, rates, stats
 
 _NO_WAITS = {"p50": 0, "p95": 0, "p99": 0}
+_COUNT, _TEXT, _TEXTS = {"type": "integer"}, {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+#: A duration such as P1D, or seconds.
+_AGE = {"type": ["string", "number"]}
+_WINDOW = open_object(limit=_COUNT, period=_TEXT, period_ms=_COUNT, period_seconds=_COUNT)
+_RATE_LIMIT = {"concurrency": _COUNT, "throttle": _WINDOW, "max_per_second": {"type": "number"}, "on_limit": _TEXT}
+_RETENTION = dict.fromkeys(queueconfig.RETENTION, _AGE)
+_CONFIGURATION: dict[str, Any] = {
+    "max_size": _COUNT,
+    "max_size_bytes": _COUNT,
+    "overflow_policy": _TEXT,
+    "backpressure": open_object(
+        max_depth=_COUNT, max_size_bytes=_COUNT, strategy=_TEXT, warning_threshold={"type": "number"}
+    ),
+    "concurrency": _COUNT,
+    "rate_limit": open_object(**_RATE_LIMIT),
+    "visibility_timeout": {"type": "number"},
+    "default_timeout": {"type": "number"},
+    "default_retry": {"type": "object"},
+    "retention": open_object(**_RETENTION),
+    "dead_letter": open_object(retention=open_object(max_age=_AGE, max_count=_COUNT)),
+    "dead_letter_queue": _TEXT,
+    "dead_letter_max_size": _COUNT,
+    "dead_letter_ttl": _AGE,
+    "allowed_job_types": _TEXTS,
+    "producers": _TEXTS,
+    "draining": {"type": "boolean"},
+}
 
 
-class StateCountsSerializer(serializers.Serializer[Any]):
+class ConfigurationField(DocumentField):
+    """A queue's configuration (jobs 4.2). Members that the server does not know are kept as they came."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(_CONFIGURATION, **given)
+
+
+class StateCountsSerializer(AnswerSerializer):
     """Jobs by state: every state, none missing."""
 
-    scheduled = serializers.IntegerField()
-    available = serializers.IntegerField()
-    pending = serializers.IntegerField()
-    active = serializers.IntegerField()
-    completed = serializers.IntegerField()
-    retryable = serializers.IntegerField()
-    cancelled = serializers.IntegerField()
-    discarded = serializers.IntegerField()
+    def get_fields(self) -> dict[str, Any]:
+        return {state.value: serializers.IntegerField() for state in State}
 
 
-class ThroughputSerializer(serializers.Serializer[Any]):
-    processed_per_minute = serializers.FloatField()
-    failed_per_minute = serializers.FloatField()
+class ThroughputSerializer(AnswerSerializer):
+    """What is processed, and what of it fails, in a minute."""
+
+    processed_per_minute = NumberField()
+    failed_per_minute = NumberField()
 
 
-class LatencySerializer(serializers.Serializer[Any]):
-    p50 = serializers.FloatField()
-    p95 = serializers.FloatField()
-    p99 = serializers.FloatField()
+class LatencySerializer(AnswerSerializer):
+    p50 = NumberField()
+    p95 = NumberField()
+    p99 = NumberField()
 
 
-@rendered_by_show
-class QueueSerializer(StateCountsSerializer, AnswerSerializer):
-    """A queue as the public door shows it: its state, and how many jobs are in which state."""
+class TallySerializer(AnswerSerializer):
+    """How many jobs there are: all, those that wait, and by state. What is shown has them as its `counts`."""
+
+    total = serializers.IntegerField(source="counts.total")
+    depth = serializers.IntegerField(source="counts.depth")
+
+    def get_fields(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, field in super().get_fields().items():
+            found[name] = field
+            if name == "depth":
+                found |= {one.value: serializers.IntegerField(source=f"counts.states.{one.value}") for one in State}
+        return found
+
+
+class QueueStatusSerializer(AnswerSerializer):
+    """Whether a queue delivers."""
 
     name = serializers.CharField()
     status = serializers.CharField()
-    state = serializers.CharField()
+    state = serializers.CharField(source="status")
     paused = serializers.BooleanField()
+
+
+class QueueStateSerializer(QueueStatusSerializer):
+    """A queue without figures."""
+
     created_at = InstantField()
-    total = serializers.IntegerField()
-    depth = serializers.IntegerField()
-
-    def prepare(self, instances: Sequence[Queue]) -> None:
-        self.counted = counters.count_all([queue.name for queue in instances])
-
-    def show(self, instance: Queue) -> dict[str, Any]:
-        return _summary(instance) | _tally(self.counted.get(instance.name))
 
 
-class QueueStatsSerializer(serializers.Serializer[Any]):
+class QueueSerializer(QueueStateSerializer, TallySerializer):
+    """A queue as the public door shows it: its state, and how many jobs are in which state."""
+
+    def prepare(self, instances: Sequence[Any]) -> None:
+        counted = counters.count_all([queue.name for queue in instances])
+        for queue in instances:
+            queue.counts = counted.get(queue.name) or counters.nothing(queue.name)
+
+
+class QueueFiguresSerializer(TallySerializer):
+    """What a queue holds, and what it did. `max_depth` 0 means unbounded."""
+
+    first = ("queue",)
+
+    queue = serializers.CharField(source="name")
+    max_depth = serializers.SerializerMethodField()
+    dead = serializers.IntegerField(source="counts.dead")
+    completed_last_hour = serializers.IntegerField(source="done.completed_last_hour")
+    failed_last_hour = serializers.IntegerField(source="done.failed_last_hour")
+    completed_today = serializers.IntegerField(source="done.completed_today")
+    failed_today = serializers.IntegerField(source="done.failed_today")
+    avg_duration_ms = MillisecondsField(source="done.avg_duration_ms")
+    avg_wait_ms = MillisecondsField(source="done.avg_wait_ms")
+    throughput_per_second = NumberField(source="done.completed_per_second")
+    failures_per_second = NumberField(source="done.failed_per_second")
+
+    def get_max_depth(self, queue: Queue) -> int:
+        return _max_depth(queue.effective)  # type: ignore[attr-defined]
+
+
+class QueueTallySerializer(QueueStatusSerializer, TallySerializer):
+    """Whether a queue delivers, and what it holds."""
+
+
+class QueueOrNameField(EitherField):
+    """The name of a queue for clients that say the version of the protocol that they speak; for others the queue."""
+
+    def __init__(self) -> None:
+        super().__init__(serializers.CharField(), QueueTallySerializer(), source="*")
+
+    def to_representation(self, value: Any) -> Any:
+        exact = compat.wants_exact_shapes(self.context["request"]._request)
+        return value.name if exact else shared(QueueTallySerializer).to_representation(value)
+
+
+class QueueStatsSerializer(QueueTallySerializer):
     """The figures of a queue."""
 
-    queue = serializers.JSONField()
-    name = serializers.CharField()
-    stats = serializers.DictField()
+    queue = QueueOrNameField()
+    stats = QueueFiguresSerializer(source="*")
+    computed_at = InstantField()
+
+    def prepare(self, instances: Sequence[Any]) -> None:
+        for queue in instances:
+            _count(queue)
+            _configure(queue)
 
 
-class QueueDetailSerializer(QueueStatsSerializer):
+class QueueDetailSerializer(QueueSerializer):
     """A queue with its figures and its configuration."""
 
-    config = serializers.DictField()
+    first = ("queue",)
+
+    queue = QueueSerializer(source="*")
+    config = ConfigurationField(source="document")
+    updated_at = InstantField()
+    stats = QueueFiguresSerializer(source="*")
+
+    def prepare(self, instances: Sequence[Any]) -> None:
+        for queue in instances:
+            _count(queue)
+            _configure(queue)
 
 
-@rendered_by_show
 class AdminQueueSerializer(AnswerSerializer):
     """A queue as operators see it: with its rates and its waiting times."""
 
     name = serializers.CharField()
-    state = serializers.CharField()
+    state = serializers.CharField(source="status")
     paused = serializers.BooleanField()
-    counts = StateCountsSerializer()
+    counts = StateCountsSerializer(source="counts.states")
     throughput = ThroughputSerializer()
     latency_ms = LatencySerializer()
     created_at = InstantField()
 
-    def prepare(self, instances: Sequence[Queue]) -> None:
+    def prepare(self, instances: Sequence[Any]) -> None:
         named = [queue.name for queue in instances]
-        self.counted, self.rates = counters.count_all(named), rates(named)
-        self.waits = latency.waits(named)
+        counted, done, waits = counters.count_all(named), rates(named), latency.waits(named)
+        for queue in instances:
+            queue.counts = counted.get(queue.name) or counters.nothing(queue.name)
+            queue.throughput, queue.latency_ms = done.get(queue.name, Rate()), waits.get(queue.name, _NO_WAITS)
 
-    def show(self, instance: Queue) -> dict[str, Any]:
-        counted = self.counted.get(instance.name)
+
+class BackpressureSerializer(AnswerSerializer):
+    """How full a queue is, and what happens once it is full."""
+
+    enabled = serializers.BooleanField()
+    strategy = serializers.CharField()
+    threshold = serializers.IntegerField()
+    current_depth = serializers.IntegerField()
+    state = serializers.ChoiceField(["normal", "warning", "full"])
+
+    def gather(self, instance: Any) -> dict[str, Any]:
+        config, depth, most = instance.effective, instance.counts.depth, _max_depth(instance.effective)
+        bound = config.get("backpressure") or {}
+        warning, share = bound.get("warning_threshold"), depth / most if most else 0
         return {
-            "name": instance.name,
-            "state": instance.status,
-            "paused": instance.paused,
-            "counts": {state.value: counted.states[state] if counted else 0 for state in State},
-            "throughput": throughput(self.rates.get(instance.name)),
-            "latency_ms": self.waits.get(instance.name, _NO_WAITS),
-            "created_at": format_instant(instance.created_at),
+            "enabled": bool(most),
+            "strategy": bound.get("strategy") or config.get("overflow_policy") or "reject",
+            "threshold": most,
+            "current_depth": depth,
+            "state": "full" if most and depth >= most else "warning" if warning and share >= warning else "normal",
         }
 
 
-@rendered_by_show
+class OperatedConfigurationSerializer(AnswerSerializer):
+    """The part of the configuration that operators' tools read."""
+
+    concurrency = NumberField(source="effective.concurrency", allow_null=True)
+    rate_limit = DocumentField(_RATE_LIMIT, source="effective.rate_limit", allow_null=True)
+    retention = DocumentField(_RETENTION, source="effective.retention", allow_null=True)
+    backpressure = BackpressureSerializer(source="*")
+
+
+class _PausedAtField(InstantField):
+    """Since when a queue is paused; null where it is not."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        return instance.paused_at if instance.paused else None
+
+
 class AdminQueueDetailSerializer(AdminQueueSerializer):
     """The same with its configuration, and how full it is."""
 
-    configuration = serializers.DictField()
-    config = serializers.DictField()
-    effective_config = serializers.DictField()
+    configuration = OperatedConfigurationSerializer(source="*")
+    config = ConfigurationField(source="document")
+    effective_config = ConfigurationField(source="effective")
     oldest_available_at = InstantField(allow_null=True)
-    paused_at = InstantField(allow_null=True)
+    paused_at = _PausedAtField(allow_null=True)
     updated_at = InstantField()
 
-    def show(self, instance: Queue) -> dict[str, Any]:
-        oldest = latency.oldest_available(instance.name)
-        config = _effective_config(instance)
-        return super().show(instance) | {
-            "configuration": _configuration(config, counters.count(instance.name).depth),
-            "config": document(instance),
-            "effective_config": config,
-            "oldest_available_at": None if oldest is None else format_instant(oldest),
-            "paused_at": format_instant(instance.paused_at) if instance.paused and instance.paused_at else None,
-            "updated_at": format_instant(instance.updated_at),
-        }
+    def prepare(self, instances: Sequence[Any]) -> None:
+        super().prepare(instances)
+        for queue in instances:
+            _configure(queue)
+            queue.oldest_available_at = latency.oldest_available(queue.name)
 
 
-class QueueConfigSerializer(serializers.Serializer[Any]):
-    """A queue with its configuration, and what holds for it, the template's values included."""
+class NamedQueueSerializer(QueueStateSerializer):
+    """A queue without figures; of one that there is not yet, such as the template, only its name."""
+
+    def get_fields(self) -> dict[str, Any]:
+        return _optional(super().get_fields(), "name")
+
+
+class AdminNamedQueueSerializer(AnswerSerializer):
+    """The same as operators see it."""
 
     name = serializers.CharField()
-    queue = serializers.DictField()
-    config = serializers.DictField()
-    effective_config = serializers.DictField()
+    state = serializers.CharField(source="status")
+    paused = serializers.BooleanField()
+    created_at = InstantField()
+    status = serializers.CharField()
+
+    def get_fields(self) -> dict[str, Any]:
+        return _optional(super().get_fields(), "name")
 
 
-class QueueCreatedSerializer(serializers.Serializer[Any]):
+class TemplateSerializer(AnswerSerializer):
+    """The values that all queues begin with."""
+
     name = serializers.CharField()
-    queue = serializers.DictField()
-    config = serializers.DictField()
+    queue = AdminNamedQueueSerializer(source="*")
+    config = ConfigurationField(source="document")
+    effective_config = ConfigurationField(source="document")
 
 
-class QueueDeletedSerializer(serializers.Serializer[Any]):
+class AdminQueueConfigSerializer(AdminQueueDetailSerializer):
+    """A queue with its configuration. Of the template (`*`) there is only that."""
+
+    queue = AdminNamedQueueSerializer(source="*")
+
+    def get_fields(self) -> dict[str, Any]:
+        return _optional(super().get_fields(), "name", "queue", "config", "effective_config")
+
+    def prepare(self, instances: Sequence[Any]) -> None:
+        super().prepare([queue for queue in instances if queue.name != TEMPLATE])
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        if instance.name == TEMPLATE:
+            own = {"name": TEMPLATE, "document": document(instance)}
+            shown: dict[str, Any] = shared(TemplateSerializer).to_representation(own)
+            return shown
+        return super().to_representation(instance)
+
+
+class QueueConfigSerializer(NamedQueueSerializer):
+    """A queue with its configuration, and what holds for it, the template's values included. Of the template (`*`)
+    there is only its name beside that, until it is configured."""
+
+    first = ("queue",)
+
+    queue = NamedQueueSerializer(source="*")
+    config = ConfigurationField(source="document")
+    effective_config = ConfigurationField(source="effective")
+
+    def get_fields(self) -> dict[str, Any]:
+        found = super().get_fields()
+        for name in ("queue", "config", "effective_config"):
+            found[name].required = True
+        return found
+
+
+class QueueCreatedSerializer(QueueStateSerializer):
+    config = ConfigurationField(source="document")
+    queue = QueueStateSerializer(source="*")
+
+
+class QueueDeletedSerializer(AnswerSerializer):
     queue = serializers.CharField()
     strategy = serializers.CharField()
     target_queue = serializers.CharField(allow_null=True)
@@ -192,20 +375,44 @@ class QueueDeletedSerializer(serializers.Serializer[Any]):
     deleted = serializers.BooleanField()
 
 
-class AdminQueueSwitchedSerializer(serializers.Serializer[Any]):
+class SwitchedQueueSerializer(AnswerSerializer):
+    """A queue that delivers from now on, or does not."""
+
     name = serializers.CharField()
     paused = serializers.BooleanField()
+    status = serializers.CharField()
 
 
-class QueueSwitchedSerializer(AdminQueueSwitchedSerializer):
-    queue = serializers.DictField()
+class QueueSwitchedSerializer(SwitchedQueueSerializer):
+    """The answer to a pause or to its end, with the time of that."""
+
+    first = ("queue",)
+
+    queue = SwitchedQueueSerializer(source="*")
+    paused_at = InstantField(required=False)
+    resumed_at = InstantField(required=False)
 
 
-class PriorityStatsSerializer(serializers.Serializer[Any]):
+class AdminQueueSwitchedSerializer(AnswerSerializer):
+    """The same as operators see it."""
+
+    name = serializers.CharField()
+    paused = serializers.BooleanField()
+    state = serializers.CharField(source="status")
+    paused_at = InstantField(required=False)
+    resumed_at = InstantField(required=False)
+
+
+class PriorityCountSerializer(AnswerSerializer):
+    priority = serializers.IntegerField()
+    count = serializers.IntegerField()
+
+
+class PriorityStatsSerializer(AnswerSerializer):
     queue = serializers.CharField()
     counts_by_priority = serializers.DictField(child=serializers.IntegerField())
     total = serializers.IntegerField()
-    distribution = serializers.ListField(child=serializers.DictField())
+    distribution = PriorityCountSerializer(many=True)
 
 
 class QueueRequestSerializer(BodySerializer):
@@ -237,6 +444,12 @@ class QueueConfigurationSerializer(BodySerializer):
     """Members of a configuration: `queues.configuration` reads them."""
 
 
+class QueuePagination(OJSPagination):
+    """Most clients of the public door read one page and take it for all queues."""
+
+    max_limit = default_limit = 1000
+
+
 class QueueViewSet(OJSViewSet):
     """`/queues`, and `/admin/queues` for operators, who see rates and waiting times as well."""
 
@@ -244,33 +457,10 @@ class QueueViewSet(OJSViewSet):
     model_name = "queue"
     serializer_class = QueueSerializer
     operator_serializer_class = AdminQueueDetailSerializer
-    action_serializers = {
-        "create": QueueCreatedSerializer, "destroy": QueueDeletedSerializer, "stats": QueueStatsSerializer,
-        "priority_stats": PriorityStatsSerializer, "pause": QueueSwitchedSerializer, "resume": QueueSwitchedSerializer,
-        "clear_jobs": PurgedSerializer, "purge": PurgedSerializer,
-    }  # fmt: skip
-    operator_action_serializers = {
-        "list": AdminQueueSerializer, "pause": AdminQueueSwitchedSerializer, "resume": AdminQueueSwitchedSerializer,
-    }  # fmt: skip
-    body_serializers = {
-        "create": QueueRequestSerializer, "destroy": QueueDeletionSerializer,
-        "pause": QueueReasonSerializer, "resume": QueueReasonSerializer,
-        "configure": QueueConfigurationSerializer, "limit_rate": QueueConfigurationSerializer,
-        "clear_jobs": PurgeSerializer, "purge": PurgeSerializer,
-    }  # fmt: skip
-    ordering = (Key("name", descending=False, parse=parse_name),)
+    pagination_class = QueuePagination
+    ordering = (SortKey("name", descending=False, parse=parse_name),)
     list_names = ("queues",)
     operator_list_names = ("items",)
-    action_scopes = {
-        **dict.fromkeys(("list", "retrieve", "stats", "config", "priority_stats"), "read"), "purge": "admin.purge",
-    }  # fmt: skip
-    action_rights = {
-        "create": "add_queue", "destroy": "delete_queue",
-        **dict.fromkeys(("configure", "pause", "resume", "limit_rate"), "change_queue"),
-        **dict.fromkeys(("clear_jobs", "purge"), "delete_job"),
-    }  # fmt: skip
-    public_only = ("create", "destroy", "stats", "priority_stats", "purge")
-    operator_only = ("rate_limit", "limit_rate", "clear_jobs")
 
     def get_queryset(self) -> Any:
         """The queues that the caller may see. At the public door `default` is always there."""
@@ -285,77 +475,88 @@ class QueueViewSet(OJSViewSet):
         """The queue in the path; what cannot be the name of one is not found."""
         name = self.kwargs["name"]
         check_queue(self.request, _path_name(name))
+        check_figures(self.request)
         queue = self.get_queryset().filter(name=name).first()
         if queue is None:
             raise NotFound.resource("queue", name)
         self.check_object_permissions(self.request, queue)
         return queue
 
+    @operation(scope="read", operator_answer=AdminQueueSerializer)
     def list(self, request: Request) -> Response:
         """The queues."""
+        check_figures(request)
         return self.listed(self.get_queryset())
 
-    @audited("queue.create")
+    @operation(
+        right="add_queue",
+        doors="public",
+        body=QueueRequestSerializer,
+        answer=QueueCreatedSerializer,
+        audit="queue.create",
+    )
     def create(self, request: Request) -> Response:
         """Make a queue."""
         body = self.payload()
         name = fields.queue_name(body.get("name"), "name")
-        check_queue(request, name)
+        check_whole_queue(request, name)
         self.act.target = name
         queue = create(name, self.validated(body)["config"], by=principal(request))
-        summary = _summary(queue)
-        answer = summary | {"config": document(queue), "queue": summary}
-        return Response(answer, status=201, headers={"Location": f"{iri_to_uri(request.path)}/{name}"})
+        _configure(queue)
+        headers = {"Location": links.to_new(request, self, name)}
+        return Response(self.represent(queue), status=201, headers=headers)
 
-    @documented(public=QueueDetailSerializer)
+    @operation(scope="read", answer=QueueDetailSerializer, operator_answer=AdminQueueDetailSerializer)
     def retrieve(self, request: Request, name: str) -> Response:
         """A queue."""
-        queue = self.get_object()
-        if self.operator:
-            return Response(self.represent(queue))
-        found = stats(name)
-        summary = self.represent(queue)
-        detail = summary | {"config": document(queue), "updated_at": format_instant(queue.updated_at)}
-        figures = _statistics(found, _effective_config(queue))
-        return Response({"queue": summary, **detail, "stats": figures})
+        return Response(self.represent(self.get_object()))
 
-    @documented(200, 202, query="strategy target_queue")
-    @audited("queue.delete", together=False)
+    @operation(
+        right="delete_queue",
+        doors="public",
+        body=QueueDeletionSerializer,
+        answer=QueueDeletedSerializer,
+        statuses=(200, 202),
+        query="strategy target_queue",
+        audit="queue.delete",
+        audits_itself=True,
+    )
     def destroy(self, request: Request, name: str) -> Response:
         """Delete a queue, and its jobs by a strategy.
 
         The `strategy` stands in the body or the query.
         """
-        check_queue(request, _path_name(name))
+        check_whole_queue(request, _path_name(name))
         body = {**request.query_params.dict(), **self.payload(required=False)}
         strategy, target = fields.text(body, "strategy") or "reject", body.get("target_queue") or ""
         if target:
-            check_queue(request, fields.queue_name(target, "target_queue"))
+            check_whole_queue(request, fields.queue_name(target, "target_queue"))
         self.act.detail = {"strategy": strategy} | ({"target_queue": target} if target else {})
         done = remove(name, strategy, target, entry=self.act)
-        answer = {
+        answer = self.represent({
             "queue": name, "strategy": strategy, "target_queue": done.target or None,
             "jobs_affected": done.jobs_affected, "state": done.state, "deleted": done.state == "deleted",
-        }  # fmt: skip
+        })  # fmt: skip
         return Response(answer, status=202 if strategy == "move" else 200)
 
-    @action(detail=True, methods=["get"])
+    @operation(detail=True, methods=["get"], scope="read", doors="public", answer=QueueStatsSerializer)
     def stats(self, request: Request, name: str) -> Response:
         """The counts of a queue.
 
         Zeros for one that was never seen.
         """
         check_queue(request, _path_name(name))
-        queue = self.get_queryset().filter(name=name).first()
-        found = stats(name)
-        status = queue.status if queue else "active"
-        flat = {"name": name, "status": status, "state": status, "paused": bool(queue and queue.paused)}
-        flat |= _tally(found.counts)
-        shown = name if compat.wants_exact_shapes(request._request) else flat
-        figures = _statistics(found, _effective_config(queue))
-        return Response({**flat, "queue": shown, "stats": figures, "computed_at": format_instant(found.computed_at)})
+        check_figures(request)
+        return Response(self.represent(self.get_queryset().filter(name=name).first() or Queue(name=name)))
 
-    @action(detail=True, methods=["get"], url_path="priority-stats")
+    @operation(
+        detail=True,
+        methods=["get"],
+        url_path="priority-stats",
+        scope="read",
+        doors="public",
+        answer=PriorityStatsSerializer,
+    )
     def priority_stats(self, request: Request, name: str) -> Response:
         """Jobs that can be fetched, by priority.
 
@@ -363,81 +564,131 @@ class QueueViewSet(OJSViewSet):
         """
         check_queue(request, fields.queue_name(name))
         jobs = Job.objects.using(router.db_for_write(Job)).filter(queue=name, state=State.AVAILABLE)
+        jobs = jobs.filter(visible(request))
         found = [*jobs.order_by("-priority").values_list("priority").annotate(count=Count("pk"))]
-        return Response(
-            {
-                "queue": name,
-                "counts_by_priority": {str(priority): count for priority, count in found},
-                "total": sum(count for _, count in found),
-                "distribution": [{"priority": priority, "count": count} for priority, count in found],
-            }
-        )
+        answer = {
+            "queue": name,
+            "counts_by_priority": {str(priority): count for priority, count in found},
+            "total": sum(count for _, count in found),
+            "distribution": [{"priority": priority, "count": count} for priority, count in found],
+        }
+        return Response(self.represent(answer))
 
-    @documented(answers={200: QueueConfigSerializer})
-    @action(detail=True, methods=["get"])
+    @operation(
+        detail=True,
+        methods=["get"],
+        scope="read",
+        answer=QueueConfigSerializer,
+        operator_answer=AdminQueueConfigSerializer,
+    )
     def config(self, request: Request, name: str) -> Response:
         """The configuration of a queue."""
         return self._config(name)
 
-    @documented(answers={200: QueueConfigSerializer})
-    @config.mapping.patch
-    @config.mapping.put
-    @audited("queue.configure")
+    @operation(
+        at=config,
+        methods=["patch", "put"],
+        right="change_queue",
+        body=QueueConfigurationSerializer,
+        answer=QueueConfigSerializer,
+        operator_answer=AdminQueueConfigSerializer,
+        audit="queue.configure",
+    )
     def configure(self, request: Request, name: str) -> Response:
         """Lay a partial configuration over that of a queue."""
         body = self.payload()
-        check_queue(request, check_name(name))
+        check_whole_queue(request, check_name(name))
         change = fields.member(body, "config") or {} if body.keys() == {"config"} else body
         return Response(self._configured(name, configure(name, change, by=principal(request))))
 
-    @documented(answers={200: QueueConfigSerializer})
-    @action(detail=True, methods=["get"], url_path="rate-limit")
+    @operation(detail=True, methods=["get"], url_path="rate-limit", doors="operator", answer=AdminQueueConfigSerializer)
     def rate_limit(self, request: Request, name: str) -> Response:
         """The limits of a queue."""
         return self._config(name)
 
-    @documented(answers={200: QueueConfigSerializer})
-    @rate_limit.mapping.patch
-    @rate_limit.mapping.put
-    @audited("queue.configure")
+    @operation(
+        at=rate_limit,
+        methods=["patch", "put"],
+        right="change_queue",
+        doors="operator",
+        body=QueueConfigurationSerializer,
+        answer=AdminQueueConfigSerializer,
+        audit="queue.configure",
+    )
     def limit_rate(self, request: Request, name: str) -> Response:
         """Lay limits over those of a queue."""
         body = self.payload()
-        check_queue(request, check_name(name))
+        check_whole_queue(request, check_name(name))
+        fields.only(body, *sorted(spellings.RATE_LIMIT_MEMBERS))
         change = {"concurrency": body["concurrency"]} if "concurrency" in body else {}
         if rest := {key: value for key, value in body.items() if key != "concurrency"}:
             change["rate_limit"] = rest
         return Response(self._configured(name, configure(name, change, by=principal(request))))
 
-    @action(detail=True, methods=["post"])
-    @audited("queue.pause")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_queue",
+        body=QueueReasonSerializer,
+        answer=QueueSwitchedSerializer,
+        operator_answer=AdminQueueSwitchedSerializer,
+        audit="queue.pause",
+    )
     def pause(self, request: Request, name: str) -> Response:
         """Stop delivery; enqueueing goes on."""
         queue = pause(name, by=principal(request), reason=self._reason(name))
-        return self._switched(queue, "paused_at", queue.paused_at or queue.updated_at)
+        return self._switched(queue, paused_at=queue.paused_at or queue.updated_at)
 
-    @action(detail=True, methods=["post"])
-    @audited("queue.resume")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_queue",
+        body=QueueReasonSerializer,
+        answer=QueueSwitchedSerializer,
+        operator_answer=AdminQueueSwitchedSerializer,
+        audit="queue.resume",
+    )
     def resume(self, request: Request, name: str) -> Response:
         """Deliver again."""
         queue = resume(name, by=principal(request), reason=self._reason(name))
-        return self._switched(queue, "resumed_at", queue.resumed_at or queue.updated_at)
+        return self._switched(queue, resumed_at=queue.resumed_at or queue.updated_at)
 
-    @documented(query="states older_than confirm dry_run")
-    @action(detail=True, methods=["delete"], url_path="jobs", url_name="jobs")
-    @audited("job.purge", together=False)
+    @operation(
+        detail=True,
+        methods=["delete"],
+        url_path="jobs",
+        url_name="jobs",
+        right="delete_job",
+        doors="operator",
+        body=PurgeSerializer,
+        answer=QueuePurgedSerializer,
+        query="states older_than confirm dry_run",
+        audit="job.purge",
+        audits_itself=True,
+    )
     def clear_jobs(self, request: Request, name: str) -> Response:
         """Delete ended jobs of a queue."""
         return purge_queue(self, name)
 
-    @action(detail=True, methods=["post"])
-    @audited("job.purge", together=False)
+    @operation(
+        detail=True,
+        methods=["post"],
+        scope="admin.purge",
+        right="delete_job",
+        doors="public",
+        body=AliasPurgeSerializer,
+        answer=QueuePurgedSerializer,
+        audit="job.purge",
+        audits_itself=True,
+    )
     def purge(self, request: Request, name: str) -> Response:
         """Delete ended jobs of a queue."""
         return purge_queue(self, name)
 
     def _config(self, name: str) -> Response:
         check_queue(self.request, name if name == TEMPLATE else _path_name(name))
+        if self.operator:  # at this door figures stand beside the configuration
+            check_figures(self.request)
         queue = Queue.objects.using(router.db_for_write(Queue)).filter(name=name).first()
         if queue is None and name != TEMPLATE:
             raise NotFound.resource("queue", name)
@@ -446,33 +697,40 @@ class QueueViewSet(OJSViewSet):
     def _reason(self, name: str) -> str:
         """Why, if the body says so, for a queue that the caller may use."""
         body = self.payload(required=False)
-        check_queue(self.request, fields.queue_name(name))
+        check_whole_queue(self.request, fields.queue_name(name))
         return self.validated(body).get("reason") or ""
 
-    def _switched(self, queue: Queue, name: str, time: Any) -> Response:
-        state = {"name": queue.name, "paused": queue.paused, "status": queue.status}
-        if self.operator:
-            state = {"name": queue.name, "paused": queue.paused, "state": queue.status}
-            return Response({**state, name: format_instant(time)})
-        return Response({"queue": state, **state, name: format_instant(time)})
+    def _switched(self, queue: Queue, **time: dt.datetime) -> Response:
+        answer = {"name": queue.name, "paused": queue.paused, "status": queue.status, **time}
+        return Response(self.represent(answer))
 
     def _configured(self, name: str, queue: Queue | None) -> dict[str, Any]:
         """The configuration beside the queue; of the template only the configuration, at the operator's door."""
-        own = document(queue) if queue else {}
-        if not self.operator:
-            summary = _summary(queue) if queue else {"name": name}
-            return {"queue": summary, **summary, "config": own, "effective_config": _effective_config(queue)}
-        if queue is None or name == TEMPLATE:
-            return {"name": name, "queue": {"name": name}, "config": own, "effective_config": own}
-        shown = self.represent(queue)
-        summary = {key: shown[key] for key in ("name", "state", "paused", "created_at")}
-        return {**shown, "queue": summary | {"status": queue.status}}
+        found: Any = queue or Queue(name=name)
+        if not self.operator and queue is None:  # nothing else is true of it
+            found = {"name": name, "document": {}, "effective": _effective_config(None)}
+        elif not self.operator:
+            _configure(found)
+        shown: dict[str, Any] = self.represent(found)
+        return shown
 
 
-def throughput(rate: Rate | None) -> dict[str, float]:
-    """What is processed, and what of it fails, in a minute."""
-    known = rate or Rate()
-    return {"processed_per_minute": known.processed_per_minute, "failed_per_minute": known.failed_per_minute}
+def _count(queue: Any) -> None:
+    """Give a queue what `QueueFiguresSerializer` shows; zeros to one that was never seen."""
+    found = stats(queue.name)
+    queue.counts, queue.done, queue.computed_at = found.counts, found.throughput, found.computed_at
+
+
+def _configure(queue: Any) -> None:
+    """Give a queue its own configuration as the wire has it, and what holds for it."""
+    queue.document, queue.effective = document(queue), _effective_config(queue)
+
+
+def _optional(found: dict[str, Any], *besides: str) -> dict[str, Any]:
+    """The fields of a serializer, all of which but these may be absent."""
+    for name in found.keys() - {*besides}:
+        found[name].required = False
+    return found
 
 
 def _effective_config(queue: Queue | None) -> dict[str, Any]:
@@ -481,60 +739,10 @@ def _effective_config(queue: Queue | None) -> dict[str, Any]:
     return effective(queue, template)
 
 
-def _summary(queue: Queue) -> dict[str, Any]:
-    """The members of a queue that need no figures."""
-    return {
-        "name": queue.name,
-        "status": queue.status,
-        "state": queue.status,
-        "paused": queue.paused,
-        "created_at": format_instant(queue.created_at),
-    }
-
-
-def _tally(counted: Counts | None) -> dict[str, int]:
-    """The numbers of jobs, flat: total, depth and each state."""
-    if counted is None:
-        return {"total": 0, "depth": 0, **{state.value: 0 for state in State}}
-    return {"total": counted.total, "depth": counted.depth, **counted.states}
-
-
-def _statistics(stats: Stats, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The object under `stats`. `max_depth` 0 means unbounded."""
-    done = stats.throughput
-    return {
-        "queue": stats.counts.queue,
-        **_tally(stats.counts),
-        "max_depth": _max_depth(config),
-        "dead": stats.counts.dead,
-        "completed_last_hour": done.completed_last_hour,
-        "failed_last_hour": done.failed_last_hour,
-        "completed_today": done.completed_today,
-        "failed_today": done.failed_today,
-        "avg_duration_ms": whole(done.avg_duration_ms),
-        "avg_wait_ms": whole(done.avg_wait_ms),
-        "throughput_per_second": done.completed_per_second,
-        "failures_per_second": done.failed_per_second,
-    }
-
-
 def _max_depth(config: Mapping[str, Any]) -> int:
     """The bound of a bounded queue: that of its backpressure, else its `max_size`."""
     bound = (config.get("backpressure") or {}).get("max_depth") or config.get("max_size")
     return int(bound or 0)
-
-
-def _configuration(config: dict[str, Any], depth: int) -> dict[str, Any]:
-    """The part of the configuration that operators' tools read, with how full the queue is."""
-    bound = config.get("backpressure") or {}
-    most = _max_depth(config)
-    warning = bound.get("warning_threshold")
-    share = depth / most if most else 0
-    state = "full" if most and depth >= most else "warning" if warning and share >= warning else "normal"
-    pressure = {"enabled": bool(most), "strategy": bound.get("strategy") or config.get("overflow_policy") or "reject",
-                "threshold": most, "current_depth": depth, "state": state}  # fmt: skip
-    named = {name: config.get(name) for name in ("concurrency", "rate_limit", "retention")}
-    return {**named, "backpressure": pressure}
 
 
 def _path_name(name: str) -> str:

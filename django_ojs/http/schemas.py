@@ -13,24 +13,31 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_ojs import spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, SamePagination, parse_name
-from django_ojs.http.permissions import check_type, principal, queue_limit
-from django_ojs.http.serializers import AnswerSerializer, BodySerializer, InstantField
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import SamePagination, SortKey, parse_name
+from django_ojs.http.permissions import check_type, limits, principal
+from django_ojs.http.serializers import AnswerSerializer, BodySerializer, EitherField, InstantField
 from django_ojs.jobs import schemas
 from django_ojs.jsontext import is_integer
 from django_ojs.models import JobSchema
+from django_ojs.models.fields import any_of
 from django_ojs.rules import names
-from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, shorten
 
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]{0,63}")
 _URI_PARTS = re.compile(r"urn:ojs:schema:(.+):v([A-Za-z0-9][A-Za-z0-9._+\-]*)")
 _MAX_URI = 512
+
+
+class VersionField(EitherField):
+    """A number or a text, as it was registered."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(serializers.IntegerField(), serializers.CharField(), **given)
 
 
 class SchemaSerializer(AnswerSerializer):
@@ -39,7 +46,7 @@ class SchemaSerializer(AnswerSerializer):
     uri = serializers.CharField()
     type = serializers.CharField(source="job_type")
     job_type = serializers.CharField()
-    version = serializers.JSONField(source="wire_version")
+    version = VersionField(source="wire_version")
     schema = serializers.JSONField()
     created_at = InstantField()
     is_latest = serializers.SerializerMethodField()
@@ -75,18 +82,30 @@ class AdminSchemaSerializer(SchemaSerializer):
         return _number(row)
 
 
+class SchemaVersionSerializer(AnswerSerializer):
+    version = VersionField()
+    created_at = InstantField()
+    is_latest = serializers.BooleanField()
+
+
 class AdminSchemaLatestSerializer(AdminSchemaSerializer):
     """The latest version, and which there are."""
 
-    versions = serializers.ListField(child=serializers.DictField(), source="siblings")
+    versions = SchemaVersionSerializer(many=True, source="siblings")
 
 
-class SchemaVersionsSerializer(serializers.Serializer[Any]):
-    versions = serializers.ListField(child=serializers.DictField())
+class SchemaVersionsSerializer(AnswerSerializer):
+    versions = SchemaVersionSerializer(many=True)
 
 
-class SchemaDeletedSerializer(serializers.Serializer[Any]):
+class SchemaDeletedSerializer(AnswerSerializer):
+    """A version of a schema that is gone."""
+
     deleted = serializers.BooleanField()
+    type = serializers.CharField()
+    version = VersionField()
+    uri = serializers.CharField(required=False)
+    job_type = serializers.CharField(required=False)
 
 
 class SchemaRequestSerializer(BodySerializer):
@@ -99,7 +118,7 @@ class SchemaRequestSerializer(BodySerializer):
     def to_internal_value(self, data: Any) -> Any:
         uri = _uri(data)
         implied = _URI_PARTS.fullmatch(uri)
-        job_type = _type(data.get("job_type", data.get("type")) or (implied[1] if implied else None))
+        job_type = _type(data.get(spellings.SCHEMA.name_in(data, "job_type")) or (implied[1] if implied else None))
         given = data.get("version")
         version, numeric = _version(given if given is not None else implied[2] if implied else None)
         return {"uri": uri, "job_type": job_type, "version": version, "numeric": numeric}
@@ -111,33 +130,32 @@ class AdminSchemaRequestSerializer(BodySerializer):
     schema = serializers.JSONField()
 
     def to_internal_value(self, data: Any) -> Any:
-        return _document(data, "schema" if data.get("schema") is not None else "args_schema")
+        return _document(data, spellings.ADMIN_SCHEMA.name_in(data, "schema"))
 
 
 class SchemaViewSet(OJSViewSet):
     """The versions of the schemas. A public path may name one by its URI, the operator's by type and version only."""
 
     model_name = "jobschema"
-    action_scopes = {"list": "read", "retrieve": "read", "versions": "read"}
-    action_rights = {"create": "add_jobschema", "update": "add_jobschema", "destroy": "delete_jobschema"}
     serializer_class, operator_serializer_class = SchemaAnswerSerializer, AdminSchemaSerializer
-    action_serializers = {
-        "list": SchemaLineSerializer, "create": SchemaAnswerSerializer, "latest": AdminSchemaLatestSerializer,
-        "versions": SchemaVersionsSerializer, "destroy": SchemaDeletedSerializer,
-    }  # fmt: skip
-    body_serializers = {"create": SchemaRequestSerializer, "update": AdminSchemaRequestSerializer}
     pagination_class = SamePagination
-    ordering = [Key("job_type", descending=False, parse=parse_name), Key("id", descending=False, parse=int)]
+    ordering = [SortKey("job_type", descending=False, parse=parse_name), SortKey("id", descending=False, parse=int)]
     list_names = ("schemas",)
 
     def get_queryset(self) -> QuerySet[JobSchema]:
-        return JobSchema.objects.using(router.db_for_write(JobSchema)).defer("schema")
+        """Those of the types that the caller may use."""
+        found = JobSchema.objects.using(router.db_for_write(JobSchema)).defer("schema")
+        types = limits(self.request).types
+        return found if types is None else found.filter(any_of("job_type", types))
 
+    @operation(scope="read", answer=SchemaLineSerializer)
     def list(self, request: Request) -> Response:
         """The argument schemas."""
         return self.listed(self.get_queryset())
 
-    @audited("schema.register")
+    @operation(
+        right="add_jobschema", body=SchemaRequestSerializer, answer=SchemaAnswerSerializer, audit="schema.register"
+    )
     def create(self, request: Request) -> Response:
         """Register an argument schema."""
         body = self.payload()
@@ -149,22 +167,28 @@ class SchemaViewSet(OJSViewSet):
         schema = schemas.register(job_type, version, document, numeric=wanted["numeric"], uri=wanted["uri"])
         return Response(self.represent(schema), status=201)
 
+    @operation(scope="read")
     def retrieve(self, request: Request, name: str, version: str | None = None) -> Response:
         """A schema."""
-        return Response(self.represent(self._find(name, version)))
+        schema = self._find(name, version)
+        check_type(request, schema.job_type)
+        return Response(self.represent(schema))
 
+    @operation(answer=AdminSchemaLatestSerializer)
     def latest(self, request: Request, name: str) -> Response:
         """The latest version of a schema, and which there are."""
         schema, _ = schemas.find(name)
+        check_type(request, schema.job_type)
         schema.siblings = self._versions(name)  # type: ignore[attr-defined]
         return Response(self.represent(schema))
 
+    @operation(scope="read", answer=SchemaVersionsSerializer)
     def versions(self, request: Request, name: str) -> Response:
         """The versions of a schema."""
-        return Response({"versions": self._versions(name)})
+        check_type(request, name)
+        return Response(self.represent({"versions": self._versions(name)}))
 
-    @documented(201)
-    @audited("schema.register")
+    @operation(right="add_jobschema", body=AdminSchemaRequestSerializer, statuses=(201,), audit="schema.register")
     def update(self, request: Request, name: str, version: str) -> Response:
         """Register an argument schema."""
         body = self.payload()
@@ -175,8 +199,9 @@ class SchemaViewSet(OJSViewSet):
         schema = schemas.register(_type(name), text, document, numeric=version.isdecimal() and version.isascii())
         return Response(self.represent(schema), status=201)
 
-    @documented(200)
-    @audited("schema.delete")
+    @operation(
+        right="delete_jobschema", answer=SchemaDeletedSerializer, statuses=(200,), audit="schema.delete",
+    )  # fmt: skip
     def destroy(self, request: Request, name: str, version: str | None = None) -> Response:
         """Delete a schema."""
         if version is None and ":" not in name and "/" not in name:
@@ -185,10 +210,9 @@ class SchemaViewSet(OJSViewSet):
         _check_limits(request, schema.job_type)
         schemas.remove(schema)
         self.act.target = f"{schema.job_type} {schema.version}"
-        if self.operator:
-            return Response({"deleted": True, "type": schema.job_type, "version": _number(schema)})
-        shown = {"uri": schema.uri, "job_type": schema.job_type, "type": schema.job_type}
-        return Response({"deleted": True, **shown, "version": schema.wire_version})
+        gone = {"deleted": True, "type": schema.job_type, "version": self._version(schema)}
+        named = {} if self.operator else {"uri": schema.uri, "job_type": schema.job_type}
+        return Response(self.represent(gone | named))
 
     def _find(self, name: str, version: str | None) -> JobSchema:
         """The schema in the path. A public path may name it by its URI (it has a colon)."""
@@ -198,6 +222,10 @@ class SchemaViewSet(OJSViewSet):
             name, _, version = name.partition("/")
         return schemas.find(name, version)[0]
 
+    def _version(self, schema: JobSchema) -> Any:
+        """As this door shows it."""
+        return _number(schema) if self.operator else schema.wire_version
+
     def _versions(self, name: str) -> Sequence[dict[str, Any]]:
         """Newest first."""
         found = schemas.versions(name)
@@ -205,8 +233,8 @@ class SchemaViewSet(OJSViewSet):
             raise NotFound.resource("schema", shorten(name))
         return [
             {
-                "version": _number(schema) if self.operator else schema.wire_version,
-                "created_at": format_instant(schema.created_at),
+                "version": self._version(schema),
+                "created_at": schema.created_at,
                 "is_latest": schema is found[0],
             }
             for schema in found
@@ -250,12 +278,12 @@ def _uri(body: dict[str, Any]) -> str:
 
 def _check_limits(request: Request, job_type: str) -> None:
     """Raise PermissionDenied for a schema that would judge jobs beyond the limits of the caller."""
-    if queue_limit(request) is not None:
+    check_type(request, job_type)
+    if not limits(request).covers_type_in_all_queues(job_type):
         raise PermissionDenied(
             "A key that is limited to queues cannot change schemas, which hold in all of them.",
             details={"principal": principal(request), "operation": f"{request.method} {request.path}"},
         )
-    check_type(request, job_type)
 
 
 def _type(value: Any) -> str:

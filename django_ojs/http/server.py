@@ -17,33 +17,35 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db.models import QuerySet
 from django_filters import FilterSet
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 import django_ojs
-from django_ojs import clock, jsontext, middleware
+from django_ojs import clock, jsontext, middleware, spellings
 from django_ojs.conf import FIELDS, ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied
-from django_ojs.http import compat, fields, manifest, media, openapi, permissions, query
-from django_ojs.http.auditing import audited
+from django_ojs.http import compat, fields, links, manifest, media, openapi, permissions, query
 from django_ojs.http.base import OJSView, OJSViewSet, PublicView, using
 from django_ojs.http.compat import whole
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import CappedPagination, Key, paginate, parse_name
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import CappedPagination, SortKey, paginate, parse_name
 from django_ojs.http.permissions import principal, queue_limit
 from django_ojs.http.probes import uptime
 from django_ojs.http.query import OJSFilterBackend, ReaderFilter, read_instant, read_text
-from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer, throughput
+from django_ojs.http.queues import StateCountsSerializer, ThroughputSerializer
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
+    EitherField,
+    FilledField,
     FlagField,
     InstantField,
+    MillisecondsField,
     NothingSerializer,
+    NumberField,
     PaginationSerializer,
     TextField,
-    rendered_by_show,
+    shared,
 )
 from django_ojs.models import AuditEntry, Maintenance, Queue
 from django_ojs.models.fields import RawJSON, named
@@ -63,36 +65,111 @@ _UNSHOWN = {"AUTHENTICATION_CLASSES", "ENQUEUE_MIDDLEWARE", "EXECUTION_MIDDLEWAR
 #: Queues in one answer about scheduling: a sum over all of them is what it is for, so pages are large.
 MAX_QUEUES = 1000
 #: The names under which a request may say how long maintenance will take.
-_DURATIONS = ("estimated_duration", "duration")
+_DURATIONS = spellings.MAINTENANCE.names("estimated_duration")
 
 
-class ManifestSerializer(serializers.Serializer[Any]):
+class ImplementationSerializer(AnswerSerializer):
+    name = serializers.CharField()
+    version = serializers.CharField()
+    language = serializers.CharField()
+    backend = serializers.CharField()
+    repository = serializers.CharField(required=False)
+
+
+class PayloadLimitsSerializer(AnswerSerializer):
+    max_envelope_bytes = serializers.IntegerField()
+    max_meta_bytes = serializers.IntegerField()
+    max_result_bytes = serializers.IntegerField()
+    max_batch_size = serializers.IntegerField()
+    max_batch_bytes = serializers.IntegerField()
+    max_queue_name_bytes = serializers.IntegerField()
+    max_job_type_bytes = serializers.IntegerField()
+    supported_compression = serializers.ListField(child=serializers.CharField())
+    external_references = serializers.BooleanField()
+    chunking = serializers.BooleanField()
+    per_queue_limits = serializers.BooleanField()
+
+
+class EventDeliverySerializer(AnswerSerializer):
+    delivery = serializers.CharField()
+    delivery_guarantee = serializers.CharField()
+    ordering = serializers.CharField()
+    retention_period = serializers.CharField()
+    max_count = serializers.IntegerField(allow_null=True)
+    transports = serializers.ListField(child=serializers.CharField())
+
+
+class EndpointsSerializer(AnswerSerializer):
+    base_url = serializers.CharField()
+    manifest = serializers.CharField()
+    health = serializers.CharField()
+    events = serializers.CharField()
+    websocket = serializers.CharField(required=False)
+
+
+class ExtensionSerializer(AnswerSerializer):
+    name = serializers.CharField()
+    uri = serializers.CharField()
+    version = serializers.CharField()
+
+
+class ExtensionsSerializer(AnswerSerializer):
+    """The extensions of the protocol that are complete."""
+
+    official = ExtensionSerializer(many=True)
+    experimental = ExtensionSerializer(many=True)
+
+
+class ManifestSerializer(AnswerSerializer):
+    """What this server can do (binding 2.2). Clients that say the version of the protocol that they speak get the names
+    of the extensions as a list."""
+
     specversion = serializers.CharField()
-    implementation = serializers.DictField()
+    ojs_version = serializers.CharField()
+    implementation = ImplementationSerializer()
     conformance_level = serializers.IntegerField()
+    conformance_tier = serializers.ChoiceField(["runtime", "full"])
     protocols = serializers.ListField(child=serializers.CharField())
     backend = serializers.CharField()
+    capabilities = serializers.DictField(child=serializers.BooleanField())
+    extensions: Any = EitherField(serializers.ListField(child=serializers.CharField()), ExtensionsSerializer())
+    unique_job_strength = serializers.CharField()
+    schema_validation = serializers.BooleanField()
+    test_suite_version = serializers.CharField(required=False)
+    test_suite_passed_at = InstantField(required=False)
+    payload_limits = PayloadLimitsSerializer()
+    events = EventDeliverySerializer()
+    endpoints = EndpointsSerializer()
 
 
-class MiddlewareSerializer(serializers.Serializer[Any]):
+class _WaitingSinceField(InstantField):
+    """Since when a job waits for which a queue starves; null where it does not starve."""
+
+    def get_attribute(self, instance: Share) -> Any:
+        return instance.oldest if instance.starved else None
+
+
+class MiddlewareSerializer(AnswerSerializer):
     name = serializers.CharField()
     phase = serializers.CharField()
     order = serializers.IntegerField()
 
 
-class MiddlewareChainsSerializer(serializers.Serializer[Any]):
+class MiddlewareChainsSerializer(AnswerSerializer):
     enqueue = MiddlewareSerializer(many=True)
     execution = MiddlewareSerializer(many=True)
 
 
 class RatesSerializer(ThroughputSerializer):
-    enqueued_per_min = serializers.FloatField(allow_null=True)
-    completed_per_min = serializers.FloatField()
-    failed_per_min = serializers.FloatField()
-    avg_latency_ms = serializers.FloatField()
+    """The same, and more for the published command line."""
+
+    enqueued_per_min = NumberField(allow_null=True)
+    completed_per_min = NumberField(source="completed_per_minute")
+    failed_per_min = NumberField(source="failed_per_minute")
+    avg_latency_ms = MillisecondsField(source="mean_wait_ms")
 
 
-class StatsSerializer(serializers.Serializer[Any]):
+class StatsSerializer(AnswerSerializer):
     queues = serializers.IntegerField()
     workers = serializers.IntegerField()
     jobs = StateCountsSerializer()
@@ -100,77 +177,63 @@ class StatsSerializer(serializers.Serializer[Any]):
     uptime_seconds = serializers.IntegerField()
 
 
-@rendered_by_show
 class HistoryPointSerializer(AnswerSerializer):
     """A period. What is made of the event log is null where the site keeps no metrics, percentiles also where nothing
     was started."""
 
-    timestamp = InstantField()
-    processed = serializers.IntegerField()
+    timestamp = InstantField(source="time")
+    processed = serializers.SerializerMethodField()
     completed = serializers.IntegerField()
     failed = serializers.IntegerField()
     started = serializers.IntegerField()
-    enqueued = serializers.IntegerField(allow_null=True)
-    latency_p50_ms = serializers.FloatField(allow_null=True)
-    latency_p99_ms = serializers.FloatField(allow_null=True)
-    avg_latency_ms = serializers.FloatField()
-    avg_duration_ms = serializers.FloatField()
+    enqueued = serializers.SerializerMethodField()
+    latency_p50_ms = serializers.SerializerMethodField()
+    latency_p99_ms = serializers.SerializerMethodField()
+    avg_latency_ms = MillisecondsField(source="mean_wait_ms")
+    avg_duration_ms = MillisecondsField(source="mean_run_ms")
 
-    def show(self, instance: Point) -> dict[str, Any]:
-        p50, p99 = instance.percentiles(0.5, 0.99)
-        return {
-            "timestamp": format_instant(instance.time),
-            "processed": instance.completed + instance.failed,
-            "completed": instance.completed,
-            "failed": instance.failed,
-            "started": instance.started,
-            "enqueued": instance.enqueued if ojs_settings.METRICS else None,
-            "latency_p50_ms": p50 if p50 is None else whole(p50),
-            "latency_p99_ms": p99 if p99 is None else whole(p99),
-            "avg_latency_ms": whole(round(instance.mean_wait_ms or 0, 3)),
-            "avg_duration_ms": whole(round(instance.mean_run_ms or 0, 3)),
-        }
+    def get_processed(self, point: Point) -> int:
+        return point.completed + point.failed
+
+    def get_enqueued(self, point: Point) -> int | None:
+        return point.enqueued if ojs_settings.METRICS else None
+
+    def get_latency_p50_ms(self, point: Point) -> float | None:
+        return _percentile(point, 0.5)
+
+    def get_latency_p99_ms(self, point: Point) -> float | None:
+        return _percentile(point, 0.99)
 
 
-class HistorySerializer(serializers.Serializer[Any]):
+class HistorySerializer(AnswerSerializer):
     period = serializers.ChoiceField(list(PERIODS))
     kept_since = InstantField()
-    data = HistoryPointSerializer(many=True)  # type: ignore[assignment]
-    data_points = HistoryPointSerializer(many=True)
+    data = HistoryPointSerializer(many=True, source="points")  # type: ignore[assignment]
+    data_points = HistoryPointSerializer(many=True, source="points")
 
 
-@rendered_by_show
 class QueueShareSerializer(AnswerSerializer):
     """What a queue got. The context has `paused`, the names of the queues that are."""
 
-    name = serializers.CharField()
-    paused = serializers.BooleanField()
+    name = serializers.CharField(source="queue")
+    paused = serializers.SerializerMethodField()
     dispatched = serializers.IntegerField()
-    dispatch_count_1m = serializers.IntegerField()
-    dispatch_ratio_1m = serializers.FloatField()
-    avg_wait_ms = serializers.FloatField(allow_null=True)
-    active_jobs = serializers.IntegerField()
-    available_jobs = serializers.IntegerField()
-    waiting_since = InstantField(allow_null=True)
+    dispatch_count_1m = serializers.IntegerField(source="dispatched")
+    dispatch_ratio_1m = serializers.SerializerMethodField()
+    avg_wait_ms = MillisecondsField(source="mean_wait_ms", allow_null=True)
+    active_jobs = serializers.IntegerField(source="active")
+    available_jobs = serializers.IntegerField(source="available")
+    waiting_since = _WaitingSinceField(source="oldest", allow_null=True)
     starved = serializers.BooleanField()
 
-    def show(self, instance: Share) -> dict[str, Any]:
-        wait = instance.mean_wait_ms
-        return {
-            "name": instance.queue,
-            "paused": instance.queue in self.context["paused"],
-            "dispatched": instance.dispatched,
-            "dispatch_count_1m": instance.dispatched,
-            "dispatch_ratio_1m": whole(round(instance.ratio, 4)),
-            "avg_wait_ms": None if wait is None else whole(round(wait, 3)),
-            "active_jobs": instance.active,
-            "available_jobs": instance.available,
-            "waiting_since": format_instant(instance.oldest) if instance.starved and instance.oldest else None,
-            "starved": instance.starved,
-        }
+    def get_paused(self, share: Share) -> bool:
+        return share.queue in self.context["paused"]
+
+    def get_dispatch_ratio_1m(self, share: Share) -> float:
+        return whole(round(share.ratio, 4))
 
 
-class SharesSerializer(serializers.Serializer[Any]):
+class SharesSerializer(AnswerSerializer):
     strategy = serializers.CharField()
     dispatched = serializers.IntegerField()
     active_jobs = serializers.IntegerField()
@@ -178,37 +241,54 @@ class SharesSerializer(serializers.Serializer[Any]):
     queues = QueueShareSerializer(many=True)
 
 
-class SchedulingSerializer(serializers.Serializer[Any]):
+class SchedulingSerializer(AnswerSerializer):
+    queues = QueueShareSerializer(many=True)
     strategy = serializers.ChoiceField([latency.STRATEGY])
     window = serializers.CharField()
     window_start = InstantField()
     window_end = InstantField()
     stats = SharesSerializer()
-    queues = QueueShareSerializer(many=True)
+    total = serializers.IntegerField()
     pagination = PaginationSerializer()
 
 
-class SettingsSerializer(serializers.Serializer[Any]):
-    settings = serializers.DictField()
+class _SettingField(serializers.JSONField):
+    """The value of a setting, of any type."""
+
+    def to_representation(self, value: Any) -> Any:
+        return _plain(value)
+
+
+class SettingValuesSerializer(AnswerSerializer):
+    """The settings by their names, without those that are code or may hold what is secret."""
+
+    def get_fields(self) -> dict[str, Any]:
+        return {name: _SettingField() for name in sorted(FIELDS.keys() - _UNSHOWN)}
+
+
+class SettingsSerializer(AnswerSerializer):
+    settings = SettingValuesSerializer()
     redaction = serializers.BooleanField()
 
 
-@rendered_by_show
+class _IsOnField(serializers.BooleanField):
+    def get_attribute(self, instance: Maintenance | None) -> Any:
+        return instance is not None
+
+
 class MaintenanceSerializer(AnswerSerializer):
-    """Maintenance mode, or None while it is off. The names come from three clients; each fact has all of its names."""
+    """Maintenance mode, or None while it is off: then all but the switch is null. The names come from three clients;
+    each fact has all of its names."""
 
-    maintenance = serializers.BooleanField()
-    enabled = serializers.BooleanField()
-    reason = serializers.CharField(allow_null=True)
+    maintenance = _IsOnField()
+    enabled = _IsOnField()
+    reason = FilledField(allow_null=True)
     enabled_at = InstantField(allow_null=True)
-    started_at = InstantField(allow_null=True)
-    enabled_by = serializers.CharField(allow_null=True)
+    started_at = InstantField(source="enabled_at", allow_null=True)
+    enabled_by = FilledField(allow_null=True)
     estimated_end = InstantField(allow_null=True)
-    ends_at = InstantField(allow_null=True)
+    ends_at = InstantField(source="estimated_end", allow_null=True)
     auto_end = serializers.BooleanField(allow_null=True)
-
-    def show(self, instance: Maintenance | None) -> dict[str, Any]:
-        return rendered(instance)
 
 
 class MaintenanceSwitchSerializer(BodySerializer):
@@ -233,11 +313,12 @@ class MaintenanceSwitchSerializer(BodySerializer):
 class Manifest(PublicView):
     """`GET /ojs/manifest`, always as application/json."""
 
-    @documented(answers={200: ManifestSerializer})
+    @operation(answers={200: ManifestSerializer})
     def get(self, request: Request) -> Response:
         """What this server can do."""
-        extensions = compat.extensions(manifest.EXTENSIONS, request._request)
-        return Response(manifest.manifest(_base_url(request), extensions, streams=is_asgi(request)))
+        extensions = compat.extensions(manifest.extensions(), request._request)
+        found = manifest.manifest(_base_url(request), extensions, streams=is_asgi(request))
+        return Response(shared(ManifestSerializer).to_representation(found))
 
     def media_type(self) -> str:
         return media.JSON
@@ -246,7 +327,7 @@ class Manifest(PublicView):
 class OpenAPI(PublicView):
     """`GET /openapi.json`: this server's description of itself, for tools."""
 
-    @documented(answers={200: NothingSerializer}, errors=(404,))
+    @operation(answers={200: NothingSerializer}, errors=(404,))
     def get(self, request: Request) -> Response:
         """This document."""
         if not openapi.available():
@@ -254,8 +335,7 @@ class OpenAPI(PublicView):
                 "The OpenAPI document needs drf-spectacular, which this server does not have.",
                 hint="Install django-ojs[openapi].",
             )
-        url = request.path.removesuffix("/ojs/v1/openapi.json")
-        return Response(_openapi(url))
+        return Response(_openapi(links.prefix(request)))
 
     def media_type(self) -> str:
         return media.JSON
@@ -264,17 +344,14 @@ class OpenAPI(PublicView):
 class MiddlewareChains(OJSView):
     """`GET /middleware`: what is around every push and every run in this process, outermost first."""
 
-    scopes = {"GET": "admin.read"}
-    rights = {"GET": "view_job"}
-
-    @documented(answers={200: MiddlewareChainsSerializer})
+    @operation(scope="admin.read", right="view_job", answers={200: MiddlewareChainsSerializer})
     def get(self, request: Request) -> Response:
         """What is around every push and every run."""
         chains = {"enqueue": middleware.enqueue_chain, "execution": middleware.execution_chain}
-        return Response({phase: [
+        return Response(MiddlewareChainsSerializer({phase: [
             {"name": middleware.dotted_name(entry).rpartition(".")[2], "phase": phase, "order": order}
             for order, entry in enumerate(chain.list())
-        ] for phase, chain in chains.items()})  # fmt: skip
+        ] for phase, chain in chains.items()}).data)  # fmt: skip
 
 
 class ServerViewSet(OJSViewSet):
@@ -283,41 +360,34 @@ class ServerViewSet(OJSViewSet):
 
     model_name = "queue"
     operator_serializer_class = MaintenanceSerializer
-    action_serializers = {
-        "stats": StatsSerializer, "history": HistorySerializer, "scheduling": SchedulingSerializer,
-        "config": SettingsSerializer,
-    }  # fmt: skip
-    body_serializers = {"switch": MaintenanceSwitchSerializer}
-    action_rights = {"maintenance": "view_maintenance", "switch": "change_maintenance"}
 
-    @documented(query="queue")
-    @action(detail=False, methods=["get"])
+    @operation(detail=False, methods=["get"], answer=StatsSerializer, query="queue")
     def stats(self, request: Request) -> Response:
         """Queues, workers, counts and rates.
 
         Of all queues or of one: `?queue=`.
         """
+        permissions.check_figures(request)
         chosen = _chosen(request)
         counted = counters.count_all(chosen, using=using()).values()
         done = total(rates(chosen).values())
         named = Queue.objects.using(using()).exclude(name=TEMPLATE)
-        # For the published command line.
-        more = {
-            "enqueued_per_min": latency.enqueued_per_minute(chosen, using=using()),
-            "completed_per_min": done.completed_per_minute,
-            "failed_per_min": done.failed_per_minute,
-            "avg_latency_ms": whole(round(done.mean_wait_ms or 0, 3)),
-        }
-        return Response({
+        enqueued = latency.enqueued_per_minute(chosen, using=using())
+        return Response(self.represent({
             "queues": (named if chosen is None else named.filter(name__in=chosen)).count(),
-            "workers": summary.workers_active(using=using()),
+            "workers": summary.workers_active(queue_limit(request), using=using()),
             "jobs": counters.totals(counted),
-            "throughput": throughput(done) | more,
+            "throughput": {**dataclasses.asdict(done), "mean_wait_ms": done.mean_wait_ms, "enqueued_per_min": enqueued},
             "uptime_seconds": uptime(),
-        })  # fmt: skip
+        }))  # fmt: skip
 
-    @documented(query="period since until queue")
-    @action(detail=False, methods=["get"], url_path="stats/history")
+    @operation(
+        detail=False,
+        methods=["get"],
+        url_path="stats/history",
+        answer=HistorySerializer,
+        query="period since until queue",
+    )
     def history(self, request: Request) -> Response:
         """Throughput and latencies over time.
 
@@ -331,29 +401,34 @@ class ServerViewSet(OJSViewSet):
         since = query.instant(request, "since") or min(until, now) - dt.timedelta(hours=1)
         if since > until:
             raise query_fault("since", "must not lie after until", format_instant(since))
+        permissions.check_figures(request)
         chosen = _chosen(request)
         queue = chosen[0] if chosen and len(chosen) == 1 else ""
         if chosen and not queue:
             raise query_fault("queue", "must be given, since the key is limited to several", "")
         period = dt.timedelta(seconds=PERIODS[name])
         found = history.history(period, since, until, queue, using=using())
-        points = HistoryPointSerializer(many=True).to_representation(found)
-        kept = format_instant(history.kept_since(period, now))
-        return Response({"period": name, "kept_since": kept, "data": points, "data_points": points})
+        kept = history.kept_since(period, now)
+        return Response(self.represent({"period": name, "kept_since": kept, "points": found}))
 
-    @documented(query="limit offset page per_page cursor")
-    @action(detail=False, methods=["get"], url_path="scheduling/stats")
+    @operation(
+        detail=False,
+        methods=["get"],
+        url_path="scheduling/stats",
+        answer=SchedulingSerializer,
+        query="limit offset page per_page cursor",
+    )
     def scheduling(self, request: Request) -> Response:
         """What each queue got in the last minute, and which of them starve."""
+        permissions.check_figures(request)
         limit = queue_limit(request)
         named = Queue.objects.using(using()).exclude(name=TEMPLATE)
         if limit is not None:
             named = named.filter(name__in=limit)
-        order = [Key("name", descending=False, parse=parse_name)]
+        order = [SortKey("name", descending=False, parse=parse_name)]
         page = paginate(named, request, order, maximum=MAX_QUEUES, default=MAX_QUEUES)
         paused = {queue.name for queue in page.rows if queue.paused}
         found = latency.spread([queue.name for queue in page.rows], paused, using=using())
-        lines = QueueShareSerializer(many=True, context={"paused": paused}).to_representation(found.shares)
         totals = {
             "strategy": latency.STRATEGY,
             "dispatched": found.dispatched,
@@ -363,28 +438,35 @@ class ServerViewSet(OJSViewSet):
         facts = {
             "strategy": latency.STRATEGY,
             "window": "PT1M",
-            "window_start": format_instant(found.begin),
-            "window_end": format_instant(found.end),
-            "stats": {**totals, "queues": lines},
+            "window_start": found.begin,
+            "window_end": found.end,
+            "stats": {**totals, "queues": found.shares},
         }
-        return Response(page.listed(lines, "queues", **facts))
+        shown = self.get_serializer(context={**self.get_serializer_context(), "paused": paused})
+        return Response(shown.to_representation(page.listed(found.shares, "queues", **facts)))
 
-    @action(detail=False, methods=["get"], url_path="system/config", aliases=("config",))
+    @operation(detail=False, methods=["get"], url_path="system/config", aliases=("config",), answer=SettingsSerializer)
     def config(self, request: Request) -> Response:
         """The settings in force.
 
         Without paths of code and rules.
         """
-        shown = {name: _plain(getattr(ojs_settings, name)) for name in sorted(FIELDS.keys() - _UNSHOWN)}
-        return Response({"settings": shown, "redaction": bool(ojs_settings.REDACT)})
+        return Response(self.represent({"settings": ojs_settings, "redaction": bool(ojs_settings.REDACT)}))
 
-    @action(detail=False, methods=["get"], url_path="system/maintenance", aliases=("maintenance",))
+    @operation(
+        detail=False, methods=["get"], url_path="system/maintenance", aliases=("maintenance",), right="view_maintenance"
+    )
     def maintenance(self, request: Request) -> Response:
         """Whether maintenance mode is on, why and until when."""
         return Response(self.represent(maintenance.current(using=using())))
 
-    @maintenance.mapping.post
-    @audited("maintenance.switch")
+    @operation(
+        at=maintenance,
+        methods=["post"],
+        right="change_maintenance",
+        body=MaintenanceSwitchSerializer,
+        audit="maintenance.switch",
+    )
     def switch(self, request: Request) -> Response:
         """Stop all delivery, promotion and schedules, or let them go on."""
         body = self.payload()
@@ -446,13 +528,14 @@ class AuditViewSet(OJSViewSet):
     filter_backends = (OJSFilterBackend,)
     filterset_class = AuditFilter
     pagination_class = CappedPagination
-    ordering = (Key("id", descending=True, parse=int),)
+    ordering = (SortKey("id", descending=True, parse=int),)
 
     def get_queryset(self) -> Any:
         if permissions.is_limited(self.request):
             raise NotFound("A key that is limited to queues or types has no audit log.")
         return AuditEntry.objects.using(using())
 
+    @operation()
     def list(self, request: Request) -> Response:
         """What operators did."""
         return self.listed(self.get_queryset())
@@ -464,20 +547,14 @@ def is_asgi(request: Request) -> bool:
 
 
 def rendered(mode: Maintenance | None) -> dict[str, Any]:
-    """The answer. While the mode is off, all but the switch is null."""
-    began = format_instant(mode.enabled_at) if mode else None
-    end = format_instant(mode.estimated_end) if mode and mode.estimated_end else None
-    return {
-        "maintenance": mode is not None,
-        "enabled": mode is not None,
-        "reason": mode.reason or None if mode else None,
-        "enabled_at": began,
-        "started_at": began,
-        "enabled_by": mode.enabled_by or None if mode else None,
-        "estimated_end": end,
-        "ends_at": end,
-        "auto_end": mode.auto_end if mode else None,
-    }
+    """Maintenance mode as programs see it."""
+    shown: dict[str, Any] = shared(MaintenanceSerializer).to_representation(mode)
+    return shown
+
+
+def _percentile(point: Point, share: float) -> float | None:
+    found = point.percentiles(share)[0]
+    return None if found is None else whole(found)
 
 
 @lru_cache(maxsize=8)
@@ -488,11 +565,11 @@ def _openapi(url: str) -> RawJSON:
 
 def _base_url(request: Request) -> str:
     """Scheme, host and whatever lies before `/ojs` where the site included our URLs."""
-    prefix = request.path.removesuffix("/ojs/manifest")
+    below = links.prefix(request)
     try:
-        return request._request.build_absolute_uri(prefix or "/").rstrip("/")
+        return request._request.build_absolute_uri(below or "/").rstrip("/")
     except DisallowedHost:
-        return prefix
+        return below
 
 
 def _lasting(body: Mapping[str, Any]) -> dt.timedelta | None:

@@ -9,51 +9,48 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, jsontext, states
+from django_ojs import clock, jsontext, spellings, states
 from django_ojs.http import permissions
 from django_ojs.http.base import OJSViewSet, using
 from django_ojs.http.joblists import searched
-from django_ojs.http.pagination import Key, OJSPagination, Page, parse_uuid
-from django_ojs.http.serializers import AnswerSerializer, InstantField, StateField, rendered_by_show
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import ListPage, OJSPagination, SortKey, parse_uuid
+from django_ojs.http.serializers import AnswerSerializer, InstantField, StateField
 from django_ojs.models import Job
-from django_ojs.rules import redaction, unique
-from django_ojs.rules.durations import format_instant
+from django_ojs.models.job import JobRow
+from django_ojs.rules import redaction
 
 _COLUMNS = ("id", "type", "queue", "state", "created_at", "unique_key", "extra")
 #: A job that has ended holds its key only where its policy names states.
 _MAY_HOLD = Q(unique_key__gt="") & (Q(state__in=states.ordered(states.LIVE)) | Q(extra__contains='"states"'))
 
 
-@rendered_by_show
+class _LockedUntilField(InstantField):
+    def get_attribute(self, instance: JobRow) -> Any:
+        return _policy(instance).until(instance["created_at"])
+
+
 class UniqueJobSerializer(AnswerSerializer):
     """A key that is held, and by which job. `locked_until` is null where only the end of the job frees the key.
 
-    A key is a plain digest of what the site may hide, so where it hides anything the key is hidden too.
+    A key is a plain digest of arguments and meta, so where the site hides those of such jobs, the key is hidden too.
     """
 
-    key = serializers.CharField()
-    job_id = serializers.CharField()
+    key = serializers.SerializerMethodField()
+    job_id = serializers.CharField(source="id")
     type = serializers.CharField()
     queue = serializers.CharField()
     state = StateField()
-    locked_until = InstantField(allow_null=True)
+    locked_until = _LockedUntilField(allow_null=True)
 
-    def show(self, instance: Any) -> dict[str, Any]:
-        until = _policy(instance).until(instance["created_at"])
-        return {
-            "key": instance["unique_key"] if redaction.active() is None else redaction.MASK,
-            "job_id": str(instance["id"]),
-            "type": instance["type"],
-            "queue": instance["queue"],
-            "state": instance["state"],
-            "locked_until": None if until is None else format_instant(until),
-        }
+    def get_key(self, row: JobRow) -> str:
+        return redaction.unique_key(row["unique_key"], row["type"])
 
 
 class UniqueJobPagination(OJSPagination):
     """No index has the order of this list: the search goes as far as `OJS["SEARCH_DEPTH"]`."""
 
-    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
         maximum, default = self.sizes(view)
         return searched(
             request, queryset, queryset.filter(_MAY_HOLD), view.ordering, _rows, maximum=maximum, default=default
@@ -63,15 +60,15 @@ class UniqueJobPagination(OJSPagination):
 class UniqueJobViewSet(OJSViewSet):
     """`GET /unique-jobs`, newest first."""
 
-    action_scopes = {"list": "read"}
     serializer_class = UniqueJobSerializer
     pagination_class = UniqueJobPagination
-    ordering = (Key("id", descending=True, parse=parse_uuid),)
+    ordering = (SortKey("id", descending=True, parse=parse_uuid),)
     list_names = ("items", "unique_jobs")
 
     def get_queryset(self) -> Any:
         return Job.objects.using(using()).filter(permissions.visible(self.request))
 
+    @operation(scope="read")
     def list(self, request: Request) -> Response:
         """The unique keys that are held.
 
@@ -88,4 +85,4 @@ def _rows(jobs: QuerySet[Any]) -> list[Any]:
 
 
 def _policy(row: Any) -> Any:
-    return unique.parse(jsontext.loads(row["extra"]).get("unique") or {})
+    return spellings.read_unique(jsontext.loads(row["extra"]).get("unique") or {})

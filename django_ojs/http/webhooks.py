@@ -12,20 +12,17 @@ from typing import Any
 
 from django.db import router
 from django.db.models import QuerySet
-from django.utils.encoding import iri_to_uri
 from django_filters import FilterSet
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import PermissionDenied
-from django_ojs.http import permissions
-from django_ojs.http.auditing import audited
+from django_ojs.http import links, permissions
 from django_ojs.http.base import OJSViewSet
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, parse_time, parse_uuid
+from django_ojs.http.operation import Operation, operation
+from django_ojs.http.pagination import SortKey, parse_time, parse_uuid
 from django_ojs.http.permissions import (
     ADMIN,
     check_queue,
@@ -39,12 +36,10 @@ from django_ojs.http.query import OJSFilterBackend, ReaderFilter, WordsFilter, r
 from django_ojs.http.serializers import AnswerSerializer, BodySerializer, FilledField, InstantField, NothingSerializer
 from django_ojs.models import Job, WebhookDelivery, WebhookSubscription
 from django_ojs.models.webhook import parse_public_id
-from django_ojs.rules import names
-from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
 from django_ojs.webhooks import deliveries, subscriptions
-from django_ojs.webhooks.subscriptions import Definition, Unreadable
-from django_ojs.webhooks.transport import Reply, Verdict
+from django_ojs.webhooks.subscriptions import SubscriptionDefinition, UnreadableSecret
+from django_ojs.webhooks.transport import DeliveryOutcome
 
 #: What it takes a user to have a delivery sent again, and to read what the receiver answered.
 _RETRY = "change_webhookdelivery"
@@ -77,8 +72,6 @@ class SubscriptionFilterSerializer(AnswerSerializer):
 class SubscriptionSerializer(AnswerSerializer):
     """A subscription (events 6.1), without its secret. What is not there is left out (binding 1.4)."""
 
-    optional = frozenset({"disabled_reason", "created_by", "last_delivery_at", "last_delivery_status"})
-
     id = serializers.CharField(source="public_id")
     url = serializers.CharField()
     events = serializers.ListField(child=serializers.CharField())
@@ -88,10 +81,10 @@ class SubscriptionSerializer(AnswerSerializer):
     headers = serializers.SerializerMethodField()
     timeout_seconds = serializers.SerializerMethodField()
     signature_format = serializers.ChoiceField(choices=WebhookSubscription.SignatureFormat.values)
-    disabled_reason = FilledField()
-    created_by = FilledField()
-    last_delivery_at = InstantField()
-    last_delivery_status = serializers.IntegerField()
+    disabled_reason = FilledField(required=False)
+    created_by = FilledField(required=False)
+    last_delivery_at = InstantField(required=False)
+    last_delivery_status = serializers.IntegerField(required=False)
     success_count = serializers.IntegerField()
     failure_count = serializers.IntegerField()
     created_at = InstantField()
@@ -100,42 +93,41 @@ class SubscriptionSerializer(AnswerSerializer):
     def get_headers(self, row: WebhookSubscription) -> dict[str, str]:
         try:
             return subscriptions.shown_headers(row)
-        except Unreadable:  # under a SECRET_KEY that is gone; sending says so
+        except UnreadableSecret:  # under a SECRET_KEY that is gone; sending says so
             return {}
 
     def get_timeout_seconds(self, row: WebhookSubscription) -> int:
         return row.timeout_seconds or round(ojs_settings.WEBHOOK_TIMEOUT)
 
 
-class SubscriptionAnswerSerializer(SubscriptionSerializer):
-    """One subscription, flat, and once more under `subscription`."""
+class SecretSerializer(AnswerSerializer):
+    """What the answer that made a subscription has beside it."""
 
-    subscription = SubscriptionSerializer(source="*", required=False)
-
-
-class SubscriptionCreatedSerializer(SubscriptionAnswerSerializer):
     secret = serializers.CharField(help_text="Shown once, in the answer that made the subscription.")
 
 
-class SecretRotatedSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField()
+class SecretRotatedSerializer(AnswerSerializer):
+    id = serializers.CharField(source="subscription.public_id")
     secret = serializers.CharField()
-    new_secret = serializers.CharField()
-    previous_secret_expires_at = serializers.DateTimeField(allow_null=True)
+    new_secret = serializers.CharField(source="secret")
+    previous_secret_expires_at = InstantField(source="subscription.previous_secret_expires_at", allow_null=True)
 
 
-class SubscriptionTestedSerializer(serializers.Serializer[Any]):
-    success = serializers.BooleanField()
-    status_code = serializers.IntegerField()
+class SubscriptionTestedSerializer(AnswerSerializer):
+    success = serializers.SerializerMethodField()
+    status_code = serializers.IntegerField(source="status")
     status = serializers.IntegerField()
-    response_time_ms = serializers.IntegerField(allow_null=True)
-    response_body = serializers.CharField()
-    error = serializers.CharField(allow_null=True)
-    delivery_id = serializers.CharField()
+    response_time_ms = serializers.IntegerField(source="reply.duration_ms", allow_null=True)
+    response_body = serializers.CharField(source="reply.body")
+    error = FilledField(source="reply.error", allow_null=True)
+    delivery_id = serializers.CharField(source="delivery.public_id")
+
+    def get_success(self, tested: dict[str, Any]) -> bool:
+        return tested["reply"].verdict is DeliveryOutcome.SUCCESS
 
 
 class SubscriptionChangeSerializer(BodySerializer):
-    """What is to be changed of a subscription: `validated_data` is a `Definition`."""
+    """What is to be changed of a subscription: `validated_data` is a `SubscriptionDefinition`."""
 
     url = serializers.URLField(required=False)
     events = serializers.ListField(child=serializers.CharField(), min_length=1, required=False)
@@ -172,8 +164,6 @@ class NewSecretSerializer(BodySerializer):
 class DeliverySerializer(AnswerSerializer):
     """An event for a subscription, and how far it has come (events 6.2). What is not there is left out."""
 
-    optional = frozenset({"response_status", "response_time_ms", "error", "next_attempt_at", "delivered_at"})
-
     id = serializers.CharField(source="public_id")
     subscription_id = serializers.SerializerMethodField()
     event_id = serializers.CharField()
@@ -183,12 +173,12 @@ class DeliverySerializer(AnswerSerializer):
     held = serializers.SerializerMethodField()
     attempt_count = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
-    response_status = serializers.IntegerField()
-    response_time_ms = serializers.IntegerField()
-    error = FilledField()
-    next_attempt_at = InstantField()
+    response_status = serializers.IntegerField(required=False)
+    response_time_ms = serializers.IntegerField(required=False)
+    error = FilledField(required=False)
+    next_attempt_at = InstantField(required=False)
     created_at = InstantField()
-    delivered_at = InstantField()
+    delivered_at = InstantField(required=False)
 
     def get_subscription_id(self, row: WebhookDelivery) -> str:
         return f"sub_{row.subscription_id}"
@@ -197,13 +187,20 @@ class DeliverySerializer(AnswerSerializer):
         return row.held and row.is_open
 
 
+class DeliveryAttemptSerializer(AnswerSerializer):
+    """One attempt to deliver."""
+
+    at = InstantField()
+    status = serializers.IntegerField(allow_null=True)
+    response_time_ms = serializers.IntegerField(allow_null=True)
+    error = serializers.CharField(required=False)
+
+
 class DeliveryDetailSerializer(DeliverySerializer):
     """With its attempts; what the receiver answered is for those who administer (`context["administers"]`)."""
 
-    optional = DeliverySerializer.optional | {"response_body"}
-
-    attempts = _ListField(child=serializers.DictField())
-    response_body = _AnswerField()
+    attempts = _ListField(child=DeliveryAttemptSerializer())
+    response_body = _AnswerField(required=False)
 
 
 class DeliveryFilter(FilterSet):  # type: ignore[misc]
@@ -219,72 +216,76 @@ class _UsersNeedRights(OJSViewSet):
     """A user needs a permission for every action, whatever the scope."""
 
     @classmethod
-    def right_for(cls, action: str, method: str, scope: str | None, operator: bool) -> str:
-        return cls.action_rights[action]
+    def right_for(cls, operation: Operation, method: str, scope: str | None, *, operator: bool) -> str:
+        return operation.right or ""
 
 
 class WebhookViewSet(_UsersNeedRights):
     """Subscriptions. PUT changes only what it names, as PATCH does."""
 
     lookup_url_kwarg = "subscription_id"
-    action_scopes = {"list": "read", "retrieve": "read"}
-    action_rights = {
-        "list": "view_webhooksubscription", "retrieve": "view_webhooksubscription",
-        "create": "add_webhooksubscription", "destroy": "delete_webhooksubscription",
-        **dict.fromkeys(("update", "partial_update", "test", "rotate_secret"), "change_webhooksubscription"),
-    }  # fmt: skip
-    serializer_class = SubscriptionAnswerSerializer
-    action_serializers = {
-        "list": SubscriptionSerializer, "create": SubscriptionCreatedSerializer, "test": SubscriptionTestedSerializer,
-        "rotate_secret": SecretRotatedSerializer,
-    }  # fmt: skip
-    body_serializers = {
-        "create": SubscriptionRequestSerializer, "update": SubscriptionChangeSerializer,
-        "partial_update": SubscriptionChangeSerializer, "test": NothingSerializer, "rotate_secret": NewSecretSerializer,
-    }  # fmt: skip
-    ordering = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
+    serializer_class = SubscriptionSerializer
+    ordering = [
+        SortKey("created_at", descending=True, parse=parse_time),
+        SortKey("id", descending=True, parse=parse_uuid),
+    ]
     list_names = ("subscriptions", "items")
+    entry_names = ("subscription",)
 
     def get_queryset(self) -> QuerySet[WebhookSubscription]:
         return _visible(self.request)
 
+    @operation(scope="read", right="view_webhooksubscription")
     def list(self, request: Request) -> Response:
         """The subscriptions of webhooks."""
         return self.listed(self.get_queryset())
 
-    @audited("webhook.create")
+    @operation(
+        right="add_webhooksubscription",
+        body=SubscriptionRequestSerializer,
+        beside=SecretSerializer,
+        audit="webhook.create",
+    )
     def create(self, request: Request) -> Response:
         """Subscribe."""
         given: Any = self.validated(self.payload())
         wanted = _confined(request, given)
         row, secret = subscriptions.create(wanted, by=principal(request), limited=permissions.is_limited(request))
         self.act.target = row.public_id
-        location = f"{iri_to_uri(request.path).rstrip('/')}/{row.public_id}"
-        return Response(self._with_secret(row, secret), status=201, headers={"Location": location})
+        location = links.to_new(request, self, row.public_id)
+        return Response(self.entry(row, {"secret": secret}), status=201, headers={"Location": location})
 
+    @operation(scope="read", right="view_webhooksubscription")
     def retrieve(self, request: Request, subscription_id: str) -> Response:
         """A subscription."""
-        return Response(self.represent(find(request, subscription_id)))
+        return Response(self.entry(find(request, subscription_id)))
 
-    @audited("webhook.update")
+    @operation(right="change_webhooksubscription", body=SubscriptionChangeSerializer, audit="webhook.update")
     def partial_update(self, request: Request, subscription_id: str) -> Response:
         """Change a subscription."""
         row = find(request, subscription_id)
         given: Any = self.validated(self.payload())
         changes = _confined(request, given, partial=True)
         limited = True if permissions.is_limited(request) else None
-        return Response(self.represent(subscriptions.update(row.pk, changes, by=principal(request), limited=limited)))
+        return Response(self.entry(subscriptions.update(row.pk, changes, by=principal(request), limited=limited)))
 
     update = partial_update
 
-    @audited("webhook.delete")
+    @operation(right="delete_webhooksubscription", answer=None, audit="webhook.delete")
     def destroy(self, request: Request, subscription_id: str) -> Response:
         """End a subscription."""
         subscriptions.delete(find(request, subscription_id).pk, by=principal(request))
         return Response(status=204)
 
-    @action(detail=True, methods=["post"])
-    @audited("webhook.test", together=False)
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_webhooksubscription",
+        body=NothingSerializer,
+        answer=SubscriptionTestedSerializer,
+        audit="webhook.test",
+        audits_itself=True,
+    )
     def test(self, request: Request, subscription_id: str) -> Response:
         """Send a test.
 
@@ -292,41 +293,34 @@ class WebhookViewSet(_UsersNeedRights):
         """
         self.payload(required=False)
         row = find(request, subscription_id)
-        return Response(_tested(*deliveries.send_test(row.pk, entry=self.act)))
+        delivery, reply = deliveries.send_test(row.pk, entry=self.act)
+        return Response(self.represent({"delivery": delivery, "reply": reply, "status": reply.status or 0}))
 
-    @action(detail=True, methods=["post"], url_path="rotate-secret")
-    @audited("webhook.rotate")
+    @operation(
+        detail=True,
+        methods=["post"],
+        url_path="rotate-secret",
+        right="change_webhooksubscription",
+        body=NewSecretSerializer,
+        answer=SecretRotatedSerializer,
+        audit="webhook.rotate",
+    )
     def rotate_secret(self, request: Request, subscription_id: str) -> Response:
         """Change the secret; for a while both sign."""
         body = self.payload(required=False)
         row = find(request, subscription_id)
         changed, secret = subscriptions.rotate(row.pk, self.validated(body)["secret"], by=principal(request))
-        ends = changed.previous_secret_expires_at
-        return Response({
-            "id": changed.public_id, "secret": secret, "new_secret": secret,
-            "previous_secret_expires_at": format_instant(ends) if ends else None,
-        })  # fmt: skip
-
-    def _with_secret(self, row: WebhookSubscription, secret: str) -> dict[str, Any]:
-        shown = {
-            **SubscriptionSerializer(context=self.get_serializer_context()).to_representation(row),
-            "secret": secret,
-        }
-        return {**shown, "subscription": shown}
+        return Response(self.represent({"subscription": changed, "secret": secret}))
 
 
 class DeliveryViewSet(_UsersNeedRights):
     """What was sent to whom, newest first."""
 
     lookup_url_kwarg = "delivery_id"
-    action_scopes = {"list": "read", "retrieve": "read"}
-    action_rights = {"list": "view_webhookdelivery", "retrieve": "view_webhookdelivery", "retry": _RETRY}
     serializer_class = DeliveryDetailSerializer
-    action_serializers = {"list": DeliverySerializer}
-    body_serializers = {"retry": NothingSerializer}
     filter_backends = (OJSFilterBackend,)
     filterset_class = DeliveryFilter
-    ordering = [Key("id", descending=True, parse=int)]
+    ordering = [SortKey("id", descending=True, parse=int)]
     list_names = ("deliveries", "items")
 
     def get_serializer_context(self) -> dict[str, Any]:
@@ -339,18 +333,19 @@ class DeliveryViewSet(_UsersNeedRights):
             return rows.filter(subscription_id__in=_visible(self.request).values("pk"))
         return rows
 
-    @documented(errors=(404,))
+    @operation(scope="read", right="view_webhookdelivery", answer=DeliverySerializer, errors=(404,))
     def list(self, request: Request) -> Response:
         """The deliveries."""
         return self.listed(self.get_queryset())
 
+    @operation(scope="read", right="view_webhookdelivery")
     def retrieve(self, request: Request, delivery_id: str) -> Response:
         """A delivery with its attempts."""
         return Response(self.represent(self._find(delivery_id)))
 
-    @documented(202)
-    @action(detail=True, methods=["post"])
-    @audited("webhook.replay")
+    @operation(
+        detail=True, methods=["post"], right=_RETRY, body=NothingSerializer, statuses=(202,), audit="webhook.replay"
+    )
     def retry(self, request: Request, delivery_id: str) -> Response:
         """Deliver once more.
 
@@ -384,7 +379,7 @@ def find(request: Request, text: str) -> WebhookSubscription:
     return row
 
 
-def _confined(request: Request, wanted: Definition, *, partial: bool = False) -> Definition:
+def _confined(request: Request, wanted: SubscriptionDefinition, *, partial: bool = False) -> SubscriptionDefinition:
     """`wanted` within the caller's limits: checked where it names queues or types, narrowed where it does not."""
     changes: dict[str, Any] = {}
     queues, types = queue_limit(request), type_limit(request)
@@ -398,31 +393,16 @@ def _confined(request: Request, wanted: Definition, *, partial: bool = False) ->
     return dataclasses.replace(wanted, **changes)
 
 
-def _tested(delivery: WebhookDelivery, reply: Reply) -> dict[str, Any]:
-    status = reply.status or 0
-    return {
-        "success": reply.verdict is Verdict.SUCCESS,
-        "status_code": status,
-        "status": status,
-        "response_time_ms": reply.duration_ms,
-        "response_body": reply.body,
-        "error": reply.error or None,
-        "delivery_id": delivery.public_id,
-    }
-
-
 def _is_within(request: Request, row: WebhookSubscription) -> bool:
     """Whether everything this subscription can get lies within the caller's limits."""
-    queues, types = queue_limit(request), type_limit(request)
-    if queues is None and types is None:
+    limits = permissions.limits(request)
+    if limits.unlimited:
         return True
     if not row.limited:  # it may get events of workers, which tell of other queues
         return False
-    if queues is not None and not (row.queues and set(row.queues) <= set(queues)):
+    if limits.queues is not None and not (row.queues and all(map(limits.covers_jobs_of, row.queues))):
         return False
-    return types is None or bool(
-        row.job_types and all(any(names.covers(entry, name) for entry in types) for name in row.job_types)
-    )
+    return limits.types is None or bool(row.job_types and all(map(limits.covers_type, row.job_types)))
 
 
 def _visible(request: Request) -> QuerySet[WebhookSubscription]:

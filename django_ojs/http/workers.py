@@ -10,24 +10,22 @@ import contextlib
 import datetime as dt
 import math
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import router
 from django.db.models import Count, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils.functional import cached_property
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from django_ojs.http import compat, fields, jobs, permissions, testhooks
-from django_ojs.http.auditing import audited
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.jobserializers import (
     AckAnswerSerializer,
@@ -38,28 +36,34 @@ from django_ojs.http.jobserializers import (
     ProgressReportSerializer,
     ProgressSerializer,
 )
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, Key, OJSPagination, Page, paginate, parse_name
-from django_ojs.http.permissions import check_queue, principal, queue_limit, type_limit
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import DEFAULT_LIMIT, MAX_LIMIT, ListPage, OJSPagination, SortKey, paginate, parse_name
+from django_ojs.http.permissions import check_queue, principal, type_limit
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
+    EitherField,
     FilledField,
     InstantField,
     NothingSerializer,
+    NumberField,
     TextField,
+    WholeNumberField,
+    rendered_by_show,
 )
 from django_ojs.jobs.fetch import Fetch, fetch_with_others
-from django_ojs.models import Job, Worker
+from django_ojs.models import Job, JobRow, Worker
 from django_ojs.models.fields import RawJSON
 from django_ojs.rules import durations, envelope, names
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, shorten
+from django_ojs.rules.ids import parse_id
 from django_ojs.states import State
-from django_ojs.workers import heartbeat as beats
-from django_ojs.workers.directory import is_stale, state_of, with_held
-from django_ojs.workers.heartbeat import STATES
-from django_ojs.workers.registration import deregister, direct, mood, ordered_state, register
+from django_ojs.workerregistry import heartbeat as beats
+from django_ojs.workerregistry import ownership
+from django_ojs.workerregistry.directory import state_of, with_held
+from django_ojs.workerregistry.heartbeat import STATES
+from django_ojs.workerregistry.registration import deregister, direct, effective_state, ordered_state, register
 
 HELD = 1000  #: jobs that a worker's page names
 #: Jobs that one heartbeat may name.
@@ -68,6 +72,8 @@ MAX_JOBS = 10_000
 DIRECTIVES = {
     "quiet": "quiet", "resume": "running", "running": "running", "terminate": "terminate", "restart": "restart",
 }  # fmt: skip
+#: What a heartbeat may call its worker's state.
+_STATES = [*STATES, *spellings.WORKER_STATE.words]
 #: The verbs of one worker.
 _VERBS = ("quiet", "resume", "terminate", "restart")
 
@@ -75,24 +81,22 @@ _VERBS = ("quiet", "resume", "terminate", "restart")
 class WorkerLineSerializer(AnswerSerializer):
     """A worker in a list, without what it has never told. The `now` of its view counts."""
 
-    optional = frozenset({"pid", "directive", "job_types", "labels", "memory_mb", "cpu_percent", "release"})
-
     id = serializers.CharField()
     worker_id = serializers.CharField(source="pk")
     hostname = serializers.CharField()
-    pid = serializers.IntegerField()
+    pid = serializers.IntegerField(required=False)
     state = serializers.SerializerMethodField()
-    directive = FilledField()
+    directive = FilledField(required=False)
     queues = serializers.SerializerMethodField()
-    job_types = serializers.JSONField()
-    labels = serializers.JSONField()
+    job_types = serializers.ListField(child=serializers.CharField(), required=False)
+    labels = EitherField(serializers.ListField(child=serializers.CharField()), serializers.DictField(), required=False)
     concurrency = serializers.IntegerField()
     active_jobs = serializers.IntegerField(source="held")
-    jobs_completed = serializers.IntegerField()
-    memory_mb = serializers.FloatField()
-    cpu_percent = serializers.FloatField()
+    jobs_completed = serializers.IntegerField(required=False)
+    memory_mb = serializers.FloatField(required=False)
+    cpu_percent = serializers.FloatField(required=False)
     version = serializers.CharField()
-    release = FilledField()
+    release = FilledField(required=False)
     started_at = InstantField()
     last_seen_at = InstantField()
     last_heartbeat_at = InstantField(source="heard_at")
@@ -105,6 +109,17 @@ class WorkerLineSerializer(AnswerSerializer):
     def get_queues(self, worker: Worker) -> list[str]:
         return worker.queues or []
 
+    def to_representation(self, instance: Worker) -> dict[str, Any]:
+        """Of what the worker serves only what the caller reaches; it completes jobs of others, too."""
+        found, reach = super().to_representation(instance), permissions.limits(self.context["view"].request)
+        if reach.unlimited:
+            return found
+        found["queues"] = [*filter(reach.covers_jobs_of, found["queues"])]
+        if "job_types" in found:
+            found["job_types"] = [*filter(reach.covers_type, found["job_types"])]
+        del found["jobs_completed"]
+        return found
+
     def get_metadata(self, worker: Worker) -> dict[str, Any]:
         return {}
 
@@ -112,20 +127,21 @@ class WorkerLineSerializer(AnswerSerializer):
 class HeldJobSerializer(AnswerSerializer):
     """A job on the page of the worker that holds it."""
 
-    optional = frozenset({"started_at"})
-
     id = serializers.CharField()
     type = serializers.CharField()
     queue = serializers.CharField()
     attempt = serializers.IntegerField()
-    started_at = InstantField()
+    started_at = InstantField(required=False)
 
 
-class WorkerDetailSerializer(WorkerLineSerializer):
-    """A worker with the jobs that it holds."""
+class HeldJobsSerializer(AnswerSerializer):
+    """The jobs that a worker holds."""
 
-    active_job_ids = serializers.ListField(child=serializers.CharField())
+    active_job_ids = serializers.SerializerMethodField()
     jobs = HeldJobSerializer(many=True)
+
+    def get_active_job_ids(self, held: dict[str, Any]) -> list[str]:
+        return [str(job["id"]) for job in held["jobs"]]
 
 
 class WorkerHealthSerializer(AnswerSerializer):
@@ -142,11 +158,11 @@ class WorkerHealthSerializer(AnswerSerializer):
     last_heartbeat_at = InstantField(source="heard_at")
 
     def get_status(self, worker: Worker) -> str:
-        return "stale" if is_stale(worker, self.context["view"].now) else "ok"
+        return "stale" if worker.is_stale(self.context["view"].now) else "ok"
 
     def get_state(self, worker: Worker) -> str:
         """`draining` or `shutting_down` once the worker reported so or an operator ordered it."""
-        return compat.HEALTH_STATES[mood(worker)]
+        return compat.HEALTH_STATES[effective_state(worker)]
 
     def get_queues(self, worker: Worker) -> list[str]:
         return worker.queues or []
@@ -165,14 +181,14 @@ class DirectedSerializer(AnswerSerializer):
         return ordered_state(worker.directive)
 
 
-class DirectedAllSerializer(serializers.Serializer[Any]):
+class DirectedAllSerializer(AnswerSerializer):
     directive = serializers.CharField()
     state = serializers.CharField()
     workers = serializers.ListField(child=serializers.CharField())
     count = serializers.IntegerField()
 
 
-class WorkerSummarySerializer(serializers.Serializer[Any]):
+class WorkerSummarySerializer(AnswerSerializer):
     """How many workers the caller sees, by their states."""
 
     total = serializers.IntegerField()
@@ -181,13 +197,13 @@ class WorkerSummarySerializer(serializers.Serializer[Any]):
     stale = serializers.IntegerField()
 
 
-class WorkerListSerializer(serializers.Serializer[Any]):
+class WorkerListSerializer(AnswerSerializer):
     """What the list of workers has beside them."""
 
     summary = WorkerSummarySerializer()
 
 
-# What the calls of workers take and answer: read by `fields` and written by hand, because they have to be fast.
+# What the calls of workers take, which `fields` reads, and what they answer, which `show` renders: it has to be fast.
 
 
 class FetchSerializer(BodySerializer):
@@ -197,9 +213,30 @@ class FetchSerializer(BodySerializer):
     visibility_timeout_ms = serializers.IntegerField(required=False)
 
 
-class FetchAnswerSerializer(serializers.Serializer[Any]):
-    jobs = JobSerializer(many=True)
-    job = JobSerializer(required=False)
+class KeptSerializer(AnswerSerializer):
+    """The checkpoint of a claimed job: where its last attempt was."""
+
+    state = serializers.JSONField()
+    sequence = serializers.IntegerField()
+
+
+class FetchedJobSerializer(JobSerializer):
+    """A claimed job. Where an attempt of it has saved a checkpoint, it has that; `last_checkpoint` is its state."""
+
+    checkpoint = KeptSerializer(required=False)
+    last_checkpoint = serializers.JSONField(required=False)
+
+
+@rendered_by_show
+class FetchAnswerSerializer(AnswerSerializer):
+    """The claimed jobs, each as it is stored; `job` is the first of them."""
+
+    jobs = FetchedJobSerializer(many=True)
+    job = FetchedJobSerializer(required=False)
+
+    def show(self, instance: list[JobRow]) -> dict[str, Any]:
+        found = [RawJSON(jsontext.dumps(envelope.render(row))) for row in instance]
+        return {"jobs": found, "job": found[0]} if found else {"jobs": []}
 
 
 class WorkerProgressReportSerializer(ProgressReportSerializer):
@@ -214,22 +251,34 @@ class RegistrationSerializer(BodySerializer):
     concurrency = serializers.IntegerField(required=False)
 
 
-class RegisteredSerializer(serializers.Serializer[Any]):
+class RegisteredSerializer(AnswerSerializer):
     ok = serializers.BooleanField()
     worker_id = serializers.CharField()
     server_time = InstantField()
-    heartbeat_interval = serializers.FloatField()
-    heartbeat_timeout = serializers.FloatField()
-    visibility_timeout_default = serializers.FloatField()
+    heartbeat_interval = WholeNumberField()
+    heartbeat_timeout = WholeNumberField()
+    visibility_timeout_default = NumberField()
 
 
 class HeartbeatSerializer(BodySerializer):
     worker_id = serializers.CharField()
-    state = serializers.ChoiceField(list(STATES), required=False)
+    state = serializers.ChoiceField(_STATES, required=False)
     active_jobs = serializers.JSONField(required=False)
 
 
-class HeartbeatAnswerSerializer(serializers.Serializer[Any]):
+class ShownHeartbeat(NamedTuple):
+    """What the server answers a worker's heartbeat: `unknown` are texts that are no ids of ours."""
+
+    worker_id: str
+    state: str
+    answer: beats.BeatAnswer
+    unknown: list[str]
+
+
+@rendered_by_show
+class HeartbeatAnswerSerializer(AnswerSerializer):
+    """What to do, and what became of the jobs that the worker has named."""
+
     acknowledged = serializers.BooleanField()
     worker_id = serializers.CharField()
     state = serializers.CharField()
@@ -240,8 +289,23 @@ class HeartbeatAnswerSerializer(serializers.Serializer[Any]):
     jobs_lost = serializers.ListField(child=serializers.CharField())
     server_time = InstantField()
 
+    def show(self, instance: ShownHeartbeat) -> dict[str, Any]:
+        answer = instance.answer
+        cancelled = [str(job_id) for job_id in answer.cancelled]
+        return {
+            "acknowledged": True,
+            "worker_id": instance.worker_id,
+            "state": instance.state,
+            "directive": compat.DIRECTIVES.get(instance.state, instance.state),
+            "jobs_extended": [str(job_id) for job_id in answer.extended],
+            "cancelled_jobs": cancelled,
+            "jobs_cancelled": cancelled,
+            "jobs_lost": [*(str(job_id) for job_id in answer.lost), *instance.unknown],
+            "server_time": format_instant(answer.server_time),
+        }
 
-class GoodbyeSerializer(serializers.Serializer[Any]):
+
+class GoodbyeSerializer(AnswerSerializer):
     ok = serializers.BooleanField()
     deregistered = serializers.BooleanField()
     worker_id = serializers.CharField()
@@ -272,11 +336,11 @@ class WorkerPagination(OJSPagination):
 
     operator_max_limit, operator_default_limit = MAX_LIMIT, DEFAULT_LIMIT
 
-    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> Page:
+    def get_page(self, queryset: QuerySet[Any], request: Request, view: Any) -> ListPage:
         maximum, default = self.sizes(view)
 
         def rows(found: QuerySet[Worker]) -> list[Worker]:
-            return list(with_held(found))
+            return list(with_held(found, permissions.visible(request)))
 
         return paginate(queryset, request, view.ordering, rows=rows, maximum=maximum, default=default)
 
@@ -286,43 +350,28 @@ class WorkerViewSet(OJSViewSet):
 
     lookup_url_kwarg = "worker_id"
     model_name = "worker"
-    gathered = ("fetch", "ack", "nack", "heartbeat")
     serializer_class = operator_serializer_class = WorkerLineSerializer
-    action_serializers = {
-        "health": WorkerHealthSerializer,
-        "fetch": FetchAnswerSerializer, "ack": AckAnswerSerializer, "nack": NackAnswerSerializer,
-        "create": RegisteredSerializer, "heartbeat": HeartbeatAnswerSerializer, "progress": ProgressSerializer,
-        "deregister": GoodbyeSerializer, "destroy": GoodbyeSerializer, "direct_all": DirectedAllSerializer,
-        **dict.fromkeys(_VERBS, DirectedSerializer),
-    }  # fmt: skip
-    operator_action_serializers = {"destroy": None}
-    body_serializers = {
-        "fetch": FetchSerializer, "ack": AckSerializer, "nack": NackSerializer, "create": RegistrationSerializer,
-        "heartbeat": HeartbeatSerializer, "progress": WorkerProgressReportSerializer,
-        "deregister": DeregisterSerializer, "direct_all": DirectiveSerializer,
-        **dict.fromkeys(_VERBS, NothingSerializer),
-    }  # fmt: skip
     pagination_class = WorkerPagination
-    ordering = (Key("id", descending=False, parse=parse_name),)
+    ordering = (SortKey("id", descending=False, parse=parse_name),)
     list_names = ("items", "workers")
-    action_scopes = {
-        "create": "work", "fetch": "work", "ack": "work", "nack": "work", "heartbeat": "work", "deregister": "work",
-        "destroy": "work", "progress": "work", "health": "read",
-    }  # fmt: skip
-    action_rights = {
-        "destroy": "delete_worker", **dict.fromkeys(("direct_all", *_VERBS), "change_worker"),
-    }  # fmt: skip
-    public_only = ("create", "fetch", "ack", "nack", "heartbeat", "deregister", "progress", "health")
-    operator_only = ("list", "retrieve", "direct_all", *_VERBS)
 
     # What workers call
 
-    @action(detail=False, methods=["post"], aliases=("/jobs/fetch",))
+    @operation(
+        detail=False,
+        methods=["post"],
+        aliases=("/jobs/fetch",),
+        scope="work",
+        doors="public",
+        body=FetchSerializer,
+        answer=FetchAnswerSerializer,
+        grouped=True,
+    )
     def fetch(self, request: Request) -> Response:
         """Claim jobs."""
         body = self.payload()
         queues = fields.queue_names(body)
-        count = fields.integer(body, "count" if body.get("count") is not None else "max_jobs")
+        count = fields.integer(body, spellings.FETCH.name_in(body, "count"))
         check_queue(request, queues)
         rows = fetch_with_others(
             Fetch(
@@ -331,29 +380,57 @@ class WorkerViewSet(OJSViewSet):
                 worker_id=fields.worker_id(body),
                 visibility_ms=fields.duration_ms(body, "visibility_timeout_ms"),
                 types=type_limit(request),
+                who=permissions.who(request),
             )
         )
-        found = [RawJSON(jsontext.dumps(envelope.render(row))) for row in rows]
-        return Response({"jobs": found, "job": found[0]} if found else {"jobs": []})
+        return Response(self.quickly(rows))
 
-    @action(detail=False, methods=["post"])
+    @operation(
+        detail=False,
+        methods=["post"],
+        scope="work",
+        doors="public",
+        body=AckSerializer,
+        answer=AckAnswerSerializer,
+        grouped=True,
+    )
     def ack(self, request: Request) -> Response:
         """Complete a job."""
         body = self.payload()
-        return jobs.acknowledge(request, fields.job_id(body), body)
+        return jobs.acknowledge(self, fields.job_id(body), body)
 
-    @action(detail=False, methods=["post"], aliases=("fail",))
+    @operation(
+        detail=False,
+        methods=["post"],
+        aliases=("fail",),
+        scope="work",
+        doors="public",
+        body=NackSerializer,
+        answer=NackAnswerSerializer,
+        grouped=True,
+    )
     def nack(self, request: Request) -> Response:
         """Report that a job failed."""
         body = self.payload()
-        return jobs.fail(request, fields.job_id(body), body)
+        return jobs.fail(self, fields.job_id(body), body)
 
-    @action(detail=False, methods=["post"], aliases=("beat",))
+    @operation(
+        detail=False,
+        methods=["post"],
+        aliases=("beat",),
+        scope="work",
+        doors="public",
+        body=HeartbeatSerializer,
+        answer=HeartbeatAnswerSerializer,
+        grouped=True,
+    )
     def heartbeat(self, request: Request) -> Response:
         """Say that a worker lives, and renew its reservations."""
         body = self.payload()
         active, unknown, count = _active_jobs(body)
         worker_id = fields.worker_id(body, required=True)
+        info = _facts(body)
+        permissions.check_served(request, info)
         permissions.check_jobs(request, active)
         answer = beats.beat_with_others(
             beats.Beat(
@@ -362,36 +439,31 @@ class WorkerViewSet(OJSViewSet):
                 active_count=count,
                 visibility_ms=fields.duration_ms(body, "visibility_timeout_ms"),
                 state=_state(body),
-                info=_facts(body),
+                info=info,
+                who=permissions.who(request),
             )
         )
         state = testhooks.directive(active) or answer.state
-        cancelled = [str(job_id) for job_id in answer.cancelled]
-        return Response(
-            {
-                "acknowledged": True,
-                "worker_id": worker_id,
-                "state": state,
-                "directive": compat.DIRECTIVES.get(state, state),
-                "jobs_extended": [str(job_id) for job_id in answer.extended],
-                "cancelled_jobs": cancelled,
-                "jobs_cancelled": cancelled,
-                "jobs_lost": [*(str(job_id) for job_id in answer.lost), *unknown],
-                "server_time": format_instant(answer.server_time),
-            }
-        )
+        return Response(self.quickly(ShownHeartbeat(worker_id, state, answer, unknown)))
 
-    @documented(errors=(404,))
-    @action(detail=False, methods=["post"])
+    @operation(
+        detail=False,
+        methods=["post"],
+        scope="work",
+        doors="public",
+        body=WorkerProgressReportSerializer,
+        answer=ProgressSerializer,
+        errors=(404,),
+    )
     def progress(self, request: Request) -> Response:
         """Report the progress of a job.
 
         At this path for the published clients.
         """
-        body = self.payload()
+        body = jobs.report_payload(self)
         return jobs.report_progress(self, fields.job_id(body), body)
 
-    @documented(200)
+    @operation(scope="work", doors="public", body=RegistrationSerializer, answer=RegisteredSerializer, statuses=(200,))
     def create(self, request: Request) -> Response:
         """Register a worker.
 
@@ -400,27 +472,34 @@ class WorkerViewSet(OJSViewSet):
         body = self.payload()
         worker_id = fields.worker_id(body, required=True)
         facts = _facts(body)
-        check_queue(request, facts.get("queues") or [])
-        register(worker_id, facts)
-        return Response(
-            {
-                "ok": True,
-                "worker_id": worker_id,
-                "server_time": format_instant(clock.now(_using())),
-                "heartbeat_interval": compat.whole(ojs_settings.HEARTBEAT_INTERVAL),
-                "heartbeat_timeout": compat.whole(ojs_settings.HEARTBEAT_TIMEOUT),
-                "visibility_timeout_default": ojs_settings.VISIBILITY_TIMEOUT,
-            }
-        )
+        permissions.check_served(request, facts)
+        register(worker_id, facts, who=permissions.who(request))
+        answer = {
+            "ok": True,
+            "worker_id": worker_id,
+            "server_time": clock.now(_using()),
+            "heartbeat_interval": ojs_settings.HEARTBEAT_INTERVAL,
+            "heartbeat_timeout": ojs_settings.HEARTBEAT_TIMEOUT,
+            "visibility_timeout_default": ojs_settings.VISIBILITY_TIMEOUT,
+        }
+        return Response(self.represent(answer))
 
-    @action(detail=False, methods=["post"])
+    @operation(
+        detail=False,
+        methods=["post"],
+        scope="work",
+        doors="public",
+        body=DeregisterSerializer,
+        answer=GoodbyeSerializer,
+    )
     def deregister(self, request: Request) -> Response:
         """Say goodbye; what the worker holds goes back."""
         found = self.validated(self.payload())
-        return _goodbye(request, found["worker_id"], found["reason"] or "shutdown")
+        return self._goodbye(found["worker_id"], found["reason"] or "shutdown")
 
-    @documented(200, 503)
-    @action(detail=True, methods=["get"])
+    @operation(
+        detail=True, methods=["get"], scope="read", doors="public", answer=WorkerHealthSerializer, statuses=(200, 503)
+    )
     def health(self, request: Request, worker_id: str) -> Response:
         """What a worker last said, and whether it lives.
 
@@ -431,6 +510,7 @@ class WorkerViewSet(OJSViewSet):
         if worker is None:
             raise NotFound.resource("worker", worker_id)
         self.now = clock.now(using)
+        ownership.check(worker, permissions.who(request, looking=True), self.now)
         health = self.represent(worker)
         if health["state"] == "running" and health["status"] == "ok":
             return Response(health)
@@ -439,17 +519,17 @@ class WorkerViewSet(OJSViewSet):
     # What operators call
 
     def get_queryset(self) -> Any:
-        """The workers that the caller may see. Their queues are JSON, so for a limited key they get compared here."""
+        """The workers that the caller may see. What they serve is JSON, so for a limited key it gets compared here."""
         workers = _workers()
-        if queue_limit(self.request) is None:
+        if not permissions.is_limited(self.request):
             return workers
-        served = workers.values_list("pk", "queues")
-        return workers.filter(pk__in=[pk for pk, queues in served if _is_seen(self.request, queues)])
+        served = workers.only("pk", "queues", "job_types")
+        return workers.filter(pk__in=[worker.pk for worker in served if _is_seen(self.request, worker)])
 
     def get_object(self) -> Any:
         """The worker in the path; what cannot be the id of one is not found."""
         worker_id = self.kwargs["worker_id"]
-        worker = with_held(_workers()).filter(pk=_path_worker(worker_id)).first()
+        worker = with_held(_workers(), permissions.visible(self.request)).filter(pk=_path_worker(worker_id)).first()
         if worker is None:
             raise NotFound.resource("worker", shorten(worker_id))
         self.check_object_permissions(self.request, worker)
@@ -459,42 +539,48 @@ class WorkerViewSet(OJSViewSet):
     def now(self) -> dt.datetime:
         return clock.now(_using())
 
-    @documented(beside=WorkerListSerializer)
+    @operation(doors="operator", beside=WorkerListSerializer)
     def list(self, request: Request) -> Response:
         """The workers.
 
         By id. The summary counts all that the caller sees, the page or not.
         """
         seen = self.get_queryset()
-        return self.listed(seen, summary=_summary(seen, self.now))
+        return self.listed(seen, {"summary": _summary(seen, self.now)})
 
-    @documented(answers={200: WorkerDetailSerializer})
+    @operation(doors="operator", beside=HeldJobsSerializer)
     def retrieve(self, request: Request, worker_id: str) -> Response:
         """A worker and its jobs."""
         worker = self.get_object()
-        if not _is_seen(request, worker.queues):
+        if not _is_seen(request, worker):
             raise PermissionDenied(
-                "This worker serves no queue of this API key.",
+                "This worker serves no queue or no job type of this API key.",
                 details={"principal": principal(request), "operation": f"{request.method} {request.path}",
                          "worker_id": worker.pk},
             )  # fmt: skip
         held = Job.objects.using(_using()).filter(state=State.ACTIVE, worker_id=worker.pk).order_by("id")
         held = held.filter(permissions.visible(request))
-        rows = held.values("id", "type", "queue", "attempt", "started_at")[:HELD]
-        found: Any = HeldJobSerializer(many=True).to_representation(rows)
-        return Response({**self.represent(worker), "active_job_ids": [job["id"] for job in found], "jobs": found})
+        rows = [*held.values("id", "type", "queue", "attempt", "started_at")[:HELD]]
+        return Response(self.entry(worker, {"jobs": rows}))
 
-    @audited("worker.deregister", operator_only=True)
+    @operation(
+        scope="work",
+        right="delete_worker",
+        answer=GoodbyeSerializer,
+        operator_answer=None,
+        audit="worker.deregister",
+        audit_doors="operator",
+    )
     def destroy(self, request: Request, worker_id: str) -> Response:
         """Remove a worker that is gone; its jobs go back.
 
         It says so itself, or an operator removes a dead one.
         """
         if not self.operator:
-            return _goodbye(request, _path_worker(worker_id), "shutdown")
+            return self._goodbye(_path_worker(worker_id), "shutdown")
         _check_unlimited(request)
         worker = self.get_object()
-        if not is_stale(worker, self.now):
+        if not worker.is_stale(self.now):
             raise Conflict(
                 f"The worker '{worker.pk}' is alive.",
                 details={"worker_id": worker.pk, "state": worker.state},
@@ -503,8 +589,15 @@ class WorkerViewSet(OJSViewSet):
         deregister(worker.pk, reason="error")
         return Response(status=204)
 
-    @action(detail=True, methods=["post"])
-    @audited("worker.direct")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_worker",
+        doors="operator",
+        body=NothingSerializer,
+        answer=DirectedSerializer,
+        audit="worker.direct",
+    )
     def quiet(self, request: Request, worker_id: str) -> Response:
         """Tell a worker: quiet.
 
@@ -512,8 +605,15 @@ class WorkerViewSet(OJSViewSet):
         """
         return self._direct("quiet")
 
-    @action(detail=True, methods=["post"])
-    @audited("worker.direct")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_worker",
+        doors="operator",
+        body=NothingSerializer,
+        answer=DirectedSerializer,
+        audit="worker.direct",
+    )
     def resume(self, request: Request, worker_id: str) -> Response:
         """Tell a worker: resume.
 
@@ -521,8 +621,15 @@ class WorkerViewSet(OJSViewSet):
         """
         return self._direct("running")
 
-    @action(detail=True, methods=["post"])
-    @audited("worker.direct")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_worker",
+        doors="operator",
+        body=NothingSerializer,
+        answer=DirectedSerializer,
+        audit="worker.direct",
+    )
     def terminate(self, request: Request, worker_id: str) -> Response:
         """Tell a worker: terminate.
 
@@ -530,8 +637,15 @@ class WorkerViewSet(OJSViewSet):
         """
         return self._direct("terminate")
 
-    @action(detail=True, methods=["post"])
-    @audited("worker.direct")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_worker",
+        doors="operator",
+        body=NothingSerializer,
+        answer=DirectedSerializer,
+        audit="worker.direct",
+    )
     def restart(self, request: Request, worker_id: str) -> Response:
         """Tell a worker: restart.
 
@@ -539,8 +653,16 @@ class WorkerViewSet(OJSViewSet):
         """
         return self._direct("restart")
 
-    @action(detail=False, methods=["post"], url_path="directive")
-    @audited("worker.direct_all")
+    @operation(
+        detail=False,
+        methods=["post"],
+        url_path="directive",
+        right="change_worker",
+        doors="operator",
+        body=DirectiveSerializer,
+        answer=DirectedAllSerializer,
+        audit="worker.direct_all",
+    )
     def direct_all(self, request: Request) -> Response:
         """Tell all workers the same."""
         body = self.payload()
@@ -559,7 +681,13 @@ class WorkerViewSet(OJSViewSet):
             "workers": directed,
             "count": len(directed),
         }
-        return Response(answer)
+        return Response(self.represent(answer))
+
+    def _goodbye(self, worker_id: str, reason: str) -> Response:
+        permissions.check_held(self.request, worker_id)
+        returned = deregister(worker_id, reason=reason, who=permissions.who(self.request))
+        answer = {"ok": True, "deregistered": True, "worker_id": worker_id, "jobs_requeued": returned}
+        return Response(self.represent(answer))
 
     def _direct(self, directive: str) -> Response:
         self.payload(required=False)
@@ -578,30 +706,31 @@ def _facts(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(body: dict[str, Any]) -> str:
-    """The state that a worker reports, as it spells it; `shutdown: true` means terminate."""
+    """The state that a worker reports, in any of its spellings; `shutdown: true` means terminate."""
     if body.get("shutdown") is True:
         return "terminate"
     value = body.get("state")
     if value is None:
         return "running"
-    if not isinstance(value, str) or value.lower() not in STATES:
-        raise fault("state", f"must be one of {', '.join(STATES)}", value)
-    return value.lower()
+    if not isinstance(value, str) or value.lower() not in _STATES:
+        raise fault("state", f"must be one of {', '.join(_STATES)}", value)
+    return spellings.WORKER_STATE.words.get(value.lower(), value.lower())
 
 
 def _active_jobs(body: dict[str, Any]) -> tuple[list[uuid.UUID], list[str], int | None]:
     """The jobs a worker says it holds: ids, texts that are no ids of ours, and how many where it says so."""
-    ids, number = compat.active_ids(body)
+    ids, number, member = spellings.active_jobs(body)
     count = fields.integer({"active_jobs": number}, "active_jobs", minimum=0)
     if ids is None:
         return [], [], count
     if not isinstance(ids, list) or len(ids) > MAX_JOBS or not all(isinstance(item, str) for item in ids):
-        raise fault("active_jobs", f"must be an array of at most {MAX_JOBS} job ids", ids)
+        expected = "the id of a job" if member == "job_id" else f"an array of at most {MAX_JOBS} job ids"
+        raise fault(member, f"must be {expected}", ids)
     known: dict[uuid.UUID, None] = {}
     unknown: list[str] = []
     for item in ids:
-        if names.is_job_id(item.lower()):
-            known[uuid.UUID(item.lower())] = None
+        if (job_id := parse_id(item.lower())) is not None:
+            known[job_id] = None
         else:
             unknown.append(shorten(item))
     return list(known), unknown, count
@@ -635,12 +764,6 @@ _READERS: dict[str, Callable[[dict[str, Any], str], Any]] = {
 }
 
 
-def _goodbye(request: Request, worker_id: str, reason: str) -> Response:
-    permissions.check_held(request, worker_id)
-    returned = deregister(worker_id, reason=reason)
-    return Response({"ok": True, "deregistered": True, "worker_id": worker_id, "jobs_requeued": returned})
-
-
 def _using() -> str:
     return router.db_for_write(Worker)
 
@@ -657,10 +780,11 @@ def _path_worker(text: str) -> str:
         raise NotFound.resource("worker", shorten(text)) from None
 
 
-def _is_seen(request: Request, queues: Collection[str] | None) -> bool:
-    """Whether the caller may see a worker that serves these queues."""
-    limit = queue_limit(request)
-    return limit is None or not set(limit).isdisjoint(queues or ())
+def _is_seen(request: Request, worker: Worker) -> bool:
+    """Whether the caller may see a worker: one that serves a queue and a type of its own."""
+    reach = permissions.limits(request)
+    queues, types = reach.queues is None or any(map(reach.covers_jobs_of, worker.queues or ())), worker.job_types
+    return queues and (types is None or any(map(reach.covers_type, types)))
 
 
 def _check_unlimited(request: Request) -> None:

@@ -7,45 +7,67 @@ from typing import Any
 
 from django.db import router
 from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.utils.encoding import iri_to_uri
 from django_filters import FilterSet
 from rest_framework import serializers
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock
-from django_ojs.conf import ojs_settings
-from django_ojs.http import compat, media, permissions, query, shown
-from django_ojs.http.auditing import audited
+from django_ojs import clock, spellings
+from django_ojs.http import compat, links, media, permissions, query
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.idempotency import Idempotent
 from django_ojs.http.jobserializers import ReasonSerializer
-from django_ojs.http.openapi import documented
-from django_ojs.http.pagination import Key, SamePagination, parse_time, parse_uuid
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import SamePagination, SortKey, parse_time, parse_uuid
 from django_ojs.http.permissions import check_queue, check_type, principal
 from django_ojs.http.query import OJSFilterBackend, WordFilter
 from django_ojs.http.serializers import (
     AnswerSerializer,
     BodySerializer,
     InstantField,
+    JSONValueField,
     NothingSerializer,
-    WarningSerializer,
-    rendered_by_show,
+    NumberField,
+    WarnedSerializer,
+    warned,
 )
 from django_ojs.jobs.idempotency import Answer
 from django_ojs.models import Workflow, WorkflowStep
-from django_ojs.rules import problems, workflowgraph, workflows
-from django_ojs.rules.durations import format_instant
+from django_ojs.rules import problems, redaction, workflowgraph
 from django_ojs.workflows import workflow as operations
-from django_ojs.workflows.workflow import View
+from django_ojs.workflows.workflow import WorkflowView
 
 
 class WorkflowFilter(FilterSet):  # type: ignore[misc]
-    state = WordFilter({"active": Workflow.State.RUNNING, **{state.value: state for state in Workflow.State}})
+    state = WordFilter(spellings.WORKFLOW_STATE.with_words(Workflow.State))
 
 
-@rendered_by_show
+_TEXT, _TIME, _ANY = {"type": "string"}, {"type": "string", "format": "date-time"}, dict[str, Any]()
+#: A step of a workflow. One that is a workflow itself has `steps` and perhaps `callbacks`, which are steps, too.
+_STEP: dict[str, Any] = {
+    "type": "object",
+    "required": ["index", "id", "type", "state", "job_id", "depends_on"],
+    "properties": {
+        "index": {"type": "integer"},
+        "id": _TEXT,
+        "type": _TEXT,
+        "state": _TEXT,
+        "job_id": {"type": ["string", "null"]},
+        "depends_on": {"type": "array", "items": _TEXT},
+        "skipped": {"type": "boolean"},
+        "args": _ANY,
+        "error": _ANY,
+        "job_state": _TEXT,
+        "started_at": _TIME,
+        "completed_at": _TIME,
+        "result": _ANY,
+        "steps": {"type": "array", "items": {"type": "object"}},
+        "callbacks": {"type": "object"},
+    },
+}
+_STEPS = {"type": "array", "items": _STEP}
+
+
 class WorkflowLineSerializer(AnswerSerializer):
     """A workflow in a list."""
 
@@ -59,41 +81,83 @@ class WorkflowLineSerializer(AnswerSerializer):
     created_at = InstantField()
     completed_at = InstantField(required=False)
 
-    def show(self, instance: Workflow) -> dict[str, Any]:
-        return compat.workflow(workflowgraph.summary(instance), self.context["request"]._request)
+    def gather(self, instance: Workflow) -> dict[str, Any]:
+        return workflowgraph.summary(instance)
+
+    def to_representation(self, instance: Workflow) -> dict[str, Any]:
+        return compat.workflow(super().to_representation(instance), self.context["request"]._request)
 
 
-@rendered_by_show
-class WorkflowSerializer(WorkflowLineSerializer):
+class WorkflowMetadataSerializer(AnswerSerializer):
+    """The times of a workflow, and how many of its jobs there are and have ended."""
+
+    created_at = InstantField()
+    started_at = InstantField(required=False)
+    completed_at = InstantField(required=False)
+    cancelled_at = InstantField(required=False)
+    job_count = serializers.IntegerField()
+    completed_count = serializers.IntegerField()
+    failed_count = serializers.IntegerField()
+
+
+class WorkflowSerializer(AnswerSerializer):
     """A workflow with its steps, without what the site hides."""
 
-    step_count = None  # type: ignore[assignment]
+    id = serializers.CharField()
+    type = serializers.CharField()
+    name = serializers.CharField()
+    state = serializers.CharField()
+    steps_total = serializers.IntegerField()
+    steps_completed = serializers.IntegerField()
     jobs_total = serializers.IntegerField()
     jobs_completed = serializers.IntegerField()
-    steps = serializers.ListField(child=serializers.DictField())
-    jobs = serializers.ListField(child=serializers.DictField(), required=False)
-    callbacks = serializers.JSONField(required=False)
+    steps = JSONValueField(_STEPS)
+    callbacks = JSONValueField({"type": "object", "additionalProperties": _STEP}, required=False)
     error = serializers.JSONField(required=False)
+    created_at = InstantField()
     started_at = InstantField(required=False)
+    completed_at = InstantField(required=False)
     cancelled_at = InstantField(required=False)
-    metadata = serializers.DictField()
-    warnings = WarningSerializer(many=True, required=False)
+    jobs = JSONValueField(_STEPS, required=False)
+    metadata = WorkflowMetadataSerializer()
 
-    def show(self, instance: Any) -> dict[str, Any]:
-        return compat.workflow(shown.workflow(instance), self.context["request"]._request)
+    def gather(self, instance: WorkflowView) -> dict[str, Any]:
+        return workflowgraph.render(*instance)
+
+    def to_representation(self, instance: WorkflowView) -> dict[str, Any]:
+        shown = super().to_representation(instance)
+        return compat.workflow(shown | redaction.job(self.own(shown)), self.context["request"]._request)
 
 
-@rendered_by_show
+class CancellationSerializer(AnswerSerializer):
+    """What the cancellation of a workflow did."""
+
+    cancelled_at = InstantField(source="view.workflow.finished_at", allow_null=True)
+    steps_cancelled = serializers.IntegerField()
+    cancelled_steps = serializers.IntegerField(source="steps_cancelled")
+    steps_already_completed = serializers.IntegerField()
+
+
+class StepProgressSerializer(AnswerSerializer):
+    """How far a step is: 1, or null where it has not ended well."""
+
+    id = serializers.CharField()
+    job_id = serializers.CharField(allow_null=True)
+    type = serializers.CharField()
+    state = serializers.CharField()
+    progress = NumberField(allow_null=True)
+
+
 class WorkflowProgressSerializer(AnswerSerializer):
     """How far a workflow and its steps are."""
 
     workflow_id = serializers.CharField()
     type = serializers.CharField()
-    progress = serializers.FloatField()
+    progress = NumberField()
     updated_at = InstantField()
-    steps = serializers.ListField(child=serializers.DictField())
+    steps = StepProgressSerializer(many=True)
 
-    def show(self, instance: View) -> dict[str, Any]:
+    def gather(self, instance: WorkflowView) -> dict[str, Any]:
         return workflowgraph.progress(*instance)
 
 
@@ -101,7 +165,7 @@ class WorkflowRequestSerializer(BodySerializer):
     """A workflow as a client sends it: `validated_data` is its `Plan`."""
 
     def to_internal_value(self, data: Any) -> Any:
-        return workflows.parse(data, now=clock.now(router.db_for_write(Workflow)))
+        return spellings.read_workflow(data, now=clock.now(router.db_for_write(Workflow)))
 
 
 class WorkflowViewSet(Idempotent, OJSViewSet):
@@ -109,20 +173,16 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
 
     lookup_url_kwarg = "workflow_id"
     model_name = "workflow"
-    action_scopes = {"create": "push", "list": "read", "retrieve": "read", "progress": "read"}
-    action_rights = {"destroy": "change_workflow", "cancel": "change_workflow", "retry": "change_workflow"}
-    public_only = ("create",)
-    operations = {"create": "create_workflow"}
     serializer_class = operator_serializer_class = WorkflowSerializer
-    action_serializers = {"list": WorkflowLineSerializer, "progress": WorkflowProgressSerializer}
-    body_serializers = {
-        "create": WorkflowRequestSerializer, "cancel": ReasonSerializer, "retry": NothingSerializer,
-    }  # fmt: skip
     filter_backends = (OJSFilterBackend,)
     filterset_class = WorkflowFilter
     pagination_class = SamePagination
-    ordering = [Key("created_at", descending=True, parse=parse_time), Key("id", descending=True, parse=parse_uuid)]
+    ordering = [
+        SortKey("created_at", descending=True, parse=parse_time),
+        SortKey("id", descending=True, parse=parse_uuid),
+    ]
     list_names = ("workflows", "items")
+    entry_names = ("workflow",)  # some readers unwrap it, others do not
 
     def get_queryset(self) -> QuerySet[Workflow]:
         """The workflows whose jobs the caller may all see."""
@@ -132,31 +192,40 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         jobs = WorkflowStep.objects.filter(workflow_id=OuterRef("pk"), job_id__isnull=False)
         return found.filter(~Exists(jobs.exclude(permissions.visible(self.request))))
 
+    @operation(scope="read", answer=WorkflowLineSerializer)
     def list(self, request: Request) -> Response:
         """The workflows."""
         return self.listed(self.get_queryset().select_related("start").defer("facts"))
 
+    @operation(
+        scope="push", doors="public", body=WorkflowRequestSerializer, outside=WarnedSerializer, name="create_workflow"
+    )
     def create(self, request: Request) -> Response:
         """Create a workflow."""
-        document = self.payload(limit=ojs_settings.MAX_BATCH_BYTES)
+        document = self.batch_payload()
         plan: Any = self.validated(document)
         permissions.check_documents(request, plan.documents())
-        warnings = problems.warnings(problems.unknown_in_workflow(document))
+        warnings = problems.warnings(spellings.unknown_in_workflow(document))
 
         def act(using: str) -> Answer:
-            view = operations.create(plan, using=using)
-            location = f"{iri_to_uri(request.path)}/{view.workflow.public_id}"
-            shown = self._wrapped(view) | ({"warnings": list(warnings)} if warnings else {})
-            return Answer(201, media.to_text(shown), {"Location": location})
+            view = operations.create(plan, limits=permissions.limits(request), using=using)
+            location = links.to_new(request, self, view.workflow.public_id)
+            return Answer(201, media.to_text(self.entry(view, outside=warned(warnings))), {"Location": location})
 
         return self.answer(act)
 
+    @operation(scope="read")
     def retrieve(self, request: Request, workflow_id: str) -> Response:
         """A workflow and its jobs."""
-        return Response(self._wrapped(operations.info(_find(request, workflow_id))))
+        return Response(self.entry(operations.info(_find(request, workflow_id))))
 
-    @documented(200, query="cancel_active")
-    @audited("workflow.cancel")
+    @operation(
+        right="change_workflow",
+        beside=CancellationSerializer,
+        statuses=(200,),
+        query="cancel_active",
+        audit="workflow.cancel",
+    )
     def destroy(self, request: Request, workflow_id: str) -> Response:
         """Cancel a workflow.
 
@@ -164,21 +233,26 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         """
         return self._cancel(workflow_id)
 
-    @documented(query="cancel_active")
-    @action(detail=True, methods=["post"])
-    @audited("workflow.cancel")
+    @operation(
+        detail=True,
+        methods=["post"],
+        right="change_workflow",
+        body=ReasonSerializer,
+        beside=CancellationSerializer,
+        query="cancel_active",
+        audit="workflow.cancel",
+    )
     def cancel(self, request: Request, workflow_id: str) -> Response:
         """Cancel a workflow, with a reason."""
         return self._cancel(workflow_id, self.validated(self.payload(required=False)).get("reason") or "")
 
-    @action(detail=True, methods=["post"])
-    @audited("workflow.retry")
+    @operation(detail=True, methods=["post"], right="change_workflow", body=NothingSerializer, audit="workflow.retry")
     def retry(self, request: Request, workflow_id: str) -> Response:
         """Go on with a failed workflow from where it failed."""
         self.payload(required=False)
-        return Response(self._wrapped(operations.retry(_find(request, workflow_id))))
+        return Response(self.entry(operations.retry(_find(request, workflow_id), limits=permissions.limits(request))))
 
-    @action(detail=True, methods=["get"])
+    @operation(detail=True, methods=["get"], scope="read", answer=WorkflowProgressSerializer)
     def progress(self, request: Request, workflow_id: str) -> Response:
         """How far a workflow has come."""
         return Response(self.represent(operations.info(_find(request, workflow_id), brief=True)))
@@ -188,19 +262,7 @@ class WorkflowViewSet(Idempotent, OJSViewSet):
         done = operations.cancel(
             _find(self.request, workflow_id), cancel_active=active, cancelled_by=principal(self.request), reason=reason
         )
-        finished = done.view.workflow.finished_at
-        facts = {
-            "cancelled_at": format_instant(finished) if finished else None,
-            "steps_cancelled": done.steps_cancelled,
-            "cancelled_steps": done.steps_cancelled,
-            "steps_already_completed": done.steps_already_completed,
-        }
-        return Response(self._wrapped(done.view, facts))
-
-    def _wrapped(self, view: View, more: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The workflow under its key, and its members beside it: some readers unwrap, others do not."""
-        whole = self.represent(view) | (more or {})
-        return {**whole, "workflow": whole}
+        return Response(self.entry(done.view, done))
 
 
 def _find(request: Request, text: str) -> uuid.UUID:

@@ -1,9 +1,9 @@
-"""Doing something to many jobs: the one engine of the HTTP API, the admin, the commands and bulk actions.
+"""Does one thing to many jobs: the engine of the HTTP API, the admin, the commands and bulk actions.
 
-A `BulkVerb` is what is done: the operation of `jobs.verbs`, and what it refuses, which a dry run asks alone. The
-jobs are named by their ids or found by a `JobFilter`. `run` does it in one transaction, partly or all together (binding
-6); `run_in_batches` does it to however many, in transactions of 500 jobs, each with its entry in the audit log (admin
-1.4). A caller who breaks off in between leaves whole batches behind, never half of one.
+A `BulkVerb` is what is done: a verb, such as `jobs.cancel.cancel`, and what it refuses, which a dry run asks alone.
+The jobs are named by their ids or found by a `JobFilter`. `run` does it in one transaction, partly or all together
+(binding 6); `run_in_batches` does it to however many, in transactions of 500 jobs, each with its entry in the audit log
+(admin 1.4). A caller who breaks off in between leaves whole batches behind, never half of one.
 
 A `BulkAction` is such an act that is asked for once and carried out by the scheduler. Each pass is one transaction with
 one batch of jobs, the place behind it, the numbers and the entry in the audit log. So the next leader goes on where the
@@ -25,17 +25,22 @@ from django.db import InterfaceError, OperationalError
 from django.db.models import F, Q, QuerySet
 
 from django_ojs import audit, clock, jsontext
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import BackendUnavailable, BatchAborted, Conflict, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import search, verbs
-from django_ojs.jobs.push import Outcome, push_each
+from django_ojs.jobs import search
+from django_ojs.jobs.cancel import CANCELLABLE, cancel, not_cancelled
+from django_ojs.jobs.candidates import PushOutcome
+from django_ojs.jobs.delete import DELETABLE, delete, delete_ended, not_a_dead_letter, not_deleted
+from django_ojs.jobs.promote import RUNNABLE, not_run, run_now
+from django_ojs.jobs.push import push_each
+from django_ojs.jobs.retry import FAILED_STATES, check_override, not_retried, not_revived, retry, retry_failed
 from django_ojs.jobs.selection import JobFilter, readable
-from django_ojs.jobs.transitions import done_where_fitting, still_fitting
-from django_ojs.jobs.verbs import check_override
+from django_ojs.lifecycle.transitions import done_where_fitting, still_fitting
 from django_ojs.messages import phrase
 from django_ojs.models import BulkAction, Job
 from django_ojs.models.job import JobRow
@@ -112,22 +117,22 @@ JOBS = {
     verb.name: verb
     for verb in (
         BulkVerb(
-            "retry", "retried", verbs.RETRYABLE, verbs.not_retried,
-            lambda ids, how, using: verbs.retry_failed(ids, using), verbs.RETRYABLE,
+            "retry", "retried", FAILED_STATES, not_retried,
+            lambda ids, how, using: retry_failed(ids, using), FAILED_STATES,
         ),
         BulkVerb(
-            "delete", "deleted", verbs.DELETABLE, verbs.not_deleted,
-            lambda ids, how, using: verbs.delete_ended(ids, using=using), verbs.DELETABLE,
+            "delete", "deleted", DELETABLE, not_deleted,
+            lambda ids, how, using: delete_ended(ids, using=using), DELETABLE,
         ),
         BulkVerb(
-            "cancel", "cancelled", verbs.CANCELLABLE, verbs.not_cancelled,
-            lambda ids, how, using: verbs.cancel(
+            "cancel", "cancelled", CANCELLABLE, not_cancelled,
+            lambda ids, how, using: cancel(
                 ids, cancelled_by=how.by, spare_active=how.spare_active, using=using
             ),
             (State.AVAILABLE, State.SCHEDULED),
         ),
         BulkVerb(
-            "run", "", verbs.RUNNABLE, verbs.not_run, lambda ids, how, using: verbs.run_now(ids, using=using),
+            "run", "", RUNNABLE, not_run, lambda ids, how, using: run_now(ids, using=using),
         ),
     )
 }  # fmt: skip
@@ -136,12 +141,12 @@ DEAD_LETTERS = {
     verb.name: verb
     for verb in (
         BulkVerb(
-            "retry", "retried", (State.DISCARDED,), verbs.not_revived,
-            lambda ids, how, using: verbs.retry(ids, override=how.override, using=using), dead_letters=True,
+            "retry", "retried", (State.DISCARDED,), not_revived,
+            lambda ids, how, using: retry(ids, override=how.override, using=using), dead_letters=True,
         ),
         BulkVerb(
-            "delete", "deleted", (State.DISCARDED,), verbs.not_a_dead_letter,
-            lambda ids, how, using: verbs.delete(ids, using=using), resource="dead_letter_job",
+            "delete", "deleted", (State.DISCARDED,), not_a_dead_letter,
+            lambda ids, how, using: delete(ids, using=using), resource="dead_letter_job",
             dead_letters=True,
         ),
     )
@@ -225,7 +230,9 @@ def _completed(name: str, time: dt.datetime, **facts: Any) -> Record:
     return Record(f"bulk.{name}.completed", time, "api", "jobs", data=jsontext.dumps(facts))
 
 
-def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None) -> list[Outcome]:
+def enqueue(
+    documents: Sequence[Any], *, partial: bool, limits: Limits = UNLIMITED, using: str | None = None
+) -> list[PushOutcome]:  # fmt: skip
     """PUSH many jobs; return for each what became of it, or the error that refused it.
 
     Not `partial`: one error and nothing is stored; the others come back as `BatchAborted`.
@@ -233,7 +240,7 @@ def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None
     using = database(using)
     logged: list[bool] = []
 
-    def closing(outcomes: Sequence[Outcome]) -> list[Record]:
+    def closing(outcomes: Sequence[PushOutcome]) -> list[Record]:
         logged.append(True)
         failed = sum(isinstance(outcome, OJSError) for outcome in outcomes)
         facts = {"total": len(outcomes), "succeeded": len(outcomes) - failed, "failed": failed}
@@ -242,7 +249,7 @@ def enqueue(documents: Sequence[Any], *, partial: bool, using: str | None = None
         rejected = [bounds.rejected(error, now) for error in full.values()]
         return [*rejected, _completed("enqueue", now, **facts, atomicity="partial" if partial else "atomic")]
 
-    outcomes = push_each(documents, partial=partial, closing=closing, using=using)
+    outcomes = push_each(documents, partial=partial, closing=closing, limits=limits, using=using)
     if not logged:  # refused before anything was to be stored
         log.append(closing(outcomes), using)
     return outcomes
@@ -298,7 +305,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @dataclasses.dataclass(slots=True)
-class Report:
+class BulkReport:
     """What became of it."""
 
     matched: int = 0
@@ -313,12 +320,12 @@ class Report:
 def run_in_batches(
     verb: BulkVerb, ids: Iterable[Sequence[uuid.UUID]], how: How, entry: Act, using: str,
     *, selected: QuerySet[Job] | None = None,
-) -> Report:  # fmt: skip
+) -> BulkReport:  # fmt: skip
     """Do it to all of `ids`, batch by batch. What one job is refused stops no other.
 
     `selected`, where a filter found the ids, are the jobs that fit it: one that has changed since is refused.
     """
-    report = Report()
+    report = BulkReport()
     for batch in ids:
         noted = dataclasses.replace(entry, detail=dict(entry.detail))
         outcomes = run_batch(verb, batch, how, noted, using, selected=selected)
@@ -329,15 +336,35 @@ def run_in_batches(
     return report
 
 
+def noted(
+    wanted: JobFilter | Mapping[str, Any] | None, override: Mapping[str, Any] | None = None, *,
+    per_minute: int | None = None, reason: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """What the audit log says of an act on many jobs, whatever its door, beside what became of them: the filter that
+    found them, in the words of the caller or as it was read, and which of their members were changed.
+
+    It names no arguments and no meta: of a text that was looked for it says only that there was one.
+    """
+    detail: dict[str, Any] = {}
+    if wanted is not None:
+        shown = readable(wanted.to_json()) if isinstance(wanted, JobFilter) else dict(wanted)
+        shown |= {name: "…" for name in ("text", "q") if shown.get(name)}
+        shown |= {"meta": sorted(shown["meta"])} if isinstance(shown.get("meta"), Mapping) else {}
+        detail["filter"] = shown
+    detail |= {"override": sorted(override)} if override else {}
+    detail |= {"per_minute": per_minute} if per_minute else {}
+    return detail | ({"reason": reason} if reason else {})
+
+
 def _name_jobs(entry: Act, done: Sequence[uuid.UUID], matched: int) -> None:
     entry.detail |= {"matched": matched, "succeeded": len(done), "job_ids": [str(job_id) for job_id in done]}
 
 
 def run_batch(
     verb: BulkVerb, ids: Sequence[uuid.UUID], how: How, entry: Act, using: str, *,
-    selected: QuerySet[Job] | None = None, note: Callable[[Act, Sequence[uuid.UUID], int], None] = _name_jobs,
+    selected: QuerySet[Job] | None = None, fill_entry: Callable[[Act, Sequence[uuid.UUID], int], None] = _name_jobs,
 ) -> list[Any]:  # fmt: skip
-    """Do it to these jobs, in one transaction with the entry, in which `note` says to which it was done."""
+    """Do it to these jobs, in one transaction with the entry, in which `fill_entry` says to which it was done."""
 
     def act() -> list[Any]:
         if selected is None:
@@ -346,8 +373,8 @@ def run_batch(
             outcomes = done_where_fitting(
                 lambda kept: run(verb, kept, how, partial=True, using=using), selected, ids, using
             )
-        note(entry, [job_id for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)],
-             len(ids))  # fmt: skip
+        fill_entry(entry, [job_id for job_id, out in zip(ids, outcomes, strict=True) if not isinstance(out, OJSError)],
+                   len(ids))  # fmt: skip
         return outcomes
 
     return audit.perform(act, entry, using=using)
@@ -410,10 +437,8 @@ def start_action(
     def act() -> BulkAction:
         action.pk, action._state.adding = None, True  # where a lost race makes it begin anew
         action.save(using=using, force_insert=True)
-        shown = action.filter | ({"text": "…"} if "text" in wanted.values else {})  # which may be part of arguments
-        entry.detail |= {"bulk_action": action.pk, "filter": shown, "expected": action.expected}
-        entry.detail |= {"override": sorted(override)} if override else {}
-        entry.detail |= {"per_minute": per_minute} if per_minute else {}
+        entry.detail |= {"bulk_action": action.pk, "expected": action.expected}
+        entry.detail |= noted(wanted, override, per_minute=per_minute)
         return action
 
     return audit.perform(act, entry, using=using)
@@ -450,22 +475,22 @@ def advance_action(*, using: str | None = None) -> bool:
     after `MAX_TRIES`. Any other fault would come again, and ends it at once.
     """
     using = database(using)
-    turn: list[int] = []
+    begun: list[int] = []
     try:
-        return _advance(turn, using=using)
+        return _advance(begun, using=using)
     except Exception as error:
-        if not turn:
+        if not begun:
             raise
         passing = isinstance(error, OperationalError | InterfaceError | BackendUnavailable)
-        _broke_off(turn[-1], error, MAX_TRIES if passing else 1, using)
+        _broke_off(begun[-1], error, MAX_TRIES if passing else 1, using)
         if passing:
             raise
-        logger.exception("Bulk action %s has failed.", turn[-1])
+        logger.exception("Bulk action %s has failed.", begun[-1])
         return True
 
 
 @retried
-def _advance(turn: list[int], *, using: str) -> bool:
+def _advance(begun: list[int], *, using: str) -> bool:
     now = clock.now(using)
     due = Q(next_at=None) | Q(next_at__lte=now)
     actions = BulkAction.objects.using(using).filter(due, state=BulkAction.State.RUNNING).order_by("tries", "pk")
@@ -476,13 +501,13 @@ def _advance(turn: list[int], *, using: str) -> bool:
         action = actions.select_for_update().first()
         if action is None:
             return False
-        turn.append(action.pk)
+        begun.append(action.pk)
         batch, more = _next(action, using)
         if batch:
             _do(action, batch, using)
         _pace(action, len(batch), now)
         if not more:
-            _end(action, using)
+            _complete(action, using)
         action.tries, action.problem = 0, ""
         action.save(using=using)
     return True
@@ -569,11 +594,12 @@ def _do(action: BulkAction, ids: Sequence[uuid.UUID], using: str) -> None:
     refusals = [{"job_id": str(job_id), "error": str(error)[:500]} for job_id, error in refused]
     action.errors = [*known, *refusals[: KEPT_ERRORS - len(known)]] or None
     detail = {"bulk_action": action.pk, "matched": len(ids), "succeeded": len(done), "job_ids": done}
+    detail |= noted(wanted, action.override, per_minute=action.per_minute)
     entry = Act(action.actor, f"job.bulk_{action.verb}", "", detail, action.door, action.source_ip)
     audit.append([entry], using)
 
 
-def _end(action: BulkAction, using: str) -> None:
+def _complete(action: BulkAction, using: str) -> None:
     action.state, action.finished_at = BulkAction.State.COMPLETED, clock.now(using)
     log.append(completed(verb_of_action(action), action.finished_at, action.matched, action.succeeded), using)
 

@@ -1,7 +1,8 @@
 """ACK, FAIL and REQUEUE (core 7.3 and 7.4): a worker reports success or failure, or hands a job back.
 
-After a failure the retry policy in force decides (`rules.retry.decide`); one `match` turns its outcome into the
-job's next state. The scheduler ends jobs that overran their execution timeout through the same code.
+After a failure the retry policy in force decides (`rules.retrypolicy.decide`), and one `match` turns its decision into
+the job's next state. A worker may instead hand a job back, put it off (snooze), or say when to try again; then no
+policy is asked. The scheduler ends jobs that overran their execution timeout through the same code.
 """
 
 from __future__ import annotations
@@ -15,41 +16,59 @@ from typing import Any
 from django.db import connections
 from django.db.models import Q
 
-from django_ojs import clock, garbage, hooks, jsontext
+from django_ojs import clock, garbage, hooks, jsontext, lockwaits, spellings
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, is_disconnection, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.groupcommit import ALONE, Group
-from django_ojs.jobs import transitions
-from django_ojs.jobs.transitions import (
+from django_ojs.groupcommit import LEFT_OUT, Group
+from django_ojs.jobs import durableevents
+from django_ojs.lifecycle import transitions
+from django_ojs.lifecycle.ended import jobs_ended
+from django_ojs.lifecycle.reservations import release
+from django_ojs.lifecycle.transitions import (
     WITH_LIMITED,
-    Outcome,
+    RowOrError,
     add_error,
     counted,
-    each_locked,
+    end_attempt,
     in_rounds,
+    outcome_of,
     refuse,
     settled_all,
     uncount,
 )
+from django_ojs.lifecycle.waking import slots_freed
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
-from django_ojs.rules import envelope, errorobjects
-from django_ojs.rules import retry as policies
+from django_ojs.rules import envelope, errorobjects, retrypolicy
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.rows import holds
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.store.base import Ack, Members, holds
-from django_ojs.workers.waking import slots_freed, wake_workers
-from django_ojs.workflows import advance
+from django_ojs.store.values import Ack, EndedMembers
 
-__all__ = ["Ack", "Failure", "ack", "ack_one", "fail", "fail_one", "release", "settle_error"]
+__all__ = ["Ack", "Failure", "ack", "ack_one", "apply_retry_policy", "fail", "fail_one", "release"]
 
 
-def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | None = None) -> list[Outcome]:
+def ack_free(
+    acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | None = None
+) -> list[RowOrError | Exception]:
+    """`ack`, but a job that another transaction has locked is `LEFT_OUT`: its report is to be made again by itself.
+
+    Raises the error of a lost race where nothing was changed, because more is locked than a job.
+    """
+    by_id = {ack.job_id: ack for ack in acks}
+    with lockwaits.LockTimeout(lockwaits.SHARED, database(using)):
+        found = _ack(list(by_id.values()), columns, database(using), skip_locked=True)
+    outcomes = dict(zip(by_id, found, strict=True))
+    return [outcomes[ack.job_id] for ack in acks]
+
+
+def ack(acks: Sequence[Ack], *, columns: Sequence[str] = COLUMNS, using: str | None = None) -> list[RowOrError]:
     """Complete these jobs; return for each its row, or the error that refused it.
 
     Of the rows `columns` are returned, `id` among them. Of several reports on one job the last counts. Jobs of
@@ -71,24 +90,28 @@ def ack_one(ack_: Ack, *, using: str | None = None) -> JobRow:
     return _acks.call(ack_, database(using))
 
 
-def _ack_each(acks: Sequence[Ack], *, using: str) -> list[Outcome | Exception]:
+def _ack_each(acks: Sequence[Ack], *, using: str) -> list[RowOrError | Exception]:
     """ACK for several callers. Of several reports on one job each counts after the one before."""
-    hurried = len(acks) > 1
-    return in_rounds(acks, lambda some: _ack(some, COLUMNS, using, hurried=hurried), about=lambda ack: ack.job_id)
+    skip_locked = len(acks) > 1
+    return in_rounds(
+        acks, lambda some: _ack(some, COLUMNS, using, skip_locked=skip_locked, tries_again=False),
+        about=lambda ack: ack.job_id,
+    )  # fmt: skip
 
 
 def _ack(
-    acks: Sequence[Ack], columns: Sequence[str], using: str, *, hurried: bool = False
-) -> list[Outcome | Exception]:
+    acks: Sequence[Ack], columns: Sequence[str], using: str, *, skip_locked: bool = False, tries_again: bool = True
+) -> list[RowOrError | Exception]:
     """ACK for different jobs.
 
     Most belong to no workflow. Where the store completes those in one statement, that is all, and it needs no
     transaction around it. The others follow with their workflows, in a transaction, as do those that another
-    transaction has locked. `hurried`: if that has to wait for long, or fails, they are `ALONE`.
+    transaction has locked. `skip_locked`: those that are still locked then are `LEFT_OUT`, and all of them if that
+    fails. `tries_again` False: it is the caller who runs a lost race again.
     """
     oversized = {ack.job_id: error for ack in acks if ack.result and (error := _oversized(ack.job_id, ack.result))}
     wanted = [ack for ack in acks if ack.job_id not in oversized]
-    outcomes: dict[uuid.UUID, Outcome | Exception] = {**oversized}
+    outcomes: dict[uuid.UUID, RowOrError | Exception] = {**oversized}
     if store_of(using).single_statements and not ojs_settings.EXTENSION_EVENTS:
         alone = [ack for ack in wanted if not ack.in_workflow]
         if len(alone) > 1 and connections[using].in_atomic_block:
@@ -103,15 +126,15 @@ def _ack(
     rejections = [(ack, oversized[ack.job_id]) for ack in acks if ack.job_id in told]
     if not wanted and not rejections:
         return [outcomes[ack.job_id] for ack in acks]
-    act = _complete_together if hurried else retried(_complete_together)
+    act = retried(_complete_together) if tries_again and not skip_locked else _complete_together
     try:
-        outcomes |= act(wanted, rejections, columns, hurried=hurried, using=using)
+        outcomes |= act(wanted, rejections, columns, skip_locked=skip_locked, using=using)
     except Exception as error:
         if len(outcomes) == len(oversized):
             raise
         # The others are completed. Where the connection was lost, these may be as well.
-        again = hurried and not is_disconnection(error)
-        outcomes |= {ack.job_id: ALONE if again else error for ack in wanted}
+        again = skip_locked and not is_disconnection(error)
+        outcomes |= {ack.job_id: LEFT_OUT if again else error for ack in wanted}
     return [outcomes[ack.job_id] for ack in acks]
 
 
@@ -122,30 +145,30 @@ def _complete_alone(acks: Sequence[Ack], columns: Sequence[str], *, using: str) 
 
 
 def _complete_together(
-    acks: Sequence[Ack], rejections: Sequence[tuple[Ack, ResultTooLarge]], columns: Sequence[str], *, hurried: bool,
+    acks: Sequence[Ack], rejections: Sequence[tuple[Ack, ResultTooLarge]], columns: Sequence[str], *, skip_locked: bool,
     using: str,
-) -> dict[uuid.UUID, Outcome]:  # fmt: skip
+) -> dict[uuid.UUID, RowOrError | Exception]:  # fmt: skip
     """Complete these jobs with all that follows from it, in one transaction; refuse the others."""
     with atomic(using=using):
-        if hurried:
-            store_of(using).lose_patience()
         now = clock.now(using)
         needed = RESULT_COLUMNS if ojs_settings.EXTENSION_EVENTS else ("workflow_id",)
-        done, found = _complete(acks, now, (*columns, *needed), using) if acks else ([], None)
+        wanted = (*columns, *needed)
+        done, found = _complete(acks, now, wanted, using, skip_locked=skip_locked) if acks else ([], None)
         if ojs_settings.EXTENSION_EVENTS:
             stored(done, now, using)
             rejected(rejections, now, using)
         with garbage.collection_paused(len(done)):
-            advance.settled(done, now, using, found)
+            jobs_ended(done, now, using, found)
         slots_freed(done, using)
-        outcomes: dict[uuid.UUID, Outcome] = {row["id"]: row for row in done}
+        outcomes: dict[uuid.UUID, RowOrError | Exception] = {row["id"]: row for row in done}
         late = [ack for ack in acks if ack.job_id not in outcomes]
-        return outcomes | (_refusals(late, using) if late else {})
+        return outcomes | (_refusals(late, using, passed_by=skip_locked) if late else {})
 
 
 def _complete(
-    acks: Sequence[Ack], now: dt.datetime, columns: Sequence[str], using: str, *, members: bool = True
-) -> tuple[list[JobRow], Members | None]:
+    acks: Sequence[Ack], now: dt.datetime, columns: Sequence[str], using: str, *, members: bool = True,
+    skip_locked: bool = False,
+) -> tuple[list[JobRow], EndedMembers | None]:  # fmt: skip
     """The store's part of ACK, and what listeners hear of it. With `members` it locks and reads workflows, too."""
     listening = [one for one in hooks.event_listeners if one.wants("job.completed")]
     heard = [name for listener in listening for name in listener.columns]
@@ -154,11 +177,13 @@ def _complete(
     found = None
     if members:
         errors = ojs_settings.EXTENSION_EVENTS
-        done, found = store.complete_members(acks, now, with_result=keep, columns=returned, errors=errors)
+        done, found = store.complete_members(
+            acks, now, with_result=keep, columns=returned, errors=errors, skip_locked=skip_locked
+        )
     else:
         done = store.complete(acks, now, with_result=keep, columns=returned, members=False)
     if listening:
-        hooks.tell(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
+        hooks.notify(listening, [catalogue.completed(row, now, with_result=False) for row in done], using)
     return done, found
 
 
@@ -171,10 +196,22 @@ def _oversized(job_id: uuid.UUID, result: str) -> ResultTooLarge | None:
     return ResultTooLarge(f"The result has {size} bytes; at most {limit} are kept.", details=details)
 
 
-def _refusals(acks: Sequence[Ack], using: str) -> dict[uuid.UUID, OJSError]:
-    """Why each of these could not be completed."""
+def _refusals(acks: Sequence[Ack], using: str, *, passed_by: bool) -> dict[uuid.UUID, Exception]:
+    """Why each of these could not be completed; `LEFT_OUT` for one that could, where locked jobs were `passed_by`."""
     found = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=[a.job_id for a in acks]).rows()}
-    return {a.job_id: why_not(found.get(a.job_id), a.job_id, Verb.ACK, State.COMPLETED, a) for a in acks}
+
+    def why(ack: Ack) -> Exception:
+        row = found.get(ack.job_id)
+        if passed_by and _could_report(row, ack):
+            return LEFT_OUT
+        return why_not(row, ack.job_id, Verb.ACK, State.COMPLETED, ack)
+
+    return {ack.job_id: why(ack) for ack in acks}
+
+
+def _could_report(row: JobRow | None, claim: Ack) -> bool:
+    """Whether the report fits the job as it is, unless the transaction that has locked it changes that."""
+    return row is not None and holds(row, claim.worker_id, claim.attempt)
 
 
 def why_not(row: JobRow | None, job_id: object, verb: Verb, target: State, claim: Ack) -> OJSError:
@@ -193,9 +230,15 @@ class Failure:
     Attributes:
         error: the error object as the worker sent it; required unless `requeue` or `snooze_ms`.
         requeue: hand the job back at once, without counting it as a failure.
-        unrun: with `requeue`: no handler ran, so that the attempt does not count against `max_attempts` either.
+        unrun: with `requeue` or `outage`: no handler ran, so that the attempt counts against nothing.
         retry_after_ms: wait so long instead of the policy's backoff.
         snooze_ms: run again after so long, as if this attempt had not been.
+        waits: with `snooze_ms`: the names of steps that wait for events. Where one has ended since, the job is handed
+            back at once instead.
+        outage: with `requeue`: what was said when the database went away under the handler. The attempt counts as a
+            loss; from the `POISON_LIMIT`th in a row on it is a failure, for it may be its own query that ends the
+            connection.
+        limits: what the caller reaches; it blocks no rate limit that jobs beyond share (`rate_limit_until`).
     """
 
     job_id: uuid.UUID
@@ -206,26 +249,41 @@ class Failure:
     unrun: bool = False
     retry_after_ms: int | None = None
     snooze_ms: int | None = None
+    waits: tuple[str, ...] = ()
+    outage: str = ""
+    limits: Limits = UNLIMITED
 
 
 #: What `_read` makes of the error of a failure.
 _Error = tuple[dict[str, Any], dt.datetime | None]
 
 
-def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[Outcome]:
-    """Settle these failures; return for each the job's row, or the error that refused the report.
+def fail_free(failures: Sequence[Failure], *, using: str | None = None) -> list[RowOrError | Exception]:
+    """`fail`, but a job that another transaction has locked is `LEFT_OUT`: its report is to be made again by itself.
+
+    Raises the error of a lost race where nothing was changed, because more is locked than a job.
+    """
+    by_id = {failure.job_id: failure for failure in failures}
+    with lockwaits.LockTimeout(lockwaits.SHARED, database(using)):
+        found = _fail([_Reported(failure) for failure in by_id.values()], skip_locked=True, using=database(using))
+    outcomes = dict(zip(by_id, found, strict=True))
+    return [outcomes[failure.job_id] for failure in failures]
+
+
+def fail(failures: Sequence[Failure], *, using: str | None = None) -> list[RowOrError]:
+    """Apply these failures; return for each the job's row, or the error that refused the report.
 
     Of several reports on one job the last counts. Raises `InvalidRequest` for a malformed error object, before anything
     is changed.
     """
     by_id = {failure.job_id: failure for failure in failures}
-    found = retried(_fail)([_Reported(failure) for failure in by_id.values()], using=database(using))
+    found = settled_all(retried(_fail)([_Reported(failure) for failure in by_id.values()], using=database(using)))
     outcomes = dict(zip(by_id, found, strict=True))
     return [outcomes[failure.job_id] for failure in failures]
 
 
 def fail_one(failure: Failure, *, using: str | None = None) -> JobRow:
-    """Settle one failure, together with those that other threads report at this moment.
+    """Apply one failure, together with those that other threads report at this moment.
 
     Raises `NotFound`, `InvalidStateTransition` or `InvalidRequest`.
     """
@@ -240,103 +298,144 @@ class _Reported:
         self.error, self.until = ({}, None) if failure.requeue else _read(failure)
 
 
-def _fail_each(reports: Sequence[_Reported], *, using: str) -> list[Outcome | Exception]:
+def _fail_each(reports: Sequence[_Reported], *, using: str) -> list[RowOrError | Exception]:
     """FAIL for several callers. Of several reports on one job each counts after the one before."""
-    hurried = len(reports) > 1
-    return in_rounds(reports, lambda some: _fail(some, hurried=hurried, using=using), about=lambda one: one.job_id)
+    skip_locked = len(reports) > 1
+    return in_rounds(
+        reports, lambda some: _fail(some, skip_locked=skip_locked, using=using), about=lambda one: one.job_id
+    )
 
 
-def _fail(reports: Sequence[_Reported], *, hurried: bool = False, using: str) -> Sequence[Outcome]:
-    """FAIL for different jobs. `hurried`: rather than wait for long it raises the error of a lost race."""
+def _fail(
+    reports: Sequence[_Reported], *, skip_locked: bool = False, using: str
+) -> Sequence[RowOrError | Exception]:  # fmt: skip
+    """FAIL for different jobs. `skip_locked`: those that another transaction has locked are `LEFT_OUT`."""
     by_id = {report.job_id: report for report in reports}
     with atomic(using=using):
-        if hurried:
-            store_of(using).lose_patience()
         now = clock.now(using)
         released: list[JobRow] = []
+        lost: list[JobRow] = []
         blocked: dict[str, dt.datetime] = {}
         failed: list[tuple[JobRow, _Reported]] = []
 
-        def decide(row: JobRow) -> Outcome:
+        def decide(row: JobRow) -> RowOrError:
             failure = by_id[row["id"]].failure
-            if not holds(row, failure.worker_id, failure.attempt):
-                claim = Ack(row["id"], None, failure.worker_id, failure.attempt)
+            claim = Ack(row["id"], None, failure.worker_id, failure.attempt)
+            if not holds(row, claim.worker_id, claim.attempt):
                 target = State.AVAILABLE if failure.requeue else State.RETRYABLE
                 return why_not(row, row["id"], Verb.REQUEUE if failure.requeue else Verb.FAIL, target, claim)
             if failure.requeue:
+                (lost if failure.outage else released).append(row)
+            elif row["id"] in came:
+                row["suspected"] = None  # a run has ended
                 released.append(row)
             else:
                 failed.append((row, by_id[row["id"]]))
             return row
 
-        outcomes = each_locked(list(by_id), using, decide, WITH_LIMITED)
+        locked = {row["id"]: row for row in store_of(using).lock(by_id, columns=WITH_LIMITED, skip_locked=skip_locked)}
+        waits = {job_id: by_id[job_id].failure.waits for job_id in locked if by_id[job_id].failure.waits}
+        came = durableevents.came_meanwhile(waits, using) if waits else ()
+        outcomes: dict[uuid.UUID, RowOrError | Exception] = {job_id: decide(row) for job_id, row in locked.items()}
+        for job_id in by_id.keys() - locked.keys():
+            outcomes[job_id] = NotFound.resource("job", str(job_id))
+        if skip_locked and len(locked) < len(by_id):
+            passed_by = Job.objects.using(using).filter(pk__in=by_id.keys() - locked.keys())
+            outcomes |= dict.fromkeys(passed_by.values_list("pk", flat=True), LEFT_OUT)
         if released:
-            release(released, now, using, unrun={report.job_id for report in reports if report.failure.unrun})
+            unrun = {report.job_id for report in reports if report.failure.unrun}
+            release(released, now, using, unrun=unrun.union(came))
         records: list[Record] = []
+        for row in lost:
+            records += _cut_off(row, by_id[row["id"]].failure, now)
         for row, report in failed:
             until = report.until
-            if until and row["rate_key"]:
+            if until and row["rate_key"] and not ratelimits.is_shared(row["rate_key"], report.failure.limits, using):
                 blocked[row["rate_key"]] = max(until, blocked.get(row["rate_key"], until))
-            records += _settle(row, report.failure, dict(report.error), now)
-        store_of(using).update_jobs(Verb.FAIL, [row for row, _ in failed], transitions.FAIL_COLUMNS)
+            records += _apply_failure(row, report.failure, dict(report.error), now)
+        changed = [*lost, *(row for row, _ in failed)]  # some have ended, others wait for their next attempt
+        store_of(using).update_jobs(Verb.FAIL, changed, transitions.FAIL_COLUMNS)
         if blocked:
             records += ratelimits.block(blocked, now, using)
         log.append(records, using)
-        advance.settled([row for row, _ in failed], now, using)
-        slots_freed([row for row, _ in failed], using)
-    return outcomes
+        jobs_ended(changed, now, using)
+        slots_freed(changed, using)
+    return [outcomes[job_id] for job_id in by_id]
 
 
-_acks: Group[Ack, JobRow] = Group(_ack_each)
+_acks: Group[Ack, JobRow] = Group(_ack_each, size=lambda ack: len(ack.result or ""))
 _failures: Group[_Reported, JobRow] = Group(_fail_each)
 
 
 @retried
 def requeue(
     job_ids: Collection[uuid.UUID], *, worker_id: str = "", attempts: Mapping[uuid.UUID, int] | None = None,
-    unrun: Collection[uuid.UUID] = (), using: str | None = None,
+    unrun: Collection[uuid.UUID] = (), skip_locked: bool = False, using: str | None = None,
 ) -> list[uuid.UUID]:  # fmt: skip
     """REQUEUE (orchestration 3.6): hand back those of the jobs that are active and held by `worker_id`, if it is given.
 
     Where `attempts` names a job's attempt, it must be the present one. The attempts of the jobs in `unrun`, which no
-    handler ran, do not count against `max_attempts`. No error is recorded and no backoff applies. Returns the ids that
-    were handed back.
+    handler ran, do not count against `max_attempts`. No error is recorded and no backoff applies. With `skip_locked`
+    jobs that another transaction has locked are left alone. Returns the ids that were handed back.
     """
     using = database(using)
     with atomic(using=using):
         held = Q(pk__in=list(job_ids), state=State.ACTIVE) & (Q(worker_id=worker_id) if worker_id else Q())
-        rows = store_of(using).lock_where(held)
+        rows = store_of(using).lock_where(held, skip_locked=skip_locked)
         rows = [row for row in rows if (attempts or {}).get(row["id"], row["attempt"]) == row["attempt"]]
         release(rows, clock.now(using), using, unrun=unrun)
     return [row["id"] for row in rows]
 
 
-def release(rows: Sequence[JobRow], now: dt.datetime, using: str, *, unrun: Collection[uuid.UUID] = ()) -> None:
-    """Hand locked active jobs back to their queues: no error, no backoff, the attempt keeps its number.
+#: Milliseconds that a job waits after its worker has lost a database for the first time; twice as long each time in a
+#: row. A database that takes no connection refuses the next run as fast as this one.
+OUTAGE_PAUSE = 1000
 
-    The attempts of the jobs in `unrun`, which no handler ran, do not count against `max_attempts`.
+
+def _cut_off(row: JobRow, failure: Failure, now: dt.datetime) -> list[Record]:
+    """Let a job under whose handler the database went away run again soon; change `row` and return its events.
+
+    The attempt does not count. It is a loss, and from the `POISON_LIMIT`th in a row on a failure as any other, about
+    which the retry policy decides: the handler may end its connection itself, or ask for a database that stays away.
     """
-    for row in rows:
-        if row["id"] in unrun:
-            uncount(row)
-        transitions.release(row, using)
-    store_of(using).update_jobs(Verb.REQUEUE, rows, transitions.RELEASE_COLUMNS)
-    if rows:
-        wake_workers(using)
+    if failure.unrun:
+        said, losses = f"The database went away before the handler began: {failure.outage}", row["losses"]
+    else:
+        said, losses = f"The database went away while the handler ran: {failure.outage}", row["losses"] + 1
+        row["suspected"] = None  # a run has ended
+    message = errorobjects.cut(said, errorobjects.MAX_MESSAGE)
+    error = errorobjects.server_error("database_outage", message, row["attempt"], now) | {"retryable": True}
+    if losses > row["losses"]:
+        if losses >= ojs_settings.POISON_LIMIT:
+            records = apply_retry_policy(row, error, now, "workers")
+            if row["state"] != State.DISCARDED:
+                row["losses"] = losses  # the next is a failure, too, until a run ends in another way
+            return records
+        add_error(row, error)
+    end_attempt(row, now, outcome_of(error), error)
+    uncount(row)
+    row["losses"] = losses
+    policy = retrypolicy.from_json(row["retry"])
+    pause = min(OUTAGE_PAUSE * 2 ** max(losses - 1, 0), retrypolicy.backoff_ms(policy, losses))
+    if row["deadline_at"] is not None and now + dt.timedelta(milliseconds=pause) >= row["deadline_at"]:
+        return transitions.give_up(row, now, "workers")
+    transitions.back_off(row, pause, now)
+    return [catalogue.retrying(row, now, "workers", error, previous_state=State.ACTIVE.value)]
 
 
-def settle_error(row: JobRow, error: dict[str, Any], now: dt.datetime, component: str) -> list[Record]:
+def apply_retry_policy(row: JobRow, error: dict[str, Any], now: dt.datetime, component: str) -> list[Record]:
     """Let the policy decide about a failure of an active job; change `row` and return its events."""
-    policy = policies.from_json(row["retry"])
+    row["suspected"] = None  # a run has ended
+    policy = retrypolicy.from_json(row["retry"])
     policy = dataclasses.replace(policy, max_attempts=row["max_attempts"])
-    error = {**error, "retryable": policies.is_retryable(policy, error)}  # what was decided, not what was reported
+    error = {**error, "retryable": retrypolicy.is_retryable(policy, error)}  # what was decided, not what was reported
     attempts = counted(row)
-    match policies.decide(policy, error, attempts):
-        case policies.Outcome.RETRY:
-            return _retry(row, error, policies.backoff_ms(policy, attempts), now, component)
-        case policies.Outcome.DISCARD:
+    match retrypolicy.decide(policy, error, attempts):
+        case retrypolicy.FailureOutcome.RETRY:
+            return _retry(row, error, retrypolicy.backoff_ms(policy, attempts), now, component)
+        case retrypolicy.FailureOutcome.DISCARD:
             return _discard(row, error, now, component, dead_letter=False)
-        case policies.Outcome.DEAD_LETTER:
+        case retrypolicy.FailureOutcome.DEAD_LETTER:
             return _discard(row, error, now, component, dead_letter=True)
 
 
@@ -352,18 +451,19 @@ def _read(failure: Failure) -> _Error:
             hint="Send `error`, or `requeue: true` to hand the job back.",
         )
     keep = ojs_settings.STORE_BACKTRACES
-    error = errorobjects.normalise(failure.error, 1, clock.now(), store_backtrace=keep)
+    error = spellings.read_error(failure.error, 1, clock.now(), store_backtrace=keep)
     return error, ratelimits.rate_limit_until(failure.error)
 
 
-def _settle(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.datetime) -> list[Record]:
+def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.datetime) -> list[Record]:
+    row["suspected"] = None
     if failure.snooze_ms is not None:
         return _snooze(row, failure.snooze_ms, now)
     error |= errorobjects.stamp(row["attempt"], now)
     if failure.retry_after_ms is not None and counted(row) < max(1, row["max_attempts"]):
         records = _retry(row, {**error, "retryable": True}, failure.retry_after_ms, now, "workers")
     else:
-        records = settle_error(row, error, now, "workers")
+        records = apply_retry_policy(row, error, now, "workers")
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself
         records.append(rejection(row, now))
     return records
@@ -371,6 +471,7 @@ def _settle(row: JobRow, failure: Failure, error: dict[str, Any], now: dt.dateti
 
 def _retry(row: JobRow, error: dict[str, Any], delay_ms: int, now: dt.datetime, component: str) -> list[Record]:
     add_error(row, error)
+    end_attempt(row, now, outcome_of(error), error)
     if row["deadline_at"] is not None and now + dt.timedelta(milliseconds=delay_ms) >= row["deadline_at"]:
         ends = transitions.give_up(row, now, component, after_failure=True)
         return [catalogue.failed(row, now, component, error), *ends]
@@ -399,7 +500,7 @@ def _snooze(row: JobRow, delay_ms: int, now: dt.datetime) -> list[Record]:
 
 
 # The events of results (jobs 10), written where `OJS["EXTENSION_EVENTS"]` asks for them: a result comes with every
-# other job. `jobs.prune` writes `result.pruned`.
+# other job. `retention` writes `result.pruned`.
 
 #: What the events need of a job.
 RESULT_COLUMNS = (

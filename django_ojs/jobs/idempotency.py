@@ -14,18 +14,16 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from django.db import transaction
-
-from django_ojs import clock
+from django_ojs import clock, tenants
 from django_ojs.conf import ojs_settings
-from django_ojs.database import retried
+from django_ojs.database import atomic, retried
 from django_ojs.errors import Conflict, InvalidRequest, OJSError
 from django_ojs.models import IdempotencyKey
 from django_ojs.store import store_of
-from django_ojs.store.base import StoredKey
+from django_ojs.store.values import StoredKey
 
 MAX_KEY_LENGTH = 256
 
@@ -39,7 +37,7 @@ class Answer(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
+class KeyedRequest:
     """Whose key it is and for what. `body` are the bytes that must be the same again."""
 
     key: str
@@ -57,7 +55,7 @@ class Operation:
         return hashlib.sha256(json.dumps([self.principal, self.name, self.key]).encode()).hexdigest()
 
 
-def once(operation: Operation, act: Callable[[], Answer], using: str) -> tuple[Answer, bool]:
+def once(operation: KeyedRequest, act: Callable[[], Answer], using: str) -> tuple[Answer, bool]:
     """The answer of `act`, and whether it is an old one. An exception from `act` frees the key again.
 
     `act` runs inside the transaction, and again from the start where that loses a race. Raises Conflict when the key
@@ -68,9 +66,9 @@ def once(operation: Operation, act: Callable[[], Answer], using: str) -> tuple[A
 
 
 @retried
-def _once(operation: Operation, act: Callable[[], Answer], *, using: str) -> tuple[Answer, bool]:
+def _once(operation: KeyedRequest, act: Callable[[], Answer], *, using: str) -> tuple[Answer, bool]:
     try:
-        with transaction.atomic(using=using):
+        with atomic(using=using):
             (found,) = hold([operation], using)
             if isinstance(found, Conflict):
                 raise found
@@ -85,7 +83,7 @@ def _once(operation: Operation, act: Callable[[], Answer], *, using: str) -> tup
     return answer, False
 
 
-def check(operation: Operation) -> None:
+def check(operation: KeyedRequest) -> None:
     """Raise InvalidRequest for a key that is none."""
     if not 1 <= len(operation.key) <= MAX_KEY_LENGTH:
         details = {"field": "Idempotency-Key", "max_length": MAX_KEY_LENGTH, "length": len(operation.key)}
@@ -93,19 +91,19 @@ def check(operation: Operation) -> None:
 
 
 #: The requests that this process is answering, by database and key.
-_running: dict[tuple[str, str], object] = {}
+_running: dict[tuple[Hashable, str], object] = {}
 if hasattr(os, "register_at_fork"):  # a system that forks
     os.register_at_fork(after_in_child=_running.clear)
 
 
 @contextlib.contextmanager
-def under_way(operation: Operation, using: str) -> Iterator[None]:
+def under_way(operation: KeyedRequest, using: str) -> Iterator[None]:
     """A block that answers a request. Raises Conflict where this process is answering another one with its key, which
     does not wait for a turn to find out; where the database lets the second wait, it waits."""
     if not store_of(using).refuses_held_keys:
         yield
         return
-    place, mine = (using, operation.digest), object()
+    place, mine = (tenants.scope(using), operation.digest), object()
     if _running.setdefault(place, mine) is not mine:
         raise _still_running()
     try:
@@ -114,7 +112,7 @@ def under_way(operation: Operation, using: str) -> Iterator[None]:
         del _running[place]
 
 
-def hold(operations: Sequence[Operation], using: str) -> list[Answer | Conflict | None]:
+def hold(operations: Sequence[KeyedRequest], using: str) -> list[Answer | Conflict | None]:
     """Hold the keys of these requests, which differ, until the transaction ends. For each what it has to be answered
     without doing anything; None for one that is now to be done, and whose answer is to be kept."""
     held = store_of(using).hold_keys([operation.digest for operation in operations], clock.now(using))
@@ -124,20 +122,20 @@ def hold(operations: Sequence[Operation], using: str) -> list[Answer | Conflict 
     ]
 
 
-def look(operation: Operation, using: str) -> Answer | Conflict | None:
+def read_answer(operation: KeyedRequest, using: str) -> Answer | Conflict | None:
     """The same of one request without holding its key, and without noticing that another one does."""
     stored = IdempotencyKey.objects.using(using).filter(pk=operation.digest).values_list(*StoredKey._fields).first()
     return _known(operation, stored and StoredKey(*stored), using)
 
 
-def missed_answer(operation: Operation, using: str) -> Answer | None:
+def missed_answer(operation: KeyedRequest, using: str) -> Answer | None:
     """The answer that `hold` did not see, for a request that failed: an earlier request may have committed it, and what
     is now in the way of this one, between the look of that statement and its lock."""
-    found = look(operation, using)
+    found = read_answer(operation, using)
     return found if isinstance(found, Answer) else None
 
 
-def _known(operation: Operation, stored: StoredKey | None, using: str) -> Answer | Conflict | None:
+def _known(operation: KeyedRequest, stored: StoredKey | None, using: str) -> Answer | Conflict | None:
     # Without an answer it was left by a request that died under an older version, which committed the key first.
     if stored is None or stored.status is None or stored.created_at < _stale(using):
         return None
@@ -151,7 +149,7 @@ def _known(operation: Operation, stored: StoredKey | None, using: str) -> Answer
     return Answer(stored.status, stored.body, json.loads(stored.headers))
 
 
-def keep(answers: Sequence[tuple[Operation, Answer]], using: str, *, free: Sequence[Operation] = ()) -> None:
+def keep(answers: Sequence[tuple[KeyedRequest, Answer]], using: str, *, free: Sequence[KeyedRequest] = ()) -> None:
     """Store the answers of requests whose keys this transaction holds; `free` are those that ended without one."""
     now = clock.now(using)
     rows = [

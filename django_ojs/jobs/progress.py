@@ -19,17 +19,21 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import NotFound
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.models import JobProgress
+from django_ojs.groupcommit import LEFT_OUT
+from django_ojs.jobs import checkpoints
+from django_ojs.jobs.checkpoints import NewCheckpoint
+from django_ojs.lifecycle.reservations import renew
+from django_ojs.models import Job, JobProgress
 from django_ojs.models.job import JobRow
+from django_ojs.rules import errorobjects
 from django_ojs.rules.durations import format_instant
+from django_ojs.rules.rows import holds, moment
 from django_ojs.states import State
 from django_ojs.store import store_of
-from django_ojs.store.base import holds
-from django_ojs.workers.heartbeat import renew
 
 #: Between two events of one job.
 INTERVAL = dt.timedelta(seconds=1)
-MAX_MESSAGE = 1000
+MAX_MESSAGE = errorobjects.MAX_PROGRESS_MESSAGE
 #: A report's own data, as JSON, in bytes.
 MAX_DATA_BYTES = 4096
 _BATCH = 500
@@ -37,7 +41,7 @@ _COLUMNS = ("attempt", "percent", "message", "data", "updated_at", "told_at", "h
 
 
 @dataclasses.dataclass(slots=True)
-class Report:
+class ProgressReport:
     """What a worker says of one job. None leaves what was said before in this attempt.
 
     Attributes:
@@ -45,6 +49,7 @@ class Report:
         data: a JSON object of the handler's own.
         worker_id, attempt: whose run it is, where known; a report about another run is ignored.
         last: the run has ended, so that an event tells this now or never.
+        checkpoint: the state to save, if the report counts; any JSON value, or `checkpoints.NOTHING`.
     """
 
     job_id: uuid.UUID
@@ -54,9 +59,10 @@ class Report:
     worker_id: str = ""
     attempt: int | None = None
     last: bool = False
+    checkpoint: Any = checkpoints.NOTHING
 
 
-class Known(NamedTuple):
+class ReportedJob(NamedTuple):
     """A job's row and what it reported last, and whether the report just made was the holder's."""
 
     row: JobRow
@@ -64,35 +70,64 @@ class Known(NamedTuple):
     accepted: bool
 
 
-@retried
-def report(reports: Sequence[Report], *, using: str | None = None) -> list[Known | NotFound]:
+def report(reports: Sequence[ProgressReport], *, using: str | None = None) -> list[ReportedJob | NotFound]:
     """Take these reports; return for each what is known of its job now.
 
     A report about a job that is not active, or by a worker that does not hold it, changes nothing.
     """
+    rows, news, accepted = _reported(reports, using=database(using))
+    return [_known(item, rows, news, accepted) for item in reports]
+
+
+def report_free(reports: Sequence[ProgressReport], *, using: str | None = None) -> list[ReportedJob | Exception]:
+    """`report`, but `LEFT_OUT` is the outcome of a job that another transaction has locked: to be reported again."""
     using = database(using)
+    rows, news, accepted = _reported(reports, skip_locked=True, using=using)
+    missing = {item.job_id for item in reports} - rows.keys()
+    held = set(Job.objects.using(using).filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+    return [LEFT_OUT if item.job_id in held else _known(item, rows, news, accepted) for item in reports]
+
+
+@retried
+def _reported(
+    reports: Sequence[ProgressReport], *, skip_locked: bool = False, using: str
+) -> tuple[dict[uuid.UUID, JobRow], dict[uuid.UUID, JobProgress], list[ProgressReport]]:
+    """Take these reports; the rows of their jobs, what those have reported now, and the reports that were their
+    holders'."""
     with atomic(using=using):
         now = clock.now(using)
-        rows = {row["id"]: row for row in store_of(using).lock({report.job_id for report in reports})}
+        wanted = {report.job_id for report in reports}
+        rows = {row["id"]: row for row in store_of(using).lock(wanted, skip_locked=skip_locked)}
         known = JobProgress.objects.using(using).in_bulk(list(rows))
         ours = [r for r in reports if r.job_id in rows and holds(rows[r.job_id], r.worker_id, r.attempt)]
         renew(list({r.job_id: rows[r.job_id] for r in ours}.values()), None, now, using)
         news, records = dict(known), []
         for item in ours:
             row = rows[item.job_id]
-            records += _take(item, row, news, catalogue.moment(row, now))
+            records += _take(item, row, news, moment(row, now))
         _save({item.job_id: news[item.job_id] for item in ours}, known, using)
         log.append(records, using)
-    return [
-        Known(rows[r.job_id], news.get(r.job_id), r in ours)
-        if r.job_id in rows
-        else NotFound.resource("job", str(r.job_id))
-        for r in reports
-    ]
+        for item in ours:
+            if item.checkpoint is not checkpoints.NOTHING:
+                saved = NewCheckpoint(item.job_id, item.checkpoint, worker_id=item.worker_id, attempt=item.attempt)
+                checkpoints.save_locked(rows[item.job_id], saved, now, using)
+    return rows, news, ours
+
+
+def _known(
+    item: ProgressReport,
+    rows: Mapping[uuid.UUID, JobRow],
+    news: Mapping[uuid.UUID, JobProgress],
+    accepted: Sequence[ProgressReport],
+) -> ReportedJob | NotFound:
+    row = rows.get(item.job_id)
+    if row is None:
+        return NotFound.resource("job", str(item.job_id))
+    return ReportedJob(row, news.get(item.job_id), item in accepted)
 
 
 @retried
-def tell_held(*, using: str | None = None) -> int:
+def log_held(*, using: str | None = None) -> int:
     """Write the events that were held back, a second after the one before; return how many."""
     using = database(using)
     now = clock.now(using)
@@ -107,7 +142,7 @@ def tell_held(*, using: str | None = None) -> int:
         for progress in found.values():
             progress.held = False
             if is_current(progress, row := rows[progress.pk]) and row["state"] == State.ACTIVE:
-                records += _tell(progress, row, now)
+                records += _progress_events(progress, row, now)
         JobProgress.objects.using(using).bulk_update(found.values(), ["held", "told_at"])
         log.append(records, using)
     return len(records)
@@ -156,7 +191,7 @@ def is_current(progress: JobProgress, row: Mapping[str, Any]) -> bool:
     return bool(progress.attempt == row["attempt"] and (started is None or progress.updated_at >= started))
 
 
-def _take(item: Report, row: JobRow, news: dict[uuid.UUID, JobProgress], now: dt.datetime) -> list[Record]:
+def _take(item: ProgressReport, row: JobRow, news: dict[uuid.UUID, JobProgress], now: dt.datetime) -> list[Record]:
     """Merge one report into what is known of its job; the event that it is worth."""
     progress = news.get(item.job_id)
     if progress is None:
@@ -170,15 +205,15 @@ def _take(item: Report, row: JobRow, news: dict[uuid.UUID, JobProgress], now: dt
         percent = round(min(max(item.percent, 0.0), 100.0), 10)
         progress.percent = percent if progress.percent is None else max(percent, progress.percent)
     if item.message is not None:
-        progress.message = item.message.replace("\0", "�")[:MAX_MESSAGE]
+        progress.message = errorobjects.progress_message(item.message)
     if item.data is not None:
         progress.data = item.data
     if not item.last and progress.told_at is not None and now - progress.told_at < INTERVAL:
         return []
-    return _tell(progress, row, now)
+    return _progress_events(progress, row, now)
 
 
-def _tell(progress: JobProgress, row: JobRow, now: dt.datetime) -> list[Record]:
+def _progress_events(progress: JobProgress, row: JobRow, now: dt.datetime) -> list[Record]:
     """The event of the latest report. One without a number is none: the event must have it."""
     progress.held = False
     if progress.percent is None:

@@ -1,6 +1,6 @@
 """Automatic retries of dead letters by rules (core 11.9): the rules, and the scheduler's passes that follow them.
 
-A rule retries as an operator would (`verbs.retry`), so long after a job's end as it says. Each retry has a row in
+A rule retries as an operator would (`jobs.retry`), so long after a job's end as it says. Each retry has a row in
 `JobReplay`, in the same transaction, and these rows enforce the rule's limit for one job and its limit per minute,
 whichever process leads. The first rule that matches a job and has retries left for it decides; if none has, the job
 stays where it is. Nothing is retried in maintenance mode, nor into a queue that is paused or draining.
@@ -39,9 +39,9 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
+from django_ojs.jobs.retry import RuleReplay, retry
 from django_ojs.jobs.selection import dead_letters, with_error_type
-from django_ojs.jobs.verbs import Replay, retry
-from django_ojs.messages import phrase
+from django_ojs.messages import count, phrase
 from django_ojs.models import Job, JobReplay, Queue, ReplayRule
 from django_ojs.models.job import UniqueLock
 from django_ojs.queues import maintenance
@@ -196,14 +196,15 @@ def _retry(rule: Rule, asked: Sequence[Rule], ids: Sequence[uuid.UUID], *, using
             return 0
         counts = _counts(chosen, using)
         replays = {
-            job_id: Replay(rule.name, counts[job_id][rule.name] + 1, counts[job_id].total() + 1) for job_id in chosen
+            job_id: RuleReplay(rule.name, counts[job_id][rule.name] + 1, counts[job_id].total() + 1)
+            for job_id in chosen
         }
         outcomes = retry(chosen, replays=replays, using=using)
         done = [job_id for job_id, out in zip(chosen, outcomes, strict=True) if not isinstance(out, OJSError)]
         JobReplay.objects.using(using).bulk_create(
             [JobReplay(job_id=job_id, rule=rule.name, replayed_at=now) for job_id in done]
         )
-    logger.info("The rule %s retried %d dead letters.", rule.name, len(done))
+    logger.info("The rule %s retried %s.", rule.name, count(len(done), "dead letter"))
     return len(done)
 
 

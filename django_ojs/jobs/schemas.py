@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, transaction
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Duplicate, InvalidRequest, NotFound, SchemaValidation
@@ -25,12 +25,12 @@ from django_ojs.rules import attributes, redaction, schemas
 from django_ojs.rules.envelope import JobSpec
 
 if TYPE_CHECKING:
-    from django_ojs.jobs.push import Candidate
+    from django_ojs.jobs.candidates import Candidate
 
 _TTL_SECONDS = 5.0
 
 
-class Known(NamedTuple):
+class KnownSchema(NamedTuple):
     """A registered schema as pushes need it."""
 
     uri: str
@@ -39,13 +39,13 @@ class Known(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class _Registry:
+class _LoadedSchemas:
     loaded: float
-    by_type: dict[str, list[Known]]
-    by_uri: dict[str, Known]
+    by_type: dict[str, list[KnownSchema]]
+    by_uri: dict[str, KnownSchema]
 
 
-_cache: dict[str, _Registry] = {}
+_cache: dict[Hashable, _LoadedSchemas] = {}
 
 
 def register(
@@ -124,7 +124,7 @@ def are_asked(spec: JobSpec, using: str) -> bool:
     return _are_asked(spec, partial(_registry, using))
 
 
-def _are_asked(spec: JobSpec, registry: Callable[[], _Registry]) -> bool:
+def _are_asked(spec: JobSpec, registry: Callable[[], _LoadedSchemas]) -> bool:
     if spec.extra.get("schema") is not None:
         return True
     return ojs_settings.SCHEMA_VALIDATION != "off" and spec.type in registry().by_type
@@ -159,26 +159,27 @@ def forget() -> None:
     _cache.clear()
 
 
-def _registry(using: str) -> _Registry:
-    found = _cache.get(using)
+def _registry(using: str) -> _LoadedSchemas:
+    scope = tenants.scope(using)
+    found = _cache.get(scope)
     if found is not None and time.monotonic() - found.loaded < _TTL_SECONDS:
         return found
-    by_type: dict[str, list[Known]] = {}
+    by_type: dict[str, list[KnownSchema]] = {}
     for schema in JobSchema.objects.using(using).order_by("pk"):
         known = _known(schema)
         by_type.setdefault(schema.job_type, []).append(known)
     for group in by_type.values():
         group.sort(key=lambda known: schemas.order(known.version), reverse=True)
     by_uri = {known.uri: known for group in by_type.values() for known in group}
-    _cache[using] = _Registry(time.monotonic(), by_type, by_uri)
-    return _cache[using]
+    registry = _cache[scope] = _LoadedSchemas(time.monotonic(), by_type, by_uri)
+    return registry
 
 
-def _known(schema: JobSchema) -> Known:
-    return Known(schema.uri, schema.version, jsontext.dumps(schema.schema))
+def _known(schema: JobSchema) -> KnownSchema:
+    return KnownSchema(schema.uri, schema.version, jsontext.dumps(schema.schema))
 
 
-def _by_uri(uri: str, registry: _Registry, using: str) -> Known | None:
+def _by_uri(uri: str, registry: _LoadedSchemas, using: str) -> KnownSchema | None:
     if uri not in registry.by_uri:
         schema = JobSchema.objects.using(using).filter(uri=uri).first()
         if schema is None:
@@ -187,7 +188,7 @@ def _by_uri(uri: str, registry: _Registry, using: str) -> Known | None:
     return registry.by_uri[uri]
 
 
-def _by_type(spec: JobSpec, registry: _Registry) -> Known:
+def _by_type(spec: JobSpec, registry: _LoadedSchemas) -> KnownSchema:
     """The schema of the version that the job names, or else the newest of its type, which has one."""
     group = registry.by_type[spec.type]
     version = spec.extra.get("version")
@@ -195,8 +196,8 @@ def _by_type(spec: JobSpec, registry: _Registry) -> Known:
     return (same or group)[0]
 
 
-def _misfit(spec: JobSpec, known: Known, found: list[dict[str, str]]) -> SchemaValidation:
-    if redaction.quotes("args", spec.type, spec.meta):
+def _misfit(spec: JobSpec, known: KnownSchema, found: list[dict[str, str]]) -> SchemaValidation:
+    if redaction.tells("args", spec.type, spec.meta):
         found = [{**one, "message": "does not fit"} for one in found]
     details = {
         "field": found[0]["path"], "schema": known.uri, "job_type": spec.type, "version": known.version,

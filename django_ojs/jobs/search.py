@@ -1,4 +1,4 @@
-"""The bounded search: finds rows that no index finds, along an order that an index has, and says how far it looked.
+"""Finds rows that no index finds: reads a bounded number of rows in the order of an index, and says how far it looked.
 
 The rows are read in batches, each twice as long as the one before, until there are enough, or a number of rows was
 looked at, or a time has passed. So a search costs the same however large the table is. The admin's list, the lists over
@@ -21,6 +21,7 @@ from django.utils.dateparse import parse_datetime
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job
+from django_ojs.rules import ids
 from django_ojs.rules.durations import EARLIEST, LATEST, format_instant, parse_duration_ms, parse_instant
 
 #: Rows of the first batch and of the largest; jobs that are few enough to be read all.
@@ -102,27 +103,13 @@ def newest(
     done = scan(base, along, fitting, enough, depth=ojs_settings.SEARCH_DEPTH)
     if done.ended == "all":
         return done.found, Look()
-    back_to = done.edge if isinstance(done.edge, dt.datetime) else time_of(done.edge)
+    back_to = done.edge if isinstance(done.edge, dt.datetime) else ids.time_of(done.edge)
     # The next search may see a job of the same instant again, and misses none.
     further = format_instant(back_to + dt.timedelta(milliseconds=1))
     return done.found, Look(done.looked, back_to, done.ended, further, done.edge)
 
 
-def id_at(instant: dt.datetime) -> uuid.UUID:
-    """The lowest id of this millisecond: ids are UUIDv7."""
-    milliseconds = (instant - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
-    return uuid.UUID(int=min(max(milliseconds, 0), 2**48 - 1) << 80)
-
-
-def time_of(job_id: uuid.UUID) -> dt.datetime:
-    """When an id was made, to the millisecond."""
-    try:
-        return dt.datetime.fromtimestamp((job_id.int >> 80) / 1000, dt.UTC)
-    except (OverflowError, ValueError):  # not a UUIDv7
-        return dt.datetime.max.replace(tzinfo=dt.UTC) - dt.timedelta(days=1)
-
-
-def moment(text: str) -> dt.datetime | None:
+def typed_instant(text: str) -> dt.datetime | None:
     """What an operator types as a time: `2h` ago, an instant with its zone, or a time in the site's own; None for ''.
 
     Raises ValueError for anything else.

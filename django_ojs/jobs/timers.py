@@ -11,33 +11,35 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from django.db.models import Min, Q
 
 from django_ojs import clock
+from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, piece_by_piece, retried
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import transitions
-from django_ojs.jobs.finish import settle_error
-from django_ojs.models import Job
+from django_ojs.jobs.finish import apply_retry_policy
+from django_ojs.lifecycle import transitions
+from django_ojs.lifecycle.ended import jobs_ended
+from django_ojs.lifecycle.waking import wake_workers
+from django_ojs.models import Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.queues import maintenance
 from django_ojs.rules import errorobjects
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.store.base import ended
-from django_ojs.workers.waking import wake_workers
-from django_ojs.workflows import advance
+from django_ojs.store.conditions import ended
+from django_ojs.workerregistry import deaths, directory
 
 #: Workflows that are tried by themselves in one pass, where another transaction holds what one of them needs.
 _PIECES = 5
 
 
 @retried
-def settle(
+def apply_due(
     *, limit: int = 500, spare_active: bool = False, ids: Sequence[uuid.UUID] | None = None, using: str | None = None
 ) -> int:
     """Do what is due, for at most `limit` jobs; return how many there were. Locked jobs are left alone.
@@ -57,13 +59,15 @@ def settle(
         for flow in members.order_by("?").values_list("workflow_id", flat=True)[:_PIECES]:
             yield Q(workflow_id=flow)
 
-    return piece_by_piece(lambda part, patient: _settle(condition & part, using, limit, patient=patient), pieces, using)
+    return piece_by_piece(
+        lambda part, patient: _apply_due(condition & part, using, limit, patient=patient), pieces, using
+    )
 
 
-def settle_waiting(queues: Sequence[str], using: str) -> int:
+def apply_due_waiting(queues: Sequence[str], using: str) -> int:
     """Promote and expire the due jobs of these queues, as part of a FETCH."""
     waiting = [State.SCHEDULED, State.RETRYABLE, State.AVAILABLE]
-    return _settle(Q(queue__in=list(queues), state__in=waiting), using, limit=500)
+    return _apply_due(Q(queue__in=list(queues), state__in=waiting), using, limit=500)
 
 
 def next_due(*, using: str | None = None) -> dt.datetime | None:
@@ -72,7 +76,7 @@ def next_due(*, using: str | None = None) -> dt.datetime | None:
     return found
 
 
-def _settle(condition: Q, using: str, limit: int, *, patient: bool = True) -> int:
+def _apply_due(condition: Q, using: str, limit: int, *, patient: bool = True) -> int:
     """`patient` False: fail soon where another transaction holds a workflow, or a queue into which it goes on."""
     with atomic(using=using):
         now = clock.now(using)
@@ -81,23 +85,37 @@ def _settle(condition: Q, using: str, limit: int, *, patient: bool = True) -> in
         if not rows:
             return 0
         if not patient and any(row["workflow_id"] for row in rows):
-            store.lose_patience()
+            store.set_lock_timeout()
         changes: dict[Verb | State, tuple[list[JobRow], Sequence[str]]] = {
             State.SCHEDULED: ([], transitions.PROMOTE_COLUMNS), State.RETRYABLE: ([], transitions.AVAILABLE_COLUMNS),
             Verb.EXPIRE: ([], transitions.DISCARD_COLUMNS), Verb.FAIL: ([], transitions.FAIL_COLUMNS),
             Verb.RESCUE: ([], transitions.LOST_COLUMNS),
         }  # fmt: skip
         records: list[Record] = []
+        holders = {row["id"]: row["worker_id"] for row in rows if row["state"] == State.ACTIVE}
+        dead = _dead_workers(holders.values(), now, using)
         for row in sorted(rows, key=lambda row: (row["wake_at"], row["created_at"], row["id"])):
             guard, events = _change(row, now, using)
             changes[guard][0].append(row)
             records += events
+            if guard is Verb.RESCUE and (worker := dead.get(holders[row["id"]])) is not None:
+                deaths.suspect(row)
+                deaths.record_deaths([row], worker.pk, deaths.of_silent(worker), now, using, alone=worker.held == 1)
         for guard, (changed, columns) in changes.items():
             store.update_jobs(guard, changed, columns)
         log.append(records, using)
-        advance.settled(rows, now, using)
+        jobs_ended(rows, now, using)
         wake_workers(using)
         return len(rows)
+
+
+def _dead_workers(ids: Collection[str], now: dt.datetime, using: str) -> dict[str, Worker]:
+    """Those of our own workers that have been silent for so long that they died, with what they hold. What a worker
+    lost that lives is no reason to run it alone: its handler did not ask to keep it."""
+    edge = now - dt.timedelta(seconds=3 * ojs_settings.HEARTBEAT_INTERVAL)
+    found = Worker.objects.using(using).filter(pk__in=set(ids) - {""}, last_heartbeat_at__lt=edge)
+    found = found.exclude(incarnation="")
+    return {worker.pk: worker for worker in directory.with_held(found)} if ids else {}
 
 
 def _change(row: JobRow, now: dt.datetime, using: str) -> tuple[Verb | State, list[Record]]:
@@ -153,5 +171,5 @@ def _time_out(row: JobRow, now: dt.datetime) -> list[Record]:
 
 def _failed(row: JobRow, now: dt.datetime, kind: str, message: str, event: str, facts: dict[str, Any]) -> list[Record]:
     error = errorobjects.server_error(kind, message, row["attempt"], now, **facts)
-    records = settle_error(row, error, now, "scheduler")
+    records = apply_retry_policy(row, error, now, "scheduler")
     return [*records, catalogue.of_job(event, row, now, "scheduler", worker_id=row["worker_id"], **facts)]

@@ -1,10 +1,10 @@
 """FETCH under rate limits: read the jobs that could be claimed, ask the limits, claim what they admit.
 
-A constant number of statements for each queue: for the keys of the queues one lock and one count, the candidates, the
-claim. Where only queues have limits, and these leave room for all that is asked for, no candidates are read. Where jobs
-or their types have keys, these are locked and counted too, and then the candidates are read again, as they are once the
+A constant number of statements for each queue: for the keys of the queues one lock and one count, the jobs, the
+claim. Where only queues have limits, and these leave room for all that is asked for, no jobs are read. Where jobs
+or their types have keys, these are locked and counted too, and then the jobs are read again, as they are once the
 keys are held. What the claim does not get all the same is not counted.
-Jobs and queues without limits never come here (`store.base.Store.outlook`).
+Jobs and queues without limits never come here (`store.orm.Store.queue_status`).
 
 Concurrency is counted from the jobs that are active, so it cannot drift. A rate is counted over a window that slides,
 from the log of starts. A throttle keeps the instant of the next start that it allows (jobs 5.2).
@@ -28,7 +28,8 @@ from django_ojs import clock
 from django_ojs.database import atomic
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import transitions
+from django_ojs.lifecycle import transitions
+from django_ojs.lifecycle.ended import jobs_ended
 from django_ojs.limits.ratelimits import limits_of, override_of
 from django_ojs.models import Job, RateLimit, RateStart
 from django_ojs.models.job import JobRow
@@ -37,8 +38,8 @@ from django_ojs.rules.durations import format_instant
 from django_ojs.rules.ratelimit import RatePolicy, Window, queue_key, type_key
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.store.base import Store
-from django_ojs.workflows import advance
+from django_ojs.store.orm import Store
+from django_ojs.store.values import Choice
 
 #: How many jobs are looked at to fill one claim, for each asked for and at least, where the first were shut out; and
 #: how often more are looked at then.
@@ -49,30 +50,28 @@ AHEAD, LEAST, ROUNDS = 4, 100, 10
 Take = Callable[[str, list[uuid.UUID] | None, int, dt.datetime], list[JobRow]]
 
 
-def claim(
-    names: Sequence[str], count: int, types: Sequence[str] | None, take: Take, now: dt.datetime, using: str, *,
-    keyed: bool, except_ids: Sequence[uuid.UUID] = (),
-) -> list[JobRow]:  # fmt: skip
-    """Claim up to `count` jobs of these queues through `take`, as far as the limits allow, and none of `except_ids`.
+def claim(choice: Choice, count: int, take: Take, now: dt.datetime, using: str, *, keyed: bool) -> list[JobRow]:
+    """Claim up to `count` of the chosen jobs through `take`, as far as the limits allow.
 
     `keyed`: jobs there may have keys of their own.
     """
+    names = choice.queues
     first, further = max(LEAST, count), max(LEAST, AHEAD * count)
     store = store_of(using)
-    gate = Gate.of(names, now, using)
+    gate = LimitGate.of(names, now, using)
 
-    def look() -> dict[str, list[Candidate]]:
-        return {name: _look(store, name, gate.now, types, first, (), except_ids) for name in dict.fromkeys(names)}
+    def claimable() -> dict[str, list[LimitedJob]]:
+        return {name: _claimable(store, choice, name, gate.now, first) for name in names}
 
     gate.hold_queues(names)
     if not keyed and gate.has_room(names, count):
         return _claim_next(names, count, take, gate)
-    ahead = look()
+    ahead = claimable()
     if gate.hold([job for jobs in ahead.values() for job in jobs], wait=True) and store.skip_locked:
-        ahead = look()  # while this claim waited for the keys, others may have claimed what it saw
+        ahead = claimable()  # while this claim waited for the keys, others may have claimed what it saw
         gate.hold([job for jobs in ahead.values() for job in jobs], wait=False)
     rows: list[JobRow] = []
-    turned_away: list[tuple[Candidate, Blocked]] = []
+    turned_away: list[tuple[LimitedJob, Blocked]] = []
     for name, found in ahead.items():
         jobs = found
         shut: set[tuple[str, str, str]] = set()
@@ -91,7 +90,7 @@ def claim(
             shut |= {_reason(job, why) for job, why in blocked}
             if not full_look or not blocked or any(why.key == queue_key(name) for _, why in blocked):
                 break
-            jobs = _look(store, name, gate.now, types, further, shut, except_ids)
+            jobs = _claimable(store, choice, name, gate.now, further, shut)
             full_look = len(jobs) >= further
             gate.hold(jobs, wait=False)
         if len(rows) >= count:
@@ -99,14 +98,14 @@ def claim(
     records = gate.save()
     more, dropped = _turn_away(turned_away, gate.now, using)
     log.append([*records, *more], using)
-    advance.settled(dropped, gate.now, using)
+    jobs_ended(dropped, gate.now, using)
     return rows
 
 
-def _claim_next(names: Sequence[str], count: int, take: Take, gate: Gate) -> list[JobRow]:
+def _claim_next(names: Sequence[str], count: int, take: Take, gate: LimitGate) -> list[JobRow]:
     """Claim the next jobs of these queues, whose limits leave room for all of them."""
     rows: list[JobRow] = []
-    for name in dict.fromkeys(names):
+    for name in names:
         taken = take(name, None, count - len(rows), gate.now)
         gate.start_of_queue(name, [row["id"] for row in taken])
         rows += taken
@@ -116,37 +115,35 @@ def _claim_next(names: Sequence[str], count: int, take: Take, gate: Gate) -> lis
     return rows
 
 
-def next_release(
-    names: Sequence[str], types: Sequence[str] | None, now: dt.datetime, *, using: str
-) -> dt.datetime | None:
-    """When a rate or a throttle next lets a job of these queues start that it holds back; None: it holds back none.
+def next_start(choice: Choice, now: dt.datetime, *, using: str) -> dt.datetime | None:
+    """When a rate or a throttle next lets one of the chosen jobs start that it holds back; None: it holds back none.
 
     Counts nothing and claims nothing. Jobs that wait for a slot of a concurrency limit wait for no time.
     """
     with atomic(using=using):
-        gate = Gate.of(names, now, using)
-        gate.hold_queues(names)
-        jobs = [job for name in dict.fromkeys(names) for job in _look(store_of(using), name, now, types, LEAST)]
+        gate = LimitGate.of(choice.queues, now, using)
+        gate.hold_queues(choice.queues)
+        jobs = [job for name in choice.queues for job in _claimable(store_of(using), choice, name, now, LEAST)]
         gate.hold(jobs, wait=True)
         _, blocked = _choose(jobs, len(jobs) + 1, gate)
-    releases = (why.release for _, why in blocked if why.strategy not in ("concurrency", "busy"))
-    return min((at for at in releases if at > now), default=None)
+    starts = (why.until for _, why in blocked if why.strategy not in ("concurrency", "busy"))
+    return min((at for at in starts if at > now), default=None)
 
 
-def _look(
-    store: Store, queue: str, now: dt.datetime, types: Sequence[str] | None, limit: int,
-    without: Collection[tuple[str, str, str]] = (), except_ids: Sequence[uuid.UUID] = (),
-) -> list[Candidate]:  # fmt: skip
-    found = store.candidates(queue, now, types, limit, without, except_ids)
-    return [Candidate(pk, kind, queue, key, policy) for pk, kind, key, policy in found]
+def _claimable(
+    store: Store, choice: Choice, queue: str, now: dt.datetime, limit: int,
+    without: Collection[tuple[str, str, str]] = (),
+) -> list[LimitedJob]:  # fmt: skip
+    found = store.claimable(choice, queue, now, limit, without)
+    return [LimitedJob(pk, kind, queue, key, policy) for pk, kind, key, policy in found]
 
 
 def _choose(
-    jobs: Sequence[Candidate], limit: int, gate: Gate
-) -> tuple[list[uuid.UUID], list[tuple[Candidate, Blocked]]]:
+    jobs: Sequence[LimitedJob], limit: int, gate: LimitGate
+) -> tuple[list[uuid.UUID], list[tuple[LimitedJob, Blocked]]]:
     """The first jobs that the gate admits, and those before them that it does not."""
     chosen: list[uuid.UUID] = []
-    blocked: list[tuple[Candidate, Blocked]] = []
+    blocked: list[tuple[LimitedJob, Blocked]] = []
     for job in jobs:
         if len(chosen) >= limit:
             break
@@ -158,13 +155,13 @@ def _choose(
     return chosen, blocked
 
 
-def _reason(job: Candidate, why: Blocked) -> tuple[str, str, str]:
+def _reason(job: LimitedJob, why: Blocked) -> tuple[str, str, str]:
     """What a further look leaves out: jobs under the same key with the same numbers, or of the same type."""
     return ("", "", job.type) if why.key.startswith("type:") else (job.rate_key, job.rate_limit, "")
 
 
 def _turn_away(
-    blocked: Sequence[tuple[Candidate, Blocked]], now: dt.datetime, using: str
+    blocked: Sequence[tuple[LimitedJob, Blocked]], now: dt.datetime, using: str
 ) -> tuple[list[Record], list[JobRow]]:
     """Do what jobs want done when they meet a limit: put off until it is over, or dropped; return those dropped."""
     reasons = {job.id: why for job, why in blocked if why.on_limit != "wait" and why.strategy != "busy"}
@@ -174,7 +171,7 @@ def _turn_away(
     rows = store.lock_where(Q(pk__in=list(reasons), state=State.AVAILABLE), skip_locked=True)
     later = [row for row in rows if reasons[row["id"]].on_limit == "reschedule"]
     for row in later:
-        row["due_at"] = reasons[row["id"]].release
+        row["due_at"] = reasons[row["id"]].until
     store.update_jobs(State.AVAILABLE, later, ("due_at",))
     dropped = [row for row in rows if reasons[row["id"]].on_limit == "drop"]
     records = [record for row in dropped for record in _drop(row, reasons[row["id"]], now)]
@@ -184,7 +181,7 @@ def _turn_away(
 
 def _drop(row: JobRow, why: Blocked, now: dt.datetime) -> list[Record]:
     message = f"The rate limit '{why.key}' ({why.strategy}) left no room, and the job asks to be dropped then."
-    facts: dict[str, Any] = {"key": why.key, "strategy": why.strategy, "release": format_instant(why.release)}
+    facts: dict[str, Any] = {"key": why.key, "strategy": why.strategy, "release": format_instant(why.until)}
     discarded, *more = transitions.discard_because(row, "rate_limited", message, now, "scheduler", **facts)
     job_id = str(row["id"])
     event = catalogue.of_limit("rate_limit.dropped", why.key, now, strategy=why.strategy, job_id=job_id)
@@ -197,7 +194,7 @@ _JOB, _START = Job._meta.db_table, RateStart._meta.db_table
 _SOON = dt.timedelta(seconds=1)  #: when to look again at a key that is full: no one can say when a job will end
 
 
-class Candidate(NamedTuple):
+class LimitedJob(NamedTuple):
     """A job that could be claimed, in as many columns as the limits need."""
 
     id: Any
@@ -214,12 +211,12 @@ class Blocked(NamedTuple):
     strategy: str
     limit: int
     current: int
-    release: dt.datetime
+    until: dt.datetime
     on_limit: str
 
 
 @dataclass(slots=True)
-class _Key:
+class _LimitKey:
     """One locked key: what runs, what started lately, and what this claim has added."""
 
     row: RateLimit
@@ -271,7 +268,7 @@ class _Key:
         return self.started + sum(number for at, number in self.starts or () if at > edge)
 
 
-class Gate:
+class LimitGate:
     """The keys that one FETCH has to do with.
 
     `queue_policies` are those of the queues themselves; `by_type`: types may have limits.
@@ -281,13 +278,13 @@ class Gate:
         self, using: str, now: dt.datetime, queue_policies: Mapping[str, RatePolicy], *, by_type: bool
     ) -> None:
         self.using, self.now, self.queue_policies, self._by_type = using, now, queue_policies, by_type
-        self.keys: dict[str, _Key] = {}
+        self.keys: dict[str, _LimitKey] = {}
         self.shut: set[str] = set()  #: keys that could not be locked
         self._looked_for: set[str] = set()
         self._parts_of: dict[tuple[str, str, str, str], dict[str, list[RatePolicy]]] = {}
 
     @classmethod
-    def of(cls, queues: Sequence[str], now: dt.datetime, using: str) -> Gate:
+    def of(cls, queues: Sequence[str], now: dt.datetime, using: str) -> LimitGate:
         """The gate before these queues, with nothing locked yet."""
         policies, by_type = limits_of(queues, using)
         return cls(using, now, policies, by_type=by_type)
@@ -297,14 +294,14 @@ class Gate:
         needed = {queue_key(name) for name in names if self.queue_policies.get(name, ratelimit.NONE).limits}
         self._hold({queue_key(name) for name in names}, needed, wait=True)
 
-    def hold(self, candidates: Iterable[Candidate], *, wait: bool) -> bool:
+    def hold(self, jobs: Iterable[LimitedJob], *, wait: bool) -> bool:
         """The same for the keys of these jobs and of their types. Returns whether there are some that were not held.
 
         With `wait` False a key that another claim holds stays shut for this one: further locks are taken out of
         order, and waiting could be for ever.
         """
-        needed = {job.rate_key for job in candidates if job.rate_key}
-        types = {type_key(job.type) for job in candidates} if self._by_type else set()
+        needed = {job.rate_key for job in jobs if job.rate_key}
+        types = {type_key(job.type) for job in jobs} if self._by_type else set()
         return self._hold(needed | types, needed, wait=wait)
 
     def _hold(self, wanted: set[str], needed: set[str], *, wait: bool) -> bool:
@@ -314,7 +311,9 @@ class Gate:
             return False
         self._looked_for |= wanted
         self._parts_of.clear()
-        rows = RateLimit.objects.using(self.using).filter(pk__in=wanted).order_by("key")
+        rows = store_of(self.using).with_lock_timeout(
+            RateLimit.objects.using(self.using).filter(pk__in=wanted).order_by("key")
+        )
         locking = rows.select_for_update(skip_locked=not wait and store_of(self.using).skip_locked)
         # A single one is locked at once. Of several, those that are missing are made first, or the order would be lost.
         found, known = list(locking) if len(wanted) == 1 else [], wanted
@@ -327,7 +326,7 @@ class Gate:
             if not known:
                 return False
             found = list(locking.all())
-        held = {row.key: _Key(row) for row in found}
+        held = {row.key: _LimitKey(row) for row in found}
         if wait:
             self.now = clock.now(self.using)  # the locks may have taken a while
         if held:
@@ -336,7 +335,7 @@ class Gate:
         self.shut |= known - self.keys.keys()
         return True
 
-    def admit(self, job: Candidate) -> Blocked | None:
+    def admit(self, job: LimitedJob) -> Blocked | None:
         """None when the job may start now, and it is counted as started; else what stops it."""
         parts = self._parts(job)
         for key, policies in parts.items():
@@ -365,7 +364,7 @@ class Gate:
 
     def _of_queue(self, name: str) -> dict[str, list[RatePolicy]]:
         """`_parts` of a job that has no key of its own and is of no type with a limit."""
-        return self._parts(Candidate(None, "", name, "", ""))
+        return self._parts(LimitedJob(None, "", name, "", ""))
 
     def withdraw(self, jobs: Iterable[Any]) -> None:
         """Count these jobs no longer: they were admitted, and the claim found them taken or locked by another."""
@@ -384,7 +383,7 @@ class Gate:
             for key in used if key.longest_ms
         )  # fmt: skip
         before = {name: key.row.exceeded for name, key in self.keys.items()}
-        records = [record for key in self.keys.values() for record in _tell(key, self.now)]
+        records = [record for key in self.keys.values() for record in _limit_events(key, self.now)]
         changed = [k.row for name, k in self.keys.items() if k.throttled or k.row.exceeded != before[name]]
         for key in used:
             key.row.next_allowed_at = key.next_allowed(self.now)
@@ -394,7 +393,7 @@ class Gate:
             RateLimit.objects.using(self.using).bulk_update(changed, ["next_allowed_at", "exceeded", "updated_at"])
         return records
 
-    def _parts(self, job: Candidate) -> dict[str, list[RatePolicy]]:
+    def _parts(self, job: LimitedJob) -> dict[str, list[RatePolicy]]:
         """Every key, with its policies, that has to let the job pass.
 
         An override replaces what jobs and queue say. A key that is shut is asked too, and says no.
@@ -425,13 +424,13 @@ class Gate:
         if policy.rate and found.spent + found.started >= policy.rate.limit:
             starts = self._read_starts(found)
             if (number := found.within(policy.rate, now)) >= policy.rate.limit:
-                release = _release(starts, policy.rate, now)
-                return Blocked(key, "rate", policy.rate.limit, number, release, on_limit)
+                opens_at = _opens_at(starts, policy.rate, now)
+                return Blocked(key, "rate", policy.rate.limit, number, opens_at, on_limit)
         if policy.throttle and (following := found.next_allowed(now)) and following > now:
             return Blocked(key, "throttle", policy.throttle.limit, 1, following, on_limit)
         return None
 
-    def _count(self, held: Mapping[str, _Key]) -> None:
+    def _count(self, held: Mapping[str, _LimitKey]) -> None:
         """One statement for all the keys: the active jobs, by job, by queue and by type; and the starts."""
         queues = [key.removeprefix("queue:") for key in held if key.startswith("queue:")]
         types = [key.removeprefix("type:") for key in held if key.startswith("type:")]
@@ -460,20 +459,20 @@ class Gate:
             for found in {name, queue_key(queue), type_key(job_type)} & held.keys():
                 held[found].running += running
 
-    def _read_starts(self, key: _Key) -> list[tuple[dt.datetime, int]]:
+    def _read_starts(self, key: _LimitKey) -> list[tuple[dt.datetime, int]]:
         if key.starts is None:
             log = RateStart.objects.using(self.using).filter(key=key.row.key, expires_at__gt=self.now).order_by("at")
             key.starts = list(log.values_list("at", "count"))
         return key.starts
 
 
-def _release(starts: Iterable[tuple[dt.datetime, int]], window: Window, now: dt.datetime) -> dt.datetime:
+def _opens_at(starts: Iterable[tuple[dt.datetime, int]], window: Window, now: dt.datetime) -> dt.datetime:
     period = dt.timedelta(milliseconds=window.period_ms)
     oldest = min((at for at, _ in starts if at > now - period), default=now)
     return oldest + period
 
 
-def _tell(key: _Key, now: dt.datetime) -> list[Record]:
+def _limit_events(key: _LimitKey, now: dt.datetime) -> list[Record]:
     """An event when a key comes to its limit and when it leaves it, not at each look in between."""
     row, blocked = key.row, key.blocked
     if blocked and not row.exceeded:

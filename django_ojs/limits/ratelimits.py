@@ -10,18 +10,21 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q, Sum
 
-from django_ojs import clock
+from django_ojs import clock, spellings, states, tenants
+from django_ojs.access import Limits
+from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, harmless, in_callers_transaction
 from django_ojs.errors import InvalidRequest, NotFound
-from django_ojs.events import catalogue
+from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import effective, flag_limited
-from django_ojs.rules import durations, names, queueconfig, ratelimit
+from django_ojs.rules import durations, names, ratelimit
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault
 from django_ojs.rules.ratelimit import RatePolicy
@@ -32,47 +35,38 @@ _NOTED_SECONDS = 5.0
 _IDLE = dt.timedelta(days=1)  #: how long a key without jobs is kept
 
 
-def note(rows: Sequence[JobRow], using: str) -> None:
-    """Remember the limits that new jobs name, so that they can be inspected; one for a whole queue goes into its row.
+def record_limits(rows: Sequence[JobRow], using: str) -> None:
+    """Remember the limits that new jobs name, so that they can be inspected.
 
     Outside the caller's transaction, right after its commit: inside it, all jobs of a key would wait for
     each other. The claim does not depend on it. Where it fails, the next push of that limit does it.
     """
     fresh = time.monotonic() - _NOTED_SECONDS
-    named = {(row["rate_key"], row["rate_limit"]): row["queue"] for row in rows if row["rate_key"]}
-    news = {pair: q for pair, q in named.items() if configuration.noted.get((using, *pair), 0.0) < fresh}
+    scope = tenants.scope(using)
+    named = {(row["rate_key"], row["rate_limit"]) for row in rows if row["rate_key"]}
+    news = sorted(pair for pair in named if configuration.noted.get((scope, *pair), 0.0) < fresh)
     if not news:
         return
 
     def write() -> None:
         now = clock.now(using)
-        for (key, text), queue in sorted(news.items()):
-            _note(key, ratelimit.from_json(text), queue, now, using)
+        for key, text in news:
+            _record_limit(key, ratelimit.from_json(text), now, using)
         moment = time.monotonic()
-        configuration.noted.update({(using, *pair): moment for pair in news})
+        configuration.noted.update({(scope, *pair): moment for pair in news})
 
-    follow = harmless(write, using)
+    follow = harmless(tenants.bound(write, using), using)
     if in_callers_transaction(using):
         transaction.on_commit(follow, using=using)
     else:
         follow()
 
 
-def _note(key: str, policy: RatePolicy, queue: str, now: dt.datetime, using: str) -> None:
+def _record_limit(key: str, policy: RatePolicy, now: dt.datetime, using: str) -> None:
     values = {"policy": policy.as_wire(), "updated_at": now}
     RateLimit.objects.using(using).update_or_create(
         key=key, defaults=values, create_defaults={**values, "created_at": now}
     )
-    if key != ratelimit.queue_key(queue):
-        return
-    with atomic(using=using):
-        row = Queue.objects.using(using).select_for_update().filter(name=queue).first()
-        given = (row.config or {}).get("rate_limit") if row else None
-        if row is None or (given and "x_from_jobs" not in given):  # what an operator set stays
-            return
-        row.config = {**(row.config or {}), "rate_limit": {**policy.as_wire(), "x_from_jobs": True}}
-        row.limited = True
-        row.save(using=using, update_fields=["config", "limited"])
 
 
 def inspect(key: str, *, policy: RatePolicy | None = None, using: str | None = None) -> dict[str, Any]:
@@ -100,15 +94,25 @@ def inspect_stored(key: str, policy: RatePolicy, *, using: str | None = None) ->
     return found
 
 
-def override(key: str, given: Mapping[str, Any], *, using: str | None = None) -> dict[str, Any]:
+def override(key: str, given: Mapping[str, Any], *, by: str = "", using: str | None = None) -> dict[str, Any]:
     """Let these numbers replace what jobs and queue say under a key; return the inspection body.
 
-    `expires_at` ends it by itself. Raises `InvalidRequest` for a bad key or policy.
+    `expires_at` ends it by itself. `blocked_until: null`, alone or beside the numbers, lifts a block. Raises
+    `InvalidRequest` for a bad key or policy.
     """
     using = database(using)
+    if "blocked_until" in given:
+        if given["blocked_until"] is not None:
+            raise fault(
+                "blocked_until", "must be null, which lifts the block: workers report one", given["blocked_until"]
+            )
+        given = {name: value for name, value in given.items() if name != "blocked_until"}
+        with atomic(using=using):
+            lifted = lift(key, by=by, using=using)
+            return override(key, given, by=by, using=using) if given else lifted
     if not ratelimit.is_key(key):
         raise fault("key", "must be letters, digits and . _ : -, at most 255", key)
-    policy = ratelimit.parse({**given, "key": key}, fault=fault)
+    policy = spellings.read_override({**given, "key": key})
     if not policy.limits:
         raise fault("rate_limit", "must hold at least one of concurrency, rate and throttle", dict(given))
     expires_at = _instant(given.get("expires_at"), "expires_at")
@@ -123,15 +127,15 @@ def override(key: str, given: Mapping[str, Any], *, using: str | None = None) ->
     return describe([row], using)[0]
 
 
-def clear_override(key: str, *, using: str | None = None) -> None:
-    """Take an override back. Raises `NotFound` for a key that no job or operator has named."""
+def clear_override(key: str, *, by: str = "", using: str | None = None) -> None:
+    """Take an override back, and lift a block. Raises `NotFound` for a key that no job or operator has named."""
     using = database(using)
     with atomic(using=using):
-        found = RateLimit.objects.using(using).filter(pk=key)
-        if not key.isprintable() or not found.update(
-            override=RawJSON(""), override_expires_at=None, updated_at=clock.now(using)
-        ):
-            raise NotFound.resource("rate_limit", key)
+        now = clock.now(using)
+        row = _locked(key, using)
+        _lift(row, by, now, using)
+        row.override, row.override_expires_at, row.updated_at = RawJSON(""), None, now
+        row.save(using=using, update_fields=["override", "override_expires_at", "updated_at"])
         flag_limited(_flagged(key), using)
 
 
@@ -149,7 +153,10 @@ def rate_limit_until(error: Any) -> dt.datetime | None:
 
 
 def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> list[Record]:
-    """Start nothing under these keys until then (dynamic limits); an earlier end never shortens a later one."""
+    """Start nothing under these keys until then, which is `RATE_LIMIT_MAX_BLOCK` from now at most (dynamic limits); an
+    earlier end never shortens a later one."""
+    latest = now + dt.timedelta(seconds=ojs_settings.RATE_LIMIT_MAX_BLOCK)
+    until = {key: min(instant, latest) for key, instant in until.items()}
     records: list[Record] = []
     rows = RateLimit.objects.using(using).select_for_update().filter(pk__in=sorted(until)).order_by("key")
     found = {row.key: row for row in rows}
@@ -162,6 +169,54 @@ def block(until: Mapping[str, dt.datetime], now: dt.datetime, using: str) -> lis
             facts = {"until": format_instant(until[key]), "reason": "rate_limit_until"}
             records.append(catalogue.of_limit("rate_limit.dynamic_adjusted", key, now, "workers", **facts))
     return records
+
+
+def lift(key: str, *, by: str = "", using: str | None = None) -> dict[str, Any]:
+    """Let jobs start again under a key that a worker's report has blocked; return the inspection body.
+
+    Those that have put themselves off until the end of the block may start as well. A key that is not blocked stays as
+    it is. Raises `NotFound` for one that no job or operator has named.
+    """
+    using = database(using)
+    with atomic(using=using):
+        row = _locked(key, using)
+        _lift(row, by, clock.now(using), using)
+    return describe([row], using)[0]
+
+
+def _locked(key: str, using: str) -> RateLimit:
+    row = RateLimit.objects.using(using).select_for_update().filter(pk=key).first() if key.isprintable() else None
+    if row is None:
+        raise NotFound.resource("rate_limit", key)
+    return row
+
+
+def _lift(row: RateLimit, by: str, now: dt.datetime, using: str) -> None:
+    until = row.blocked_until
+    if until is None or until <= now:
+        return
+    row.blocked_until, row.updated_at = None, now
+    row.save(using=using, update_fields=["blocked_until", "updated_at"])
+    put_off = Job.objects.using(using).filter(state=State.AVAILABLE, due_at=until, **_under(row.key))
+    put_off.update(due_at=None)
+    facts = {"until": format_instant(now), "reason": "lifted"} | ({"lifted_by": by} if by else {})
+    log.append([catalogue.of_limit("rate_limit.dynamic_adjusted", row.key, now, **facts)], using)
+    wake_workers(using)
+
+
+def _under(key: str) -> dict[str, str]:
+    """The condition of the jobs that a key holds back."""
+    kind, colon, name = key.partition(":")
+    return {kind: name} if colon and kind in ("queue", "type") else {"rate_key": key}
+
+
+def is_shared(key: str, limits: Limits, using: str) -> bool:
+    """Whether jobs beyond these limits wait or run under a key, so that to block it would stop them."""
+    if limits.unlimited:
+        return False
+    jobs = Job.objects.using(using).filter(rate_key=key, state__in=states.ordered(states.LIVE))
+    jobs = jobs.filter(rate_key__gt="")  # in the words of the index
+    return jobs.exclude(limits.condition()).exists()
 
 
 def prune(now: dt.datetime, batch: int, using: str) -> int:
@@ -270,7 +325,7 @@ def limits_of(wanted: Collection[str], using: str) -> tuple[dict[str, RatePolicy
     """`queue_policies`, and whether job types may have limits, too."""
     found = {queue.name: queue for queue in Queue.objects.using(using).filter(name__in=[*wanted, TEMPLATE])}
     template = found.get(TEMPLATE)
-    policies = {name: queueconfig.rate_policy(effective(found.get(name), template)) for name in wanted}
+    policies = {name: spellings.rate_policy(effective(found.get(name), template)) for name in wanted}
     return policies, template is not None and template.limited
 
 

@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+from django import forms
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.utils.text import Truncator
@@ -26,11 +28,22 @@ from django_ojs.database import database, unmigrated
 from django_ojs.errors import BackendUnavailable, OJSError
 from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import BulkVerb, How
-from django_ojs.jobs.search import Look, moment
-from django_ojs.jobs.selection import LONGEST, JobFilter, JobListFilter
+from django_ojs.jobs.filterfields import (
+    COMMAND,
+    LONGEST,
+    IdFilterField,
+    InstantFilterField,
+    Member,
+    StatesFilterField,
+    TextFilterField,
+    is_given,
+)
+from django_ojs.jobs.search import Look, typed_instant
+from django_ojs.jobs.selection import JobFilter, JobListFilter, names_in, shown_in
 from django_ojs.messages import jobs
 from django_ojs.models import Job, Lease
 from django_ojs.models.job import JobRow
+from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import envelope, redaction
 from django_ojs.rules.durations import format_instant, parse_duration_ms
 from django_ojs.states import State, ordered
@@ -46,14 +59,6 @@ SPELLED_OUT = 20  #: refusals that are written one by one
 #: The columns that lists of jobs show.
 _CELLS = ("id", "type", "queue", "state", "attempt", "max_attempts", "uncounted", "enqueued_at", "created_at",
           "finished_at", "errors")  # fmt: skip
-#: The members of a `JobFilter` by the arguments that narrow down, but for the states.
-_MEMBERS = {
-    "type": "type", "queue": "queue", "tag": "tag", "search": "text", "error": "error", "worker": "worker",
-    "since": "since", "until": "until", "before": "enqueued_before", "after": "enqueued_after",
-    "workflow": "workflow",
-}  # fmt: skip
-#: The arguments that narrow down.
-FILTERS = ("state", *_MEMBERS)
 #: A job, and why it is left as it is.
 Refusal = tuple[uuid.UUID, OJSError]
 
@@ -134,7 +139,7 @@ class ShellCommand(BaseCommand):
             raise CommandError("Nothing was changed.")
 
 
-class Progress:
+class ProgressLine:
     """How far a long run is: one line on a terminal, rewritten as it goes, and nothing anywhere else."""
 
     WIDTH = 30
@@ -171,7 +176,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def printable(text: object) -> str:
+def one_line(text: object) -> str:
     """One line of printable characters: what a job or a worker says must not steer the terminal."""
     return "".join(c if c.isprintable() else "�" for c in str(text))
 
@@ -183,7 +188,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def duration(text: str) -> dt.timedelta:
+def duration_argument(text: str) -> dt.timedelta:
     """A length of time as an argument: `90s`, `15m`, `2h`, `7d`."""
     try:
         return dt.timedelta(milliseconds=parse_duration_ms(text))
@@ -191,7 +196,7 @@ def duration(text: str) -> dt.timedelta:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 90s, 15m, 2h or 7d") from error
 
 
-def member(text: str) -> tuple[str, Any]:
+def member_argument(text: str) -> tuple[str, Any]:
     """`KEY=JSON`."""
     name, found, value = text.partition("=")
     if not found or not name:
@@ -212,6 +217,14 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 _ESCAPED = "django_ojs.escaped"
 codecs.register_error(_ESCAPED, _escaped)
+
+
+def refuse_faulty_handlers() -> None:
+    """Raise CommandError where a declaration of a handler is wrong, also where `--skip-checks` let it pass."""
+    try:
+        registry.refuse_faulty()
+    except InvalidHandler as error:
+        raise CommandError(f"Handlers are declared wrongly:\n{error}") from None
 
 
 def refuse_unmigrated() -> None:
@@ -343,8 +356,8 @@ class Operator(ShellCommand):
         return bool(refused)
 
     def _check(self, options: dict[str, Any], action: JobAction) -> None:
-        filters = [options.get(name) for name in FILTERS]
-        if sum((bool(options["ids"]), options["everything"], any(filters))) != 1:
+        filtered = any(is_given(options.get(name)) for name in shown_in(COMMAND))
+        if sum((bool(options["ids"]), options["everything"], filtered)) != 1:
             raise CommandError("Say which jobs: either their ids, or a filter such as --queue, or --all.")
         if options["ids"] and _in_background(options):
             option = "--background" if options["background"] else "--per-minute"
@@ -357,9 +370,10 @@ class Operator(ShellCommand):
 
     def _wanted(self, options: dict[str, Any], default: Sequence[State]) -> JobFilter:
         """What the arguments of `add_choice` say, but for ids."""
-        given = {member: options[name] for name, member in _MEMBERS.items()}
-        states = options.get("state") or ordered(default)
-        return JobFilter({"states": states, "dead_letters": self.dead_letters, **given})
+        members = names_in(COMMAND)
+        given = {members[name]: options.get(name) for name in shown_in(COMMAND)}
+        given["states"] = given["states"] or ordered(default)
+        return JobFilter({**given, "dead_letters": self.dead_letters})
 
     def _found(self, wanted: JobFilter) -> list[uuid.UUID]:
         """The ids of the jobs that fit, the oldest first."""
@@ -404,18 +418,18 @@ class Operator(ShellCommand):
     def _run(self, ids: Sequence[uuid.UUID], action: JobAction, wanted: JobFilter | None) -> tuple[list[Refusal], int]:
         """What was refused, and how many jobs had their turn before the end or Ctrl-C."""
         refused: list[Refusal] = []
-        seen, progress = 0, Progress(self.stderr, len(ids), live=len(ids) > bulk.BATCH)
+        seen, progress = 0, ProgressLine(self.stderr, len(ids), live=len(ids) > bulk.BATCH)
         using, how = database(None), How(audit.by_command(), override=action.override)
 
-        def note(act: audit.Act, done: Sequence[uuid.UUID], matched: int) -> None:
+        def fill_entry(act: audit.Act, done: Sequence[uuid.UUID], matched: int) -> None:
             audit.name_targets(act, done, matched)
-            act.detail |= {"override": sorted(action.override)} if action.override else {}
+            act.detail |= bulk.noted(wanted, action.override)
 
         try:
             for part in bulk.split(ids):
                 meant = wanted.jobs(using) if wanted else None
                 outcomes = bulk.run_batch(
-                    action.verb, part, how, entry(action.audited), using, selected=meant, note=note
+                    action.verb, part, how, entry(action.audited), using, selected=meant, fill_entry=fill_entry
                 )
                 refused += [(pk, out) for pk, out in zip(part, outcomes, strict=True) if isinstance(out, OJSError)]
                 seen += len(part)
@@ -447,37 +461,42 @@ def last_error(row: JobRow) -> str:
 
 
 def add_choice(parser: CommandParser, *, states: bool = True, act: bool = True) -> None:
-    """The arguments that select jobs: the filters of the admin's list, and those of enqueueing."""
+    """The arguments that select jobs: their ids, and the filters that `jobs.selection` declares for commands."""
     parser.add_argument("ids", nargs="*", type=job_id, metavar="ID", help="these jobs")
     if act:
         parser.add_argument("--all", action="store_true", dest="everything", help="all jobs that it can change")
-    if states:
-        parser.add_argument("--state", type=_states, metavar="STATE[,STATE]", help="only jobs in these states")
+    members = names_in(COMMAND)
+    for name, member in shown_in(COMMAND).items():
+        if not states and members[name] == "states":
+            continue
+        called = [one for one in members if members[one] == members[name]]
+        about = f"{member.sentence[:1].lower()}{member.sentence[1:-1]}{', among the newest' if member.rest else ''}"
+        parser.add_argument(
+            *(f"--{one.replace('_', '-')}" for one in called), dest=name, type=_reader(member), metavar=member.metavar,
+            help=about.replace("%", "%%"),
+        )  # fmt: skip
 
-    def text(name: str, metavar: str, about: str) -> None:
-        parser.add_argument(name, type=_text, metavar=metavar, help=about)
 
-    text("--type", "TYPE", "only this job type; `email.*` for all that begin so")
-    text("--queue", "NAME", "only this queue")
-    text("--tag", "TAG", "only jobs with this tag, among the newest")
-    text("--search", "TEXT", "only jobs with this text in their arguments or meta, among the newest")
-    when = "an instant such as 2026-01-31T12:00:00Z or 2026-01-31, or an age: 90m, 2h, 7d"
-    for name, about in (
-        ("--since", f"only jobs created since then, or ended since then if only ended jobs are selected: {when}"),
-        ("--until", "only jobs made, or ended, before then"), ("--before", "only jobs enqueued before then"),
-        ("--after", "only jobs enqueued after then"),
-    ):  # fmt: skip
-        parser.add_argument(name, type=_time, metavar="WHEN", help=about)
-    text("--error", "TEXT", "only jobs in whose errors this text is")
-    text("--worker", "NAME", "only jobs that this worker has, or had last")
-    parser.add_argument("--workflow", type=job_id, metavar="ID", help="only members of this workflow")
+def _reader(member: Member) -> Callable[[str], Any]:
+    """Reads the argument of a filter. Raises ArgumentTypeError."""
+    found = next((read for kind, read in _READERS.items() if issubclass(member.field_class, kind)), None)
+    if found is not None:
+        return found
+
+    def read(text: str) -> Any:
+        try:
+            return member.field_class(required=False).clean(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} {' '.join(error.messages).rstrip('.')}") from error
+
+    return read
 
 
 def reach_of(look: Look) -> str:
     """How far a search looked; '' where it looked at all."""
     if look.looked is None or look.back_to is None:
         return ""
-    reach = f"Looked at the newest {look.looked:,} jobs, back to {format_instant(look.back_to)}"
+    reach = f"Looked at the newest {jobs(look.looked)}, back to {format_instant(look.back_to)}"
     return f"{reach}; --until {look.further} looks at those before."
 
 
@@ -503,9 +522,15 @@ def _states(text: str) -> list[State]:
 
 def _time(text: str) -> dt.datetime:
     try:
-        found = moment(text)
+        found = typed_instant(text)
     except ValueError:
         found = None
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is neither so long ago (2h) nor an instant (2026-01-31T12:00:00Z)")
     return found
+
+
+#: What reads the values of filters as people write them in a shell: times are in the site's time zone, for example.
+_READERS: dict[type[forms.Field], Callable[[str], Any]] = {
+    StatesFilterField: _states, TextFilterField: _text, InstantFilterField: _time, IdFilterField: job_id,
+}  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Any
 from django.db import migrations, models
 from django.db.models import F, Q
 
+from django_ojs.migrations._limited import LimitedMigration
 from django_ojs.models.fields import JSONTextField
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_id, new_job_id
 
 STATES = ["scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"]
 ENDED = ["completed", "cancelled", "discarded"]
@@ -50,7 +51,7 @@ def prepare_mariadb(apps: Any, schema_editor: Any) -> None:
         schema_editor.execute(f"CREATE INDEX ojs_job_{name}_mariadb ON {job} ({order})")
 
 
-class Migration(migrations.Migration):
+class Migration(LimitedMigration):
     initial = True
 
     dependencies = []
@@ -60,7 +61,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Job",
             columns(
-                id=models.UUIDField(primary_key=True, default=new_id, editable=False, serialize=False),
+                id=models.UUIDField(primary_key=True, default=new_job_id, editable=False, serialize=False),
                 type=models.CharField(max_length=255),
                 queue=models.CharField(max_length=128, default="default"),
                 state=models.CharField(max_length=9, choices=[(state, state) for state in STATES], default="available"),

@@ -2,8 +2,10 @@
 
 from django.db import migrations, models
 
+from django_ojs.migrations._limited import LimitedMigration
 
-class Migration(migrations.Migration):
+
+class Migration(LimitedMigration):
     dependencies = [
         ("django_ojs", "0001_initial"),
     ]

@@ -6,6 +6,8 @@ from typing import Any
 
 from django.db import migrations
 
+from django_ojs.migrations._limited import LimitedMigration
+
 #: A claim passes the index entries of all jobs that were claimed since the last vacuum: 60,000 make the claim of one job
 #: take twice as long. By default a table of ten million ended jobs is vacuumed after a million claims. Where few
 #: of its pages have changed, only `vacuum_index_cleanup` makes a vacuum look at the indexes. A vacuum of two million jobs
@@ -51,7 +53,7 @@ def backwards(apps: Any, schema_editor: Any) -> None:
         schema_editor.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {owner} (digest varchar_pattern_ops)")
 
 
-class Migration(migrations.Migration):
+class Migration(LimitedMigration):
     dependencies = [
         ("django_ojs", "0003_replay_rules"),
     ]

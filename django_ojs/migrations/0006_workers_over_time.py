@@ -3,9 +3,10 @@
 from django.db import migrations, models
 
 import django_ojs.models.fields
+from django_ojs.migrations._limited import LimitedMigration
 
 
-class Migration(migrations.Migration):
+class Migration(LimitedMigration):
     dependencies = [
         ("django_ojs", "0005_alerts"),
     ]

@@ -6,6 +6,8 @@ from typing import Any
 
 from django.db import migrations
 
+from django_ojs.migrations._limited import LimitedMigration
+
 #: How full a page is made, in percent. Each member that ends changes the progress of its workflow, and no index has that
 #: column: a new version in the same page needs no index entries. In a full page there is no room, and an update
 #: takes five times as long and writes ten times as much.
@@ -34,7 +36,7 @@ def backwards(apps: Any, schema_editor: Any) -> None:
         schema_editor.execute(f"ALTER TABLE {table} RESET (fillfactor)")
 
 
-class Migration(migrations.Migration):
+class Migration(LimitedMigration):
     dependencies = [
         ("django_ojs", "0006_workers_over_time"),
     ]

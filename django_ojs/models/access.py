@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, NaturalKeys
 
 
 class APIKey(models.Model):
@@ -16,6 +16,8 @@ class APIKey(models.Model):
     class Scope(models.TextChoices):
         PUSH = "push", "push: enqueue jobs"
         WORK = "work", "work: fetch, ack, fail, heartbeat"
+        EMIT = "emit", "emit: give durable jobs the events that they wait for"
+        APPROVE = "approve", "approve: decide what durable jobs ask people"
         READ = "read", "read: jobs, queues, dead letters, events"
         INSPECT = "admin.read", "admin.read: look at everything below /admin"
         OPERATE = "admin.write", "admin.write: operate below /admin, but delete nothing"
@@ -35,12 +37,17 @@ class APIKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
+    objects = NaturalKeys["APIKey"]("name")
+
     class Meta:
         verbose_name = "API key"
         ordering = ["name"]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    def natural_key(self) -> tuple[str]:
+        return (self.name,)
 
 
 class Ticket(models.Model):

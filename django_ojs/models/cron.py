@@ -21,7 +21,7 @@ class CronSchedule(models.Model):
 
     class Source(models.TextChoices):
         API = "api"  #: registered by a caller, over HTTP for instance
-        CODE = "code"  #: from `@job(..., cron=...)`; `ojs_cron sync` keeps it as the code says
+        CODE = "code"  #: from `@job(..., cron=...)`; `client.sync` keeps it as the code says
 
     name = models.CharField(max_length=255, primary_key=True)
     expression = models.CharField(max_length=255, help_text="As it was given.")
@@ -34,7 +34,18 @@ class CronSchedule(models.Model):
     )
     enabled = models.BooleanField(default=True)
     description = models.TextField(default="", blank=True)
+    limits = JSONTextField(
+        default=None,
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="What who defined it reaches (access.py); null: everything.",
+    )
     source = models.CharField(max_length=4, choices=Source.choices, default=Source.API)
+    #: `client.sync.Declaration`. A sync compares it with the row, to find what operators changed.
+    declared = JSONTextField(
+        null=True, blank=True, editable=False, help_text="What the code said of it when it was last synchronised."
+    )
     anchor_at = models.DateTimeField(help_text="From where @every counts.")
     wake_at = models.DateTimeField(null=True, blank=True)
     next_run_at = models.DateTimeField("next run", null=True, blank=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -14,18 +15,35 @@ from django.utils.translation import gettext_lazy as _
 from django_ojs import jsontext
 from django_ojs.rules.names import prefix
 
+_Row = TypeVar("_Row", bound=models.Model)
+
 
 class JSONTextField(models.TextField):  # type: ignore[type-arg]
     """JSON kept as the text that was sent: jsonb refuses `\\u0000` and rewrites numbers, text does neither.
 
     Instances and `values()` give Python values; `QuerySet.rows()` gives the stored text. An empty column
-    stands for "nothing here" and reads as None.
+    stands for "nothing here" and reads as None. Fixtures (`dumpdata`) hold the JSON text, in every format.
     """
 
     def from_db_value(self, value: str | None, expression: object, connection: object) -> Any:
         return jsontext.loads(value) if value else None
 
     def to_python(self, value: Any) -> Any:
+        """The value of what a fixture holds: JSON text, or JSON itself, as people write it by hand.
+
+        Raises ValidationError for a text that is not JSON.
+        """
+        if not isinstance(value, str):
+            return value
+        try:
+            return jsontext.loads(value) if value else None
+        except jsontext.JSONTextError as error:
+            raise ValidationError(f"The column {self.name} holds JSON text: {error}") from error
+
+    def clean(self, value: Any, model_instance: models.Model | None) -> Any:
+        # Of a form or of code, where a string is a string: `to_python` is for fixtures.
+        self.validate(value, model_instance)
+        self.run_validators(value)
         return value
 
     def get_prep_value(self, value: Any) -> str | None:
@@ -33,13 +51,54 @@ class JSONTextField(models.TextField):  # type: ignore[type-arg]
             return None if self.null else ""
         return value.text if isinstance(value, RawJSON) else jsontext.dumps(value)
 
+    def value_from_object(self, obj: models.Model) -> Any:
+        value = super().value_from_object(obj)
+        # Serializers would write the decimal that it is, instead of asking for its text.
+        return RawJSON(value.literal) if isinstance(value, jsontext.ExactNumber) else value
+
     def value_to_string(self, obj: models.Model) -> str:
-        return jsontext.dumps(self.value_from_object(obj))
+        """The JSON text in ASCII: XML and YAML know no control characters, and not all of Unicode."""
+        value = self.value_from_object(obj)
+        return value.text if isinstance(value, RawJSON) else jsontext.dumps_ascii(value)
 
     def formfield(self, **kwargs: Any) -> Any:
         from django import forms
 
         return super().formfield(**{"form_class": forms.JSONField, "required": False, **kwargs})
+
+
+class _MomentField(models.DateTimeField):  # type: ignore[type-arg]
+    """A time that fixtures keep to the microsecond: Django's JSON has milliseconds, and jobs are stamped a microsecond
+    apart, so that a batch is delivered in its order."""
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+    def value_from_object(self, obj: models.Model) -> Any:
+        value: Any = super().value_from_object(obj)
+        return value if value is None else value.isoformat()
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return str(self.value_from_object(obj) or "")
+
+
+if TYPE_CHECKING:
+    MomentField = models.DateTimeField  # whose plugin knows which of them may be None
+else:
+    MomentField = _MomentField
+
+
+class NaturalKeys(models.Manager[_Row]):
+    """The manager of a model whose rows fixtures may name by a column of theirs instead of by their numbers
+    (`dumpdata --natural-primary`), so that they meet the rows of the same name in another database."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__()
+        self._column = column
+
+    def get_by_natural_key(self, value: str) -> _Row:
+        return self.get(**{self._column: value})
 
 
 class RawJSON:
@@ -88,6 +147,7 @@ _MODELS: dict[str, tuple[Any, Any]] = {
     "JobSchema": (_("schema of a job type"), _("schemas of job types")),
     "Maintenance": (_("maintenance mode"), _("maintenance mode")),
     "OutboxEntry": (_("outbox entry"), _("outbox entries")),
+    "RateLimit": (_("rate limit"), _("rate limits")),
     "ReplayRule": (_("replay rule"), _("replay rules")),
     "Queue": (_("queue"), _("queues")),
     "WebhookDelivery": (_("webhook delivery"), _("webhook deliveries")),

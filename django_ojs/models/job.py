@@ -22,10 +22,10 @@ from django.db.models.expressions import ExpressionWrapper
 
 from django_ojs import jsontext, states
 from django_ojs.errors import InvalidStateTransition
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys
 from django_ojs.models.queue import TEMPLATE, Queue
 from django_ojs.rules import envelope
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from django_ojs.states import State
 
 #: A job as a plain dict of column values with JSON columns as text: what the engine passes around.
@@ -77,7 +77,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 class Job(models.Model):
     """One job (core section 5). Column names follow the spec where the spec has a name."""
 
-    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    id = models.UUIDField(primary_key=True, default=new_job_id, editable=False)
     type = models.CharField(max_length=255)
     queue = models.CharField(max_length=128, default="default")
     state = models.CharField(max_length=9, choices=[(s.value, s.value) for s in State], default=State.AVAILABLE)
@@ -88,6 +88,10 @@ class Job(models.Model):
         null=True,
         blank=True,
         help_text="Attempts that do not count against max_attempts: the handler snoozed, or never ran. Null: none.",
+    )
+
+    round = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How often it was retried from the beginning, at attempt 0. Null: never."
     )
 
     args = JSONTextField(default=list)
@@ -104,24 +108,34 @@ class Job(models.Model):
     )
     trace_id = models.CharField(max_length=64, default="", blank=True)
 
-    created_at = models.DateTimeField()
-    enqueued_at = models.DateTimeField(null=True, blank=True, help_text="Last entry to `available`; decides FIFO.")
-    due_at = models.DateTimeField(null=True, blank=True, help_text="When a scheduled or retryable job is due.")
-    expires_at = models.DateTimeField(null=True, blank=True)
-    start_by = models.DateTimeField(null=True, blank=True, help_text="End of the time for its first start.")
-    deadline_at = models.DateTimeField(null=True, blank=True, help_text="End of its time as a whole, waits included.")
-    activated_at = models.DateTimeField(null=True, blank=True)
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True, help_text="Entry to a terminal state.")
-    visible_until = models.DateTimeField(null=True, blank=True, help_text="End of the worker's reservation.")
-    timeout_at = models.DateTimeField(null=True, blank=True, help_text="End of the execution timeout.")
-    wake_at = models.DateTimeField(
+    created_at = MomentField()
+    enqueued_at = MomentField(null=True, blank=True, help_text="Last entry to `available`; decides FIFO.")
+    due_at = MomentField(null=True, blank=True, help_text="When a scheduled or retryable job is due.")
+    expires_at = MomentField(null=True, blank=True)
+    start_by = MomentField(null=True, blank=True, help_text="End of the time for its first start.")
+    deadline_at = MomentField(null=True, blank=True, help_text="End of its time as a whole, waits included.")
+    activated_at = MomentField(null=True, blank=True)
+    started_at = MomentField(null=True, blank=True)
+    finished_at = MomentField(null=True, blank=True, help_text="Entry to a terminal state.")
+    visible_until = MomentField(null=True, blank=True, help_text="End of the worker's reservation.")
+    timeout_at = MomentField(null=True, blank=True, help_text="End of the execution timeout.")
+    wake_at = MomentField(
         null=True, blank=True, help_text="The next instant at which the scheduler has to look at this job."
     )
 
     worker_id = models.CharField(max_length=255, default="", blank=True, help_text="Holder of the reservation.")
     lease_ms = models.BigIntegerField(null=True, blank=True, help_text="Reservation length granted at the claim.")
     losses = models.PositiveSmallIntegerField(default=0, help_text="Reservations in a row that expired unanswered.")
+    suspected = models.BooleanField(
+        null=True,
+        blank=True,
+        help_text="A worker's process died while it ran; until a run of it has ended it is run alone. Null: no.",
+    )
+    resumable = models.BooleanField(
+        null=True,
+        blank=True,
+        help_text="The next attempt has something to go on from, in rows beside this one (models.durable). Null: no.",
+    )
     retry_delay_ms = models.BigIntegerField(null=True, blank=True)
     errors = JSONTextField(default=None, blank=True)
     result = JSONTextField(null=True, blank=True)
@@ -131,6 +145,7 @@ class Job(models.Model):
     dead_letter = models.BooleanField(default=False)
     unique_key = models.CharField(max_length=64, default="", blank=True)
     workflow_id = models.UUIDField(null=True, blank=True)
+    parent_id = models.UUIDField(null=True, blank=True, help_text="The job whose handler enqueued it.")
     rate_key = models.CharField(max_length=255, default="", blank=True, help_text="The rate limit it is under.")
     rate_limit = models.TextField(default="", blank=True, help_text="Its own numbers for that limit.")
 
@@ -139,7 +154,7 @@ class Job(models.Model):
     class Meta:
         permissions = [
             ("ojs_push", "Can enqueue jobs over HTTP"),
-            ("ojs_work", "Can fetch and settle jobs over HTTP"),
+            ("ojs_work", "Can fetch jobs and report on them over HTTP"),
             ("ojs_read", "Can read jobs, queues and events over HTTP"),
             ("ojs_admin", "Can manage jobs, queues and workers over HTTP"),
         ]
@@ -164,6 +179,7 @@ class Job(models.Model):
             models.Index(fields=["unique_key", "state"], name="ojs_job_unique", condition=Q(unique_key__gt="")),
             models.Index(fields=["finished_at"], name="ojs_job_result_ttl", condition=Q(result_ttl__isnull=False)),
             models.Index(fields=["queue"], name="ojs_job_staged", condition=Q(state__in=STAGED)),
+            models.Index(fields=["parent_id"], name="ojs_job_parent", condition=Q(parent_id__isnull=False)),
         ]  # fmt: skip
         constraints = [
             models.CheckConstraint(condition=Q(state__in=list(State)), name="ojs_job_state"),
@@ -295,11 +311,16 @@ class JobSchema(models.Model):
     schema = JSONTextField()
     created_at = models.DateTimeField()
 
+    objects = NaturalKeys["JobSchema"]("uri")
+
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job_type", "version"], name="ojs_schema_version")]
 
     def __str__(self) -> str:
         return f"{self.job_type} {self.version}"
+
+    def natural_key(self) -> tuple[str]:
+        return (self.uri,)
 
     @property
     def wire_version(self) -> Any:
@@ -367,7 +388,7 @@ class OutboxEntry(models.Model):
     kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.JOB)
     type = models.CharField(max_length=255, help_text="The job type; of a workflow its kind.")
     document = JSONTextField(help_text="The envelope, as the enqueue middleware left it.")
-    created_at = models.DateTimeField(help_text="When it was enqueued: delays count from here.")
+    created_at = MomentField(help_text="When it was enqueued: delays count from here.")
     attempts = models.PositiveIntegerField(default=0, help_text="How often the other side said: not now.")
     retry_at = models.DateTimeField(null=True, blank=True)
     aside = models.BooleanField(default=False, help_text="Refused for good; nobody tries again.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys
 
 _UNCHANGED = "Entries of the audit log are not changed."
 _UNDELETED = "Entries of the audit log are not deleted; OJS['AUDIT_RETENTION'] prunes them."
@@ -18,7 +18,7 @@ class AppendOnlyError(TypeError):
 
 
 class AuditQuerySet(models.QuerySet["AuditEntry"]):
-    """Reading and appending. What is too old goes with `jobs.prune`, by no other way."""
+    """Reading and appending. What is too old goes with `retention`, by no other way."""
 
     def update(self, **kwargs: Any) -> int:
         raise AppendOnlyError(_UNCHANGED)
@@ -107,7 +107,7 @@ class BulkAction(models.Model):
     errors = JSONTextField(default=None, blank=True, help_text="The first refusals.")
     tries = models.PositiveSmallIntegerField(default=0, help_text="How often its next batch has broken off.")
     problem = models.CharField(max_length=500, default="", blank=True, help_text="Why that was.")
-    after = models.DateTimeField(null=True, blank=True)
+    after = MomentField(null=True, blank=True)
     after_id = models.UUIDField(null=True, blank=True)
     per_minute = models.PositiveIntegerField(
         null=True, blank=True, help_text="How many jobs are acted on in a minute at most; null: as fast as it goes."
@@ -142,12 +142,17 @@ class ReplayRule(models.Model):
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
+    objects = NaturalKeys["ReplayRule"]("name")
+
     class Meta:
         ordering = ["id"]
         verbose_name = "replay rule"
 
     def __str__(self) -> str:
         return self.name
+
+    def natural_key(self) -> tuple[str]:
+        return (self.name,)
 
 
 class JobReplay(models.Model):

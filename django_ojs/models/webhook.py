@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from django_ojs.models.fields import JSONTextField
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_id
 
 
 class WebhookSubscription(models.Model):

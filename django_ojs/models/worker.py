@@ -7,6 +7,7 @@ import datetime as dt
 from django.db import models
 
 from django_ojs import clock
+from django_ojs.conf import ojs_settings
 from django_ojs.models.fields import JSONTextField
 
 
@@ -27,6 +28,13 @@ class Worker(models.Model):
         blank=True,
         help_text="Which process has this name; empty: a worker that says nothing.",
     )
+    owner = models.CharField(
+        max_length=255,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="The caller that registered it: key or user, and its primary key. Empty: an ojs_worker, or nobody.",
+    )
     hostname = models.CharField(max_length=255, default="", blank=True)
     pid = models.BigIntegerField(null=True, blank=True)
     queues = JSONTextField(default=list, blank=True)
@@ -45,19 +53,26 @@ class Worker(models.Model):
     )
     memory_mb = models.FloatField(null=True, blank=True)
     cpu_percent = models.FloatField(null=True, blank=True)
+    threads_replaced = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Threads of its handlers that have died and were replaced."
+    )
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField(help_text="Latest call of any kind.")
     last_heartbeat_at = models.DateTimeField(
         null=True, blank=True, help_text="Empty for a worker known from FETCH alone: it is never declared dead."
     )
-    #: The jobs that it holds, on rows that `workers.directory.with_held` has read. What a heartbeat says is older, and
-    #: a worker that only fetches never says it.
+    #: The jobs that it holds, on rows that `workerregistry.directory.with_held` has read. What a heartbeat says is
+    #: older, and a worker that only fetches never says it.
     held: int
 
     @property
     def heard_at(self) -> dt.datetime:
         """Its latest heartbeat; the latest call of any kind where it sends none."""
         return self.last_heartbeat_at or self.last_seen_at
+
+    def is_stale(self, now: dt.datetime) -> bool:
+        """Whether it has been silent for so long that it counts as dead, or, if it never beat, as gone."""
+        return now - self.heard_at > dt.timedelta(seconds=ojs_settings.HEARTBEAT_TIMEOUT)
 
     class Meta:
         ordering = ["id"]
@@ -85,6 +100,31 @@ class WorkerMinute(models.Model):
         return f"{self.worker_id} at {self.minute}"
 
 
+class WorkerDeath(models.Model):
+    """A job that ran when the process of its worker died, and how that died; kept for two days.
+
+    One row for each job that ran: where there was one, it ran `alone`, and is to blame.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField(db_index=True)
+    worker_id = models.CharField(max_length=255)
+    job_id = models.UUIDField(db_index=True)
+    job_type = models.CharField(max_length=255)
+    signal = models.CharField(max_length=16, default="", help_text="SIGKILL, for example; empty: none, or not known.")
+    exit_code = models.IntegerField(null=True, help_text="Null: it was a signal, or nothing is known.")
+    memory_mb = models.FloatField(null=True, help_text="The most that it had; of a silent worker, what it said last.")
+    alone = models.BooleanField(default=False)
+    open = models.BooleanField(default=True, help_text="The job may wait to be run alone.")
+
+    class Meta:
+        default_permissions = ()
+        indexes = [models.Index(fields=["open", "id"], name="ojs_death_open")]
+
+    def __str__(self) -> str:
+        return f"{self.worker_id} at {self.at}"
+
+
 class Release(models.Model):
     """A release of the site's own code, and when the first worker of it was heard."""
 
@@ -96,6 +136,22 @@ class Release(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class WorkerRelease(models.Model):
+    """Since when a worker has run a release. It outlives the worker, because attempts of jobs are told by it."""
+
+    id = models.BigAutoField(primary_key=True)
+    worker_id = models.CharField(max_length=255)
+    release = models.CharField(max_length=64)
+    since = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+        indexes = [models.Index(fields=["worker_id", "since"], name="ojs_worker_release")]
+
+    def __str__(self) -> str:
+        return f"{self.worker_id}: {self.release}"
 
 
 class Lease(models.Model):

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django_ojs.models.fields import JSONTextField
 from django_ojs.models.job import Job
 from django_ojs.rules import workflowgraph
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_id
 from django_ojs.rules.workflowgraph import Graph
 
 
@@ -39,8 +39,23 @@ class Workflow(models.Model):
     facts = models.TextField(help_text="What all its events say of it: the inside of a JSON object.")
     job_count = models.PositiveIntegerField(help_text="Jobs, callbacks left out.")
     error = JSONTextField(default=None, blank=True)
+    limits = JSONTextField(
+        default=None,
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="What its creator reaches (access.py); null: everything.",
+    )
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
+    # NULL in workflows that no job runs, which pay for none of the indexes.
+    parent_id = models.UUIDField(null=True, blank=True, help_text="The job whose handler runs it.")
+    awaited = models.BooleanField(
+        null=True, blank=True, editable=False, help_text="Whether its parent is still to be told of its end. Null: no."
+    )
+    outlives_parent = models.BooleanField(
+        null=True, blank=True, editable=False, help_text="Whether it goes on when its parent has ended. Null: no."
+    )
 
     class Meta:
         ordering = ["-created_at", "-id"]
@@ -48,7 +63,16 @@ class Workflow(models.Model):
             models.Index(fields=["-created_at", "-id"], name="ojs_workflow_newest"),
             models.Index(fields=["state", "-created_at"], name="ojs_workflow_state"),
             models.Index(fields=["finished_at"], name="ojs_workflow_done", condition=Q(finished_at__isnull=False)),
-        ]
+            models.Index(fields=["parent_id"], name="ojs_workflow_parent", condition=Q(parent_id__isnull=False)),
+            models.Index(
+                fields=["parent_id"], name="ojs_workflow_follow",
+                condition=Q(parent_id__isnull=False, state="running"),
+            ),
+            models.Index(
+                fields=["finished_at"], name="ojs_workflow_untold",
+                condition=Q(awaited=True, finished_at__isnull=False),
+            ),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.name or self.type} {self.public_id}"

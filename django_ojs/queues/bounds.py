@@ -10,26 +10,25 @@ import datetime as dt
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
 
 from django_ojs import clock
-from django_ojs.database import atomic, database, retried
+from django_ojs.access import UNLIMITED, Limits
+from django_ojs.database import atomic, database, give_back, retried
 from django_ojs.errors import QueueFull
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import transitions
 from django_ojs.jsontext import byte_length
+from django_ojs.lifecycle import transitions
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.queueconfig import Bound, bound_of
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-
-T = TypeVar("T")
 
 #: Seconds that a push may wait at most: it holds a thread of the server.
 MAX_PATIENCE = 30.0
@@ -60,17 +59,17 @@ def _lock(names: Iterable[str], using: str, *, wait: bool) -> list[Queue]:
         return []
     skip = not wait and store_of(using).skip_locked
     rows = Queue.objects.using(using).filter(name__in=wanted).order_by("name")
-    return list(rows.select_for_update(skip_locked=skip))
+    return list(store_of(using).with_lock_timeout(rows).select_for_update(skip_locked=skip))
 
 
-def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> dict[str, Gate]:
+def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> dict[str, QueueBound]:
     """A gate before each of these locked queues, for a push of `specs`."""
     if not queues:
         return {}
     bounds = {name: bound for name, queue in queues.items() if (bound := bound_of(queue.config))}
     in_bytes = any(bound.max_bytes for bound in bounds.values())
     depths = store_of(using).depths(list(bounds), in_bytes=in_bytes)
-    found = {name: Gate(queues[name], bound, *depths[name]) for name, bound in bounds.items()}
+    found = {name: QueueBound(queues[name], bound, *depths[name]) for name, bound in bounds.items()}
     for name, gate in found.items():
         coming = [spec for spec in specs if spec.queue == name]
         if gate.bound.strategy == "drop_oldest" and coming and gate.overflows(coming):
@@ -78,7 +77,7 @@ def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> 
     return found
 
 
-def _oldest(gate: Gate, coming: Sequence[JobSpec], using: str) -> list[JobRow]:
+def _oldest(gate: QueueBound, coming: Sequence[JobSpec], using: str) -> list[JobRow]:
     """The jobs that would have to go, oldest first. One that another transaction has locked is about to leave anyway.
 
     No more are locked than have to go, since no worker can claim a job that is. Where bytes count, it takes a look at
@@ -120,7 +119,7 @@ def _octets(using: str) -> Callable[[str], Func]:
     return lambda name: Func(F(name), template=template, output_field=IntegerField())
 
 
-class Gate:
+class QueueBound:
     """One bounded queue during a push: it counts who goes in and out."""
 
     def __init__(self, queue: Queue, bound: Bound, depth: int, size: int) -> None:
@@ -139,8 +138,13 @@ class Gate:
         jobs = 0 if self.bound.max_depth is None else self.depth + len(sizes) - self.bound.max_depth
         return jobs, 0 if self.bound.max_bytes is None else self.size + sum(sizes) - self.bound.max_bytes
 
-    def enter(self, spec: JobSpec, leaving: Sequence[JobRow] = ()) -> QueueFull | None:
-        """Let a job in, for which `leaving` jobs (of any queue) are cancelled; or say that there is no room."""
+    def enter(
+        self, spec: JobSpec, leaving: Sequence[JobRow] = (), limits: Limits = UNLIMITED
+    ) -> QueueFull | None:  # fmt: skip
+        """Let a job in, for which `leaving` jobs (of any queue) are cancelled; or say that there is no room.
+
+        No job beyond the `limits` of the caller is dropped to make some, nor a younger one in its stead.
+        """
         out = [row for row in leaving if row["queue"] == self.queue.name]
         depth, size = self.depth - len(out), self.size - sum(map(_size_of_row, out))
         mine = size_of(spec)
@@ -153,6 +157,8 @@ class Gate:
             victim = self.droppable[place]
             place += 1
             if victim["id"] not in gone and victim["id"] not in self._gone:
+                if not limits.covers_row(victim):
+                    return self._full()
                 dropped.append(victim)
                 depth, size = depth - 1, size - _size_of_row(victim)
         self.dropped += dropped
@@ -198,7 +204,7 @@ def _size_of_row(row: JobRow) -> int:
     return sum(byte_length(row[name] or "") for name in _SIZED)
 
 
-def settle(gates: Iterable[Gate], now: dt.datetime, using: str) -> list[JobRow]:
+def enforce(gates: Iterable[QueueBound], now: dt.datetime, using: str) -> list[JobRow]:
     """Discard what had to make room, and log where a queue became nearly full or ceased to be.
 
     Returns what was discarded, whose workflows the push takes further when it has inserted its own jobs.
@@ -214,14 +220,14 @@ def settle(gates: Iterable[Gate], now: dt.datetime, using: str) -> list[JobRow]:
     return dropped
 
 
-def _drop(row: JobRow, now: dt.datetime, gate: Gate) -> list[Record]:
+def _drop(row: JobRow, now: dt.datetime, gate: QueueBound) -> list[Record]:
     message = "The queue was full and this was its oldest job."
     discarded, *more = transitions.discard_because(row, "overflow", message, now, "api")
     facts: dict[str, Any] = {"depth": gate.depth, "bound": gate.bound.max_depth or gate.bound.max_bytes}
     return [discarded, catalogue.of_job("backpressure.dropped", row, now, "api", **facts), *more]
 
 
-def _pressed(gate: Gate, now: dt.datetime, using: str) -> list[Record]:
+def _pressed(gate: QueueBound, now: dt.datetime, using: str) -> list[Record]:
     """The warning when the queue crosses its threshold, not for every job beyond it."""
     pressure, queue = gate.pressure, gate.queue
     if (pressure is None) == (queue.pressured_at is None):
@@ -270,21 +276,27 @@ def rejected(error: QueueFull, now: dt.datetime) -> Record:
     return catalogue.of_queue("backpressure.rejected", error.extra["queue"], now, **facts)
 
 
-def patiently(act: Callable[[], T], seconds: float, using: str) -> T:
-    """The answer of `act`; while a queue that blocks is full, try again for so many seconds (jobs 6, `block`).
+class Patience:
+    """How long a push waits for room in a queue that blocks (jobs 6, `block`): so many seconds from now.
 
     A push inside an open transaction does not wait: no worker could make room as long as that one lasts.
     """
-    patience = 0.0 if seconds <= 0 or connections[using].in_atomic_block else min(seconds, MAX_PATIENCE)
-    deadline = time.monotonic() + patience
-    pause = 0.02
-    while True:
-        try:
-            return act()
-        except QueueFull as error:
-            left = deadline - time.monotonic()
-            if error.extra["strategy"] != "block" or left <= 0:
-                record(error, using)
-                raise
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, 0.25)
+
+    __slots__ = ("_deadline", "_pause", "_using")
+
+    def __init__(self, seconds: float, using: str) -> None:
+        waits = seconds > 0 and not connections[using].in_atomic_block
+        self._deadline = time.monotonic() + (min(seconds, MAX_PATIENCE) if waits else 0.0)
+        self._pause, self._using = 0.02, using
+
+    def waits_for_room(self, error: QueueFull) -> bool:
+        """Wait a moment before another try; False where it is over, or of no use: the refusal is logged, and the caller
+        is to raise it."""
+        left = self._deadline - time.monotonic()
+        if error.extra["strategy"] != "block" or left <= 0:
+            record(error, self._using)
+            return False
+        give_back(self._using)
+        time.sleep(min(self._pause, left))
+        self._pause = min(self._pause * 1.5, 0.25)
+        return True

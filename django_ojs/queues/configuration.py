@@ -12,16 +12,17 @@ import datetime as dt
 import functools
 import operator
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Exists, OuterRef, Q
 
-from django_ojs import clock, states
-from django_ojs.database import atomic, database, harmless, in_callers_transaction, retried
+from django_ojs import clock, lockwaits, spellings, states, tenants
+from django_ojs.database import atomic, database, harmless, in_callers_transaction, is_contention, retried
 from django_ojs.errors import Conflict, JobTypeNotAllowed, QueuePaused
 from django_ojs.events import catalogue, log
+from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.messages import phrase, reason
 from django_ojs.models import AuditEntry, Job, Queue, QueueCount, RateLimit
 from django_ojs.models.fields import RawJSON
@@ -29,7 +30,7 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules import names, queueconfig, ratelimit
 from django_ojs.rules.faults import fault
 from django_ojs.rules.queueconfig import Bound, bound_of
-from django_ojs.workers.waking import wake_workers
+from django_ojs.store import store_of
 
 #: Milliseconds in a column, seconds in the document.
 _SECONDS = {"visibility_timeout": "visibility_ms", "default_timeout": "timeout_ms"}
@@ -46,10 +47,10 @@ def configure(name: str, change: Mapping[str, Any], *, by: str = "", using: str 
     """
     using = database(using)
     check_name(name)
-    queueconfig.check(change)
+    spellings.check_queue(change)
     with atomic(using=using):
         queue, records = _locked(name, using)
-        config = queueconfig.merge(document(queue), change)
+        config = spellings.merge_queue(document(queue), change)
         _store(queue, config, using)
         data = {"config": config} | ({"updated_by": by} if by else {})
         log.append([*records, catalogue.of_queue("queue.config_updated", name, queue.updated_at, **data)], using)
@@ -60,7 +61,7 @@ def create(name: str, config: Mapping[str, Any], *, by: str = "", using: str | N
     """Make a new queue. Raises `Conflict` where there is one already, `InvalidRequest` for a bad configuration."""
     using = database(using)
     names_only(name)
-    queueconfig.check(config)
+    spellings.check_queue(config)
     with atomic(using=using):
         queue, records = _locked(name, using)
         if not records:
@@ -90,7 +91,7 @@ def document(queue: Queue) -> dict[str, Any]:
 def effective(queue: Queue | None, template: Queue | None) -> dict[str, Any]:
     """What holds for a queue: its own document over that of the template."""
     base = document(template) if template else {}
-    return queueconfig.merge(base, document(queue)) if queue else base
+    return spellings.merge_queue(base, document(queue)) if queue else base
 
 
 def check_name(name: str) -> str:
@@ -118,7 +119,7 @@ def is_limited(name: str, config: Mapping[str, Any], using: str) -> bool:
         by_override = overridden.filter(key__startswith="type:").exists()
     else:
         by_override = overridden.filter(key=ratelimit.queue_key(name)).exists()
-    return by_override or queueconfig.rate_policy(config).limits
+    return by_override or spellings.rate_policy(config).limits
 
 
 def _locked(name: str, using: str) -> tuple[Queue, list[catalogue.Record]]:
@@ -131,7 +132,7 @@ def _locked(name: str, using: str) -> tuple[Queue, list[catalogue.Record]]:
 
 
 def _store(queue: Queue, config: dict[str, Any], using: str) -> None:
-    queueconfig.check(config)
+    spellings.check_queue(config)
     rest = dict(config)
     for field, column in _SECONDS.items():
         seconds = rest.pop(field, None)
@@ -221,12 +222,12 @@ class QueueDefaults(NamedTuple):
 #: Of a queue that says nothing.
 PLAIN = QueueDefaults(None, None, None)
 #: Limits that this process has noted lately (see `limits.ratelimits`), forgotten together with the rest.
-noted: dict[tuple[str, str, str], float] = {}
-_cache: dict[tuple[str, str], tuple[float, QueueDefaults]] = {}
+noted: dict[tuple[Hashable, str, str], float] = {}
+_cache: dict[tuple[Hashable, str], tuple[float, QueueDefaults]] = {}
 #: Queues that workers ask for and that have no row, with the template: so many at most. A push looks itself, because it
 #: makes the row.
 _MOST_ABSENT = 1000
-_absent: dict[tuple[str, str], tuple[float, QueueDefaults]] = {}
+_absent: dict[tuple[Hashable, str], tuple[float, QueueDefaults]] = {}
 
 
 def ensure(names: Iterable[str], now: dt.datetime, using: str) -> dict[str, QueueDefaults]:
@@ -240,7 +241,8 @@ def ensure(names: Iterable[str], now: dt.datetime, using: str) -> dict[str, Queu
     new = [name for name in missing if name not in stored]
     if new:
         _create(new, template, now, using)
-    transaction.on_commit(lambda: _remember(stored, using), using=using)  # what rolls back was never there
+    scope = tenants.scope(using)
+    transaction.on_commit(lambda: _remember(stored, scope), using=using)  # what rolls back was never there
     return found | stored | dict.fromkeys(new, template)
 
 
@@ -271,14 +273,28 @@ def _create(names: list[str], template: QueueDefaults, now: dt.datetime, using: 
     """
 
     def create() -> None:
-        add_rows(names, now, using)
-        _remember(dict.fromkeys(names, template), using)
+        if connections[using].in_atomic_block:
+            add_rows(names, now, using)
+        else:
+            _add_soon(names, now, using)
+        _remember(dict.fromkeys(names, template), tenants.scope(using))
 
-    follow = harmless(create, using)
+    follow = harmless(tenants.bound(create, using), using)
     if in_callers_transaction(using):
         transaction.on_commit(follow, using=using)
     else:
         follow()
+
+
+def _add_soon(names: Sequence[str], now: dt.datetime, using: str) -> None:
+    """`add_rows`; nothing, where another transaction makes a queue of the name and has not committed it."""
+    try:
+        with lockwaits.LockTimeout(lockwaits.SHARED, using), atomic(using=using):
+            store_of(using).set_lock_timeout()
+            add_rows(names, now, using)
+    except OperationalError as error:
+        if connections[using].vendor == "sqlite" or not is_contention(error):
+            raise
 
 
 def add_rows(names: Iterable[str], now: dt.datetime, using: str) -> None:
@@ -311,17 +327,17 @@ def defaults(names: Sequence[str], using: str) -> dict[str, QueueDefaults]:
     """The defaults of these queues, which need not exist."""
     found = _known(names, using)
     missing = [name for name in names if name not in found]
-    fresh = time.monotonic() - _TTL_SECONDS
+    fresh, scope = time.monotonic() - _TTL_SECONDS, tenants.scope(using)
     for name in missing:
-        if (absent := _absent.get((using, name))) is not None and absent[0] > fresh:  # another thread may empty it
+        if (absent := _absent.get((scope, name))) is not None and absent[0] > fresh:  # another thread may empty it
             found[name] = absent[1]
     if missing := [name for name in missing if name not in found]:
         stored, template = _load(missing, using)
         at = time.monotonic()
         if len(_absent) > _MOST_ABSENT:
             _absent.clear()
-        _absent.update({(using, name): (at, template) for name in missing if name not in stored})
-        transaction.on_commit(lambda: _remember(stored, using), using=using)
+        _absent.update({(scope, name): (at, template) for name in missing if name not in stored})
+        transaction.on_commit(lambda: _remember(stored, scope), using=using)
         found |= dict.fromkeys(missing, template) | stored
     return found
 
@@ -334,8 +350,8 @@ def forget() -> None:
 
 
 def _known(names: Sequence[str], using: str) -> dict[str, QueueDefaults]:
-    fresh = time.monotonic() - _TTL_SECONDS
-    hits = {name: _cache[using, name] for name in names if (using, name) in _cache}
+    fresh, scope = time.monotonic() - _TTL_SECONDS, tenants.scope(using)
+    hits = {name: _cache[scope, name] for name in names if (scope, name) in _cache}
     return {name: value for name, (at, value) in hits.items() if at > fresh}
 
 
@@ -361,8 +377,8 @@ def _layered(below: QueueDefaults, queue: Queue) -> QueueDefaults:
     )
 
 
-def _remember(found: dict[str, QueueDefaults], using: str) -> None:
+def _remember(found: dict[str, QueueDefaults], scope: Hashable) -> None:
     if len(_cache) > 10_000:  # queue names come from clients
         _cache.clear()
     now = time.monotonic()
-    _cache.update({(using, name): (now, value) for name, value in found.items()})
+    _cache.update({(scope, name): (now, value) for name, value in found.items()})

@@ -18,15 +18,15 @@ from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, NotFound
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs import transitions
+from django_ojs.lifecycle import transitions
+from django_ojs.lifecycle.ended import jobs_ended
+from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.models import Job, Queue
 from django_ojs.models.job import JobRow, in_states
 from django_ojs.queues import configuration
 from django_ojs.rules.faults import fault
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.workers.waking import wake_workers
-from django_ojs.workflows import advance
 
 STRATEGIES = ("reject", "discard", "move")
 BATCH = 500
@@ -61,7 +61,7 @@ def remove(
         queue.save(using=using, update_fields=["draining", "move_to"])
         transaction.on_commit(configuration.forget, using=using)
         audit.append([entry] if entry else [], using)
-        ended = strategy == "reject" and _end(name, using)
+        ended = strategy == "reject" and _delete_if_empty(name, using)
         if strategy == "reject" and not ended:  # which undoes all of this
             live = Job.objects.using(using).live().filter(queue=name)
             raise Conflict(
@@ -75,8 +75,8 @@ def remove(
     while strategy == "discard" and not ended:  # a job may slip in while others still think the queue is open
         while count := _discard(name, using=using):
             affected += count
-        ended = _end(name, using)
-    ended = ended or _end(name, using)
+        ended = _delete_if_empty(name, using)
+    ended = ended or _delete_if_empty(name, using)
     return Removal(name, strategy, target, affected, "deleted" if ended else "draining")
 
 
@@ -85,7 +85,7 @@ def finish_removals(*, using: str | None = None) -> int:
     using = database(using)
     done = 0
     for name, target in list(Queue.objects.using(using).exclude(move_to="").values_list("name", "move_to")):
-        done += _move(name, target, using) + _end(name, using)
+        done += _move(name, target, using) + _delete_if_empty(name, using)
     return done
 
 
@@ -98,7 +98,7 @@ def _check(name: str, strategy: str, target: str) -> None:
         raise fault("target_queue", "must name another queue, which takes the jobs over", target)
 
 
-def _end(name: str, using: str) -> bool:
+def _delete_if_empty(name: str, using: str) -> bool:
     """Delete the queue's row once none of its jobs is alive."""
     with atomic(using=using):
         queue = Queue.objects.using(using).select_for_update().filter(name=name, draining=True).first()
@@ -126,7 +126,7 @@ def _discard(name: str, *, using: str) -> int:
         store.update_jobs(Verb.EXPIRE, waiting, transitions.DISCARD_COLUMNS)
         store.update_jobs(Verb.FAIL, active, transitions.DISCARD_COLUMNS)
         log.append(records, using)
-        advance.settled(rows, now, using)
+        jobs_ended(rows, now, using)
         if active:  # their keys may have room for jobs of other queues
             wake_workers(using)
     return len(rows)

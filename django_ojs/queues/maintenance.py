@@ -14,10 +14,10 @@ from django_ojs import audit, clock
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import InvalidRequest
+from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.models import Maintenance
 from django_ojs.rules.durations import format_instant
 from django_ojs.store import store_of
-from django_ojs.workers.waking import wake_workers
 
 #: Longest reason that an operator may give, and longest time ahead that may be estimated.
 MAX_REASON = 500
@@ -85,7 +85,7 @@ def stop(*, using: str | None = None) -> Maintenance | None:
     with atomic(using=using):
         mode = Maintenance.objects.using(using).select_for_update().first()
         if mode is not None:
-            _end(mode, using)
+            _switch_off(mode, using)
     return mode
 
 
@@ -100,7 +100,7 @@ def end_if_over(*, using: str | None = None) -> bool:
         mode = over.select_for_update(skip_locked=store_of(using).skip_locked).first()
         if mode is None:  # ended or put off meanwhile, or by a transaction that is still open
             return False
-        _end(mode, using)
+        _switch_off(mode, using)
         audit.append([audit.Act("scheduler", STOPPED, detail=audit_detail(mode), door="scheduler")], using)
     return True
 
@@ -112,7 +112,7 @@ def audit_detail(mode: Maintenance) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _end(mode: Maintenance, using: str) -> None:
+def _switch_off(mode: Maintenance, using: str) -> None:
     Maintenance.objects.using(using).filter(pk=mode.pk).delete()
     wake_workers(using)
 

@@ -5,6 +5,7 @@ The rules are those of the HTTP binding. The rights of a WebSocket are looked at
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -18,13 +19,15 @@ from urllib.parse import urlsplit
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user, get_user_model
+from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
 from django.db import router
 from django.http import HttpRequest
-from django.http.request import validate_host
+from django.utils.http import is_same_domain
 from rest_framework.request import Request
 
-from django_ojs import keys
+from django_ojs import keys, tenants
+from django_ojs.access import Limits
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, PermissionDenied, Unauthenticated
 from django_ojs.http import base, permissions
@@ -52,6 +55,7 @@ class Caller:
     operation = "events"
 
     def __init__(self, scope: Scope) -> None:
+        tenants.refuse_streams(router.db_for_write(Job))
         self._scope = scope
         self._ticket: Ticket | None = None
         self.request = self._authenticated(_request(scope), first=True)
@@ -67,15 +71,20 @@ class Caller:
         return client_of(self.request, (self._scope.get("client") or ("",))[0])
 
     @property
-    def limits(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-        """The queues and the job types that the caller's key is limited to."""
-        return permissions.queue_limit(self.request), permissions.type_limit(self.request)
+    def limits(self) -> Limits:
+        """What the caller reaches."""
+        return permissions.limits(self.request)
+
+    @property
+    def only_jobs(self) -> bool:
+        """Whether the caller may read the events of jobs only (`permissions.only_job_events`)."""
+        return permissions.only_job_events(self.request)
 
     async def renew(self) -> bool:
         """Look at the rights again; whether the limits have changed. Callers with the same credentials share a look."""
-        before = self.limits
+        before = self.limits, self.only_jobs
         await _renewals.renew(self)
-        return self.limits != before
+        return (self.limits, self.only_jobs) != before
 
     async def permit(self, asked: Subscribe) -> None:
         """Narrow what is asked for to what the caller may see. Raises `NotFound` or `PermissionDenied`."""
@@ -88,9 +97,11 @@ class Caller:
         self.narrow(asked)
 
     def narrow(self, asked: Subscribe) -> None:
-        """Put the limits of the caller's key into the filter."""
-        queues, types = self.limits
-        asked.wanted = dataclasses.replace(asked.wanted, only_queues=queues, only_types=types)
+        """Put the limits of the caller into the filter."""
+        limits, only_jobs = self.limits, self.only_jobs
+        asked.wanted = dataclasses.replace(
+            asked.wanted, only_queues=limits.queues, only_types=limits.types, only_jobs=only_jobs
+        )
 
     def _check_job(self, job: uuid.UUID) -> None:
         """The job of a channel must exist and lie within the caller's limits. A queue may still be to come."""
@@ -111,7 +122,7 @@ class Caller:
         ]
         return hashlib.sha256("".join(headers).encode()).hexdigest() if headers else ""
 
-    def look(self) -> Request:
+    def reauthenticate(self) -> Request:
         """Authenticate anew. For a thread."""
         return self._authenticated(_request(self._scope))
 
@@ -124,7 +135,8 @@ class Caller:
         if self._ticket is not None:
             _take_rights(request, self._ticket)
         if self.needs:
-            permissions.require_scope(request, self.needs, operation=self.operation)
+            permissions.require_scope(request, self.needs, operation=self.operation, model="event")
+        permissions.only_job_events(request)
         return request
 
 
@@ -139,7 +151,9 @@ class _Renewals:
 
     async def renew(self, caller: Caller) -> None:
         if not caller.credentials:
-            permissions.require_scope(caller.request, caller.needs)  # the site may have closed itself to strangers
+            permissions.require_scope(
+                caller.request, caller.needs, model="event"
+            )  # the site may have closed itself to strangers
             return
         now = time.monotonic()
         patience = ojs_settings.REALTIME_RECHECK_INTERVAL / 2
@@ -147,7 +161,7 @@ class _Renewals:
         wanted = caller.credentials, caller.needs
         known = self._known.get(wanted)
         if known is None:
-            known = now, await in_thread(caller.look)
+            known = now, await in_thread(caller.reauthenticate)
             self._known[wanted] = known
         caller.request = known[1]
 
@@ -207,23 +221,26 @@ def _check_origin(scope: Scope, request: Request) -> None:
         if by_cookie and "ticket" not in request.query_params:
             raise PermissionDenied("A session needs an Origin header: connect from a page of this site.")
         return
-    if origin in (*ojs_settings.REALTIME_ALLOWED_ORIGINS, *settings.CSRF_TRUSTED_ORIGINS):
-        return
-    if not _is_ours(origin, request.META.get("HTTP_HOST", "")):
+    if not _is_allowed(origin, request._request):
         hint = "Add the origin to OJS['REALTIME_ALLOWED_ORIGINS'] if its pages may connect."
         raise PermissionDenied("Pages of this origin may not connect.", details={"reason": "origin"}, hint=hint)
 
 
-def _is_ours(origin: str, here: str) -> bool:
-    """Whether an origin is the very host that was asked, or one that the site answers to; `*` names none."""
+def _is_allowed(origin: str, request: HttpRequest) -> bool:
+    """Whether an origin is the server's own, with scheme and port, or one that the site trusts.
+
+    Django decides so for a POST with a session.
+    """
+    with contextlib.suppress(DisallowedHost):
+        if origin == f"{request.scheme}://{request.get_host()}":
+            return True
+    trusted = (*settings.CSRF_TRUSTED_ORIGINS, *ojs_settings.REALTIME_ALLOWED_ORIGINS)
+    if "*" not in origin and origin in trusted:
+        return True
     try:
-        parts = urlsplit(origin)
-        host = parts.hostname or ""
+        asked = urlsplit(origin)
+        patterns = [urlsplit(pattern) for pattern in trusted if "*" in pattern]
     except ValueError:
         return False
-    hosts = [name for name in settings.ALLOWED_HOSTS if name != "*"]
-    if settings.DEBUG and not settings.ALLOWED_HOSTS:
-        hosts = [".localhost", "127.0.0.1", "[::1]"]
-    if parts.netloc and parts.netloc.lower() == here.lower():
-        return True
-    return bool(host) and validate_host(f"[{host}]" if ":" in host else host, hosts)
+    domains = [pattern.netloc.lstrip("*") for pattern in patterns if pattern.scheme == asked.scheme]
+    return any(is_same_domain(asked.netloc, domain) for domain in domains)

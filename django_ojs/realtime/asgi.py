@@ -58,13 +58,13 @@ async def nowhere(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def lifespan(scope: Any, receive: Any, send: Any) -> None:
-    """Says farewell where the server ends its lifespan before its connections."""
-    from django_ojs.realtime.shutdown import farewell
+    """Drains the connections where the server ends its lifespan before its connections."""
+    from django_ojs.realtime.shutdown import drain_connections
 
     while True:
         message = await receive()
         if message["type"] == "lifespan.shutdown":
-            await farewell()
+            await drain_connections()
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return

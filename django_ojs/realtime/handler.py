@@ -2,8 +2,8 @@
 
 Django's own handler makes a thread for each request, and with it a connection. Here a request below `/ojs` runs as
 under WSGI: through the site's whole chain of middleware, in its synchronous form, on one of `OJS["ASGI_THREADS"]`
-threads. What streams or waits goes to Django's handler as before, so that it holds none of these threads: event
-streams, `?wait=` for a result, and `OJS-Block-Timeout` for a full queue.
+threads. What streams or waits holds none of these threads. Event streams, and `OJS-Block-Timeout` for a full queue, go
+to Django's handler as before; `?wait=` for a result waits on the event loop.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import io
 import queue
 import re
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
@@ -60,8 +61,9 @@ class _Door:
 
     def __init__(self, http: ASGI) -> None:
         self.http = http
-        self.short = ThreadedHandler(Threads(ojs_settings.ASGI_THREADS))
-        self.probes = ThreadedHandler(Threads(PROBES))
+        self.short = ThreadedHandler(StreamThreads(ojs_settings.ASGI_THREADS))
+        self.probes = ThreadedHandler(StreamThreads(PROBES))
+        self.waits = WaitingHandler(self.short.threads)
         self._prefix = ""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -76,8 +78,9 @@ class _Door:
         if path.endswith("/health"):
             return self.probes
         streams = scope["method"] in ("GET", "HEAD") and _STREAM.search(path)
-        waits = b"wait=" in scope.get("query_string", b"")
-        if streams or waits or any(name.lower() == b"ojs-block-timeout" for name, _ in scope["headers"]):
+        if b"wait=" in scope.get("query_string", b""):
+            return self.waits if scope["method"] == "GET" and path.endswith("/result") else self.http
+        if streams or any(name.lower() == b"ojs-block-timeout" for name, _ in scope["headers"]):
             return self.http
         return self.short
 
@@ -100,7 +103,7 @@ class ThreadedHandler(ASGIHandler):
     which live as long as CONN_MAX_AGE says. A client that leaves changes nothing: its request is done to the end.
     """
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: StreamThreads) -> None:
         self.threads = threads
         self.load_middleware(is_async=False)
 
@@ -148,7 +151,45 @@ class ThreadedHandler(ASGIHandler):
             sending.result()
 
 
-class Threads:
+class WaitingHandler(ThreadedHandler):
+    """For requests that wait for the end of a job: they hold no thread meanwhile (`http.waits`).
+
+    A request is carried out once more behind the wait, with the middleware, as if its client had asked again. A client
+    that leaves ends the wait.
+    """
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        from django_ojs.http import waits  # a site imports this module before Django has loaded its models
+
+        waiting_request = waits.WaitingRequest()
+        scope = {**scope, waits.SCOPE_KEY: waiting_request}
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return
+        body.close()  # it means nothing to a GET
+        response: Any = await self.threads.run(self._respond, scope, io.BytesIO())
+        if waiting_request.wait is not None:
+            if not await self._waited(waits.wait_on_loop(waiting_request), receive):
+                return
+            response = await self.threads.run(self._respond, scope, io.BytesIO())
+        with contextlib.suppress(OSError):  # the client has gone
+            await self.send_response(response, send)
+
+    async def _waited(self, waiting_for_end: Coroutine[Any, Any, None], receive: Any) -> bool:
+        """Wait as the view has asked; False where the client has left meanwhile."""
+        waiting = asyncio.create_task(waiting_for_end)
+        leaving = asyncio.create_task(self.listen_for_disconnect(receive))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return waiting.done()
+        finally:
+            for task in (waiting, leaving):
+                task.cancel()
+            await asyncio.gather(waiting, leaving, return_exceptions=True)
+
+
+class StreamThreads:
     """At most `width` threads. The one that has worked last works next, so that few keep their connections.
 
     They are no thread pool of Python's, which gives work to all of its threads in turn and never ends one.
@@ -169,20 +210,20 @@ class Threads:
         found: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
-        def tell(set_: Callable[[Any], None], value: Any) -> None:
+        def resolve(set_: Callable[[Any], None], value: Any) -> None:
             if not found.done():
                 set_(value)
 
         def answer(value: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has not waited for the request
-                loop.call_soon_threadsafe(tell, found.set_result, value)
+                loop.call_soon_threadsafe(resolve, found.set_result, value)
 
         def call() -> None:
             try:
                 context.run(act, answer, *args)
             except BaseException as error:  # noqa: BLE001 - raised in the caller
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(tell, found.set_exception, error)
+                    loop.call_soon_threadsafe(resolve, found.set_exception, error)
 
         self._give(call)
         return await found

@@ -6,8 +6,8 @@
             ...
 
 The `Hub` tails the log and offers what is new to the streams in memory. A `Stream` is one subscriber's events: from
-memory while it keeps up, from the log while it does not. The `Reader` asks the database, in two threads of its own with
-a connection each: the tail, and replays.
+memory while it keeps up, from the log while it does not. The `LogReader` asks the database, in two threads of its own
+with a connection each: the tail, and replays.
 
 The hub has no state that a crash could cost: a client names the last event it has seen, and everything after that is
 read from the log. A database that is away is waited for in the reader, with growing pauses and one log line
@@ -27,7 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -38,7 +38,7 @@ from django.db.models import Q
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import filters, ids, log, order
 from django_ojs.events.filters import Filter, Kinds
-from django_ojs.events.order import Place
+from django_ojs.events.order import LogPosition
 from django_ojs.models import Event
 from django_ojs.scheduler.service import ERRORS, persist
 
@@ -53,7 +53,7 @@ AFTER_FAULT = 1.0
 PAGE = 1000
 
 
-class Entry:
+class SharedEvent:
     """One event on its way to its readers, who share it: rendered on first use, and then once for all of them."""
 
     def __init__(self, event: Event, salt: str) -> None:
@@ -71,7 +71,7 @@ class Entry:
         """The `job.state_changed` made from it, if it tells of a change."""
         return filters.state_changed(self.envelope, self._salt)
 
-    def views(self, wanted: Kinds, behind: Place) -> list[dict[str, Any]]:
+    def views(self, wanted: Kinds, behind: LogPosition) -> list[dict[str, Any]]:
         """What a reader at `behind` sees of it (`transitions.views`)."""
         return filters.views(wanted, self.envelope, self._salt, self.place, behind)
 
@@ -80,13 +80,13 @@ class Entry:
 class Pages:
     """What one read brought: the events, the place to go on from, whether there may be more, and what was pruned."""
 
-    entries: list[Entry]
-    place: Place
+    entries: list[SharedEvent]
+    place: LogPosition
     full: bool
     gap: dict[str, Any] | None = None
 
 
-class Reader:
+class LogReader:
     """The two threads. Every method is for the event loop; what it asks happens in a thread."""
 
     def __init__(self, using: str) -> None:
@@ -95,17 +95,17 @@ class Reader:
         self._tail = ThreadPoolExecutor(1, "ojs-tail")
         self._replays = ThreadPoolExecutor(1, "ojs-replay")
 
-    async def end(self) -> Place:
+    async def end_position(self) -> LogPosition:
         """The end of the log as it is now."""
 
-        def look() -> Place:
+        def read_end() -> LogPosition:
             ids.salt_of(self._using)  # from here on the loop knows it without asking
-            order.catch_up(self._using)
-            return order.end(self._using)
+            order.catch_up(self._using, strict=False)
+            return order.end_position(self._using)
 
-        return await self._run(self._tail, look)
+        return await self._run(self._tail, read_end)
 
-    async def tail(self, place: Place, *, thorough: bool, doubtful: bool) -> Pages:
+    async def tail(self, place: LogPosition, *, thorough: bool, doubtful: bool) -> Pages:
         """What is new behind `place`, whatever it is.
 
         Args:
@@ -113,7 +113,7 @@ class Reader:
             doubtful: whether so much time has passed that the log may have been pruned in between.
         """
 
-        def look() -> Pages:
+        def read_tail() -> Pages:
             if thorough:
                 order.catch_up(self._using)
             else:
@@ -121,29 +121,38 @@ class Reader:
             gap = self._gap(place) if doubtful else None
             return self._page(place, None, gap)
 
-        return await self._run(self._tail, look)
+        return await self._run(self._tail, read_tail)
 
-    async def replay(self, place: Place, filters: Sequence[Filter]) -> Pages:
+    async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> Pages:
         """What matches one of the filters behind `place`."""
         return await self._run(self._replays, lambda: self._page(place, filters, self._gap(place)))
 
-    async def start(self, after: str) -> tuple[Place, dict[str, Any] | None]:
+    async def start(self, after: str) -> tuple[LogPosition, dict[str, Any] | None]:
         """The place of a cursor, and the gap if it has been pruned. Raises `InvalidRequest` if it was never issued."""
         return await self._run(self._replays, lambda: log.start(after, self._using))
 
-    async def stop(self) -> None:
-        """End the threads; a read under way gives up if it waits for the database."""
+    def stop(self) -> list[Future[None]]:
+        """Let the threads close their connections and end; a read under way gives up if it waits for the database.
+
+        They do so also where nobody waits for what this returns: the loop may end before.
+        """
         self._stopping.set()
-        loop = asyncio.get_running_loop()
+        pools = (self._tail, self._replays)
+        closing = [pool.submit(connections.close_all) for pool in pools]
+        for pool in pools:
+            pool.shutdown(wait=False)
+        return closing
+
+    def join(self) -> None:
+        """Wait for the ends of the threads, whose connections are closed: this takes no time."""
         for pool in (self._tail, self._replays):
-            await loop.run_in_executor(pool, connections.close_all)
-            pool.shutdown()  # its thread is idle: this takes no time
+            pool.shutdown()
 
     async def _run(self, pool: ThreadPoolExecutor, look: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool, persist, look, self._using, self._stopping)
 
-    def _page(self, place: Place, filters: Sequence[Filter] | None, gap: dict[str, Any] | None) -> Pages:
+    def _page(self, place: LogPosition, filters: Sequence[Filter] | None, gap: dict[str, Any] | None) -> Pages:
         query = order.behind(self._using, place)
         if filters is not None:
             condition = Q(pk__in=[])
@@ -154,25 +163,25 @@ class Reader:
         last = order.place_of(found[-1]) if found else place
         salt = ids.salt_of(self._using)
         kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]
-        return Pages([Entry(row, salt) for row in kept], last, len(found) == PAGE, gap)
+        return Pages([SharedEvent(row, salt) for row in kept], last, len(found) == PAGE, gap)
 
-    def _gap(self, place: Place) -> dict[str, Any] | None:
+    def _gap(self, place: LogPosition) -> dict[str, Any] | None:
         if place == order.START or not order.is_pruned(self._using, place):
             return None
         return log.gap_behind(place.id, None, self._using)
 
 
 @dataclasses.dataclass(slots=True)
-class Item:
+class StreamItem:
     """What a subscriber gets.
 
     `event` has an `entry`; `gap` (the cursor was pruned) and `dropped` (events behind the subscriber's place were
     pruned before it read them) say in `details` what is known of the loss; `shutdown` comes before the server closes.
-    A `nudge` is what the subscriber itself has put there (`Stream.tell`).
+    A `nudge` is what the subscriber itself has put there (`Stream.put`).
     """
 
     kind: Literal["event", "gap", "dropped", "shutdown", "nudge"]
-    entry: Entry | None = None
+    entry: SharedEvent | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -188,24 +197,23 @@ class Stream:
     what it has, and then reads on from the log behind that, page by page, until it has caught up.
     """
 
-    def __init__(self, hub: Hub, filters: Sequence[Filter], buffer: int, place: Place, *, live: bool) -> None:
+    def __init__(self, hub: Hub, filters: Sequence[Filter], buffer: int, place: LogPosition, *, live: bool) -> None:
         self.filters = tuple(filters)
         self._hub, self._limit = hub, buffer
         self._place = place  #: up to here everything has been handed out or stands in the buffer
         self._live = live
         self._offered = place
-        self._buffer: deque[Item] = deque()
-        self._joining: list[Entry] | None = None
+        self._buffer: deque[StreamItem] = deque()
+        self._joining: list[SharedEvent] | None = None
         self._changes = 0
         self._ready = asyncio.Event()
-        self._ended = False
 
     @property
     def lags(self) -> bool:
         """Whether it reads from the log, because it was slow or has asked for what was."""
         return not self._live
 
-    def offer(self, entry: Entry) -> None:
+    def offer(self, entry: SharedEvent) -> None:
         """Called by the hub for each new event that may match, in their order."""
         if entry.place <= self._offered or (self._live and entry.place <= self._place):
             return  # offered before, or read from the log ahead of the hub
@@ -223,7 +231,7 @@ class Stream:
         else:
             self._take(entry)
 
-    def tell(self, item: Item, *, at_once: bool = False) -> None:
+    def put(self, item: StreamItem, *, at_once: bool = False) -> None:
         """Hand out something that is no event, `at_once` before all that waits."""
         if at_once:
             self._buffer.appendleft(item)
@@ -239,18 +247,11 @@ class Stream:
             self._place = max(self._place, self._hub.place)
         self._hub.reroute(self)
 
-    def end(self) -> None:
-        """Let the iteration end once the buffer is empty."""
-        self._ended = True
-        self._ready.set()
-
     def __aiter__(self) -> Stream:
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> StreamItem:
         while not self._buffer:
-            if self._ended:
-                raise StopAsyncIteration
             if self._live:
                 self._ready.clear()
                 await self._ready.wait()
@@ -269,7 +270,7 @@ class Stream:
         if changes != self._changes:
             return  # the page may lack what the new filters match
         if page.gap:
-            self.tell(Item("dropped", details=page.gap))
+            self.put(StreamItem("dropped", details=page.gap))
         for entry in page.entries:
             self._take(entry)
         self._place = max(self._place, page.place)
@@ -281,9 +282,9 @@ class Stream:
                 self._take(entry)
         self._live = True
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: SharedEvent) -> None:
         self._place = entry.place
-        self._buffer.append(Item("event", entry))
+        self._buffer.append(StreamItem("event", entry))
         self._ready.set()
 
 
@@ -294,13 +295,13 @@ class Hub:
     """Begins to read with its first subscriber and stops with its last. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self.place: Place = order.START
+        self.place: LogPosition = order.START
         self.closing = False
         self._streams: dict[Stream, None] = {}
         self._anywhere: dict[Stream, None] = {}
         self._routes: dict[tuple[str, object], dict[Stream, None]] = {}
         self._users = 0
-        self._reader: Reader | None = None
+        self._reader: LogReader | None = None
         self._tail: asyncio.Task[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._kick = asyncio.Event()
@@ -322,7 +323,7 @@ class Hub:
 
     @contextlib.asynccontextmanager
     async def subscribe(
-        self, wanted: Filter | Sequence[Filter], *, after: str | Place | None = None, buffer: int = 1000
+        self, wanted: Filter | Sequence[Filter], *, after: str | LogPosition | None = None, buffer: int = 1000
     ) -> AsyncIterator[Stream]:
         """The events that match `wanted` (or one of several): those after the event or place `after`, and then live.
 
@@ -338,14 +339,14 @@ class Hub:
         finally:
             if stream is not None:
                 self._drop(stream)
-            await asyncio.shield(self._leave())
+            await self._leave()
 
-    async def replay(self, place: Place, filters: Sequence[Filter]) -> Pages:
+    async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> Pages:
         """One page of the log behind `place`."""
         assert self._reader is not None
         return await self._reader.replay(place, filters)
 
-    async def start(self, after: str) -> tuple[Place, dict[str, Any] | None]:
+    async def start(self, after: str) -> tuple[LogPosition, dict[str, Any] | None]:
         """The place of a cursor, and the gap if it has been pruned (see `log.start`)."""
         assert self._reader is not None
         return await self._reader.start(after)
@@ -375,7 +376,7 @@ class Hub:
         if not self.closing:
             self.closing = True
             for stream in self._streams:
-                stream.tell(Item("shutdown", details=details), at_once=True)
+                stream.put(StreamItem("shutdown", details=details), at_once=True)
 
     async def left(self) -> None:
         """Return when there is no subscriber."""
@@ -388,7 +389,7 @@ class Hub:
             raise BackendUnavailable("The server is shutting down.", hint="Connect again: another server answers.")
         self._users += 1
         if self._tail is None:
-            self._reader = Reader(log.database())
+            self._reader = LogReader(log.database())
             self._tail = asyncio.create_task(self._run(self._reader), name="ojs-hub")
 
     async def _leave(self) -> None:
@@ -398,10 +399,13 @@ class Hub:
         tail, reader = self._tail, self._reader
         self._tail = self._reader = None
         tail.cancel()
+        closing = reader.stop()
+        # From here on this task may be cancelled.
         await asyncio.gather(tail, return_exceptions=True)
-        await reader.stop()
+        await asyncio.wait([asyncio.wrap_future(done) for done in closing])
+        reader.join()
 
-    async def _open(self, filters: tuple[Filter, ...], after: str | Place | None, buffer: int) -> Stream:
+    async def _open(self, filters: tuple[Filter, ...], after: str | LogPosition | None, buffer: int) -> Stream:
         await self.synced()
         if isinstance(after, str):
             place, gap = await self.start(after)
@@ -409,7 +413,7 @@ class Hub:
             place, gap = self.place if after is None else after, None
         stream = Stream(self, filters, buffer, place, live=after is None)
         if gap is not None:
-            stream.tell(Item("gap", details=gap))
+            stream.put(StreamItem("gap", details=gap))
         self._streams[stream] = None
         self._empty.clear()
         self.reroute(stream)
@@ -428,7 +432,7 @@ class Hub:
             if not self._routes[way]:
                 del self._routes[way]
 
-    async def _run(self, reader: Reader) -> None:
+    async def _run(self, reader: LogReader) -> None:
         """Read for ever. A fault of ours is logged and tried again; the place is kept."""
         looked: float | None = None
         pause = BUSY
@@ -437,7 +441,7 @@ class Hub:
             waiting, self._waiting = self._waiting, []
             try:
                 if looked is None:
-                    self.place = await reader.end()
+                    self.place = await reader.end_position()
                 else:
                     doubtful = time.monotonic() - looked > DOUBTFUL
                     page = await reader.tail(self.place, thorough=bool(waiting), doubtful=doubtful)
@@ -465,13 +469,13 @@ class Hub:
     async def _spread(self, page: Pages) -> None:
         if page.gap:
             for stream in self._streams:
-                stream.tell(Item("dropped", details=page.gap))
+                stream.put(StreamItem("dropped", details=page.gap))
         for start in range(0, len(page.entries), SLICE):
             for entry in page.entries[start : start + SLICE]:
                 self._offer(entry)
             await asyncio.sleep(0)
 
-    def _offer(self, entry: Entry) -> None:
+    def _offer(self, entry: SharedEvent) -> None:
         event = entry.event
         for streams in (
             self._anywhere, self._routes.get(("queue", event.queue)), self._routes.get(("job", event.job_id))

@@ -16,12 +16,13 @@ from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
-from django_ojs.events.order import Place
-from django_ojs.realtime.hub import Entry
+from django_ojs.events.order import LogPosition
+from django_ojs.realtime.hub import SharedEvent
 from django_ojs.rules import names
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import shorten
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_id, parse_id
+from django_ojs.spellings import FILTER, MESSAGE
 
 MAX_TEXT = 255
 MAX_VALUES = 100  #: values of one dimension of a filter
@@ -36,7 +37,7 @@ _WORDS = frozenset(
 _DIMENSIONS = ("queues", "job_types", "sources", "job_ids", "workflow_ids")
 
 
-class Dialect(enum.Enum):
+class MessageDialect(enum.Enum):
     EVENTS = "events"
     REALTIME = "realtime"
     PROPOSAL = "proposal"
@@ -46,7 +47,7 @@ class Dialect(enum.Enum):
 class Subscribe:
     """`key` tells subscriptions of one connection apart: one with the same key is replaced."""
 
-    dialect: Dialect
+    dialect: MessageDialect
     key: str
     id: str
     channel: str
@@ -94,7 +95,7 @@ def load(text: str) -> dict[str, Any]:
 
 def parse(message: dict[str, Any]) -> Command:
     """The command of a message. Raises `InvalidRequest` with what is wrong."""
-    action = message.get("action", message.get("type"))
+    action = message.get(MESSAGE.name_in(message, "action"))
     match action:
         case "ping":
             return Ping()
@@ -110,7 +111,7 @@ def parse(message: dict[str, Any]) -> Command:
 
 
 def _resume(message: dict[str, Any]) -> Resume:
-    after = _text(message, "last_event_id") or _text(message, "after")
+    after = _after(message)
     if not after:
         raise InvalidRequest("A resume needs last_event_id, the id of the last event that was received.")
     given = message.get("subscriptions") or []
@@ -143,14 +144,16 @@ def _subscribe(message: dict[str, Any]) -> Subscribe:
         raise InvalidRequest("A subscription needs a channel or a filter.", hint=_CHANNELS)
     given = _object(message, "filter")
     identity = f"sub_{new_id()}"
-    return Subscribe(Dialect.EVENTS, identity, identity, EVENTS, _filter(given), _after(message), {"filter": given})
+    return Subscribe(
+        MessageDialect.EVENTS, identity, identity, EVENTS, _filter(given), _after(message), {"filter": given}
+    )
 
 
 def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
     kind, _, name = channel.partition(":")
     scope: dict[str, Any] = {}
-    if kind == "job" and names.is_job_id(name):
-        scope = {"job_ids": (uuid.UUID(name),)}
+    if kind == "job" and (job_id := parse_id(name)) is not None:
+        scope = {"job_ids": (job_id,)}
     elif kind == "queue":
         try:
             scope = {"queues": (names.check_queue(name),)}
@@ -165,7 +168,7 @@ def _to_channel(message: dict[str, Any], channel: str) -> Subscribe:
     if given.get("event_types") is not None:
         shown["event_types"] = list(types)
     wanted = Filter(types=types, **scope)
-    return Subscribe(Dialect.REALTIME, channel, f"sub_{new_id()}", channel, wanted, _after(message), shown)
+    return Subscribe(MessageDialect.REALTIME, channel, f"sub_{new_id()}", channel, wanted, _after(message), shown)
 
 
 def _proposal(message: dict[str, Any]) -> Subscribe:
@@ -173,11 +176,11 @@ def _proposal(message: dict[str, Any]) -> Subscribe:
     identity = _text(message, "subscription_id") or f"sub_{new_id()}"
     shown = {"filter": given, "filters": given}
     key = f"client {identity}"
-    return Subscribe(Dialect.PROPOSAL, key, identity, EVENTS, _filter(given), _after(message), shown)
+    return Subscribe(MessageDialect.PROPOSAL, key, identity, EVENTS, _filter(given), _after(message), shown)
 
 
 def _filter(given: dict[str, Any]) -> Filter:
-    types = _texts(given, "event_types") or _texts(given, "types")
+    types = _texts(given, FILTER.name_in(given, "event_types"))
     dimensions: dict[str, Any] = {name: _texts(given, name) for name in _DIMENSIONS}
     for name in ("job_ids", "workflow_ids"):
         dimensions[name] = tuple(_uuid(name, value) for value in dimensions[name])
@@ -185,13 +188,14 @@ def _filter(given: dict[str, Any]) -> Filter:
 
 
 def _uuid(name: str, value: str) -> uuid.UUID:
-    if not names.is_job_id(value):
+    found = parse_id(value)
+    if found is None:
         raise InvalidRequest(f"{name} must be UUIDv7s, not {shorten(value)!r}.", details={"field": name})
-    return uuid.UUID(value)
+    return found
 
 
 def _after(message: dict[str, Any]) -> str | None:
-    return _text(message, "after") or _text(message, "last_event_id")
+    return _text(message, MESSAGE.name_in(message, "after"))
 
 
 def _object(message: dict[str, Any], name: str) -> dict[str, Any]:
@@ -228,9 +232,11 @@ def _texts(given: dict[str, Any], name: str) -> tuple[str, ...]:
 PONG = jsontext.dumps({"action": "pong", "type": "pong"})
 
 
-def event(entry: Entry, to: Subscribe, *, changed: bool) -> str:
+def event(entry: SharedEvent, to: Subscribe, *, changed: bool) -> str:
     """An event as `to` gets it, or the change of state made from it: made once for all that get the same."""
-    address = "" if to.dialect is Dialect.EVENTS else to.id if to.dialect is Dialect.PROPOSAL else to.channel
+    address = (
+        "" if to.dialect is MessageDialect.EVENTS else to.id if to.dialect is MessageDialect.PROPOSAL else to.channel
+    )
     kept = (to.dialect, address, changed)
     text = entry.texts.get(kept)
     if text is None:
@@ -242,16 +248,16 @@ def event(entry: Entry, to: Subscribe, *, changed: bool) -> str:
 
 def _dressed(envelope: dict[str, Any], to: Subscribe) -> dict[str, Any]:
     match to.dialect:
-        case Dialect.EVENTS:
+        case MessageDialect.EVENTS:
             return envelope
-        case Dialect.PROPOSAL:
+        case MessageDialect.PROPOSAL:
             return {"subscription_id": to.id, "event": envelope}
-        case Dialect.REALTIME:
+        case MessageDialect.REALTIME:
             head = {"type": "event", "channel": to.channel, "event": envelope["type"], "data": envelope["data"]}
             return {**head, "id": envelope["id"], "timestamp": envelope["time"]}
 
 
-def notice(type: str, place: Place, to: Subscribe | None, **data: Any) -> str:
+def notice(type: str, place: LogPosition, to: Subscribe | None, **data: Any) -> str:
     """A notice about the connection, which is no event of the log (events 1.4).
 
     Its id is new and yet a cursor: it stands for `place`, so that a client may resume from whatever it saw last.
@@ -263,7 +269,7 @@ def notice(type: str, place: Place, to: Subscribe | None, **data: Any) -> str:
     if place.id:
         identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change)
     shown = {key: value for key, value in data.items() if value is not None}
-    if to is not None and to.dialect is Dialect.REALTIME:
+    if to is not None and to.dialect is MessageDialect.REALTIME:
         shown = {"channel": to.channel, **shown}
     time = format_instant(now)
     envelope = {

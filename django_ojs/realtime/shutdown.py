@@ -26,7 +26,7 @@ class _Attendant:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handler: Any) -> None:
         self._loop, self.handler = loop, handler
-        self._farewell: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._called = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -37,11 +37,11 @@ class _Attendant:
         self._loop.call_soon_threadsafe(self._begin, number)
 
     def _begin(self, number: int) -> None:
-        self._farewell = self._loop.create_task(self._say_farewell(number))
+        self._draining = self._loop.create_task(self._drain(number))
 
-    async def _say_farewell(self, number: int) -> None:
+    async def _drain(self, number: int) -> None:
         try:
-            await farewell()
+            await drain_connections()
         finally:
             self.handler(number, None)
 
@@ -56,7 +56,7 @@ def attend() -> None:
             signal.signal(number, _Attendant(asyncio.get_running_loop(), handler))
 
 
-async def farewell(reason: str = "shutdown") -> None:
+async def drain_connections(reason: str = "shutdown") -> None:
     """Tell the subscribers of this event loop that the server stops, and wait until they have gone or time is up."""
     grace = min(ojs_settings.REALTIME_SHUTDOWN_GRACE, 5.0)
     hub = Hub.current()

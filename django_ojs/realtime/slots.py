@@ -15,25 +15,25 @@ from django_ojs.conf import ojs_settings
 from django_ojs.errors import RateLimited
 from django_ojs.http import permissions
 
-#: Event streams and WebSockets are counted apart.
-Kind = Literal["streams", "connections"]
+#: Event streams, WebSockets, and requests that wait (for a result, or for room in a queue) are counted apart.
+SlotKind = Literal["streams", "connections", "waits"]
 #: Seconds after which a client that is refused may try again.
-RETRY_AFTER: dict[Kind, int] = {"streams": 3, "connections": 5}
+RETRY_AFTER: dict[SlotKind, int] = {"streams": 3, "connections": 5, "waits": 3}
 
 _lock = threading.RLock()  # the collector may drop a slot, and so release it, while this thread holds the lock
-_open: Counter[tuple[Kind, str]] = Counter()
+_open: Counter[tuple[SlotKind, str]] = Counter()
 
 
 class Slot:
     """One open connection of a client, which may hold so many in this process (events 3.5).
 
     Raises RateLimited (429) where it holds them already: one page's bug stays small. The slot is given back by
-    `release()`, or at the latest when nothing refers to it any more.
+    `free()`, or at the latest when nothing refers to it any more.
     """
 
-    _key: tuple[Kind, str] | None = None
+    _key: tuple[SlotKind, str] | None = None
 
-    def __init__(self, kind: Kind, client: str) -> None:
+    def __init__(self, kind: SlotKind, client: str) -> None:
         limit = ojs_settings.REALTIME_MAX_CONNECTIONS
         with _lock:
             count = _open[kind, client]
@@ -47,7 +47,7 @@ class Slot:
             _open[kind, client] += 1
             self._key = kind, client
 
-    def release(self) -> None:
+    def free(self) -> None:
         with _lock:
             key, self._key = self._key, None
             if key is not None:
@@ -56,7 +56,7 @@ class Slot:
                     del _open[key]
 
     def __del__(self) -> None:
-        self.release()
+        self.free()
 
 
 def open_slots() -> int:

@@ -25,13 +25,13 @@ from django_ojs.errors import OJSError
 from django_ojs.events import filters, log, order
 from django_ojs.events.catalogue import STATE_CHANGED
 from django_ojs.events.filters import Filter
-from django_ojs.events.order import Place
-from django_ojs.http import compat, shown
-from django_ojs.jobs import progress
-from django_ojs.jobs.verbs import info
+from django_ojs.events.order import LogPosition
+from django_ojs.http import compat, redacted
+from django_ojs.jobs import joblog, progress
+from django_ojs.jobs.read import info
 from django_ojs.models.job import JobRow
 from django_ojs.realtime import shutdown
-from django_ojs.realtime.hub import Entry, Hub, Item, Stream
+from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.slots import Slot
 from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.service import ERRORS
@@ -46,6 +46,7 @@ GRACE_MS = 5000
 #: How long a client waits before it connects again, in milliseconds.
 RETRY = 3000
 HEARTBEAT = ":heartbeat\n\n"
+LOOK = 1.0  #: seconds between two looks for new lines of a job's logs
 _EARLY = 0.01  #: by how much a timer may go off too early
 
 
@@ -56,7 +57,7 @@ class Beginning:
     `asked`: whether the client named the place, and gets what has happened since.
     """
 
-    place: Place
+    place: LogPosition
     cursor: str | None = None
     gap: dict[str, Any] | None = None
     asked: bool = False
@@ -69,7 +70,7 @@ class EventStream(StreamingHttpResponse):
         super().__init__(pieces, content_type="text/event-stream")
         self["X-Accel-Buffering"] = "no"
         self._resource_closers: list[Callable[[], None]]
-        self._resource_closers.append(slot.release)
+        self._resource_closers.append(slot.free)
 
 
 async def pump(feed: Feed, begin: Beginning, opening: str, may_go_on: Guard, slot: Slot) -> AsyncGenerator[str, None]:
@@ -92,7 +93,7 @@ async def pump(feed: Feed, begin: Beginning, opening: str, may_go_on: Guard, slo
     except OJSError as error:  # the hub takes no more subscribers: the server is shutting down
         yield _refusal(error)
     finally:
-        slot.release()
+        slot.free()
 
 
 async def _beating(stream: Stream, feed: Feed, may_go_on: Guard) -> AsyncGenerator[str, None]:
@@ -136,7 +137,7 @@ async def _beating(stream: Stream, feed: Feed, may_go_on: Guard) -> AsyncGenerat
         await asyncio.gather(pending, return_exceptions=True)
 
 
-async def _frames_of(item: Item, feed: Feed) -> str:
+async def _frames_of(item: StreamItem, feed: Feed) -> str:
     match item.kind:
         case "event":
             assert item.entry is not None
@@ -180,13 +181,13 @@ async def in_thread(look: Callable[[], T]) -> T:
         try:
             return look()
         finally:
-            let_go()
+            close_own_connections()
 
     asked: Callable[[], Awaitable[T]] = sync_to_async(run, thread_sensitive=False)
     return await asked()
 
 
-def let_go() -> None:
+def close_own_connections() -> None:
     """Close this thread's connections, but for one inside a transaction of the caller's."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
@@ -212,11 +213,11 @@ class Feed:
         self._behind = begin.place
         return ""
 
-    async def frames(self, entry: Entry) -> str:
+    async def frames(self, entry: SharedEvent) -> str:
         """The frames of one event, '' for none."""
         return self._events(entry, self.wanted)
 
-    def _events(self, entry: Entry, wanted: Filter) -> str:
+    def _events(self, entry: SharedEvent, wanted: Filter) -> str:
         """The event and the change made of it, as far as `wanted` names them and the client has not seen them."""
         return "".join(event_frame(view) for view in entry.views(wanted.kinds, self._behind))
 
@@ -247,7 +248,7 @@ class JobFeed(Feed):
                 begin.place, begin.cursor = end._replace(seen=order.NOTHING), None
         return super().opening(begin)
 
-    async def frames(self, entry: Entry) -> str:
+    async def frames(self, entry: SharedEvent) -> str:
         self.ended = entry.event.type in ENDS
         return self._events(entry, self._asked_for)
 
@@ -262,11 +263,11 @@ class ProgressFeed(Feed):
 
     def opening(self, begin: Beginning) -> str:
         found = progress.of([self._row], database(None)).get(self._row["id"])
-        self._shown = shown.progress(self._row, found)
+        self._shown = redacted.progress(self._row, found)
         said = self._say("progress", "") if found is not None else ""
-        return said + self._end("") if self._row["state"] in states.TERMINAL else said
+        return said + self._final_frames("") if self._row["state"] in states.TERMINAL else said
 
-    async def frames(self, entry: Entry) -> str:
+    async def frames(self, entry: SharedEvent) -> str:
         envelope = entry.envelope
         data = envelope["data"]
         self._shown |= {"state": data["state"], "updated_at": envelope["time"]}
@@ -278,12 +279,12 @@ class ProgressFeed(Feed):
             return self._say("progress", envelope["id"])
         if envelope["type"] == "job.completed" and self._shown["progress"] is not None:
             self._shown["progress"] = 1.0
-        return self._end(envelope["id"])
+        return self._final_frames(envelope["id"])
 
     def _say(self, event: str, cursor: str) -> str:
         return frame(self._shown, event=event, id=cursor) + frame(self._shown, id=cursor)
 
-    def _end(self, cursor: str) -> str:
+    def _final_frames(self, cursor: str) -> str:
         self.ended = True
         word = "failed" if self._shown["state"] == "discarded" else self._shown["state"]
         return self._say(word, cursor)
@@ -296,9 +297,9 @@ class ResultFeed(ProgressFeed):
         found = super().opening(begin)
         if not self.ended:
             return found
-        return found.removesuffix(self._end("")) + self._outcome("")
+        return found.removesuffix(self._final_frames("")) + self._outcome("")
 
-    async def frames(self, entry: Entry) -> str:
+    async def frames(self, entry: SharedEvent) -> str:
         said = await super().frames(entry)
         if not self.ended:
             return said
@@ -307,12 +308,47 @@ class ResultFeed(ProgressFeed):
     def _outcome(self, cursor: str) -> str:
         try:
             row = info(self._row["id"])
-            found = shown.outcome(row)
+            found = redacted.outcome(row)
         except OJSError as error:  # pruned in the meantime, or kept for no time at all
             return frame(error.as_dict(), event="error", id=cursor)
         if "error" in found:
             return frame(found["error"] or {"code": found["state"]}, event="error", id=cursor)
         return frame({"value": found["result"]}, event="result", id=cursor)
+
+
+class LogFeed(Feed):
+    """What the handler of one job logs, until the job ends: `log` for each line, `dropped` where lines are missing, and
+    last `end` with the state. Lines are no events, so the table is asked now and then."""
+
+    def __init__(self, row: JobRow, after: str | None, attempt: int | None, level: int) -> None:
+        super().__init__(f"job:{row['id']}", Filter(types=ENDS, job_ids=(row["id"],)))
+        self.pulse = LOOK
+        self._row, self._mask = row, redacted.mask_of_logs(row)
+        self._follower = joblog.Follower(row["id"], after, attempt=attempt, level=level, using=database(None))
+
+    def opening(self, begin: Beginning) -> str:
+        super().opening(begin)
+        said = self._new()
+        return said + self._end(self._row["state"]) if self._row["state"] in states.TERMINAL else said
+
+    async def idle(self) -> str:
+        return await in_thread(self._new)
+
+    async def frames(self, entry: SharedEvent) -> str:
+        said = await in_thread(self._new)  # the worker stores them before it reports the end
+        return said + self._end(entry.envelope["data"]["state"])
+
+    def _new(self) -> str:
+        frames = []
+        while found := self._follower.new():
+            for line in found:
+                shown = redacted.log_line(line, self._mask)
+                frames.append(frame(shown, event="dropped" if "dropped" in shown else "log", id=shown["id"]))
+        return "".join(frames)
+
+    def _end(self, state: str) -> str:
+        self.ended = True
+        return frame({"job_id": str(self._row["id"]), "state": state}, event="end")
 
 
 class StatisticsFeed(Feed):
@@ -335,7 +371,7 @@ class StatisticsFeed(Feed):
     async def idle(self) -> str:
         return await in_thread(self._metrics)
 
-    async def frames(self, entry: Entry) -> str:
+    async def frames(self, entry: SharedEvent) -> str:
         envelope = entry.envelope
         kind, data = envelope["type"], envelope["data"]
         self._seen.append((time.monotonic(), self.TYPES[kind]))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from django.contrib.auth import SESSION_KEY, get_user
 from django.contrib.sessions.backends.base import SessionBase
@@ -20,21 +20,32 @@ from django.http import HttpRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import keys
-from django_ojs.errors import InvalidRequest, NotFound, OJSError, StreamingUnavailable, Unauthenticated
+from django_ojs import keys, tenants
+from django_ojs.errors import (
+    InvalidRequest,
+    NotFound,
+    OJSError,
+    PermissionDenied,
+    StreamingUnavailable,
+    Unauthenticated,
+)
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
 from django_ojs.http import events, fields, permissions, query, server
 from django_ojs.http.base import OJSView
+from django_ojs.http.jobs import LOG_LEVELS, wanted_lines
 from django_ojs.http.openapi import EVENT_STREAM
+from django_ojs.http.operation import operation
 from django_ojs.http.permissions import api_key, check_queue, queue_limit, type_limit
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs import joblog
+from django_ojs.jobs.read import info
 from django_ojs.models import APIKey, Queue
 from django_ojs.realtime import sse
 from django_ojs.realtime.slots import Slot, client_of
 from django_ojs.realtime.sse import Beginning, EventStream, Feed
 from django_ojs.rules import names
 from django_ojs.rules.faults import query_fault
+from django_ojs.spellings import STREAM_QUERY
 
 _ONE = "types event_types since last_event_id"
 
@@ -56,18 +67,25 @@ class Streaming:
         return response
 
 
-def _described(summary: str, query: str = "since last_event_id", *errors: int) -> tuple[tuple[()], dict[str, Any]]:
-    """What the OpenAPI document says of a stream: nothing but its media type, and 406 under WSGI."""
-    return (), {
-        "summary": summary, "query": query, "answers": {200: None}, "text": EVENT_STREAM, "resumes": True,
-        "errors": (406, *errors),
-    }  # fmt: skip
+_Feeding = TypeVar("_Feeding", bound=Callable[..., Feed])
+
+
+def _stream(
+    summary: str, query: str = "since last_event_id", *errors: int, **facts: Any
+) -> Callable[[_Feeding], _Feeding]:
+    """Declare what a stream is: nothing but its media type is known of what it sends, and under WSGI it answers 406."""
+    return operation(
+        **{"scope": "read", **facts}, summary=summary, query=query, answers={200: None}, text=EVENT_STREAM,
+        resumes=True, errors=(406, *errors),
+    )  # fmt: skip
 
 
 class StreamView(Streaming, OJSView):
-    """One kind of stream: a subclass makes its `feed`."""
+    """One kind of stream: a subclass makes its `feed`, and declares there what it is."""
 
-    scopes = {"GET": "read"}
+    @classmethod
+    def declared(cls, names: Mapping[str, str], *, operator: bool) -> dict[str, Any]:
+        return super().declared({"get": "feed"}, operator=operator)
 
     def get(self, request: Request, **place: str) -> Any:
         # Where it begins is taken first: what happens to a job after that is in the events behind it.
@@ -84,18 +102,19 @@ class StreamView(Streaming, OJSView):
         raise NotImplementedError
 
 
-class AllEvents(StreamView):
+class AllEventsView(StreamView):
     """`GET /events/stream`: everything the caller may see, or one channel of it."""
 
-    documented = _described("A stream of everything", f"channel event_types last_event_id {events.FILTERS}", 404)
+    model_name = "event"
 
+    @_stream("A stream of everything", f"channel event_types last_event_id {events.FILTERS}", 404)
     def feed(self, request: Request, **place: str) -> Feed:
         channel = query.text(request, "channel") or "all"
         kind, _, name = channel.partition(":")
         match kind:
             case "all" if not name:
                 wanted = events.wanted_by(request)
-                types = tuple(query.texts(request, "types", "event_types", "type"))
+                types = tuple(query.texts(request, "event_types", STREAM_QUERY))
                 wanted = dataclasses.replace(wanted, types=types, only_queues=queue_limit(request))
                 return Feed(channel, wanted)
             case "job" if name:
@@ -108,30 +127,30 @@ class AllEvents(StreamView):
         raise query_fault("channel", "must be all, job:{id} or queue:{name}", channel)
 
 
-class EventViewSet(Streaming, events.EventViewSet):
+class StreamingEventViewSet(Streaming, events.EventViewSet):
     """`GET /events` answers with a stream where the caller accepts one."""
 
     def stream(self, request: Request) -> EventStream | None:
         if "text/event-stream" not in request.META.get("HTTP_ACCEPT", "").lower() or request.method == "HEAD":
             return None
         begin = _beginning(request)
-        return stream(self, request, AllEvents().feed(request), begin)
+        return stream(self, request, AllEventsView().feed(request), begin)
 
 
-class JobEvents(StreamView):
+class JobEventsView(StreamView):
     """`GET /jobs/{id}/events`; ends with the job."""
 
-    documented = _described("A stream about a job", _ONE)
-
+    @_stream("A stream about a job", _ONE)
     def feed(self, request: Request, **place: str) -> Feed:
         return of_job(request, place["job_id"])
 
 
-class QueueEvents(StreamView):
+class QueueEventsView(StreamView):
     """`GET /queues/{name}/events`"""
 
-    documented = _described("A stream about a queue", _ONE)
+    model_name = "event"
 
+    @_stream("A stream about a queue", _ONE)
     def feed(self, request: Request, **place: str) -> Feed:
         """Raises NotFound for a queue that nothing has used yet; `default` is always there."""
         name = place["name"]
@@ -141,33 +160,46 @@ class QueueEvents(StreamView):
         return feed
 
 
-class JobProgress(StreamView):
+class JobProgressView(StreamView):
     """`GET /jobs/{id}/progress/stream`"""
 
-    documented = _described("A stream of a job's progress")
-
+    @_stream("A stream of a job's progress")
     def feed(self, request: Request, **place: str) -> Feed:
         return sse.ProgressFeed(_row(request, place["job_id"]))
 
 
-class JobResult(StreamView):
+class JobResultView(StreamView):
     """`GET /jobs/{id}/result/stream`"""
 
-    documented = _described("A stream that ends with a job's result")
-
+    @_stream("A stream that ends with a job's result")
     def feed(self, request: Request, **place: str) -> Feed:
         return sse.ResultFeed(_row(request, place["job_id"]))
 
 
-class Statistics(StreamView):
+class JobLogsView(StreamView):
+    """`GET /jobs/{id}/logs/stream`; ends with the job. Its cursors are those of the job's lines."""
+
+    def get(self, request: Request, **place: str) -> Any:
+        begin = _now()
+        return stream(self, request, self.feed(request, **place), begin)
+
+    @_stream("A stream of what a job's handler logs", f"attempt level={LOG_LEVELS} after last_event_id")
+    def feed(self, request: Request, **place: str) -> Feed:
+        row = _row(request, place["job_id"])
+        last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, "last_event_id")
+        if last and joblog.is_cursor(last):
+            after: str | None = last
+        else:  # an EventSource would never come back after an error (events 4)
+            after = query.text(request, "after") or None
+        return sse.LogFeed(row, after, **wanted_lines(request))
+
+
+class StatisticsView(StreamView):
     """`GET /admin/stats/stream`, for dashboards. Shows workers, and so needs what `/admin/workers` does."""
 
-    documented = _described("A stream for dashboards")
-
-    scopes = {"GET": "admin.read"}
-    rights = {"GET": "view_worker"}
-
+    @_stream("A stream for dashboards", scope="admin.read", right="view_worker")
     def feed(self, request: Request, **place: str) -> Feed:
+        permissions.check_figures(request)
         return sse.StatisticsFeed(queue_limit(request), type_limit(request))
 
 
@@ -177,7 +209,7 @@ def stream(view: OJSView, request: Request, feed: Feed, begin: Beginning) -> Eve
     opening = feed.opening(begin)
     slot = Slot("streams", client_of(request, request.META.get("REMOTE_ADDR", "")))
     may_go_on = _guard(view, request)
-    sse.let_go()
+    sse.close_own_connections()
     return EventStream(sse.pump(feed, begin, opening, may_go_on, slot), slot)
 
 
@@ -188,15 +220,18 @@ def _need_asgi(request: Request) -> None:
 
 def of_job(request: Request, job_id: str) -> Feed:
     row = _row(request, job_id)
-    types = query.texts(request, "event_types", "types")
+    types = query.texts(request, "event_types", STREAM_QUERY)
     return sse.JobFeed(row, Filter(types=tuple(types), job_ids=(row["id"],)))
 
 
 def of_queue(request: Request, name: str) -> Feed:
     """The events of a queue, which may still be to come: a client listens before it pushes the first job."""
     check_queue(request, name)
-    types = query.texts(request, "event_types", "types")
-    wanted = Filter(types=tuple(types), queues=(name,), only_types=type_limit(request))
+    types = query.texts(request, "event_types", STREAM_QUERY)
+    wanted = Filter(
+        types=tuple(types), queues=(name,), only_types=type_limit(request),
+        only_jobs=permissions.only_job_events(request),
+    )  # fmt: skip
     return Feed(f"queue:{name}", wanted)
 
 
@@ -213,7 +248,8 @@ def _beginning(request: Request) -> Beginning:
     cannot be resumed from makes a gap, and no error: an EventSource would never come back after one (events 4).
     """
     using = log.database()
-    order.catch_up(using)
+    tenants.refuse_streams(using)
+    order.catch_up(using, strict=False)
     last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, "last_event_id")
     if last:
         try:
@@ -222,11 +258,19 @@ def _beginning(request: Request) -> Beginning:
             gap = {"reason": "unknown_event_id"}
         if gap is None:
             return Beginning(place, last, asked=True)
-        end = order.end(using)
+        end = order.end_position(using)
         return Beginning(end, log.cursor(end, using), gap)
     since = query.instant(request, "since")
-    place = order.end(using) if since is None else order.before(using, since)
+    place = order.end_position(using) if since is None else order.before(using, since)
     return Beginning(place, log.cursor(place, using), asked=since is not None)
+
+
+def _now() -> Beginning:
+    """Behind all events that are there now."""
+    using = log.database()
+    tenants.refuse_streams(using)
+    order.catch_up(using, strict=False)
+    return Beginning(order.end_position(using))
 
 
 def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
@@ -235,8 +279,9 @@ def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
     if key is not None:
         return lambda: _key_fault(key)
     session = _session_of(request)
+    only_jobs = permissions.only_job_events(request)
 
-    def look() -> OJSError | None:
+    def check() -> OJSError | None:
         user = request.user
         try:
             if session is not None:
@@ -244,13 +289,15 @@ def _guard(view: OJSView, request: Request) -> Callable[[], OJSError | None]:
             elif user.is_authenticated and isinstance(user.pk, int | uuid.UUID):
                 request.user = user.__class__._default_manager.get(pk=user.pk)
             view.check_permissions(request)
+            if permissions.only_job_events(request) and not only_jobs:
+                return PermissionDenied("The user of this stream may not view all events any more.")
         except OJSError as error:
             return error
         except ObjectDoesNotExist:
             return Unauthenticated("The user of this stream is gone.")
         return None
 
-    return look
+    return check
 
 
 def _session_of(request: Request) -> SessionBase | None:

@@ -27,14 +27,14 @@ from django_ojs import errors, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, order
-from django_ojs.events.order import CHANGE, Place
+from django_ojs.events.order import CHANGE, LogPosition
 from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
 from django_ojs.realtime.access import Caller
-from django_ojs.realtime.hub import Entry, Hub, Item, Stream
-from django_ojs.realtime.messages import Dialect, Ping, Resume, Subscribe, Unsubscribe
+from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
+from django_ojs.realtime.messages import MessageDialect, Ping, Resume, Subscribe, Unsubscribe
 from django_ojs.realtime.slots import Slot
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_request_id
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._end()
+            await self._stop()
 
     async def dispatch(self, message: Any) -> None:
         """Without Channels' look at database connections for every frame: here nothing holds one between two."""
@@ -101,9 +101,9 @@ class EventsConsumer(AsyncWebsocketConsumer):
         message: Any = {"type": "websocket.send", "text": text}
         await self.base_send(message)
 
-    async def _end(self) -> None:
+    async def _stop(self) -> None:
         if self._slot is not None:
-            self._slot.release()
+            self._slot.free()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -120,7 +120,7 @@ class EventsConsumer(AsyncWebsocketConsumer):
         headers = {"Content-Type": "application/json", "Cache-Control": "no-store", **exceptions.headers_of(error)}
         sent = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in headers.items()]
         await send({"type": "websocket.http.response.start", "status": error.status, "headers": sent})
-        body = jsontext.dumps_bytes({"error": error.as_dict(f"req_{new_id()}")})
+        body = jsontext.dumps_bytes({"error": error.as_dict(new_request_id())})
         await send({"type": "websocket.http.response.body", "body": body})
         raise StopConsumer
 
@@ -141,7 +141,7 @@ class Connection:
         self._ready = asyncio.Event()
         self._turn = asyncio.Lock()  #: held while the order of frames matters
         self._subscriptions = Subscriptions()
-        self._replays: list[Replay] = []
+        self._replays: list[EventReplay] = []
         self._resume: str | None = None
         self._pace = Pace(ojs_settings.REALTIME_RATE_LIMIT)
         self._place = order.START  #: of the last event that was sent
@@ -236,15 +236,17 @@ class Connection:
             self._reroute()
             if place is not None:
                 self._place = min(self._place, place)  # a notice that comes before the replay must not stand behind it
-                self._replays.append(Replay([*new, *again], place, now))
-                self._stream.tell(Item("nudge"))  # the replay comes when everything has been sent that waits now
+                self._replays.append(EventReplay([*new, *again], place, now))
+                self._stream.put(StreamItem("nudge"))  # the replay comes when everything has been sent that waits now
             for made in new:
                 await self._write(messages.subscribed(made.asked))
             if gap is not None and after is not None:
-                pruned = Place(0, ids.decode(after, ids.salt_of(log.database()))[0])  # to resume there is a gap again
-                await self._tell("system.gap", [*new, *again], pruned, **gap)
+                pruned = LogPosition(
+                    0, ids.decode(after, ids.salt_of(log.database()))[0]
+                )  # to resume there is a gap again
+                await self._send_notice("system.gap", [*new, *again], pruned, **gap)
 
-    async def _start(self, after: str | None) -> tuple[Place | None, dict[str, Any] | None]:
+    async def _start(self, after: str | None) -> tuple[LogPosition | None, dict[str, Any] | None]:
         if after is None:
             return None, None
         try:
@@ -280,7 +282,7 @@ class Connection:
 
     # To the client
 
-    async def _handle(self, item: Item) -> None:
+    async def _handle(self, item: StreamItem) -> None:
         match item.kind:
             case "event":
                 assert item.entry is not None
@@ -293,11 +295,13 @@ class Connection:
                     await self._lost(list(self._subscriptions.values()), item.details)
             case "shutdown":
                 async with self._turn:
-                    await self._tell("server.shutdown", list(self._subscriptions.values()), self._place, **item.details)
+                    await self._send_notice(
+                        "server.shutdown", list(self._subscriptions.values()), self._place, **item.details
+                    )
                 await self.close(GOING_AWAY)
                 raise Closed
 
-    async def _replay(self, replay: Replay) -> None:
+    async def _replay(self, replay: EventReplay) -> None:
         place = replay.place
         while True:
             to = [each for each in replay.to if self._subscriptions.get(each.asked.key) is each]
@@ -313,7 +317,7 @@ class Connection:
             if not page.full or place >= replay.until:
                 return
 
-    async def _deliver(self, entry: Entry, to: Sequence[Subscription], *, replayed: bool = False) -> None:
+    async def _deliver(self, entry: SharedEvent, to: Sequence[Subscription], *, replayed: bool = False) -> None:
         for text in self._subscriptions.frames(entry, to, replayed=replayed):
             if self._pace.limited:
                 await self._pace.wait()
@@ -325,13 +329,13 @@ class Connection:
         count = details.pop("estimated_missed_count", None)
         for each in to:
             await self._write(messages.warning(each.asked, count=count, **details))
-        await self._tell("system.events_dropped", to, self._place, dropped_count=count, **details)
+        await self._send_notice("system.events_dropped", to, self._place, dropped_count=count, **details)
 
-    async def _tell(self, type: str, to: Sequence[Subscription], place: Place, **data: Any) -> None:
+    async def _send_notice(self, type: str, to: Sequence[Subscription], place: LogPosition, **data: Any) -> None:
         """A notice, in each dialect that is spoken: bare once, wrapped once for each channel."""
-        bare = [each for each in to if each.asked.dialect is Dialect.EVENTS]
+        bare = [each for each in to if each.asked.dialect is MessageDialect.EVENTS]
         for each in to:
-            if each.asked.dialect is not Dialect.EVENTS:
+            if each.asked.dialect is not MessageDialect.EVENTS:
                 await self._write(messages.notice(type, place, each.asked, **data))
         if bare or not to:
             await self._write(messages.notice(type, place, None, **data))
@@ -390,16 +394,16 @@ class Subscription:
     """What was asked for, from behind which place on, and from behind which one the stream brings it."""
 
     asked: Subscribe
-    begin: Place
-    live_from: Place
+    begin: LogPosition
+    live_from: LogPosition
     sent_at: float = -math.inf  #: when it last got an event
 
     @property
     def is_bare(self) -> bool:
         """Whether its events come without anything around them that would tell subscriptions apart."""
-        return self.asked.dialect is Dialect.EVENTS
+        return self.asked.dialect is MessageDialect.EVENTS
 
-    def sees(self, entry: Entry) -> tuple[bool, bool]:
+    def sees(self, entry: SharedEvent) -> tuple[bool, bool]:
         """Whether it gets the event, and the change of state made from it."""
         wanted = self.asked.wanted
         if not wanted.matches(entry.event):
@@ -415,12 +419,12 @@ class Subscription:
 
 
 @dataclasses.dataclass(slots=True)
-class Replay:
+class EventReplay:
     """Events between two places for some subscriptions."""
 
     to: list[Subscription]
-    place: Place
-    until: Place
+    place: LogPosition
+    until: LogPosition
 
 
 class Subscriptions(dict[str, Subscription]):
@@ -434,7 +438,7 @@ class Subscriptions(dict[str, Subscription]):
             if identity == each.asked.id or (not identity and channel == each.asked.channel)
         ]
 
-    def frames(self, entry: Entry, to: Sequence[Subscription], *, replayed: bool) -> Iterator[str]:
+    def frames(self, entry: SharedEvent, to: Sequence[Subscription], *, replayed: bool) -> Iterator[str]:
         """One event as some of them get it: bare once for the connection, wrapped once for each of the others."""
         bare: dict[bool, Subscribe] = {}
         for each in to:
@@ -455,7 +459,7 @@ class Subscriptions(dict[str, Subscription]):
         for is_change, asked in sorted(bare.items(), reverse=True):
             yield messages.event(entry, asked, changed=is_change)
 
-    def _brings(self, entry: Entry, replayed: Sequence[Subscription], is_change: bool) -> bool:
+    def _brings(self, entry: SharedEvent, replayed: Sequence[Subscription], is_change: bool) -> bool:
         """Whether the connection gets the bare event for another subscription than those of the replay."""
         others = [each for each in self.values() if each.is_bare and not each.asked.interval and each not in replayed]
         return any(entry.place > each.begin and each.sees(entry)[is_change] for each in others)

@@ -27,7 +27,7 @@ SHORTEST_PAUSE = dt.timedelta(seconds=5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Limits:
+class AlertLimits:
     """What a queue or a job type may have without needing attention; None for no limit.
 
     Attributes:
@@ -66,11 +66,11 @@ class AlertRules:
     every: dt.timedelta = EVERY
     forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def of_queue(self, name: str) -> Limits:
-        return Limits(**{**QUEUE_DEFAULTS, **_merged(self.queues, name), **self.forced})
+    def of_queue(self, name: str) -> AlertLimits:
+        return AlertLimits(**{**QUEUE_DEFAULTS, **_merged(self.queues, name), **self.forced})
 
-    def of_type(self, name: str) -> Limits:
-        return Limits(**{**TYPE_DEFAULTS, **_merged(self.types, name)})
+    def of_type(self, name: str) -> AlertLimits:
+        return AlertLimits(**{**TYPE_DEFAULTS, **_merged(self.types, name)})
 
 
 def _merged(patterns: _Patterns, name: str) -> dict[str, Any]:

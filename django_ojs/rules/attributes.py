@@ -1,8 +1,11 @@
 """The attributes of a job as clients give them: where each is read from, what it may say, how large it may be.
 
 A value in `options` comes before one at the top level, and null counts as absent (binding 3.2). Each attribute is read
-and checked by one function (3.1 to 3.3). It takes the `Source`, returns the value that the server works with, and
-raises InvalidPayload with the client's own path. What is echoed goes into `extra` as it was sent.
+and checked by one function (3.1 to 3.3). It takes the `AttributeSource`, returns the value that the server works with,
+and raises InvalidPayload with the client's own path. What is echoed goes into `extra` as it was sent.
+
+Each timeout has two members, and both are the specification's own: the core has seconds, the HTTP binding adds
+milliseconds under the name with `_ms` (3.2), and answers repeat the one that was sent (3.5).
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from django_ojs import jsontext
 from django_ojs.errors import MetadataTooLarge, PayloadTooLarge
 from django_ojs.jsontext import byte_length, is_integer
 from django_ojs.messages import Phrase, phrase, reason
-from django_ojs.rules import durations, names, ratelimit, retry
+from django_ojs.rules import durations, names, ratelimit, retrypolicy
 from django_ojs.rules import unique as unique_policies
 from django_ojs.rules.faults import checked, job_fault, shorten
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id, parse_id
 
 SPECVERSION = "1.0.0-rc.1"
 DEFAULT_QUEUE = "default"
@@ -37,23 +40,25 @@ SYSTEM = frozenset(
         *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at"),
         *("cancelled_at", "discarded_at", "activated_at", "error", "errors", "result", "next_attempt_at"),
         *("next_retry_at", "retry_delay_ms", "parent_results", "previous_state", "worker_id", "workflow_id"),
-        *("result_stored_at", "result_expires_at", "result_size_bytes"),
+        *("result_stored_at", "result_expires_at", "result_size_bytes", "checkpoint", "last_checkpoint"),
     }
 )
 
 OTHER_TIMEOUTS = ("total_timeout", "enqueue_ttl", "heartbeat_timeout", "grace_period")
+#: Each has two members: one of seconds and, with `_ms`, one of milliseconds.
+TIMEOUTS = ("timeout", "visibility_timeout", *OTHER_TIMEOUTS)
 
-_BOTH = frozenset(
+#: What a job may have in `options`, and beside it.
+OPTIONS = frozenset(
     {
         *("meta", "queue", "priority", "tags", "unique", "expires_at", "rate_limit", "pending", "schema", "version"),
         "result_ttl",
-        *("scheduled_at", "retry", "timeout", "timeout_ms", "visibility_timeout", "visibility_timeout_ms"),
-        *OTHER_TIMEOUTS,
-        *(f"{name}_ms" for name in OTHER_TIMEOUTS),
+        *("scheduled_at", "retry"),
+        *TIMEOUTS,
+        *(f"{name}_ms" for name in TIMEOUTS),
     }
 )
-TOP_LEVEL = _BOTH | SYSTEM | {"specversion", "id", "type", "args", "options"}  #: not copied as unknown
-OPTIONS = _BOTH | {"delay_until", "retry_policy", "metadata"}
+TOP_LEVEL = OPTIONS | SYSTEM | {"specversion", "id", "type", "args", "options"}  #: not copied as unknown
 
 
 class Found(NamedTuple):
@@ -68,7 +73,7 @@ def _absent(path: str) -> Found:
     return Found(None, path)
 
 
-class Source:
+class AttributeSource:
     """A client's document with its `options`. Neither is changed."""
 
     __slots__ = ("document", "options")
@@ -106,7 +111,7 @@ class Source:
         return kept
 
 
-class Job(Protocol):
+class UniqueJob(Protocol):
     """What a unique key is made of."""
 
     type: str
@@ -116,7 +121,7 @@ class Job(Protocol):
     extra: dict[str, Any]
 
 
-def check_specversion(source: Source) -> None:
+def check_specversion(source: AttributeSource) -> None:
     value = source.document.get("specversion")
     if value is not None and not (isinstance(value, str) and value in _SPECVERSIONS):
         raise job_fault(
@@ -130,18 +135,19 @@ def job_id(document: Mapping[str, Any]) -> uuid.UUID:
     """The client's UUIDv7, or a new one where the client gave none."""
     value = document.get("id")
     if value is None:
-        return new_id()
-    if not names.is_job_id(value):
+        return new_job_id()
+    found = parse_id(value)
+    if found is None:
         example = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
         raise job_fault(
             "id",
             phrase("must be a UUIDv7 in lowercase such as %(example)s; leave it out to get one", example=example),
             value,
         )
-    return uuid.UUID(value)
+    return found
 
 
-def job_type(source: Source, extra: dict[str, Any], hyphens: bool) -> str:
+def job_type(source: AttributeSource, extra: dict[str, Any], hyphens: bool) -> str:
     """The job type; a `@major.minor` at its end becomes the version where the client names none (jobs 9.3)."""
     value, path = source.top("type")
     if value is None:
@@ -159,7 +165,7 @@ def job_type(source: Source, extra: dict[str, Any], hyphens: bool) -> str:
         raise job_fault(path, reason(error), value, canonical="INVALID_JOB_TYPE") from error
 
 
-def version(source: Source, extra: dict[str, Any]) -> None:
+def version(source: AttributeSource, extra: dict[str, Any]) -> None:
     value, path = source.find("version")
     if value is None:
         return
@@ -168,7 +174,7 @@ def version(source: Source, extra: dict[str, Any]) -> None:
     extra["version"] = value
 
 
-def queue(source: Source) -> str:
+def queue(source: AttributeSource) -> str:
     value, path = source.find("queue")
     if value is None:
         return DEFAULT_QUEUE
@@ -190,14 +196,12 @@ def args(document: Mapping[str, Any]) -> list[Any]:
 
 
 def meta(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """`meta`, with the keys of `options.meta` and then of `options.metadata` laid over it."""
+    """`meta`, with the keys of `options.meta` laid over it."""
     given = document.get("meta")
     if given is None and not options:
         return {}
-    layers = [(given, "meta")]
-    layers += ((options[name], f"options.{name}") for name in ("meta", "metadata") if name in options)
     merged: dict[str, Any] = {}
-    for value, path in layers:
+    for value, path in ((given, "meta"), (options.get("meta"), "options.meta")):
         if value is None:
             continue
         if not isinstance(value, dict):
@@ -206,7 +210,7 @@ def meta(document: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def job_priority(source: Source, levels: Mapping[str, int]) -> int:
+def job_priority(source: AttributeSource, levels: Mapping[str, int]) -> int:
     value, path = source.find("priority")
     if value is None:
         return 0
@@ -216,33 +220,33 @@ def job_priority(source: Source, levels: Mapping[str, int]) -> int:
         raise job_fault(path, reason(error), value) from error
 
 
-def pending(source: Source) -> bool:
+def pending(source: AttributeSource) -> bool:
     value, path = source.find("pending")
     if value is None or isinstance(value, bool):
         return bool(value)
     raise job_fault(path, phrase("must be true or false"), value)
 
 
-def scheduled_at(source: Source, extra: dict[str, Any], now: dt.datetime) -> dt.datetime | None:
+def scheduled_at(source: AttributeSource, extra: dict[str, Any], now: dt.datetime) -> dt.datetime | None:
     """The earliest start; a relative time is allowed inside `options` and echoed resolved."""
-    return _instant(source.find("scheduled_at", "delay_until", top=("scheduled_at",)), "scheduled_at", extra, now)
+    return _instant(source.find("scheduled_at"), "scheduled_at", extra, now)
 
 
-def expires_at(source: Source, extra: dict[str, Any], now: dt.datetime) -> dt.datetime | None:
+def expires_at(source: AttributeSource, extra: dict[str, Any], now: dt.datetime) -> dt.datetime | None:
     return _instant(source.find("expires_at"), "expires_at", extra, now)
 
 
-def retry_policy(source: Source, extra: dict[str, Any]) -> dict[str, Any]:
+def retry_policy(source: AttributeSource, extra: dict[str, Any]) -> dict[str, Any]:
     """The given fields of the retry policy by their names in `RetryPolicy`; `{}` without one."""
-    value, path = source.find("retry", "retry_policy", top=("retry",))
+    value, path = source.find("retry")
     if value is None:
         return {}
-    parsed = retry.parse(value, path)
+    parsed = retrypolicy.parse(value, path)
     extra["retry"] = value
     return parsed
 
 
-def unique(source: Source, extra: dict[str, Any]) -> dict[str, Any] | None:
+def unique(source: AttributeSource, extra: dict[str, Any]) -> dict[str, Any] | None:
     value, path = source.find("unique")
     if value is None:
         return None
@@ -252,18 +256,18 @@ def unique(source: Source, extra: dict[str, Any]) -> dict[str, Any] | None:
     return value
 
 
-def unique_policy(source: Source) -> unique_policies.UniquePolicy | None:
+def unique_policy(source: AttributeSource) -> unique_policies.UniquePolicy | None:
     """The policy that `unique` means. InvalidRequest for a malformed one (jobs 2.1)."""
     value, path = source.find("unique")
     return None if value is None else unique_policies.parse(value, path)
 
 
-def unique_key(policy: unique_policies.UniquePolicy, path: str, job: Job) -> str:
+def unique_key(policy: unique_policies.UniquePolicy, path: str, job: UniqueJob) -> str:
     """The key under which the policy, which the client gave at `path`, looks for other jobs."""
     return unique_policies.key(policy, job.type, job.queue, job.args, job.meta, job.extra.get("version"), path)
 
 
-def result_ttl(source: Source, extra: dict[str, Any]) -> int | None:
+def result_ttl(source: AttributeSource, extra: dict[str, Any]) -> int | None:
     """Seconds for which the result is kept: 0 not at all, -1 for ever; None: the site's own (jobs 8)."""
     value, path = source.find("result_ttl")
     if value is None:
@@ -276,7 +280,7 @@ def result_ttl(source: Source, extra: dict[str, Any]) -> int | None:
     return int(value)
 
 
-def schema(source: Source, extra: dict[str, Any]) -> None:
+def schema(source: AttributeSource, extra: dict[str, Any]) -> None:
     value, path = source.find("schema")
     if value is None:
         return
@@ -285,7 +289,7 @@ def schema(source: Source, extra: dict[str, Any]) -> None:
     extra["schema"] = value
 
 
-def tags(source: Source, extra: dict[str, Any]) -> None:
+def tags(source: AttributeSource, extra: dict[str, Any]) -> None:
     value, path = source.find("tags")
     if value is None:
         return
@@ -294,11 +298,11 @@ def tags(source: Source, extra: dict[str, Any]) -> None:
     extra["tags"] = value
 
 
-def rate_limit(source: Source, extra: dict[str, Any]) -> ratelimit.RatePolicy | None:
+def rate_limit(source: AttributeSource, extra: dict[str, Any]) -> ratelimit.RatePolicy | None:
     value, path = source.find("rate_limit")
     if value is None:
         return None
-    policy = ratelimit.parse(value, path)
+    policy = ratelimit.parse_of_job(value, path)
     extra["rate_limit"] = value
     return policy
 
@@ -370,10 +374,10 @@ def _allowed(levels: Mapping[str, int]) -> Phrase:
     return phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=MIN_PRIORITY, maximum=MAX_PRIORITY)
 
 
-# The timeouts: in seconds or, with `_ms`, in milliseconds (binding 3.1, 3.2 and 5).
+# The timeouts: in seconds (core 5.2) or, with `_ms`, in milliseconds (binding 3.1, 3.2 and 5).
 
 
-def execution_timeout(source: Source, extra: dict[str, Any]) -> int | None:
+def execution_timeout(source: AttributeSource, extra: dict[str, Any]) -> int | None:
     """Milliseconds that one attempt may run; None, and so the default, where the client gave nothing or 0.
 
     `timeout` is echoed only where the client used it, `timeout_ms` wherever it set a limit, because some workers
@@ -391,7 +395,7 @@ def execution_timeout(source: Source, extra: dict[str, Any]) -> int | None:
     return ms
 
 
-def visibility_timeout(source: Source, extra: dict[str, Any]) -> int | None:
+def visibility_timeout(source: AttributeSource, extra: dict[str, Any]) -> int | None:
     """Milliseconds that a claim holds; None where the queue or the server decides. A string is a duration."""
     in_options = ("visibility_timeout_ms", "visibility_timeout")
     found = source.find(*in_options, top=("visibility_timeout", "visibility_timeout_ms"))
@@ -404,7 +408,7 @@ def visibility_timeout(source: Source, extra: dict[str, Any]) -> int | None:
     return ms
 
 
-def other_timeouts(source: Source, extra: dict[str, Any], timeout_ms: int | None) -> dict[str, int]:
+def other_timeouts(source: AttributeSource, extra: dict[str, Any], timeout_ms: int | None) -> dict[str, int]:
     """Total, enqueue, heartbeat and grace timeouts in milliseconds, those that were given; echoed as sent."""
     limits: dict[str, int] = {}
     for name in OTHER_TIMEOUTS:
@@ -443,6 +447,7 @@ def _milliseconds(found: Found, least: int, or_duration: bool = False) -> int:
 
 MAX_DEPTH = 32  #: nested arrays and objects, the envelope itself included
 MAX_MEMBERS = 10_000  #: keys and values below the attributes
+_MOST_NAMES = 1_000  #: members that need no closer look
 MAX_ARRAY = 10_000
 MAX_STRING = 1_048_576  #: characters
 
@@ -488,6 +493,18 @@ def check_envelope(document: dict[str, Any], texts: tuple[str, ...], maximum: in
             phrase("The envelope takes %(size)s bytes; at most %(maximum)s are allowed.", size=size, maximum=maximum),
             details=details,
         )
+
+
+def check_members(document: dict[str, Any], maximum: int) -> None:
+    """Refuse a document with too many members, in itself or in a policy, before one of them is looked at."""
+    count = len(document)
+    if count <= _MOST_NAMES:
+        options = document.get("options")
+        for holder in (document, options if isinstance(options, dict) else {}):
+            count += sum(len(value) for name, value in holder.items() if isinstance(value, dict) and name != "meta")
+    if count > _MOST_NAMES:
+        check_envelope(document, (to_text(document, "job"),), maximum)
+        check_shape({"args": None, "meta": None, **document})
 
 
 def is_simple(texts: tuple[str, ...]) -> bool:

@@ -1,8 +1,7 @@
 """Schedules (orchestration 2): what a registration may say, how clients read one, and when its cron expression fires.
 
-Clients spell a registration in several ways (2.2): the expression is `cron`, `expression` or `schedule`, and the
-members of the job are beside it or in `job_template`. `parse` reads all spellings, of which two in one body must agree,
-and `render` writes all of them.
+`parse` reads a registration in the words of the specification: `cron`, and the job under `job_template`. Clients write
+it in several ways (2.2), which `spellings.schedule` reads; `render` writes all of them.
 
 `parse_expression` checks an expression against a grammar of our own (2.3). croniter, which nothing else imports, then
 only steps over wall-clock times. It would fire in the hour that spring skips and twice in the one that autumn repeats,
@@ -14,18 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import difflib
 import re
 import zoneinfo
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_ojs.errors import InvalidPayload, InvalidRequest
 from django_ojs.messages import phrase, reason
-from django_ojs.rules import durations, envelope
-from django_ojs.rules.attributes import SYSTEM, TOP_LEVEL
+from django_ojs.rules import durations, envelope, suggest
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault, flag
 
@@ -47,13 +44,6 @@ MAX_DESCRIPTION = 2000
 _NAME = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 #: What no column of a database holds: NUL, and half of a surrogate pair, which UTF-8 does not know.
 _UNSTORED = re.compile(r"[\x00\ud800-\udfff]")
-_SPELLINGS = ("expression", "cron", "schedule")
-_JOB = TOP_LEVEL - SYSTEM - {"id", "specversion"}
-_POLICIES = {policy.value: policy for policy in OverlapPolicy} | {
-    "replace": OverlapPolicy.CANCEL_PREVIOUS,
-    "queue": OverlapPolicy.ENQUEUE,
-}
-_DELAYS = frozenset({"scheduled_at", "delay_until", "pending"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,8 +61,18 @@ class CronSpec:
     description: str
 
 
-def parse(body: Mapping[str, Any], *, now: dt.datetime, base: CronSchedule | None = None) -> CronSpec:
+def parse(
+    body: Mapping[str, Any],
+    *,
+    now: dt.datetime,
+    base: CronSchedule | None = None,
+    read: Callable[..., envelope.JobSpec] = envelope.parse,
+    rivals: Callable[[str], Collection[str]] = lambda name: (name,),
+) -> CronSpec:
     """The schedule that `body` asks for; with a `base`, that schedule with the members of `body` changed.
+
+    `read` reads the envelope of its jobs, as `envelope.parse` does. `rivals` names the members of a job that say the
+    same as one that is changed, itself included: they go.
 
     Raises InvalidRequest (400), naming the member, for an invalid one; PayloadTooLarge (413).
     """
@@ -80,9 +80,9 @@ def parse(body: Mapping[str, Any], *, now: dt.datetime, base: CronSchedule | Non
     if base is not None and name != base.name:
         raise fault("name", phrase("must be %(name)s, or absent: a schedule keeps its name", name=base.name), name)
     timezone = _timezone(body, base.timezone if base else UTC_NAME)
-    template, spec = _job(body, base.document if base else {}, now)
+    template, spec = _job(body, base.document if base else {}, now, read, rivals)
     policy = _policy(body, base.overlap_policy if base else OverlapPolicy.SKIP)
-    if policy is OverlapPolicy.ENQUEUE and _DELAYS & {*template, *(template.get("options") or {})}:
+    if policy is OverlapPolicy.ENQUEUE and (spec.pending or spec.scheduled_at is not None):
         raise fault("overlap_policy", phrase("cannot be enqueue for jobs that are delayed or pending"), policy.value)
     enabled = body.get("enabled")
     return CronSpec(
@@ -143,16 +143,12 @@ def render(schedule: CronSchedule) -> dict[str, Any]:
 
 
 def _expression(body: Mapping[str, Any], kept: str | None, timezone: str) -> str:
-    given = {name: body[name] for name in _SPELLINGS if body.get(name) is not None}
-    field, value = next(iter(given.items()), ("cron", kept))
-    for other, rival in given.items():
-        if rival != value:
-            raise _contradiction(field, other, rival)
+    value = kept if body.get("cron") is None else body["cron"]
     try:
         parse_expression(value, timezone)
     except InvalidExpression as error:
         hint = "minute hour day-of-month month day-of-week, as in `0 9 * * 1-5`; seconds may come first."
-        raise fault(field, reason(error), value, canonical="INVALID_CRON_EXPRESSION", hint=hint) from error
+        raise fault("cron", reason(error), value, canonical="INVALID_CRON_EXPRESSION", hint=hint) from error
     assert isinstance(value, str)
     return value
 
@@ -165,39 +161,44 @@ def _timezone(body: Mapping[str, Any], kept: str) -> str:
         raise fault("timezone", reason(error), value) from error
 
 
-def _job(body: Mapping[str, Any], kept: Mapping[str, Any], now: dt.datetime) -> tuple[dict[str, Any], envelope.JobSpec]:
+def _job(
+    body: Mapping[str, Any],
+    kept: Mapping[str, Any],
+    now: dt.datetime,
+    read: Callable[..., envelope.JobSpec],
+    rivals: Callable[[str], Collection[str]],
+) -> tuple[dict[str, Any], envelope.JobSpec]:
     """The envelope of the jobs, and how PUSH would read it."""
-    flat = {name: value for name, value in body.items() if name in _JOB and value is not None}
     nested = body.get("job_template")
     if nested is not None and not isinstance(nested, dict):
         raise fault("job_template", phrase("must be an object with at least a type"), nested)
-    inner = {name: value for name, value in (nested or {}).items() if value is not None}
-    if "id" in inner:
+    given = {name: value for name, value in (nested or {}).items() if value is not None}
+    if "id" in given:
         raise fault(
             "job_template.id",
             phrase("must be absent: every job of a schedule gets an id of its own"),
-            inner["id"],
+            given["id"],
         )
-    for name in flat.keys() & inner.keys():
-        if flat[name] != inner[name]:
-            raise _contradiction(name, f"job_template.{name}", inner[name])
-    template = {"args": [], **_without(kept, {**flat, **inner}), **flat, **inner}
+    template = {"args": [], **_without(kept, given, {other for name in given for other in rivals(name)}), **given}
     try:
-        return template, envelope.parse(template, now=now)
+        return template, read(template, now=now)
     except InvalidPayload as error:
-        raise _of_job(error, "job_template." if inner else "") from error
+        raise _of_job(error) from error
 
 
-def _without(kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The template that a change keeps, without the options that would override a member of the change."""
+def _without(kept: Mapping[str, Any], given: Mapping[str, Any], said: Collection[str]) -> dict[str, Any]:
+    """The template that a change keeps, without the members and options that would override what the change has
+    `said`."""
+    rest = {name: value for name, value in kept.items() if name not in said or name in given}
     options = kept.get("options")
     if not options or "options" in given:
-        return dict(kept)
-    return {**kept, "options": {name: value for name, value in options.items() if name not in given}}
+        return rest
+    return {**rest, "options": {name: value for name, value in options.items() if name not in said}}
 
 
-def _of_job(error: InvalidPayload, prefix: str) -> InvalidRequest:
+def _of_job(error: InvalidPayload) -> InvalidRequest:
     """The error of an envelope, as one of a registration: 400 `invalid_request`."""
+    prefix = "job_template."
     details = {**error.details, "field": f"{prefix}{error.details.get('field', '')}"}
     details["validation_errors"] = [
         {**entry, "path": f"{prefix}{entry['path']}"} for entry in error.details.get("validation_errors", ())
@@ -213,9 +214,9 @@ def _policy(body: Mapping[str, Any], kept: str) -> OverlapPolicy:
     value = body.get("overlap_policy")
     if value is None:
         return OverlapPolicy(kept)
-    if not isinstance(value, str) or value not in _POLICIES:
-        raise fault("overlap_policy", phrase("must be one of %(words)s", words=", ".join(_POLICIES)), value)
-    return _POLICIES[value]
+    if not isinstance(value, str) or value not in set(OverlapPolicy):
+        raise fault("overlap_policy", phrase("must be one of %(words)s", words=", ".join(OverlapPolicy)), value)
+    return OverlapPolicy(value)
 
 
 def _description(body: Mapping[str, Any], kept: str) -> str:
@@ -225,10 +226,6 @@ def _description(body: Mapping[str, Any], kept: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_DESCRIPTION or _UNSTORED.search(value):
         raise fault("description", phrase("must be a text of at most %(most)s characters", most=MAX_DESCRIPTION), value)
     return value
-
-
-def _contradiction(field: str, other: str, received: Any) -> InvalidRequest:
-    return fault(other, phrase("must not say anything else than %(field)s; give one of them", field=field), received)
 
 
 def _time(instant: dt.datetime | None) -> str | None:
@@ -257,7 +254,7 @@ class InvalidExpression(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lost:
+class LostOccurrence:
     """Wall times that a clock skipped: `at` is the instant it did so, `local` the first that was lost."""
 
     at: dt.datetime
@@ -269,7 +266,7 @@ class Occurrence:
     """When a schedule fires next (UTC), and what was lost before that to a clock that went forward."""
 
     at: dt.datetime
-    lost: Lost | None = None
+    lost: LostOccurrence | None = None
 
     @property
     def wake_at(self) -> dt.datetime:
@@ -301,14 +298,14 @@ class Schedule:
 
     def _step(self, instant: dt.datetime) -> Occurrence:
         start = self._start(instant)
-        lost: Lost | None = None
+        lost: LostOccurrence | None = None
         while True:
             wall = min(_next(fields, start) for fields in self.fields)
             at = wall.replace(tzinfo=self.zone).astimezone(UTC)
             if at.astimezone(self.zone).replace(tzinfo=None) == wall:
                 return Occurrence(at, lost)
             edge = self._change(wall.replace(tzinfo=self.zone, fold=1).astimezone(UTC), at)
-            lost = lost or Lost(edge, wall)
+            lost = lost or LostOccurrence(edge, wall)
             start = _wall(edge, self.zone) - _SECOND
 
     def _start(self, instant: dt.datetime) -> dt.datetime:
@@ -409,7 +406,7 @@ def _next(fields: str, start: dt.datetime) -> dt.datetime:
     """The first wall time after `start`; croniter sees no zone."""
     from croniter import croniter  # it takes 40 ms to load, and most commands fire no schedule
 
-    found: dt.datetime = croniter(fields, start, second_at_beginning=True).get_next(dt.datetime)
+    found: dt.datetime = croniter(fields, start, second_at_beginning=True, day_or=False).get_next(dt.datetime)
     return found
 
 
@@ -446,7 +443,8 @@ _NEAREST = re.compile(r"([0-9]+)W")
 def _normalised(words: Sequence[str]) -> list[str]:
     """The fields as croniter wants them, six with the seconds first; two alternatives where both days are restricted.
 
-    A day that fits either of them is enough then (Vixie). croniter knows that too, but not together with `W`.
+    A day that fits either of them is enough then. As in Vixie's cron a field that begins with `*` is open, `*/2` too,
+    and a day must fit both. croniter has a rule of its own about that, so `_next` asks it for both.
     Raises InvalidExpression.
     """
     fields = _FIELDS[-len(words) :]
@@ -454,7 +452,7 @@ def _normalised(words: Sequence[str]) -> list[str]:
     if len(texts) == 5:
         texts.insert(0, "0")
     *time, day, month, weekday = texts
-    lots = [(day, weekday)] if "*" in (day, weekday) else [(day, "*"), ("*", weekday)]
+    lots = [(day, weekday)] if "*" in (day[0], weekday[0]) else [(day, "*"), ("*", weekday)]
     return [" ".join([*time, a, month, b]) for a, b in lots]
 
 
@@ -480,7 +478,7 @@ def _item(item: str, field: _Field, *, alone: bool) -> str:
     if field is _WEEKDAY and (found := _NTH.fullmatch(item)):
         if not 1 <= _number(found[2]) <= 5:
             raise _field_fault(item, field, "must name the first to fifth such day of the month, as in 5#3")
-        return f"{_value(found[1], field) % 7}#{int(found[2])}"
+        return f"{_value(found[1], field) % 7}#{_number(found[2])}"
     found = _ITEM.fullmatch(item)
     if found is None:
         raise _field_fault(item, field, f"is not understood; write {_range(field)}, *, lists, ranges or steps")
@@ -592,6 +590,4 @@ def _guess(name: str) -> str:
         return _MEANT[name.upper()]
     if _OFFSET.search(name):
         return ""  # a name that looks like it would be hours away
-    folded = {known.casefold(): known for known in (*zone_names(), UTC_NAME)}
-    near = difflib.get_close_matches(name.casefold()[:64].replace(" ", "_"), folded, 1, 0.75)
-    return folded[near[0]] if near else ""
+    return suggest.nearest(name.replace(" ", "_"), zone_names() | {UTC_NAME}, 0.75)

@@ -11,10 +11,10 @@ import datetime as dt
 import marshal
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias
 
 from django.core.signals import setting_changed
 
@@ -23,7 +23,7 @@ from django_ojs.conf import Settings, ojs_settings
 from django_ojs.errors import OJSError
 from django_ojs.messages import phrase
 from django_ojs.rules import attributes, problems
-from django_ojs.rules.attributes import SPECVERSION, Source
+from django_ojs.rules.attributes import SPECVERSION, AttributeSource
 from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import job_fault
 from django_ojs.rules.ratelimit import RatePolicy
@@ -78,20 +78,39 @@ class JobSpec:
     form: JobSpec | None = field(default=None, repr=False, compare=False)
 
 
+class ReadJob(Protocol):
+    """Reads a document in the words of the specification. `sent` is the same in the client's own words, where those
+    were others: answers echo its policies."""
+
+    def __call__(self, document: dict[str, Any], sent: dict[str, Any] | None = None, /) -> JobSpec: ...
+
+
+#: Called with a document in any words, and with what reads one in those of the specification.
+Respelled: TypeAlias = Callable[[dict[str, Any], ReadJob], JobSpec]
+
+
 def parse(
-    document: object, *, now: dt.datetime, settings: Settings = ojs_settings, index: int | None = None
+    document: object,
+    *,
+    now: dt.datetime,
+    settings: Settings = ojs_settings,
+    index: int | None = None,
+    respelled: Respelled | None = None,
 ) -> JobSpec:
     """The job that a client's `document` asks for; `index` is its place in a batch, for the error.
+
+    `respelled` reads a document in other words than those of the specification (`spellings`). It is asked only where
+    this process does not remember what such a document says.
 
     Raises InvalidPayload (400; 422 for retry values), PayloadTooLarge or MetadataTooLarge (413).
     """
     try:
         if not isinstance(document, dict):
             raise job_fault("job", phrase("must be a JSON object with at least type and args"), document)
-        return _parse(document, now, settings)
+        return _parse(document, now, settings, respelled)
     except OJSError as error:
         if index is not None:
-            _locate(error, index)
+            locate(error, index)
         raise
 
 
@@ -117,6 +136,10 @@ def render(row: Mapping[str, Any], *, dialect: str | None = None) -> dict[str, A
     envelope["max_attempts"] = row["max_attempts"]
     if "progress" in row:  # put there by jobs.progress
         envelope |= row["progress"]
+    if "checkpoint" in row:  # put there by jobs.checkpoints
+        kept = jsontext.loads(row["checkpoint"].state)
+        envelope["checkpoint"] = {"state": kept, "sequence": row["checkpoint"].sequence}
+        envelope["last_checkpoint"] = kept
     errors = jsontext.loads(row["errors"]) if row["errors"] else []
     _render_times(envelope, row, state)
     _render_end(envelope, row, state, errors, dialect)
@@ -147,28 +170,42 @@ def trace_id_in(parent: object) -> str:
     return found[1] if found else ""
 
 
-def _parse(document: dict[str, Any], now: dt.datetime, settings: Settings) -> JobSpec:
+def _parse(
+    document: dict[str, Any], now: dt.datetime, settings: Settings, respelled: Respelled | None
+) -> JobSpec:  # fmt: skip
     signature = _signature(document) if settings is ojs_settings else None
+    if respelled is None and signature is not None:
+        signature += _AS_SPECIFIED
     form = None if signature is None else _forms.get(signature)
-    if form is None:
-        spec = _finished(_read(document, now, settings), document, settings)
-        if signature is not None:
-            _remember(signature, now)
+    if not form:
+
+        def read(canonical: dict[str, Any], sent: dict[str, Any] | None = None) -> JobSpec:
+            return _finished(_read(canonical, now, settings, sent), document, settings)
+
+        spec = read(document) if respelled is None else respelled(document, read)
+        if signature is not None and form is None:
+            _remember(signature, now, respelled)
         return spec
     spec = object.__new__(JobSpec)
     spec.__dict__ = form.__dict__.copy()  # takes a third of the time of its update
     spec.id = attributes.job_id(document)
     spec.args = attributes.args(document)
     spec.meta = attributes.meta(document, _NO_OPTIONS)
+    if line := {name: document[name] for name in LINE if name in document}:
+        spec.extra = spec.extra | line
+        spec.extra_text = attributes.to_text(spec.extra, "job")
     return _finished(spec, document, settings)
 
 
-def _read(document: dict[str, Any], now: dt.datetime, settings: Settings) -> JobSpec:
+def _read(
+    document: dict[str, Any], now: dt.datetime, settings: Settings, sent: dict[str, Any] | None = None
+) -> JobSpec:  # fmt: skip
     """All attributes as the client gave them."""
-    source = Source(document)
+    source = AttributeSource(document)
     extra: dict[str, Any] = {}
     plain = document.keys() <= _PLAIN
     if not plain:
+        attributes.check_members(document, settings.MAX_ENVELOPE_BYTES)
         extra = source.unknown()
         attributes.version(source, extra)
     attributes.check_specversion(source)
@@ -183,16 +220,28 @@ def _read(document: dict[str, Any], now: dt.datetime, settings: Settings) -> Job
     )
     if not plain:
         _read_rest(spec, source, now)
+    if sent is not None:
+        _echo(spec, AttributeSource(sent))
     if extra:
         spec.extra_text = attributes.to_text(extra, "job")
     return spec
+
+
+def _echo(spec: JobSpec, sent: AttributeSource) -> None:
+    """Let answers have the policies in the client's own words."""
+    if "retry" in spec.extra:
+        spec.extra["retry"] = sent.find("retry").value
+    if "unique" in spec.extra:
+        spec.extra["unique"] = spec.unique = sent.find("unique").value
+    if "rate_limit" in spec.extra:
+        spec.extra["rate_limit"] = sent.find("rate_limit").value
 
 
 #: An envelope with nothing else has no options, no times and no policies to look for.
 _PLAIN = frozenset({"specversion", "id", "type", "queue", "args", "meta", "priority"})
 
 
-def _read_rest(spec: JobSpec, source: Source, now: dt.datetime) -> None:
+def _read_rest(spec: JobSpec, source: AttributeSource, now: dt.datetime) -> None:
     """The attributes that most jobs do without."""
     extra = spec.extra
     spec.pending = attributes.pending(source)
@@ -234,24 +283,33 @@ def _finished(spec: JobSpec, document: dict[str, Any], settings: Settings) -> Jo
     return spec
 
 
-# Most jobs of a site are of a few forms: they differ in `id`, `args` and `meta`, and in nothing else. Each process
-# remembers what it has read of the rest.
+# Most jobs of a site are of a few forms: they differ in `id`, `args` and `meta`, in which job enqueued them, and in
+# nothing else. Each process remembers what it has read of the rest.
 
-#: By the signature of the rest: the job that it asks for, None where it was seen only once.
-_forms: dict[bytes, JobSpec | None] = {}
+#: By the signature of the rest: the job that it asks for; None where it was seen only once, False where it says
+#: something else each time.
+_forms: dict[bytes, JobSpec | Literal[False] | None] = {}
 MOST_FORMS, _LONGEST_FORM = 512, 2048  #: entries; bytes
 #: The members that differ.
 _OWN = frozenset({"id", "args", "meta"})
-#: What makes an envelope one of its kind: times may be relative to now, and such options belong to `meta`.
-_TIMES = frozenset({"scheduled_at", "expires_at", "delay_until"})
-_SINGULAR = _TIMES | {"meta", "metadata"}
+#: And those that say where a job comes from, if they are ids: the server only keeps them.
+LINE = ("parent_id", "root_id")
+_LENGTH_OF_ID = 36
 _NO_OPTIONS: Mapping[str, Any] = {}
+
+
+#: Behind the signature of an envelope that is read in the words of the specification only. `marshal` passes over it.
+_AS_SPECIFIED = b"\0"
 
 
 def _signature(document: dict[str, Any]) -> bytes | None:
     """What envelopes have in common that have the same rest; None for one that is too unusual to be remembered. In it
     1, 1.0 and true differ."""
     rest = {name: value for name, value in document.items() if name not in _OWN}
+    for name in LINE:
+        value = rest.get(name)
+        if isinstance(value, str) and len(value) == _LENGTH_OF_ID and value.isascii():
+            del rest[name]
     try:
         signature = marshal.dumps(rest, 2)  # a later version writes equal values in several ways
     except ValueError:  # there is more than JSON knows, or an `ExactNumber`
@@ -259,20 +317,25 @@ def _signature(document: dict[str, Any]) -> bytes | None:
     return signature if len(signature) <= _LONGEST_FORM else None
 
 
-def _remember(signature: bytes, now: dt.datetime) -> None:
-    """Note that an envelope with this rest is valid; when it has come twice, keep what it says.
+def _remember(signature: bytes, now: dt.datetime, respelled: Respelled | None) -> None:
+    """Record that an envelope with this rest is valid; when it has come twice, keep what it says.
 
-    That is read from a copy, which no caller can change later.
+    That is read from a copy, which no caller can change later. It is not kept where it has times, which may be relative
+    to now, or `meta` among its options, which stands beside that of each job.
     """
     if signature not in _forms:
         if len(_forms) >= MOST_FORMS:
             _forms.clear()
         _forms[signature] = None
         return
-    rest = marshal.loads(signature)  # noqa: S302 - `_signature` wrote it
-    if _TIMES.isdisjoint(rest) and _SINGULAR.isdisjoint(rest.get("options") or ()):
-        form = _read({**rest, "args": []}, now, ojs_settings)
-        form.form = _forms[signature] = form
+    rest = {**marshal.loads(signature), "args": []}  # noqa: S302 - `_signature` wrote it
+
+    def read(canonical: dict[str, Any], sent: dict[str, Any] | None = None) -> JobSpec:
+        return _read(canonical, now, ojs_settings, sent)
+
+    form = read(rest) if respelled is None else respelled(rest, read)
+    form.form = form
+    _forms[signature] = form if form.scheduled_at is None and form.expires_at is None and not form.meta else False
 
 
 def forget() -> None:
@@ -288,7 +351,7 @@ def _settings_changed(*, setting: str, **kwargs: Any) -> None:
 setting_changed.connect(_settings_changed, dispatch_uid="django_ojs.rules.envelope")
 
 
-def _locate(error: OJSError, index: int) -> None:
+def locate(error: OJSError, index: int) -> None:
     """Name the job of the batch in the error's message and details: `jobs[3].type: ...`."""
     message = error.message
     if message.startswith("job: "):

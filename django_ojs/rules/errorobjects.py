@@ -1,5 +1,9 @@
 """Makes the error objects that a job's history keeps, of what a worker reports and of what the server finds (core 8,
-jobs 1.6)."""
+jobs 1.6).
+
+An error without a `type` gets the class in `details.error_class`, and one without that its `code`: this is the
+specification's own rule (jobs 1.6), not another spelling.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,21 @@ from django_ojs.rules.durations import format_instant
 from django_ojs.rules.faults import fault
 
 MAX_FRAMES = 50
-MAX_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000  #: of a backtrace
+MAX_MESSAGE = 10_000  #: characters of a message
+MAX_PROGRESS_MESSAGE = 1000  #: characters of what a handler says of its progress
+MAX_NAME = 200  #: characters of a type, a code and the name of a class
+MAX_DETAILS = 16_384  #: characters of `details` as JSON, and of all members together that we do not know
+MAX_LEAVES = 20  #: exceptions of a group that an error lists
+MAX_CLASSES = 50  #: different classes of a group's exceptions that an error lists
 MAX_SOURCE = 500  #: characters of source below one frame
-MAX_DEPTH = 32  #: of nested arrays and objects; history and events wrap an error in more of them
+MAX_ERROR_DEPTH = 32  #: of nested arrays and objects; history and events wrap an error in more of them
 
 #: What Python prints between an exception and the one that it led to.
 LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
+    "The above exception was one of those in the following group:",
 )
 
 _FINAL = frozenset({"expired"})  #: the errors of the server that no retry helps
@@ -30,6 +41,8 @@ _FINAL = frozenset({"expired"})  #: the errors of the server that no retry helps
 
 def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_backtrace: bool = True) -> dict[str, Any]:
     """The object to store for an error that a worker reported on `attempt`; unknown keys are kept.
+
+    What is too long is cut, and says so: a job must not end up with more than a database takes.
 
     Raises InvalidRequest where `error` is not an object, has no message or a mistyped member.
     """
@@ -41,28 +54,29 @@ def normalise(error: object, attempt: int, occurred_at: dt.datetime, *, store_ba
     error_class = details.get("error_class") if details else None
     named = given.get("type") or (error_class if isinstance(error_class, str) else "") or code
     stored: dict[str, Any] = {
-        "type": named or "handler_error",
-        "code": code or "handler_error",
-        "message": given["message"],
+        "type": cut(named or "handler_error", MAX_NAME),
+        "code": cut(code or "handler_error", MAX_NAME),
+        "message": cut(given["message"], MAX_MESSAGE),
         "retryable": given.get("retryable", True),
     }
-    frames = _backtrace(given)
+    frames = given.get("backtrace")
     if frames is not None and store_backtrace:
-        stored["backtrace"] = frames
+        stored["backtrace"] = _truncated(frames)
     if details is not None:
-        stored["details"] = details
-    stored |= {key: value for key, value in given.items() if key not in _KNOWN}
+        stored["details"] = within(details, MAX_DETAILS)
+    if rest := {key: value for key, value in given.items() if key not in _KNOWN}:
+        stored |= within(rest, MAX_DETAILS)
     return stored | stamp(attempt, occurred_at)
 
 
 def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterator[InvalidRequest]:
     """Everything that is wrong with an error object (core 8.1) as a worker reports it; with `shown`, as an envelope has
-    it: then `type` must be there, and a backtrace is a list."""
+    it: then `type` must be there."""
     if not isinstance(error, dict):
         yield fault(path, "must be an object with at least a message", error)
         return
-    if jsontext.is_deeper(error, MAX_DEPTH):
-        yield fault(path, f"must not nest deeper than {MAX_DEPTH} levels", error)
+    if jsontext.is_deeper(error, MAX_ERROR_DEPTH):
+        yield fault(path, f"must not nest deeper than {MAX_ERROR_DEPTH} levels", error)
         return
     for name, (kind, label) in _KINDS.items():
         value = error.get(name)
@@ -71,28 +85,144 @@ def faults(error: object, path: str = "error", *, shown: bool = False) -> Iterat
     message = error.get("message")
     if not (isinstance(message, str) and message):
         yield fault(f"{path}.message", "must be a string that says what failed, and not empty", message)
-    name = "backtrace" if shown or error.get("backtrace") is not None else "stack_trace"
-    frames = error.get(name)
-    if isinstance(frames, str) and not shown:
-        return
+    frames = error.get("backtrace")
     if frames is not None and not (isinstance(frames, list) and all(isinstance(frame, str) for frame in frames)):
-        yield fault(f"{path}.{name}", "must be an array of strings, one for each frame", frames)
+        yield fault(f"{path}.backtrace", "must be an array of strings, one for each frame", frames)
 
 
 def from_exception(exc: BaseException) -> dict[str, Any]:
     """The error object that a worker reports for an exception.
 
     Its backtrace has the innermost frames last, each with its line of source where there is one, after those of the
-    exceptions that led to it.
+    exceptions that led to it. Of a group its exceptions are in `details`, in the message and in the backtrace, too.
     """
     kind = type(exc)
-    dotted = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    message = text_of(exc) or kind.__name__
+    details: dict[str, Any] = {"error_class": _dotted(exc)} | _notes(exc)
+    if isinstance(exc, BaseExceptionGroup):
+        found = leaves(exc)
+        details |= _of_group(found)
+        first = "; ".join(f"{type(leaf).__name__}: {cut(text_of(leaf), MAX_NAME)}" for leaf in found[:_MOST_QUOTED])
+        message = f"{cut(message, MAX_MESSAGE // 2)}: {first}{'; ...' if len(found) > _MOST_QUOTED else ''}"
     return {
-        "type": kind.__name__,
-        "message": _text_of(exc) or kind.__name__,
-        "details": {"error_class": dotted},
-        "backtrace": _truncated(_story(exc)[::-1])[::-1],
+        "type": cut(kind.__name__, MAX_NAME),
+        "message": cut(message, MAX_MESSAGE),
+        "details": details,
+        "backtrace": _backtrace_of(exc),
     }
+
+
+#: Exceptions of a group that its message quotes, and whose frames are in its backtrace; frames of each of those.
+_MOST_QUOTED, _MOST_TRACED, _FRAMES_EACH = 3, 5, 8
+_MOST_LEAVES = 1000  #: exceptions of a group that are looked at
+
+
+def leaves(exc: BaseException) -> list[BaseException]:
+    """The exceptions of a group that are no groups, however deep; of any other exception itself alone."""
+    found: list[BaseException] = []
+    pending = [exc]
+    while pending and len(found) < _MOST_LEAVES:
+        one = pending.pop()
+        if isinstance(one, BaseExceptionGroup):
+            pending += reversed(one.exceptions)
+        else:
+            found.append(one)
+    return found
+
+
+def _of_group(found: list[BaseException]) -> dict[str, Any]:
+    """What an error says of a group's exceptions: one of each class first, and how many there are.
+
+    `error_classes` are all of their classes, which a retry policy asks for; it is missing where they are too many.
+    """
+    by_class: dict[str, list[BaseException]] = {}
+    for leaf in found:
+        by_class.setdefault(_dotted(leaf), []).append(leaf)
+    ordered = [*(group[0] for group in by_class.values()), *(leaf for group in by_class.values() for leaf in group[1:])]
+    listed = [
+        {
+            "type": cut(type(leaf).__name__, MAX_NAME), "error_class": _dotted(leaf),
+            "message": cut(text_of(leaf), MAX_MESSAGE // MAX_LEAVES), **_notes(leaf),
+        }
+        for leaf in ordered[:MAX_LEAVES]
+    ]  # fmt: skip
+    facts: dict[str, Any] = {"exceptions": listed, "exceptions_total": len(found)}
+    if len(by_class) <= MAX_CLASSES and len(found) < _MOST_LEAVES:
+        facts["error_classes"] = sorted(by_class)
+    return facts
+
+
+def _dotted(exc: BaseException) -> str:
+    kind = type(exc)
+    dotted = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return cut(dotted, MAX_NAME)
+
+
+def _notes(exc: BaseException) -> dict[str, Any]:
+    """What `add_note` has added to an exception."""
+    try:
+        notes = [cut(str(note), MAX_NAME * 5) for note in exc.__notes__[:MAX_LEAVES]]
+    except BaseException:  # noqa: BLE001 - there is none, or it is no list, or a property that raises
+        return {}
+    return {"notes": notes} if notes else {}
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, with at most so many characters: one that is longer ends with a mark that says how long it was."""
+    if len(text) <= limit:
+        return text
+    mark = f"… [cut: {len(text)} characters]"
+    return text[: max(limit - len(mark), 0)] + mark
+
+
+def progress_message(given: object) -> str:
+    """What a handler says of its progress, as it is stored: text that every database takes, cut with a mark where it is
+    too long. Raises what the `__str__` of what is given raises."""
+    text = cut(str(given), MAX_PROGRESS_MESSAGE).replace("\0", "�")
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def within(value: Any, limit: int) -> Any:
+    """A JSON value with at most about so many characters of JSON: longer strings are cut, and what comes after is left
+    out with a mark. The members of an object that are met first are kept."""
+    return value if len(jsontext.dumps(value)) <= limit else _Cutting(limit).take(value)
+
+
+class _Cutting:
+    """Takes over a value until so many characters are spent."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+
+    def take(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            taken = {}
+            for number, (key, item) in enumerate(value.items()):
+                if self.left <= 0:
+                    taken["…"] = f"[cut: {len(value) - number} more]"
+                    break
+                self.left -= min(len(key), MAX_NAME) + 4
+                taken[cut(key, MAX_NAME)] = self.take(item)
+            return taken
+        if isinstance(value, list | tuple):
+            items = []
+            for number, item in enumerate(value):
+                if self.left <= 0:
+                    items.append(f"… [cut: {len(value) - number} more]")
+                    break
+                self.left -= 1
+                items.append(self.take(item))
+            return items
+        text = value if isinstance(value, str) else jsontext.dumps(value)
+        length, left = len(text), max(self.left, MAX_NAME)
+        self.left -= min(length, left)
+        return value if length <= left else cut(text, left)
+
+
+def least(exc: BaseException) -> dict[str, Any]:
+    """The error object of an exception that cannot be read: what is known without asking it."""
+    name = type(exc).__name__
+    return {"type": name, "message": f"{name}, an exception that raises another one when it is read."}
 
 
 def server_error(
@@ -127,7 +257,6 @@ _KNOWN = frozenset(
         "message",
         "retryable",
         "backtrace",
-        "stack_trace",
         "details",
         "attempt",
         "occurred_at",
@@ -142,14 +271,6 @@ def stamp(attempt: int, instant: dt.datetime) -> dict[str, Any]:
     return {"attempt": attempt, "occurred_at": text, "timestamp": text}
 
 
-def _backtrace(given: dict[str, Any]) -> list[str] | None:
-    name = "backtrace" if "backtrace" in given else "stack_trace"
-    frames = given.get(name)
-    if frames is None:
-        return None
-    return _truncated(frames.splitlines() if isinstance(frames, str) else frames)
-
-
 def _truncated(frames: list[str]) -> list[str]:
     kept: list[str] = []
     left = MAX_CHARACTERS
@@ -161,13 +282,24 @@ def _truncated(frames: list[str]) -> list[str]:
     return kept
 
 
+def _backtrace_of(exc: BaseException) -> list[str]:
+    """What leads to the exception; nothing where that cannot be read."""
+    try:
+        return _truncated(_story(exc)[::-1])[::-1]
+    except BaseException:  # noqa: BLE001 - an exception of the site's may raise another one when it is read
+        return []
+
+
 def _story(exc: BaseException) -> list[str]:
     """The frames of the exception, and before them those of what led to it, each such part ended by an entry that
     says what it was and one of `LINKS`."""
     parts, link, seen = [], "", {id(exc)}
     while True:
         frames = _frames(exc)
-        parts.append([*frames, f"{_last_line(exc)}\n\n{link}\n"] if link else frames)
+        parts.append([*frames, _led_to(exc, link)] if link else frames)
+        if isinstance(exc, BaseExceptionGroup):
+            traced = leaves(exc)[:_MOST_TRACED]
+            parts += [[*_frames(leaf)[-_FRAMES_EACH:], _led_to(leaf, LINKS[2])] for leaf in reversed(traced)]
         if exc.__cause__ is not None:
             link, earlier = LINKS[0], exc.__cause__
         elif exc.__context__ is not None and not exc.__suppress_context__:
@@ -194,13 +326,19 @@ def _frames(exc: BaseException) -> list[str]:
     return found
 
 
+def _led_to(exc: BaseException, link: str) -> str:
+    """The entry that ends the frames of an exception that led to another one."""
+    return f"{cut(_last_line(exc), MAX_SOURCE)}\n\n{link}\n"
+
+
 def _last_line(exc: BaseException) -> str:
     """What Python prints below the frames of an exception."""
     return "".join(traceback.format_exception_only(exc)).rstrip()
 
 
-def _text_of(exc: BaseException) -> str:
+def text_of(exc: BaseException) -> str:
+    """What the exception says of itself; '' where its own `__str__` raises, whatever that is."""
     try:
         return str(exc)
-    except Exception:  # noqa: BLE001 - the handler's own __str__ must not hide that the handler failed
+    except BaseException:  # noqa: BLE001 - that must not hide that the handler failed
         return ""

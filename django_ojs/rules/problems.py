@@ -8,17 +8,16 @@ for a list of operations. `unknown_in_job` and its neighbours find misspelt memb
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
-from django_ojs.rules import attributes, durations, errorobjects, ratelimit, retry, unique
-from django_ojs.rules.attributes import OPTIONS, SYSTEM, TOP_LEVEL, Found, Source
+from django_ojs.rules import attributes, durations, errorobjects, ratelimit, retrypolicy, suggest, unique
+from django_ojs.rules.attributes import OPTIONS, SYSTEM, TOP_LEVEL, AttributeSource, Found
 from django_ojs.states import State, Verb
 
 #: What a complete envelope has beside `type` and `args`, which every document needs (L0-ENV-001).
@@ -34,11 +33,12 @@ class Problem(NamedTuple):
     code: str = "invalid_payload"
 
 
-def validate(document: object, *, complete: bool = False) -> list[Problem]:
+def validate(document: object, *, complete: bool = False, arguments: bool = True) -> list[Problem]:
     """Every problem of a job document, `[]` where there is none.
 
     A producer may leave out what the server fills in; with `complete`, the five attributes of a whole
-    envelope must be there (core 5.1).
+    envelope must be there (core 5.1). Without `arguments` those of the job are not known yet, as in a declaration:
+    whether a unique policy finds its names there is not asked.
     """
     if not isinstance(document, dict):
         return [Problem("", "must be a JSON object", 'Write {"type": "email.send", "args": []}.')]
@@ -46,26 +46,27 @@ def validate(document: object, *, complete: bool = False) -> list[Problem]:
     if complete:
         found += [_missing(name) for name in COMPLETE if document.get(name) is None]
     try:
-        source = Source(document)
+        source = AttributeSource(document)
     except OJSError as error:
-        return [*found, _of(error), *_system(document)]
+        return [*found, of_error(error), *_system(document)]
     now = clock.now()
     values: dict[str, Any] = {}
     for name, read in _readers(source, now):
         try:
             values[name] = read()
         except OJSError as error:
-            found.append(_of(error))
-    found += _inside(source.find("retry", "retry_policy", top=("retry",)), retry.parse)
+            found.append(of_error(error))
+    found += _inside(source.find("retry"), retrypolicy.parse)
     found += _inside(source.find("unique"), unique.parse)
-    found += _inside(source.find("rate_limit"), ratelimit.parse)
+    found += _inside(source.find("rate_limit"), ratelimit.parse_of_job)
     found += _sizes(document)
-    found += _key(source, values)
+    if arguments:
+        found += _key(source, values)
     found += _system(document)
     return list(dict.fromkeys(found))
 
 
-def _readers(source: Source, now: dt.datetime) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _readers(source: AttributeSource, now: dt.datetime) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every attribute with its reader."""
     extra: dict[str, Any] = {}
     hyphens = ojs_settings.DIALECT == "published"
@@ -101,7 +102,7 @@ def _inside(place: Found, parse: Callable[[object, str], object]) -> list[Proble
         try:
             parse(rest, place.path)
         except OJSError as error:
-            found.append(_of(error))
+            found.append(of_error(error))
             member = str(error.details.get("field", "")).removeprefix(f"{place.path}.")
             if member not in rest:
                 return found
@@ -110,7 +111,7 @@ def _inside(place: Found, parse: Callable[[object, str], object]) -> list[Proble
             return found
 
 
-def _key(source: Source, values: Mapping[str, Any]) -> list[Problem]:
+def _key(source: AttributeSource, values: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with the unique policy's names: the arguments may have none of them."""
     policy = values.get("unique")
     if policy is None or not {"type", "queue", "args", "meta"} <= values.keys():
@@ -119,7 +120,7 @@ def _key(source: Source, values: Mapping[str, Any]) -> list[Problem]:
         path = source.find("unique").path
         unique.key(policy, values["type"], values["queue"], values["args"], values["meta"], path=path)
     except OJSError as error:
-        return [_of(error)]
+        return [of_error(error)]
     return []
 
 
@@ -134,12 +135,12 @@ def _sizes(document: dict[str, Any]) -> list[Problem]:
         meta = attributes.to_text(document.get("meta") or {}, "meta")
         attributes.check_meta(meta, ojs_settings.MAX_META_BYTES)
     except OJSError as error:
-        return [_of(error)]
+        return [of_error(error)]
     for check in checks:
         try:
             check(text)
         except OJSError as error:
-            found.append(_of(error))
+            found.append(of_error(error))
     return found
 
 
@@ -198,7 +199,8 @@ def _missing(name: str) -> Problem:
     return Problem(name, "must be given in a complete envelope", f"Add {name}, or let the server fill it in.")
 
 
-def _of(error: OJSError) -> Problem:
+def of_error(error: OJSError) -> Problem:
+    """The problem that an error tells of."""
     path = str(error.details.get("field", ""))
     message = error.message.removeprefix(f"{path}: ").rstrip(".")
     path = "" if path == "job" else path
@@ -209,13 +211,8 @@ def _of(error: OJSError) -> Problem:
     return Problem(path, message, hint, error.error_code)
 
 
-#: Words of the binding and of published cases for the verbs.
-_ALIASES = {
-    "enqueue": Verb.PUSH, "dequeue": Verb.FETCH, "claim": Verb.FETCH, "complete": Verb.ACK, "nack": Verb.FAIL,
-    "reclaim": Verb.RESCUE,
-}  # fmt: skip
 #: Operations that change no state.
-_READS = frozenset({"beat", "heartbeat", "info"})
+_READS = frozenset({"beat", "info"})
 
 
 def validate_sequence(operations: object) -> list[Problem]:
@@ -240,17 +237,17 @@ def validate_sequence(operations: object) -> list[Problem]:
 def _step(entry: object, path: str, possible: dict[str, frozenset[State]]) -> Problem | None:
     """Move the job of one operation on; `possible` holds the states in which each job may be by now."""
     given: Mapping[str, Any] = entry if isinstance(entry, dict) else {"operation": entry}
-    word = given.get("operation", given.get("op"))
+    word = given.get("operation")
     known = word.lower() if isinstance(word, str) else ""
-    job = str(given.get("job", given.get("job_id", "")))
+    job = str(given.get("job", ""))
     before = possible.get(job)
     if known in _READS:
         return _unborn(path, known) if before is None else None
-    verb = _ALIASES.get(known) or (Verb(known) if known in set(Verb) else None)
+    verb = Verb(known) if known in set(Verb) else None
     if verb is None:
-        words = ", ".join(sorted({*Verb, *_ALIASES, *_READS}))
+        words = ", ".join(sorted({*Verb, *_READS}))
         return Problem(path, f"{word!r:.40} is no operation", f"Use one of {words}.")
-    wanted = given.get("state", given.get("to"))
+    wanted = given.get("state")
     if wanted is not None and wanted not in list(State):
         return Problem(f"{path}.state", "is no state", f"Use one of {', '.join(State)}.")
     if verb is Verb.PUSH and before is not None:
@@ -297,19 +294,19 @@ _IN_POLICY, _ANYWHERE = 0.6, 0.8
 #: Names that other systems use for members of ours, and that are not alike.
 _OTHER_NAMES = {
     "retries": "max_attempts", "max_retries": "max_attempts", "attempts": "max_attempts", "delay": "initial_interval",
-    "backoff": "backoff_coefficient", "ttl": "period", "per": "period", "max": "limit",
+    "backoff": "backoff_coefficient", "ttl": "period", "per": "period", "max": "limit", "retry_policy": "retry",
+    "delay_until": "scheduled_at", "metadata": "meta",
 }  # fmt: skip
 
 #: The members of each policy, by the name of the attribute.
 POLICY_MEMBERS: Mapping[str, frozenset[str]] = {
-    "retry": retry.MEMBERS, "retry_policy": retry.MEMBERS, "unique": unique.MEMBERS, "rate_limit": ratelimit.MEMBERS,
+    "retry": retrypolicy.MEMBERS, "unique": unique.MEMBERS, "rate_limit": ratelimit.MEMBERS,
 }  # fmt: skip
 _JOB = TOP_LEVEL - SYSTEM
 _STEP = _JOB | {"name", "depends_on", "steps", "jobs", "callbacks"}
 _WORKFLOW = frozenset({"type", "name", "id", "steps", "jobs", "callbacks", "options", "depends_on"})
 _WORKFLOW_OPTIONS = OPTIONS | {"callback_type"}
-_CRON = _JOB | {"name", "cron", "expression", "schedule", "timezone", "job_template", "overlap_policy", "enabled",
-                "description"}  # fmt: skip
+_CRON = _JOB | {"name", "cron", "timezone", "job_template", "overlap_policy", "enabled", "description"}
 
 
 class Unknown(NamedTuple):
@@ -376,8 +373,13 @@ def unknown_in_schedule(body: Mapping[str, Any]) -> Iterator[Unknown]:
         yield from unknown_in_job(template, "job_template.")
 
 
+#: Entries under `warnings` for one document.
+MAX_WARNINGS = 50
+
+
 def warnings(found: Iterator[Unknown]) -> tuple[dict[str, Any], ...]:
-    return tuple(unknown.warning() for unknown in found)
+    """The entries under `warnings` of an answer, the first `MAX_WARNINGS`."""
+    return tuple(unknown.warning() for unknown in islice(found, MAX_WARNINGS))
 
 
 def _attributes(given: Mapping[str, Any], known: frozenset[str], prefix: str) -> Iterator[Unknown]:
@@ -394,15 +396,17 @@ def _strangers(
         return
     for name in given:
         if name not in known and name not in SYSTEM and not name.startswith(_OWN):
-            in_options = near_only and name in OPTIONS
-            suggestion = f"options.{name}" if in_options else _nearest(name[:100], known, alike)
+            meant = _OTHER_NAMES.get(name, name)
+            in_options = near_only and meant in OPTIONS and meant not in known
+            suggestion = f"options.{meant}" if in_options else _meant(name, known, alike)
             if suggestion or not near_only:
                 yield Unknown(f"{path}.{name[:100]}" if path else name[:100], name[:100], suggestion)
 
 
-@lru_cache(maxsize=1024)
-def _nearest(name: str, known: frozenset[str], alike: float) -> str:
-    if alike == _IN_POLICY and _OTHER_NAMES.get(name) in known:
+def _meant(name: str, known: frozenset[str], alike: float) -> str:
+    if _OTHER_NAMES.get(name) in known:
         return _OTHER_NAMES[name]
-    near = difflib.get_close_matches(name.lower(), known, 1, alike)
-    return near[0] if near else ""
+    if found := suggest.nearest(name, known, alike):
+        return found
+    meant = _OTHER_NAMES.get(suggest.nearest(name, _OTHER_NAMES, _ANYWHERE), "")
+    return meant if meant in known else ""

@@ -10,10 +10,10 @@ from django_ojs import jsontext
 from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.jsontext import is_integer
 from django_ojs.messages import phrase, reason
-from django_ojs.rules import durations, ratelimit, retry
+from django_ojs.rules import durations, ratelimit, retrypolicy
 from django_ojs.rules.faults import checked, fault, flag, integer, queue_name, share
 
-Reader = Callable[[Any, str], Any]
+MemberReader = Callable[[Any, str], Any]
 
 MAX_DEPTH = 32  #: of nested arrays and objects; events wrap a configuration in more of them
 MAX_NUMBER = 2**53
@@ -100,7 +100,7 @@ def _deep(config: Mapping[str, Any], *path: str) -> Any:
     return value
 
 
-def _one_of(*words: str) -> Reader:
+def _one_of(*words: str) -> MemberReader:
     def read(value: Any, path: str) -> str:
         if value not in words:
             raise fault(path, phrase("must be one of %(words)s", words=", ".join(words)), value)
@@ -126,7 +126,7 @@ def _patterns(value: Any, path: str) -> list[str]:
 
 def _retry(value: Any, path: str) -> Any:
     try:
-        return retry.parse(value, path)
+        return retrypolicy.parse(value, path)
     except OJSError as error:
         raise InvalidRequest(reason(error), details=error.details) from error
 
@@ -135,7 +135,7 @@ def _rate_limit(value: Any, path: str) -> Any:
     return ratelimit.parse(value, path, fault=fault)
 
 
-def _object(**members: Reader) -> Reader:
+def _object(**members: MemberReader) -> MemberReader:
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, dict):
             raise fault(path, phrase("must be an object"), value)
@@ -148,7 +148,7 @@ def _object(**members: Reader) -> Reader:
 
 
 _overflow = _one_of("reject", "drop_oldest", "block")
-_READERS: dict[str, Reader] = {
+_READERS: dict[str, MemberReader] = {
     "max_size": integer(0, MAX_NUMBER),
     "max_size_bytes": integer(0, MAX_NUMBER),
     "overflow_policy": _overflow,

@@ -18,14 +18,16 @@ from django_ojs.rules.faults import job_fault as envelope_fault
 MAX_KEY_LENGTH = 255
 MAX_NUMBER = 1_000_000_000
 #: What a window, such as `rate`, may have on the wire, and what a policy may have.
-WINDOW_MEMBERS = frozenset({"limit", "period", "period_ms", "period_seconds"})
+WINDOW_MEMBERS = frozenset({"limit", "period"})
 MEMBERS = WINDOW_MEMBERS | {"key", "scope", "concurrency", "rate", "throttle", "max_per_second", "on_limit"}
 ON_LIMIT = ("wait", "reschedule", "drop")
 
-_KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*")
-_WORDS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+#: What the keys of the server's own begin with: those of whole queues and of job types, which operators limit.
+RESERVED = ("queue:", "type:")
 
-Fault = Callable[[str, str, Any], OJSError]
+_KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:\-]*")
+
+MakeError = Callable[[str, str, Any], OJSError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def is_key(text: object) -> bool:
     return isinstance(text, str) and len(text) <= MAX_KEY_LENGTH and _KEY.fullmatch(text) is not None
 
 
-def parse(given: object, path: str = "rate_limit", *, fault: Fault = envelope_fault) -> RatePolicy:
+def parse(given: object, path: str = "rate_limit", *, fault: MakeError = envelope_fault) -> RatePolicy:
     """The policy in any of its forms; `fault` makes the error for a bad one (400)."""
     if not isinstance(given, dict):
         raise fault(path, phrase('must be an object such as {"key": "mail", "concurrency": 5}'), given)
@@ -97,6 +99,22 @@ def parse(given: object, path: str = "rate_limit", *, fault: Fault = envelope_fa
     return policy
 
 
+def parse_of_job(given: object, path: str = "rate_limit") -> RatePolicy:
+    """The policy that a job states for itself. It names no key of the server's own, which others depend on, and
+    stops no key: that is for operators, by an override. Raises InvalidPayload (400)."""
+    policy = parse(given, path)
+    if policy.key.startswith(RESERVED):
+        problem = phrase(
+            "must not begin with %(prefixes)s, as the keys of whole queues and job types do: an operator limits those",
+            prefixes=" or ".join(RESERVED),
+        )  # fmt: skip
+        raise envelope_fault(f"{path}.key", problem, policy.key)
+    if policy.concurrency == 0:
+        problem = phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=1, maximum=MAX_NUMBER)
+        raise envelope_fault(f"{path}.concurrency", problem, 0)
+    return policy
+
+
 @lru_cache(maxsize=1024)
 def to_json(policy: RatePolicy) -> str:
     """The policy as text for its column."""
@@ -113,7 +131,7 @@ def from_json(text: str) -> RatePolicy:
     return RatePolicy(**{**values, **windows})
 
 
-def _key(given: dict[str, Any], path: str, fault: Fault) -> str:
+def _key(given: dict[str, Any], path: str, fault: MakeError) -> str:
     key = given.get("key", "")
     if key != "" and not is_key(key):
         message = phrase(
@@ -128,7 +146,7 @@ def _key(given: dict[str, Any], path: str, fault: Fault) -> str:
     return str(key)
 
 
-def _rate(given: dict[str, Any], path: str, fault: Fault) -> Window | None:
+def _rate(given: dict[str, Any], path: str, fault: MakeError) -> Window | None:
     rate = given.get("rate")
     if isinstance(rate, dict):
         return _window(rate, f"{path}.rate", fault)
@@ -137,43 +155,37 @@ def _rate(given: dict[str, Any], path: str, fault: Fault) -> Window | None:
     return _window(given, path, fault) if "limit" in given else None
 
 
-def _window(given: object, path: str, fault: Fault) -> Window:
+def _window(given: object, path: str, fault: MakeError) -> Window:
     if not isinstance(given, dict):
         raise fault(path, phrase('must be an object such as {"limit": 10, "period": "PT1M"}'), given)
     return Window(_number(given.get("limit"), f"{path}.limit", fault), _period(given, path, fault))
 
 
-def _period(given: dict[str, Any], path: str, fault: Fault) -> int:
-    for name, factor in (("period_ms", 1), ("period_seconds", 1_000)):
-        if given.get(name) is not None:
-            return min(_number(given[name], f"{path}.{name}", fault) * factor, durations.MAX_MS)
-    period = given.get("period")
-    if isinstance(period, str) and period in _WORDS:
-        return _WORDS[period]
-    return checked(durations.parse_length_ms, period, f"{path}.period", fault)
+def _period(given: dict[str, Any], path: str, fault: MakeError) -> int:
+    return checked(durations.parse_length_ms, given.get("period"), f"{path}.period", fault)
 
 
-def _per_second(value: object, path: str, fault: Fault) -> Window:
+def _per_second(value: object, path: str, fault: MakeError) -> Window:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.000_001 <= value <= 1_000_000:
         raise fault(path, phrase("must be a positive number of starts in a second"), value)
     return Window(int(value), 1_000) if float(value).is_integer() else Window(1, max(1, round(1_000 / value)))
 
 
-def _concurrency(given: dict[str, Any], path: str, fault: Fault) -> int | None:
+def _concurrency(given: dict[str, Any], path: str, fault: MakeError) -> int | None:
     value = given.get("concurrency")
     if value is None:
         return None
     return _number(value, f"{path}.concurrency", fault, minimum=0)
 
 
-def _on_limit(given: dict[str, Any], path: str, fault: Fault) -> str:
+def _on_limit(given: dict[str, Any], path: str, fault: MakeError) -> str:
     value = given.get("on_limit", "wait")
     if value not in ON_LIMIT:
         raise fault(f"{path}.on_limit", phrase("must be one of %(words)s", words=", ".join(ON_LIMIT)), value)
     return str(value)
 
 
-def _number(value: object, path: str, fault: Fault, minimum: int = 1) -> int:
+def _number(value: object, path: str, fault: MakeError, minimum: int = 1) -> int:
     if not jsontext.is_integer(value) or not minimum <= value <= MAX_NUMBER:
         raise fault(
             path,

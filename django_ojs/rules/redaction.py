@@ -1,4 +1,5 @@
-"""What operators and readers may not see of a job (arguments, meta, result, errors, progress), by `OJS["REDACT"]`.
+"""What operators and readers may not see of a job (arguments, meta, result, errors, progress, checkpoint, logs), by
+`OJS["REDACT"]`.
 
 Applied where things are shown (the HTTP answers that read, `events.log.render`, the admin, the worker's log), never
 where they are stored nor in the answer of a FETCH: a worker needs what it works with. Rules:
@@ -7,6 +8,13 @@ where they are stored nor in the answer of a FETCH: a worker needs what it works
      "types": {"payments.*": ["args", "result"],    whole parts of jobs of these types; "*" is all parts
                "*": ["backtraces"]},
      "classified": True}                            all parts of jobs whose meta.data_classification says so
+
+A number or a digest that is made of a part tells of it too: whoever sees the unique key of `[PIN]` tries ten thousand
+PINs. So what is in `_MADE_OF` is hidden with the parts that it is made of. What a handler logs may repeat any part
+(`Logs`).
+
+Answers repeat what a client sent, as it was spelled. So this module also hides members under their other names, whose
+meaning is in `spellings`.
 
 Nothing here costs anything while the setting is empty: every function returns what it was given.
 """
@@ -18,11 +26,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from django_ojs import jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.rules.attributes import TOP_LEVEL
 
 MASK = "[REDACTED]"
-PARTS = frozenset({"args", "meta", "result", "errors", "backtraces", "progress"})
+PARTS = frozenset({"args", "meta", "result", "errors", "backtraces", "progress", "checkpoint", "logs"})
 #: Values of `meta.data_classification` that hide a job.
 CLASSIFIED = frozenset({"confidential", "restricted"})
 
@@ -32,7 +41,15 @@ _PART_OF = {
     **dict.fromkeys(("result", "results", "parent_results", "parent_results_by_step"), "result"),
     **dict.fromkeys(("error", "errors", "last_error", "parent_errors", "x_previous_errors"), "errors"),
     **dict.fromkeys(("progress_message", "progress_data"), "progress"),
+    **dict.fromkeys(("checkpoint", "last_checkpoint"), "checkpoint"),
 }  # fmt: skip
+#: Members of ours, and of the details of our errors, that are made of parts: digests are masked, lengths left out.
+_UNIQUE = frozenset({"args", "meta"})
+_DIGESTS = dict.fromkeys(("unique_key", "uniqueness_key"), _UNIQUE)
+_LENGTHS = dict.fromkeys(("result_size_bytes", "actual_bytes"), frozenset({"result"}))
+_LENGTHS["size_bytes"] = frozenset({"result", "checkpoint"})
+#: The code of errors whose message says how long the result was.
+_TOO_LARGE = "RESULT_TOO_LARGE"
 #: Members that hold further objects of ours.
 _FRAMES = frozenset({
     "job", "jobs", "items", "job_template", "cron", "crons", "cron_job", "workflow", "steps", "callbacks",
@@ -58,6 +75,25 @@ class Rules:
     def has_keys(self) -> bool:
         """Whether members are hidden by their names."""
         return self._keys is not None
+
+    def is_key(self, name: str) -> bool:
+        """Whether members of this name are hidden."""
+        return self._keys is not None and bool(self._keys.fullmatch(name))
+
+    def secrets(self, value: Any, *, inside: bool = False) -> set[str]:
+        """The texts that hidden members have as their values, anywhere in a part of a job."""
+        if self._keys is None:
+            return set()
+        if isinstance(value, dict):
+            members = ((inside or self.is_key(name), item) for name, item in value.items())
+            return set().union(*(self.secrets(item, inside=hidden) for hidden, item in members))
+        if isinstance(value, list):
+            return set().union(*(self.secrets(item, inside=inside) for item in value))
+        if not inside or value is None or isinstance(value, bool):
+            return set()
+        shown = str(value)
+        found = {shown, jsontext.dumps(value)[1:-1]} if isinstance(value, str) else {shown}
+        return {text for text in found if len(text) >= _SHORTEST}
 
     def hidden(self, job_type: str, meta: Any = None) -> frozenset[str]:
         """The parts of a job of this type that no reader may see."""
@@ -85,7 +121,15 @@ class Rules:
             return value
         if isinstance(job_type := value.get("type"), str) and value.keys() & {"args", "state", "job_id"}:
             hidden = hidden | (self.hidden(job_type, value["meta"]) if "meta" in value else self.unknown(job_type))
-        return {name: self._member(name, item, hidden) for name, item in value.items()}
+        return {
+            name: self._member(name, item, hidden)
+            for name, item in value.items()
+            if name not in _LENGTHS or not self.tells(_LENGTHS[name], hidden)
+        }
+
+    def tells(self, made_of: frozenset[str], hidden: frozenset[str]) -> bool:
+        """Whether what is made of these parts may give away what is hidden: any part may have a hidden member."""
+        return self.has_keys or not made_of.isdisjoint(hidden)
 
     def part(self, name: str, value: Any, hidden: frozenset[str]) -> Any:
         if name == "errors":
@@ -120,6 +164,8 @@ class Rules:
             return {k: self._member("meta" if k == "metadata" else k, item, hidden) for k, item in value.items()}
         if name in _FRAMES and isinstance(value, dict | list):
             return self.frame(value, hidden)
+        if name in _DIGESTS and self.tells(_DIGESTS[name], hidden):
+            return MASK if value else value
         if name in _OURS:
             return value
         return self.payload({name: value})[name]
@@ -132,7 +178,86 @@ class Rules:
         if "errors" in hidden:
             return {k: item if k in _ERROR_FACTS else MASK for k, item in value.items() if k not in _BACKTRACES}
         without = _BACKTRACES if "backtraces" in hidden else frozenset()
-        return self.payload({k: item for k, item in value.items() if k not in without})
+        shown = self.payload({k: item for k, item in value.items() if k not in without})
+        if isinstance(details := shown.get("details"), dict):
+            shown["details"] = self._details(details, hidden)
+        if value.get("code") == _TOO_LARGE and "message" in shown and self.tells(_LENGTHS["actual_bytes"], hidden):
+            shown["message"] = MASK
+        return shown
+
+    def _details(self, details: dict[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
+        """The details of an error, which may be that of a refused push or of a refused result."""
+        return {
+            name: MASK if name in _DIGESTS and self.tells(_DIGESTS[name], hidden) else item
+            for name, item in details.items()
+            if name not in _LENGTHS or not self.tells(_LENGTHS[name], hidden)
+        }
+
+
+#: The parts that a line of the log may repeat: it is hidden with each of them.
+_LOGS = frozenset({"logs", "args", "meta", "result", "errors", "checkpoint"})
+#: Shorter texts are no secrets, and would be found everywhere.
+_SHORTEST = 3
+#: `token=abc`, `"token": "abc"`: a name and what it is said to be, in a message.
+_PAIR = re.compile(r"""([\w.-]{1,100})(["']?\s*[=:]\s*)("[^"\n]*"|'[^'\n]*'|[^\s,;)\]}]+)""")
+
+
+class Logs:
+    """What may be shown of the lines that the handler of one job has logged.
+
+    They are hidden as a whole where a part of the job is that they may repeat. Of others the members that are hidden by
+    their names are masked: in their fields, and in messages and tracebacks wherever the values stand that such members
+    have in the job's arguments and meta, and wherever such a name stands before a value.
+    """
+
+    def __init__(self, job_type: str, args: Any, meta: Any) -> None:
+        self._rules = rules = active()
+        hidden = rules.hidden(job_type, meta) if rules else frozenset()
+        self.hidden = not hidden.isdisjoint(_LOGS)
+        self._backtraces = self.hidden or "backtraces" in hidden
+        secrets = sorted(rules.secrets([args, meta]), key=len, reverse=True) if rules and not self.hidden else []
+        self._secrets = re.compile("|".join(map(re.escape, secrets))) if secrets else None
+
+    def message(self, text: str) -> str:
+        if self._rules is None or not text:
+            return text
+        return MASK if self.hidden else self._masked(text)
+
+    def exception(self, text: str) -> str:
+        if self._rules is None or not text:
+            return text
+        return MASK if self._backtraces else self._masked(text)
+
+    def fields(self, value: Any) -> Any:
+        if self._rules is None or not value:
+            return value
+        if self.hidden:
+            return dict.fromkeys(value, MASK)
+        return self._texts(self._rules.payload(value))
+
+    def _texts(self, value: Any) -> Any:
+        if self._secrets is None:
+            return value
+        if isinstance(value, list):
+            return [self._texts(item) for item in value]
+        if isinstance(value, dict):
+            return {name: self._texts(item) for name, item in value.items()}
+        if value is None or isinstance(value, bool):
+            return value
+        shown = value if isinstance(value, str) else str(value)
+        masked = self._secrets.sub(MASK, shown)
+        return value if masked == shown else masked
+
+    def _masked(self, text: str) -> str:
+        assert self._rules is not None
+        if self._secrets is not None:
+            text = self._secrets.sub(MASK, text)
+        return _PAIR.sub(self._pair, text) if self._rules.has_keys else text
+
+    def _pair(self, found: re.Match[str]) -> str:
+        assert self._rules is not None
+        name, between, _value = found.groups()
+        return f"{name}{between}{MASK}" if self._rules.is_key(name) else found.group()
 
 
 _compiled: tuple[Mapping[str, Any], Rules] | None = None
@@ -196,10 +321,18 @@ def hides(name: str, job_type: str, meta: Any = None) -> bool:
     return name in (rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta))
 
 
-def quotes(name: str, job_type: str, meta: Any = None) -> bool:
-    """Whether a sentence that quotes a value of this part may give away what is hidden, by its member's name too."""
+def tells(name: str, job_type: str, meta: Any = None) -> bool:
+    """Whether what is made of this part (a sentence that quotes it, its digest, its length) may give away what is
+    hidden, by its member's name too; without the job's meta, whether it may of any job of this type."""
     rules = active()
-    return rules is not None and (rules.has_keys or hides(name, job_type, meta))
+    if rules is None:
+        return False
+    return rules.tells(frozenset({name}), rules.unknown(job_type) if meta is None else rules.hidden(job_type, meta))
+
+
+def unique_key(value: str, job_type: str, meta: Any = None) -> str:
+    """A job's unique key as it is shown: it is a plain digest of arguments and meta."""
+    return MASK if value and any(tells(name, job_type, meta) for name in _UNIQUE) else value
 
 
 def refusal(text: str, job_type: str) -> str:
@@ -234,7 +367,11 @@ def _texts(value: Any) -> bool:
 
 
 def _parts(names: Any) -> frozenset[str]:
-    return PARTS if "*" in names else frozenset(names) & PARTS
+    """A checkpoint is made of arguments, so it is hidden with them."""
+    if "*" in names:
+        return PARTS
+    found = frozenset(names) & PARTS
+    return found | {"checkpoint"} if "args" in found else found
 
 
 def _matcher(patterns: Any) -> re.Pattern[str] | None:

@@ -61,6 +61,11 @@ def problems(schema_text: str, args: list[Any]) -> list[dict[str, str]]:
     wants_object = isinstance(schema, dict) and schema.get("type") == "object"
     alone = wants_object and len(args) == 1 and isinstance(args[0], dict)
     instance, base = (args[0], "args[0]") if alone else (args, "args")
+    return problems_of(schema_text, instance, base)
+
+
+def problems_of(schema_text: str, instance: Any, base: str) -> list[dict[str, str]]:
+    """What a schema has against a value, at most `MAX_PROBLEMS`; each `path` begins with `base`."""
     found: list[dict[str, str]] = []
     for error in validator(schema_text).iter_errors(_plain(instance)):
         found.append({"path": _path(base, error.instance_path), "message": error.message[:500]})

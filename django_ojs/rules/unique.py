@@ -23,8 +23,7 @@ from django_ojs.states import State
 #: What `keys` may hold. `version` is no dimension of `key`: arguments are often called so.
 DIMENSIONS = ("type", "queue", "args", "meta", "version")
 #: What a policy may have on the wire.
-MEMBERS = frozenset({"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "period_seconds", "states",
-                     "on_conflict", "conflict_policy"})  # fmt: skip
+MEMBERS = frozenset({"keys", "key", "args_keys", "meta_keys", "period", "states", "on_conflict"})
 _IN_KEY = frozenset({"type", "queue", "args", "meta"})
 DEFAULT_STATES = states.LIVE
 
@@ -39,9 +38,6 @@ class Strategy(StrEnum):
     IGNORE = "ignore"
     REPLACE = "replace"
     REPLACE_EXCEPT_SCHEDULE = "replace_except_schedule"
-
-
-_STRATEGIES: Mapping[str, Strategy] = {s.value: s for s in Strategy} | {"use_existing": Strategy.IGNORE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +140,14 @@ def key(
         seen["args"] = _selected(policy, args, path)
     if "meta" in policy.dimensions:
         seen["meta"] = {name: meta.get(name) for name in policy.meta_names}
-    if version is not None:  # versions of a job type are distinct jobs; 2 and "2.0" are one version
-        seen["version"] = f"{int(version)}.0" if is_integer(version) or str(version).isdecimal() else version
+    if version is not None:  # versions of a job type are distinct jobs
+        seen["version"] = _version(version)
     return hashlib.sha256(canonical(seen).encode()).hexdigest()
 
 
 def _dimensions(given: Mapping[str, Any], path: str) -> tuple[frozenset[str], tuple[str, ...] | None]:
-    """`keys` are dimensions; `key` are dimensions in some clients and fields of the arguments in others (2.2)."""
+    """`keys` are dimensions. `key` are dimensions if all of them are, else fields of the arguments: the specification
+    has both members, and this order (2.2)."""
     if keys := _names(given, "keys", path):
         for name in keys:
             if name not in DIMENSIONS:
@@ -198,16 +195,8 @@ def _look_up(name: str, args: Sequence[Any]) -> list[Any]:
 
 
 def _period(given: Mapping[str, Any], path: str) -> int | None:
-    for member, unit_ms in (("period", 0), ("period_ms", 1), ("period_seconds", 1000)):
-        value = given.get(member)
-        if value is None:
-            continue
-        if unit_ms:
-            if not is_integer(value) or value < 1:
-                raise _fault(f"{path}.{member}", phrase("must be a positive integer"), value)
-            return min(int(value) * unit_ms, durations.MAX_MS)
-        return checked(durations.parse_length_ms, value, f"{path}.{member}", _fault)
-    return None
+    value = given.get("period")
+    return None if value is None else checked(durations.parse_length_ms, value, f"{path}.period", _fault)
 
 
 def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
@@ -221,15 +210,12 @@ def _states(given: Mapping[str, Any], path: str) -> frozenset[State]:
 
 
 def _strategy(given: Mapping[str, Any], path: str) -> Strategy:
-    for member in ("on_conflict", "conflict_policy"):
-        value = given.get(member)
-        if value is not None:
-            if not isinstance(value, str) or value not in _STRATEGIES:
-                raise _fault(
-                    f"{path}.{member}", phrase("must be one of %(words)s", words=", ".join(_STRATEGIES)), value
-                )
-            return _STRATEGIES[value]
-    return Strategy.REJECT
+    value = given.get("on_conflict")
+    if value is None:
+        return Strategy.REJECT
+    if not isinstance(value, str) or value not in set(Strategy):
+        raise _fault(f"{path}.on_conflict", phrase("must be one of %(words)s", words=", ".join(Strategy)), value)
+    return Strategy(value)
 
 
 # Canonical JSON (RFC 8785): the same value has the same text, in whatever order and form it was written.
@@ -243,6 +229,12 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f
 _PLAIN_BELOW = 10**21
 # A lone surrogate has no UTF-8: it is escaped, as JavaScript's JSON.stringify does.
 _SPECIAL = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
+
+
+def _version(version: Any) -> Any:
+    """A version as all its forms: 2, "2" and "2.0" are one. A text may have more digits than Python reads."""
+    text = str(int(version)) if is_integer(version) else str(version)
+    return f"{text.lstrip('0') or '0'}.0" if text.isascii() and text.isdecimal() else version
 
 
 def canonical(value: Any) -> str:

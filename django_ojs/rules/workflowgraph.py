@@ -42,7 +42,7 @@ FAULTS = frozenset({FAILED, CANCELLED, REFUSED})  #: a failure of the node's own
 ROOT = 0
 
 
-class Node(NamedTuple):
+class WorkflowNode(NamedTuple):
     """`kind` is `job`, or `chain`, `group`, `batch` or `dag`; `place` is the index in the client's array."""
 
     kind: str
@@ -54,10 +54,12 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class Graph:
-    """The nodes by their positions. `free` is the form in which clients name dependencies themselves."""
+    """The nodes by their positions. `free` is the form in which clients name dependencies themselves. With a `limit`
+    at most so many jobs are enqueued at the same time, in the order of their positions; 0: all that can."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[WorkflowNode, ...]
     free: bool = False
+    limit: int = 0
     children: dict[int, list[int]] = field(init=False)
     leaves: list[int] = field(init=False)  #: the positions of all jobs that are no callbacks
     others: list[int] = field(init=False)  #: those of all other nodes
@@ -84,9 +86,16 @@ class Graph:
         every = letters.count(WAITING) + letters.count(RUNNING)
         return every - sum(letters[position] in OPEN for position in self.others)
 
+    def room(self, letters: Sequence[str]) -> int:
+        """How many jobs may be enqueued beside those that have not ended."""
+        if not self.limit:
+            return len(self.nodes)
+        return self.limit - sum(letters[p] == RUNNING for p, node in enumerate(self.nodes) if node.kind == "job")
+
     def encode(self) -> str:
         rows = [list(node) for node in self.nodes]
-        return json.dumps({"free": self.free, "nodes": rows}, separators=(",", ":"))
+        limit = {"limit": self.limit} if self.limit else {}
+        return json.dumps({"free": self.free, **limit, "nodes": rows}, separators=(",", ":"))
 
 
 @lru_cache(maxsize=64)
@@ -94,9 +103,9 @@ def decode(text: str) -> Graph:
     """The graph that `encode` wrote. Shared: the same object for the same text."""
     value = json.loads(text)
     nodes = tuple(
-        Node(kind, scope, place, tuple(needs), trigger) for kind, scope, place, needs, trigger in value["nodes"]
+        WorkflowNode(kind, scope, place, tuple(needs), trigger) for kind, scope, place, needs, trigger in value["nodes"]
     )
-    return Graph(nodes, value["free"])
+    return Graph(nodes, value["free"], value.get("limit", 0))
 
 
 def evaluate(graph: Graph, letters: list[str]) -> list[int]:
@@ -106,6 +115,7 @@ def evaluate(graph: Graph, letters: list[str]) -> list[int]:
     that hangs on a step, and another one is needed only for each composite that ends.
     """
     ready: list[int] = []
+    room = graph.room(letters)
     changed = True
     while changed:
         changed = False
@@ -113,8 +123,12 @@ def evaluate(graph: Graph, letters: list[str]) -> list[int]:
             letter = letters[position]
             if letter == WAITING:
                 new = _begin(node, letters)
+                if new == RUNNING and node.kind == "job":
+                    if room <= 0:
+                        continue
+                    room -= 1
             elif letter == RUNNING and node.kind != "job":
-                new = _end(graph, position, letters)
+                new = _composite_letter(graph, position, letters)
             else:
                 continue
             if new != letter:
@@ -182,7 +196,7 @@ def is_settled_by_others(graph: Graph, letters: Sequence[str], position: int) ->
     return any(begun)
 
 
-def _begin(node: Node, letters: Sequence[str]) -> str:
+def _begin(node: WorkflowNode, letters: Sequence[str]) -> str:
     """The next letter of a node that waits."""
     scope = letters[node.scope] if node.scope >= 0 else RUNNING
     if scope == WAITING:
@@ -194,7 +208,7 @@ def _begin(node: Node, letters: Sequence[str]) -> str:
     return _follow(node, letters)
 
 
-def _follow(node: Node, letters: Sequence[str]) -> str:
+def _follow(node: WorkflowNode, letters: Sequence[str]) -> str:
     """An ordinary step begins when all it needs has completed, and never when some of it cannot."""
     answer = RUNNING
     for need in node.needs:
@@ -208,7 +222,7 @@ def _follow(node: Node, letters: Sequence[str]) -> str:
     return answer
 
 
-def _trigger(node: Node, letters: Sequence[str]) -> str:
+def _trigger(node: WorkflowNode, letters: Sequence[str]) -> str:
     """A callback is decided on when all it needs has ended."""
     failed = False
     for need in node.needs:
@@ -220,7 +234,7 @@ def _trigger(node: Node, letters: Sequence[str]) -> str:
     return RUNNING if wanted else SKIPPED
 
 
-def _end(graph: Graph, scope: int, letters: Sequence[str]) -> str:
+def _composite_letter(graph: Graph, scope: int, letters: Sequence[str]) -> str:
     """The next letter of a composite that is open: it ends with the last of its parts, callbacks included."""
     parts = graph.children[scope]
     if any(letters[child] in OPEN for child in parts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidPayload, OJSError, Unsupported
 from django_ojs.rules import envelope
-from django_ojs.rules.attributes import OTHER_TIMEOUTS
+from django_ojs.rules.attributes import TIMEOUTS
+from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.faults import shorten, workflow_fault
-from django_ojs.rules.workflowgraph import CALLBACKS, ROOT, Graph, Node
+from django_ojs.rules.workflowgraph import CALLBACKS, ROOT, Graph, WorkflowNode
 
 KINDS = ("chain", "group", "batch")
 MAX_DEPTH = 10  #: nested workflows, the outermost included
@@ -29,7 +30,7 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(slots=True)
-class Step:
+class PlannedStep:
     """One node that is not the root. `document` is the envelope to push; None for a nested workflow."""
 
     position: int
@@ -48,14 +49,22 @@ class Plan:
     name: str
     type: str
     graph: Graph
-    steps: list[Step]
+    steps: list[PlannedStep]
+
+    def limited(self, limit: int) -> Plan:
+        """The same, of whose jobs at most so many are enqueued at the same time."""
+        graph = Graph(self.graph.nodes, self.graph.free, limit)
+        return Plan(self.id, self.name, self.type, graph, self.steps)
 
     def documents(self) -> list[dict[str, Any]]:
         return [step.document for step in self.steps if step.document is not None]
 
 
-def parse(document: object, *, now: dt.datetime) -> Plan:
-    """The plan of a request. Raises InvalidWorkflow (400), Unsupported (422) or PayloadTooLarge (413)."""
+def parse(document: object, *, now: dt.datetime, read: Callable[..., JobSpec] = envelope.parse) -> Plan:
+    """The plan of a request; `read` reads the envelope of a job, as `envelope.parse` does.
+
+    Raises InvalidWorkflow (400), Unsupported (422) or PayloadTooLarge (413).
+    """
     if not isinstance(document, dict):
         raise workflow_fault("$", "must be an object with steps or jobs")
     builder = _Builder()
@@ -64,7 +73,7 @@ def parse(document: object, *, now: dt.datetime) -> Plan:
     priorities: dict[int, int] = {}
     for step in plan.steps:
         if step.document is not None:
-            priorities[step.position] = _check_job(step, now)
+            priorities[step.position] = _check_job(step, now, read)
     roots = inherited_priorities(plan.graph.nodes, priorities)
     for step in plan.steps:
         if step.document is not None and step.position in roots:
@@ -81,20 +90,20 @@ class _Builder:
     """Collects nodes and steps, depth first: a composite before its parts, parts in the client's order."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.steps: list[Step] = []
+        self.nodes: list[WorkflowNode] = []
+        self.steps: list[PlannedStep] = []
         self.free = False
         self._jobs = 0
 
     def build(self, document: dict[str, Any]) -> str:
-        self.nodes.append(Node("dag", -1))
+        self.nodes.append(WorkflowNode("dag", -1))
         if document.get("type") is None:
             self.free = True
             kind = self._free(document)
         else:
             kind = _kind(document, "$")
             self._composite(document, kind, 0, "$", {}, 1)
-        self.nodes[0] = Node(kind, -1)
+        self.nodes[0] = WorkflowNode(kind, -1)
         self._refuse_repeated_ids()
         return kind
 
@@ -113,27 +122,31 @@ class _Builder:
         for index, item in enumerate(items):
             needs = tuple(members[-1:]) if kind == "chain" else ()
             place = f"{path}.{key}[{index}]"
-            members.append(self._item(item, ids[index], Node("job", scope, index, needs), place, options, depth))
+            members.append(
+                self._item(item, ids[index], WorkflowNode("job", scope, index, needs), place, options, depth)
+            )
         self._callbacks(document, kind, scope, path, options, members)
 
-    def _item(self, item: dict[str, Any], name: str, node: Node, path: str, options: dict[str, Any], depth: int) -> int:
+    def _item(
+        self, item: dict[str, Any], name: str, node: WorkflowNode, path: str, options: dict[str, Any], depth: int
+    ) -> int:
         position = len(self.nodes)
         if not is_nested(item):
             self._job(item, name, node, path, options)
             return position
         kind = _kind(item, path)
         self.nodes.append(node._replace(kind=kind))
-        self.steps.append(Step(position, name, kind, path))
+        self.steps.append(PlannedStep(position, name, kind, path))
         self._composite(item, kind, position, path, options, depth + 1)
         return position
 
-    def _job(self, item: dict[str, Any], name: str, node: Node, path: str, options: dict[str, Any]) -> None:
+    def _job(self, item: dict[str, Any], name: str, node: WorkflowNode, path: str, options: dict[str, Any]) -> None:
         self._jobs += 1
         if self._jobs > ojs_settings.MAX_BATCH_SIZE:
             limit = ojs_settings.MAX_BATCH_SIZE
             raise workflow_fault("$", f"must not hold more than {limit} jobs", max_jobs=limit)
         document = leaf(item, options, path)
-        self.steps.append(Step(len(self.nodes), name, str(document.get("type")), path, document))
+        self.steps.append(PlannedStep(len(self.nodes), name, str(document.get("type")), path, document))
         self.nodes.append(node)
 
     def _callbacks(
@@ -145,7 +158,7 @@ class _Builder:
                 raise workflow_fault(f"{path}.callbacks", "belong to a batch; give type batch")
             return
         for key, item in _checked_callbacks(given, path):
-            node = Node("job", scope, CALLBACKS.index(key), tuple(members), key)
+            node = WorkflowNode("job", scope, CALLBACKS.index(key), tuple(members), key)
             prefix = "" if scope == 0 else f"{self.steps[scope - 1].id}."
             self._job(item, prefix + key, node, f"{path}.callbacks.{key}", options)
 
@@ -165,7 +178,7 @@ class _Builder:
         triggers = [trigger_of(item, ids[i], needs[i]) for i, item in enumerate(items)]
         for index in positions:
             wanted = tuple(positions[need] for need in needs[index])
-            node = Node("job", 0, index, wanted, triggers[index])
+            node = WorkflowNode("job", 0, index, wanted, triggers[index])
             self._job(items[index], ids[index], node, f"{place}[{index}]", options)
         return inferred_type(needs, triggers)
 
@@ -215,10 +228,10 @@ def _checked_callbacks(given: Any, path: str) -> Iterator[tuple[str, dict[str, A
         yield key, item
 
 
-def _check_job(step: Step, now: dt.datetime) -> int:
+def _check_job(step: PlannedStep, now: dt.datetime, read: Callable[..., JobSpec]) -> int:
     """Validate the envelope as PUSH will, and take over the type and queue that it means; return its priority."""
     try:
-        spec = envelope.parse(step.document, now=now)
+        spec = read(step.document, now=now)
         step.type, step.queue = spec.type, spec.queue
         return spec.priority
     except InvalidPayload as error:
@@ -315,7 +328,8 @@ def sorted_by_needs(needs: Sequence[tuple[int, ...]], names: Sequence[str], path
 
 
 def trigger_of(item: dict[str, Any], name: str, needs: tuple[int, ...]) -> str:
-    """Which callback a step of the free form is, by its marker or its id; '' for an ordinary step."""
+    """Which callback a step of the free form is, by its marker or its id, in which `-` is as good as `_` (orchestration
+    1.2); '' for an ordinary step."""
     if not needs:
         return ""
     options = item.get("options")
@@ -356,15 +370,8 @@ def _is_id(value: Any) -> bool:
 # What a workflow's options mean for its jobs: item options > item members > workflow options.
 
 
-#: Spellings of one attribute: a value of one of them overrides all of them.
-_ALIASES = (
-    frozenset({"timeout", "timeout_ms"}),
-    frozenset({"retry", "retry_policy"}),
-    frozenset({"scheduled_at", "delay_until"}),
-    frozenset({"visibility_timeout", "visibility_timeout_ms"}),
-    *(frozenset({name, f"{name}_ms"}) for name in OTHER_TIMEOUTS),
-)
-_META = ("meta", "metadata")
+#: The other member of a timeout, which has one for seconds and one for milliseconds: a value of one overrides both.
+_OTHER_UNIT = {name: f"{name}_ms" for name in TIMEOUTS} | {f"{name}_ms": name for name in TIMEOUTS}
 #: Members of an item that describe its place in the workflow.
 _STRUCTURE = frozenset({"id", "name", "depends_on"})
 
@@ -387,8 +394,8 @@ def leaf(item: dict[str, Any], inherited: dict[str, Any], path: str) -> dict[str
         raise workflow_fault(f"{path}.options", "must be an object")
     options = {name: value for name, value in (own or {}).items() if name != "callback_type"}
     given = {name for source in (document, options) for name, value in source.items() if value is not None}
-    hidden = {*_META, "callback_type"}
-    options |= {n: value for n, value in inherited.items() if n not in hidden and not given & _spellings(n)}
+    hidden = {"meta", "callback_type"}
+    options |= {name: value for name, value in inherited.items() if name not in hidden and not _is_in(given, name)}
     below = _meta(inherited)
     if below:
         own_meta = document.get("meta")
@@ -398,32 +405,25 @@ def leaf(item: dict[str, Any], inherited: dict[str, Any], path: str) -> dict[str
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     given = {name for name, value in above.items() if value is not None}
-    kept = {name: value for name, value in below.items() if name not in _META and not given & _spellings(name)}
-    return kept | {name: value for name, value in above.items() if name not in _META} | _merged_meta(below, above)
-
-
-def _merged_meta(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in below.items() if name != "meta" and not _is_in(given, name)}
     meta = _meta(below) | _meta(above)
-    broken = {name: above[name] for name in _META if above.get(name) is not None and not isinstance(above[name], dict)}
-    return ({"meta": meta} if meta else {}) | broken
+    return kept | {name: value for name, value in above.items() if name != "meta"} | ({"meta": meta} if meta else {})
 
 
 def _meta(options: dict[str, Any]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for name in _META:
-        if isinstance(options.get(name), dict):
-            merged |= options[name]
-    return merged
+    meta = options.get("meta")
+    return meta if isinstance(meta, dict) else {}
 
 
-def _spellings(name: str) -> frozenset[str]:
-    return next((group for group in _ALIASES if name in group), frozenset({name}))
+def _is_in(given: set[str], name: str) -> bool:
+    """Whether what is given overrides this attribute."""
+    return name in given or _OTHER_UNIT.get(name) in given
 
 
 # Priorities: what comes after several jobs, such as a callback, has the highest of theirs (jobs 3).
 
 
-def inherited_priorities(nodes: Sequence[Node], priorities: Mapping[int, int]) -> dict[int, int]:
+def inherited_priorities(nodes: Sequence[WorkflowNode], priorities: Mapping[int, int]) -> dict[int, int]:
     """The priority of each job that waits for others, by position: that of its roots.
 
     `priorities` are those of all jobs as they were given, 0 where none was. Positions grow from a composite to its

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 from django_ojs import alerts
+from django_ojs.guard import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class WatchAlerts:
@@ -26,7 +25,7 @@ class WatchAlerts:
         if not self._started:
             self._started = True
             return self.FIRST
-        changes = alerts.look(wanted, using)
+        changes = alerts.check(wanted, using)
         for alert in changes.raised:
             logger.warning("Alert: %s", alert.says)
         for alert in changes.cleared:

@@ -7,39 +7,41 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import Q
 
-from django_ojs import clock
-from django_ojs.client.sync import NotSynchronised, out_of_date
+from django_ojs import clock, outbox
+from django_ojs.client.sync import NotSynchronised, out_of_date, sync
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
 from django_ojs.cron.runs import tick
 from django_ojs.cron.schedules import aim_again
 from django_ojs.cron.schedules import next_due as next_schedule
-from django_ojs.database import database
+from django_ojs.database import atomic, database
 from django_ojs.events import order
-from django_ojs.jobs import bulk, outbox, progress, replay
-from django_ojs.jobs.prune import prune
-from django_ojs.jobs.timers import next_due, settle
-from django_ojs.messages import jobs, jobs_wait
+from django_ojs.guard import get_logger
+from django_ojs.jobs import approvals, bulk, progress, replay
+from django_ojs.jobs.timers import apply_due, next_due
+from django_ojs.messages import count, jobs, jobs_wait
 from django_ojs.models import Lease
 from django_ojs.queues import bounds, configuration, maintenance
 from django_ojs.queues.deletion import finish_removals
+from django_ojs.retention import prune
 from django_ojs.scheduler.alerts import WatchAlerts
 from django_ojs.scheduler.service import ERRORS, DutyThread, Service, outage, persist
 from django_ojs.scheduler.webhooks import Webhooks
 from django_ojs.statistics import counters, eventcounts
 from django_ojs.telemetry import export
-from django_ojs.workers.dead import rescue_dead_workers
-from django_ojs.workers.directory import unserved_queues, unserved_types
+from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.workerregistry.directory import unserved_queues, unserved_types
+from django_ojs.workflows import children
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ROLE = "scheduler"
 LEASE_SECONDS = 5.0
@@ -62,6 +64,7 @@ class Leadership(Service):
         self._ready = ready  #: it takes no lease before this is set
         self._role, self._holder, self._using = role, holder[:255], using
         self._until = float("-inf")
+        self.terms = 0  #: how often this process has taken the lead
 
     @property
     def leads(self) -> bool:
@@ -78,7 +81,7 @@ class Leadership(Service):
             except ERRORS:
                 return
             self.stopping.wait(RENEW_SECONDS)
-        self.release()
+        self.resign()
 
     def run_once(self) -> bool:
         """Take or renew the lease; whether this process leads now."""
@@ -86,12 +89,13 @@ class Leadership(Service):
         if self._renew() or self._create():
             self._until = asked_at + LEASE_SECONDS
             if not led_before:
+                self.terms += 1
                 logger.info("%s leads the %s.", self._holder, self._role)
         else:
             self._until = float("-inf")
         return self.leads
 
-    def release(self) -> None:
+    def resign(self) -> None:
         """Give the lease back, so that the next process leads at once."""
         self._until = float("-inf")
         try:
@@ -111,7 +115,7 @@ class Leadership(Service):
             return False
         expires_at = clock.now(self._using) + dt.timedelta(seconds=LEASE_SECONDS)
         try:
-            with transaction.atomic(using=self._using):
+            with atomic(using=self._using):
                 Lease.objects.using(self._using).create(name=self._role, holder=self._holder, expires_at=expires_at)
         except IntegrityError:  # another process was first
             return False
@@ -138,16 +142,16 @@ class Scheduler:
 
         self._threads = (
             DutyThread(
-                "scheduler", [Settle(), OrderEvents(), Rescue(), Relieve(), EndMaintenance()], self.using, leads
+                "scheduler", [ApplyDue(), OrderEvents(), Rescue(), Relieve(), EndMaintenance()], self.using, leads
             ),
-            DutyThread("cron", [Cron()], self.using, leads),
-            DutyThread("bulk", [Bulk(), ReplayDeadLetters()], self.using, leads),
+            DutyThread("cron", [Synchronise(lambda: self._lease.terms), Cron()], self.using, leads),
+            DutyThread("bulk", [Bulk(), ReplayDeadLetters(), FollowChildren()], self.using, leads),
             DutyThread("outbox", [Relay()], self.using, leads),
             DutyThread(
                 "housekeeping",
                 [
-                    TellProgress(), FoldCounts(), RestoreQueues(), CountEvents(), Remove(), Prune(), Unserved(),
-                    Unsynchronised(),
+                    TellProgress(), FoldCounts(), RestoreQueues(), CountEvents(), Remove(), TendApprovals(), Prune(),
+                    Unserved(),
                 ],
                 self.using,
                 leads,
@@ -180,7 +184,7 @@ class Scheduler:
         return min(thread.run_once() for thread in self._threads)
 
 
-class Settle:
+class ApplyDue:
     """Promotes, expires, times out and takes back what is due, at most 100 ms late.
 
     In between it sleeps until the next due instant, but looks again after 100 ms in any case: a job pushed
@@ -188,7 +192,7 @@ class Settle:
     alone: their reservations ended because no worker could renew them, and their workers will now.
     """
 
-    name = "settle"
+    name = "timers"
     LOOK = 0.1
     SUSPENDED = 1.0  #: in maintenance mode all that was to be promoted stays due, and each look passes it by
     BATCH = 500
@@ -200,10 +204,10 @@ class Settle:
         left = (due - clock.now(using)).total_seconds()
         if left > 0:
             return min(left, self.LOOK)
-        settled = settle(limit=self.BATCH, spare_active=outage.is_recent, using=using)
-        if settled:
+        applied = apply_due(limit=self.BATCH, spare_active=outage.is_recent, using=using)
+        if applied:
             return 0.0
-        # Nothing settled though something is due: another process has it locked, or it has to wait.
+        # Nothing was applied though something is due: another process has it locked, or it has to wait.
         return self.SUSPENDED if maintenance.is_on(using=using) else self.LOOK
 
 
@@ -260,7 +264,7 @@ class TellProgress:
     EVERY = 0.5
 
     def run_once(self, using: str) -> float:
-        progress.tell_held(using=using)
+        progress.log_held(using=using)
         return self.EVERY
 
 
@@ -330,6 +334,24 @@ class Bulk:
         return self.BUSY if bulk.advance_action(using=using) else self.IDLE
 
 
+class FollowChildren:
+    """Tells jobs that the jobs which they run have ended, where that was not possible then, and cancels jobs whose
+    parents have ended.
+
+    The look reads the workflows that jobs wait for. Where these are many, it comes seldom enough to cost little.
+    """
+
+    name = "children"
+    BUSY, IDLE = 0.02, 0.5
+    SHARE = 50  #: it pauses so many times as long as it took
+
+    def run_once(self, using: str) -> float:
+        began = time.monotonic()
+        if children.follow_up(using=using):
+            return self.BUSY
+        return max(self.IDLE, self.SHARE * (time.monotonic() - began))
+
+
 class ReplayDeadLetters:
     """Retries dead letters by the replay rules, a batch for each rule at a time."""
 
@@ -338,6 +360,27 @@ class ReplayDeadLetters:
 
     def run_once(self, using: str) -> float:
         return self.BUSY if replay.replay(using=using) else self.IDLE
+
+
+class TendApprovals:
+    """Ends the approvals that nobody has decided in time, and asks more people where that is due.
+
+    The look is one read of an index. Now and then it closes those whose jobs have ended by a statement that does not
+    look for approvals.
+    """
+
+    name = "approvals"
+    EVERY, SWEEP = 1.0, 10.0
+
+    def __init__(self) -> None:
+        self._sweep_at = float("-inf")
+
+    def run_once(self, using: str) -> float:
+        done = approvals.tend(using=using)
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + self.SWEEP
+            approvals.sweep(using=using)
+        return 0.0 if done == approvals.BATCH else self.EVERY
 
 
 class Prune:
@@ -353,7 +396,11 @@ class Prune:
 
 
 class Unserved:
-    """Warns, once for each, about job types and queues that have jobs and no worker."""
+    """Warns, once for each, about job types and queues that have jobs and no worker.
+
+    A worker that finishes its last jobs has its word to say: it is there until it ends, and in a deploy another one
+    follows. What nobody serves after its end is told then.
+    """
 
     name = "unserved"
     EVERY, FIRST = 60.0, 15.0  #: at a start, workers need a moment to make themselves known
@@ -366,8 +413,9 @@ class Unserved:
         if not self._started:
             self._started = True
             return self.FIRST
-        found = {f" of type {name}": count for name, count in unserved_types(using).items()}
-        found |= {f" in the queue {name}": count for name, count in unserved_queues(using=using).items()}
+        types, queues = unserved_types(using, leaving=True), unserved_queues(leaving=True, using=using)
+        found = {f" of type {name}": number for name, number in types.items()}
+        found |= {f" in the queue {name}": number for name, number in queues.items()}
         for which in found.keys() - self._warned:
             logger.warning("%s, and no worker serves it.", jobs_wait(found[which], which))
         self._warned = set(found)
@@ -389,11 +437,13 @@ class Cron:
         self._aim_at = float("-inf")
 
     def run_once(self, using: str) -> float:
-        runs.release(using=using)
+        runs.unhold_next(using=using)
         if time.monotonic() >= self._aim_at:
             self._aim_at = time.monotonic() + self.AIM
-            if count := aim_again(using=using):
-                logger.warning("%d schedules had fired while the clock was ahead. They fire by the clock again.", count)
+            if number := aim_again(using=using):
+                logger.warning(
+                    "%s had fired while the clock was ahead, and fire by the clock again.", count(number, "schedule")
+                )
         due = next_schedule(using=using)
         if due is None:
             return self.LOOK
@@ -404,23 +454,41 @@ class Cron:
         return 0.0 if tick(using=using) else self.LOOK
 
 
-class Unsynchronised:
-    """Warns, once for each, about schedules that differ between the code and the database."""
+class Synchronise:
+    """Brings the schedules of the code into the database, once for each time that this process takes the lead.
 
-    name = "unsynchronised"
-    EVERY = 600.0
+    `term` is how often it has by now. Where the site synchronises by hand (`OJS["SYNC_SCHEDULES"]`), it only warns,
+    once for each, about schedules that differ.
+    """
 
-    def __init__(self) -> None:
+    name = "synchronise"
+    LOOK, EVERY = 1.0, 600.0  #: seconds until the next look at the term, which costs nothing, and at what differs
+
+    def __init__(self, term: Callable[[], int] = lambda: 1) -> None:
+        self._term, self._done, self._look_at = term, 0, float("-inf")
         self._warned: set[str] = set()
 
     def run_once(self, using: str) -> float:
+        term = self._term()
+        is_new, is_time = term != self._done, time.monotonic() >= self._look_at
         try:
-            found = set(out_of_date(using))
+            if is_new and ojs_settings.SYNC_SCHEDULES:
+                result = sync(deletes=False, using=using)
+                for word, names in result.changes.items():
+                    logger.info("Schedules that the code declares, %s: %s.", word, ", ".join(names))
+                for name in result.kept:
+                    logger.info("The schedule %s is as operators changed it, and not as the code says.", name)
+            elif is_new or is_time:
+                self._warn(out_of_date(using))
         except NotSynchronised as error:
-            found = {str(error)}
-        if new := sorted(found - self._warned):
+            self._warn([str(error)])
+        if is_new or is_time:
+            self._done, self._look_at = term, time.monotonic() + self.EVERY
+        return self.LOOK
+
+    def _warn(self, found: Sequence[str]) -> None:
+        if new := sorted(set(found) - self._warned):
             logger.warning(
                 "Schedules differ between code and database; run manage.py ojs_cron sync: %s", ", ".join(new)
             )
-        self._warned = found
-        return self.EVERY
+        self._warned = set(found)

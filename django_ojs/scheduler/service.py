@@ -6,7 +6,6 @@ database is away, with growing pauses, and logs the outage once.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -15,10 +14,12 @@ from typing import Protocol, TypeVar
 
 from django.db import InterfaceError, OperationalError, connections
 
-from django_ojs.database import is_contention
+from django_ojs.database import is_contention, is_disconnection
 from django_ojs.errors import BackendUnavailable
+from django_ojs.events import order
+from django_ojs.guard import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 AFTER_FAULT = 1.0  #: seconds until a duty that failed is tried again
 FOLLOWER_LOOK = 0.25  #: how often a process that does not lead asks whether it does now
@@ -67,7 +68,7 @@ class Service:
     def _run(self) -> None:
         try:
             self.run()
-        except Exception:
+        except BaseException:
             logger.exception("The %s thread died.", self.name)
             if self._on_crash is not None:
                 self._on_crash(self.name)
@@ -117,7 +118,7 @@ class DutyThread(Service):
             pause: float = persist(lambda: duty.run_once(self._using), self._using, self.stopping)
         except ERRORS:
             return AFTER_FAULT
-        except Exception:
+        except BaseException:
             self._faults[duty.name] += 1
             pause = min(AFTER_FAULT * 2 ** (self._faults[duty.name] - 1), 60.0)
             logger.exception("The scheduler's duty '%s' failed; the next try is in %g s.", duty.name, pause)
@@ -154,7 +155,17 @@ class Outage:
         with self._lock:
             self._since, self._logged, self._ended = None, None, float("-inf")
 
-    def noticed(self, error: Exception) -> None:
+    def noticed(self, error: Exception, after: float = 0.0) -> None:
+        """Note that an action has failed so many seconds after it began."""
+        if after >= order.IDLE_SECONDS and is_disconnection(error) and self._since is None:
+            # No outage, unless it fails again at once: so it looks to a process that was stopped and goes on.
+            logger.warning(
+                "The database has closed a connection %.0f s after an action began, as it does where a transaction"
+                " stands still. Trying again. (%s)",
+                after,
+                str(error).strip(),
+            )
+            return
         now = time.monotonic()
         with self._lock:
             self._since = self._since or now
@@ -196,7 +207,7 @@ def persist(action: Callable[[], T], using: str, stopping: threading.Event) -> T
         except ERRORS as error:
             if not is_contention(error):
                 connections[using].close()
-                outage.noticed(error)
+                outage.noticed(error, after=time.monotonic() - began)
             if stopping.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads the load
                 raise
             pause = min(pause * 2, LONGEST_PAUSE)

@@ -7,7 +7,6 @@ takes its time takes a slot of the pool and nothing else.
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import smtplib
 import threading
@@ -22,14 +21,15 @@ from django.core.mail import EmailMessage
 
 from django_ojs import webhooks
 from django_ojs.conf import ojs_settings
+from django_ojs.guard import get_logger
 from django_ojs.models import WebhookSubscription
 from django_ojs.scheduler.service import ERRORS, FOLLOWER_LOOK, DutyThread
 from django_ojs.webhooks import deliveries, relay
 from django_ojs.webhooks.deliveries import Sending
 from django_ojs.webhooks.subscriptions import mail_to_owner
-from django_ojs.webhooks.transport import Reply, Verdict
+from django_ojs.webhooks.transport import DeliveryOutcome, DeliveryReply
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 GATHER = 0.01  #: seconds that the first result waits for others, to be written down with them
 LINGER, END_LOOK = 2.0, 0.02  #: seconds that a stopping process waits for attempts under way, and between looks
@@ -61,9 +61,9 @@ class SendWebhooks:
     LOOK, IDLE = 1.0, 0.2
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        self._threads = Threads(wake)
+        self._threads = DeliveryThreads(wake)
         self._in_flight: Counter[uuid.UUID] = Counter()
-        self._done: list[tuple[Sending, Reply]] = []
+        self._done: list[tuple[Sending, DeliveryReply]] = []
         self._next_look = float("-inf")
 
     @property
@@ -71,7 +71,7 @@ class SendWebhooks:
         return self._in_flight.total()
 
     def run_once(self, using: str) -> float:
-        if not webhooks.missing() and (self.settle(using) or time.monotonic() >= self._next_look):
+        if not webhooks.missing() and (self.record_replies(using) or time.monotonic() >= self._next_look):
             self._next_look = time.monotonic() + self.LOOK
             free = ojs_settings.WEBHOOK_CONCURRENCY - self.in_flight
             for sending in deliveries.claim(free, self._in_flight, using=using):
@@ -83,11 +83,11 @@ class SendWebhooks:
         """Let the threads end, each after what it is at."""
         self._threads.close()
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Look at once: there are new deliveries."""
         self._next_look = float("-inf")
 
-    def settle(self, using: str) -> bool:
+    def record_replies(self, using: str) -> bool:
         """Store the replies that have come; whether there were any. Those that cannot be stored now are kept."""
         for sending, reply in self._threads.results():
             self._done.append((sending, reply))
@@ -97,7 +97,7 @@ class SendWebhooks:
             return False
         done, self._done = self._done, []
         try:
-            disabled = deliveries.settle(done, using=using)
+            disabled = deliveries.record_replies(done, using=using)
         except ERRORS:
             self._done = done  # any other fault would come again: those attempts count as lost
             raise
@@ -117,7 +117,7 @@ class Webhooks(DutyThread):
     def __init__(self, using: str, leads: Callable[[], bool]) -> None:
         self._woken = threading.Event()
         self._sender = SendWebhooks(self._woken.set)
-        super().__init__("webhooks", [RelayEvents(self._sender.look_now), self._sender], using, leads)
+        super().__init__("webhooks", [RelayEvents(self._sender.poll_now), self._sender], using, leads)
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -129,7 +129,7 @@ class Webhooks(DutyThread):
         deadline = time.monotonic() + LINGER
         with contextlib.suppress(*ERRORS):  # then those attempts count as lost, and are made again
             while self._sender.in_flight and time.monotonic() < deadline:
-                self._sender.settle(self._using)
+                self._sender.record_replies(self._using)
                 time.sleep(END_LOOK)
         self._sender.close()
 
@@ -138,11 +138,11 @@ class Webhooks(DutyThread):
 
     def _follow(self) -> float:
         with contextlib.suppress(*ERRORS):
-            self._sender.settle(self._using)
+            self._sender.record_replies(self._using)
         return FOLLOWER_LOOK
 
 
-class Threads:
+class DeliveryThreads:
     """Daemon threads that are started when there is work. The process does not wait for them when it ends.
 
     `wake` is called, in one of them, when there is a result.
@@ -193,13 +193,13 @@ class Threads:
                 self._wake()
 
 
-def _attempt(sending: Sending) -> tuple[Sending, Reply]:
+def _attempt(sending: Sending) -> tuple[Sending, DeliveryReply]:
     """`attempt`, from which no fault of ours may escape: the slot would be lost for ever."""
     try:
         return sending, deliveries.attempt(sending)
     except Exception:
         logger.exception("Sending %s failed for a reason of ours.", sending.delivery)
-        return sending, Reply(Verdict.RETRY, error="This server failed while it was sending.")
+        return sending, DeliveryReply(DeliveryOutcome.RETRY, error="This server failed while it was sending.")
 
 
 def _mail(message: EmailMessage, subscription: str) -> None:

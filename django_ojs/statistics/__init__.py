@@ -1,4 +1,4 @@
-"""How many jobs there are, how fast they go through, how long they wait and what fails, for every face alike.
+"""How many jobs there are, how fast they go through, how long they wait and what fails, for every interface alike.
 
 The HTTP binding, `/metrics`, the admin and the commands ask these modules, so that one question has one answer:
 

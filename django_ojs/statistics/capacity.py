@@ -15,7 +15,7 @@ from django_ojs.statistics.throughput import Minutes, Work
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Flow:
+class QueueFlow:
     """One queue in the last five minutes.
 
     Attributes:
@@ -63,10 +63,10 @@ class Flow:
 
 
 #: A queue in which nothing waits and nothing happened.
-NO_FLOW = Flow(0, 0.0, None, None)
+NO_FLOW = QueueFlow(0, 0.0, None, None)
 
 
-def flows(waiting: Mapping[str, int], work: Minutes, now: dt.datetime, *, using: str) -> dict[str, Flow]:
+def flows(waiting: Mapping[str, int], work: Minutes, now: dt.datetime, *, using: str) -> dict[str, QueueFlow]:
     """The flow of each queue that has available jobs, or did anything lately.
 
     Args:
@@ -81,7 +81,7 @@ def flows(waiting: Mapping[str, int], work: Minutes, now: dt.datetime, *, using:
     came = latency.traffic(None, now, using) if names and ojs_settings.METRICS else {}
     minutes = throughput.minutes_lately(now)
     return {
-        name: Flow(
+        name: QueueFlow(
             waiting.get(name, 0),
             rates[name].processed_per_minute if name in rates else 0.0,
             (came[name].enqueued / minutes if name in came else 0.0) if ojs_settings.METRICS else None,

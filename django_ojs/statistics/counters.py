@@ -20,7 +20,7 @@ from django_ojs.models import CountDelta, QueueCount, QueueMinute
 from django_ojs.models.statistics import NUMBERS
 from django_ojs.states import LIVE, State
 from django_ojs.store import store_of
-from django_ojs.store.base import COUNTED
+from django_ojs.store.counts import COUNTED
 
 #: Differences folded in one go, and the number from which a reader folds them for the next one.
 FOLD_BATCH, TOO_MANY = 5_000, 20_000
@@ -52,7 +52,12 @@ class Counts:
 
 def count(queue: str, *, using: str | None = None) -> Counts:
     """The counts of one queue; zeros for one that was never seen."""
-    return count_all([queue], using=using).get(queue) or Counts(queue, dict.fromkeys(map(str, State), 0), 0)
+    return count_all([queue], using=using).get(queue) or nothing(queue)
+
+
+def nothing(queue: str) -> Counts:
+    """The counts of a queue that was never seen."""
+    return Counts(queue, dict.fromkeys(map(str, State), 0), 0)
 
 
 def count_all(queues: Sequence[str] | None = None, *, using: str | None = None) -> dict[str, Counts]:

@@ -20,7 +20,7 @@ from django.db.models import F
 
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.events import order
+from django_ojs.events import order, restored
 from django_ojs.models import Event, EventCommit, MetricPlace, MetricSeries, Worker
 from django_ojs.statistics import jobtypes, latency
 from django_ojs.store import store_of
@@ -39,7 +39,7 @@ COUNTED = frozenset({
 })  # fmt: skip
 
 #: Called with the groups of each pass once it is committed, in the process that counted them.
-listeners: list[Callable[[Sequence[Group]], None]] = []
+listeners: list[Callable[[Sequence[EventGroup]], None]] = []
 
 Key = tuple[str, str, str, str]
 
@@ -51,7 +51,10 @@ def count(*, limit: int = BATCH, using: str | None = None) -> int:
     Takes no lock where there is nothing to count.
     """
     using = database(using)
-    if not read(_place(using), 1, using).events:
+    seen = _place(using)
+    if seen.seq == restored.UNKNOWN:
+        seen = _find_again(seen, using)
+    if not read(seen, 1, using).events:
         return 0
     with atomic(using=using):
         store_of(using).begin_writing()
@@ -63,7 +66,7 @@ def count(*, limit: int = BATCH, using: str | None = None) -> int:
             jobtypes.count(groups, using)
             _count_for_workers(stretch.groups, using)
             MetricPlace.objects.using(using).filter(pk=1).update(seq=stretch.place.seq, event=stretch.place.event)
-            transaction.on_commit(lambda: _tell(groups), using=using)
+            transaction.on_commit(lambda: _notify(groups), using=using)
     return stretch.events
 
 
@@ -73,10 +76,12 @@ def catch_up(using: str) -> None:
         pass
 
 
-def place(using: str) -> order.Place:
+def place(using: str) -> order.LogPosition:
     """Up to where the log has been counted."""
     found = _place(using)
-    return order.Place(found.event if connections[using].vendor == "sqlite" else found.seq, found.event)
+    if found.seq == restored.UNKNOWN:
+        return restored.place(found.event, using)
+    return order.LogPosition(found.event if connections[using].vendor == "sqlite" else found.seq, found.event)
 
 
 def edges(event: str) -> tuple[int, ...]:
@@ -91,17 +96,25 @@ def buckets_of(series: MetricSeries) -> list[int]:
     return [0] * (len(edges(series.event)) + 1)
 
 
-def _tell(groups: Sequence[Group]) -> None:
+def _notify(groups: Sequence[EventGroup]) -> None:
     for listener in listeners:
         listener(groups)
 
 
-def _place(using: str) -> Place:
+def _place(using: str) -> ReadPosition:
     found = MetricPlace.objects.using(using).filter(pk=1).values_list("seq", "event").first()
-    return Place(*found) if found else Place()
+    return ReadPosition(*found) if found else ReadPosition()
 
 
-def _locked_place(using: str) -> Place:
+def _find_again(loaded: ReadPosition, using: str) -> ReadPosition:
+    """The place in this database's order that another database's row was loaded for."""
+    found = restored.place(loaded.event, using)
+    places = MetricPlace.objects.using(using).filter(pk=1, seq=loaded.seq, event=loaded.event)
+    places.update(seq=found.order, event=found.id)
+    return _place(using)
+
+
+def _locked_place(using: str) -> ReadPosition:
     """The place, while no other process can move it."""
     places = MetricPlace.objects.using(using)
     held = places.select_for_update().filter(pk=1).values_list("seq", "event")
@@ -109,10 +122,10 @@ def _locked_place(using: str) -> Place:
     if found is None:
         places.bulk_create([MetricPlace(pk=1)], ignore_conflicts=True)
         found = held.get()
-    return Place(*found)
+    return ReadPosition(*found)
 
 
-def _add(groups: Sequence[Group], using: str) -> None:
+def _add(groups: Sequence[EventGroup], using: str) -> None:
     wanted = {_key(group) for group in groups}
     rows = MetricSeries.objects.using(using)
     found = rows.filter(job_type__in={key[1] for key in wanted}, queue__in={key[2] for key in wanted})
@@ -129,7 +142,7 @@ def _add(groups: Sequence[Group], using: str) -> None:
     rows.bulk_update([series[key] for key in sorted(known)], ["count", "total_ms", "buckets"])
 
 
-def _count_for_workers(groups: Iterable[Group], using: str) -> None:
+def _count_for_workers(groups: Iterable[EventGroup], using: str) -> None:
     """Note how many jobs those workers have completed that do not count them themselves."""
     done: Counter[str] = Counter()
     for group in groups:
@@ -142,7 +155,7 @@ def _count_for_workers(groups: Iterable[Group], using: str) -> None:
         Worker.objects.using(using).filter(pk=name).update(jobs_completed=F("jobs_completed") + done[name])
 
 
-def _count_into(row: MetricSeries, group: Group) -> None:
+def _count_into(row: MetricSeries, group: EventGroup) -> None:
     row.count += group.number
     if group.ms is not None:
         row.total_ms += group.ms * group.number
@@ -151,14 +164,14 @@ def _count_into(row: MetricSeries, group: Group) -> None:
         row.buckets = ",".join(map(str, buckets))
 
 
-def _key(group: Group) -> Key:
+def _key(group: EventGroup) -> Key:
     return group.event, group.job_type, group.queue, group.label
 
 
 Pair = tuple[str, str]
 
 
-def _named(groups: Iterable[Group], using: str) -> list[Group]:
+def _named(groups: Iterable[EventGroup], using: str) -> list[EventGroup]:
     """The groups under the names by which they are counted."""
     groups = list(groups)
     names = _names({(group.job_type, group.queue) for group in groups}, using)
@@ -202,14 +215,14 @@ _EVENT, _COMMIT = Event._meta.db_table, EventCommit._meta.db_table
 MEASURED = {"job.completed": "duration_ms", "job.failed": "duration_ms", "job.started": "wait_ms"}
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """Up to where a reader has come: the transaction's or event's number, and the event's id."""
 
     seq: int = 0
     event: int = 0
 
 
-class Group(NamedTuple):
+class EventGroup(NamedTuple):
     """`number` events that are alike and of one minute. `ms` is what each of them measured, None for those without;
     `worker_id` who completed the jobs, empty for other events."""
 
@@ -223,15 +236,15 @@ class Group(NamedTuple):
     worker_id: str = ""
 
 
-class Stretch(NamedTuple):
+class EventBatch(NamedTuple):
     """What was read: the groups of the job events, the number of all events, and the place behind the last."""
 
-    groups: list[Group]
+    groups: list[EventGroup]
     events: int
-    place: Place
+    place: ReadPosition
 
 
-def read(after: Place, limit: int, using: str) -> Stretch:
+def read(after: ReadPosition, limit: int, using: str) -> EventBatch:
     """The next events behind `after`, at most `limit`, in one statement. What is not in order yet is not there."""
     vendor = connections[using].vendor
     source, params, last = _SOURCES.get(vendor, _by_number)(after)
@@ -247,12 +260,12 @@ def read(after: Place, limit: int, using: str) -> Stretch:
         )
         rows = cursor.fetchall()
     groups = [
-        Group(event, job_type, queue, label, None if ms is None else int(ms), int(number), _minute(minute), worker)
+        EventGroup(event, job_type, queue, label, None if ms is None else int(ms), int(number), _minute(minute), worker)
         for event, job_type, queue, label, ms, minute, worker, number, _, _ in rows
         if event.startswith("job.")
     ]
-    ends = [Place(int(seq or 0), int(event)) for *_, seq, event in rows]
-    return Stretch(groups, sum(int(row[7]) for row in rows), max(ends, default=after))
+    ends = [ReadPosition(int(seq or 0), int(event)) for *_, seq, event in rows]
+    return EventBatch(groups, sum(int(row[7]) for row in rows), max(ends, default=after))
 
 
 _LABEL = (
@@ -291,12 +304,12 @@ def _ms_of(number: str) -> str:
 _Source = tuple[tuple[str, str], list[Any], str]
 
 
-def _by_id(after: Place) -> _Source:
+def _by_id(after: ReadPosition) -> _Source:
     """SQLite: ids are the order."""
     return ("0", f"FROM {_EVENT} e WHERE e.id > %s ORDER BY e.id"), [after.event], "0, max(id)"
 
 
-def _by_transaction(after: Place) -> _Source:
+def _by_transaction(after: ReadPosition) -> _Source:
     """PostgreSQL: the number of the transaction, then the id.
 
     OFFSET 0 makes it look for each transaction's events by their index. The planner, before it has been told how
@@ -310,7 +323,7 @@ def _by_transaction(after: Place) -> _Source:
     return ("c.seq", joined), [after.seq, after.seq, after.event], last
 
 
-def _by_number(after: Place) -> _Source:
+def _by_number(after: ReadPosition) -> _Source:
     """MariaDB: the number that the relay has stamped."""
     return ("e.seq", f"FROM {_EVENT} e WHERE e.seq > %s ORDER BY e.seq"), [after.seq], "max(seq), max(id)"
 

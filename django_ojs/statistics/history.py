@@ -23,6 +23,7 @@ from django_ojs.statistics.latency import ALL, Traffic
 from django_ojs.statistics.percentiles import Sketch
 from django_ojs.statistics.throughput import MEASURES, OF_DELTA, Work
 from django_ojs.store import store_of
+from django_ojs.workerregistry import deaths
 
 KEEP_HOURS = dt.timedelta(days=30)
 HOUR = dt.timedelta(hours=1)
@@ -109,7 +110,7 @@ def _traffic(period: dt.timedelta, begin: dt.datetime, end: dt.datetime, queue: 
 
 def roll_up(*, using: str | None = None) -> int:
     """Add minutes that are older than two days to their hours, and forget hours older than thirty days. The minutes of
-    job types and workers, of which no hours are kept, are forgotten.
+    job types and workers, of which no hours are kept, are forgotten, and so are deaths of workers.
 
     Only hours of which all minutes are that old. Returns the number of rows that went.
     """
@@ -121,7 +122,8 @@ def roll_up(*, using: str | None = None) -> int:
         gone += moved
         if not moved:
             break
-    gone += jobtypes.prune(_minutes_edge(now), using) + workerminutes.prune(_minutes_edge(now), using)
+    edge = _minutes_edge(now)
+    gone += jobtypes.prune(edge, using) + workerminutes.prune(edge, using) + deaths.prune(edge, using)
     return gone + int(QueueHour.objects.using(using).filter(hour__lt=_hours_edge(now))._raw_delete(using))
 
 

@@ -18,7 +18,7 @@ from django_ojs.models import TypeMinute
 from django_ojs.statistics.counters import minute_of
 
 if TYPE_CHECKING:
-    from django_ojs.statistics.eventcounts import Group
+    from django_ojs.statistics.eventcounts import EventGroup
 
 MEASURES = ("completed", "failed", "discarded", "run_ms")
 #: The column that an event counts into.
@@ -49,7 +49,7 @@ class Outcomes:
         return self.run_ms / self.completed if self.completed else None
 
 
-def count(groups: Iterable[Group], using: str) -> None:
+def count(groups: Iterable[EventGroup], using: str) -> None:
     """Add the events of these groups. The caller holds the lock of counting, so no other process writes these rows."""
     found: dict[tuple[str, dt.datetime], Outcomes] = {}
     for group in groups:

@@ -25,7 +25,7 @@ from django_ojs.statistics.percentiles import Sketch
 from django_ojs.statistics.throughput import by_queue
 
 if TYPE_CHECKING:
-    from django_ojs.statistics.eventcounts import Group
+    from django_ojs.statistics.eventcounts import EventGroup
 
 #: The row of all queues together.
 ALL = ""
@@ -52,7 +52,7 @@ class Traffic:
             self.waits.update(percentiles.parse(waits))
 
 
-def count(groups: Iterable[Group], using: str) -> None:
+def count(groups: Iterable[EventGroup], using: str) -> None:
     """Add the events of these groups. The caller holds the lock of counting, so no other process writes these rows."""
     found: dict[tuple[str, dt.datetime], Traffic] = {}
     for group in groups:
@@ -177,7 +177,7 @@ def fronts(
         for job in _jobs_at_front(below, using):
             seen[job.queue] += 1
             last[job.queue] = min(job.priority, last.get(job.queue, job.priority))
-            _look(found[job.queue], job, now)
+            _count_job(found[job.queue], job, now)
         below = {queue: last[queue] for queue, number in seen.items() if number == DEPTH}
     return found
 
@@ -201,7 +201,7 @@ def _jobs_at_front(below: dict[str, int | None], using: str) -> Sequence[Job]:
     return list(Job.objects.using(using).raw(" UNION ALL ".join(parts), params))
 
 
-def _look(front: Front, job: Job, now: dt.datetime) -> None:
+def _count_job(front: Front, job: Job, now: dt.datetime) -> None:
     """Note one job, unless its time has not come: it may be held back by a limit or by an overlap policy."""
     if job.due_at is not None and job.due_at > now:
         return

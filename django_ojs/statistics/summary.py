@@ -1,4 +1,4 @@
-"""The few numbers of the whole installation: for `/ojs/v1/metrics`, and for those who look every other second."""
+"""The few numbers of the whole installation: for `/ojs/v1/metrics`, and for pages that ask every other second."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import datetime as dt
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from django.db.models import Sum
 
-from django_ojs import clock
+from django_ojs import clock, tenants
 from django_ojs.database import database
 from django_ojs.models import MetricSeries, Worker
 from django_ojs.rules.durations import format_instant
 from django_ojs.statistics import counters
 from django_ojs.statistics.counters import Counts
 from django_ojs.statistics.throughput import throughput
-from django_ojs.workers import directory
-from django_ojs.workers.directory import is_stale, state_of, with_held
+from django_ojs.workerregistry import directory
+from django_ojs.workerregistry.directory import state_of, with_held
 
 #: Seconds for which all who look at the snapshot share one, and the workers that it has.
 FRESH, MAX_WORKERS = 1.0, 100
@@ -31,22 +31,24 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """The result of `compute`, for each database, for `seconds`. Callers that come while it is computed wait for it."""
+    """The result of `compute`, for each database and tenant, for `seconds`. Callers that come while it is computed wait
+    for it."""
 
     _all: ClassVar[weakref.WeakSet[Shared[Any]]] = weakref.WeakSet()
 
     def __init__(self, compute: Callable[[str], T], seconds: float) -> None:
         self._compute, self._seconds = compute, seconds
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, T]] = {}
+        self._known: dict[Hashable, tuple[float, T]] = {}
         self._all.add(self)
 
     def get(self, using: str | None = None) -> T:
         using = database(using)
+        scope = tenants.scope(using)
         with self._lock:
-            known = self._known.get(using)
+            known = self._known.get(scope)
             if known is None or time.monotonic() - known[0] >= self._seconds:
-                known = self._known[using] = (time.monotonic(), self._compute(using))
+                known = self._known[scope] = (time.monotonic(), self._compute(using))
             return known[1]
 
     def forget(self) -> None:
@@ -62,9 +64,12 @@ def forget() -> None:
 # The numbers
 
 
-def workers_active(*, using: str | None = None) -> int:
-    """Workers of any language that called within the heartbeat timeout."""
-    return directory.connected(database(using)).count()
+def workers_active(queues: Collection[str] | None = None, *, using: str | None = None) -> int:
+    """Workers of any language that called within the heartbeat timeout; those that serve one of `queues`, if given."""
+    connected = directory.connected(database(using))
+    if queues is None:
+        return connected.count()
+    return sum(not set(queues).isdisjoint(served or ()) for served in connected.values_list("queues", flat=True))
 
 
 def summary(*, using: str | None = None) -> dict[str, Any]:
@@ -90,15 +95,24 @@ def snapshot(queues: Collection[str] | None = None, *, using: str | None = None)
     found = _snapshot.get(using)
     if queues is None:
         return dict(found)
-    own = [worker for worker in found["workers"]["active"] if not set(queues).isdisjoint(worker["queues"])]
+    own = [_seen_by(queues, worker) for worker in found["workers"]["active"]]
+    own = [worker for worker in own if worker["queues"]]
     shown = [entry for entry in found["queues"] if entry["queue"] in queues]
     return {"queues": shown, "workers": {"total": len(own), "active": own}}
+
+
+def _seen_by(queues: Collection[str], worker: dict[str, Any]) -> dict[str, Any]:
+    """A worker as one who may see only these queues does. It may hold jobs of others, so their number is left out."""
+    shown = {**worker, "queues": [name for name in worker["queues"] if name in queues]}
+    if len(shown["queues"]) < len(worker["queues"]):
+        del shown["activeJobs"]
+    return shown
 
 
 def _read(using: str) -> dict[str, Any]:
     now = clock.now(using)
     counted = counters.count_all(using=using)
-    workers = [worker for worker in with_held(Worker.objects.using(using).order_by("pk")) if not is_stale(worker, now)]
+    workers = [worker for worker in with_held(Worker.objects.using(using).order_by("pk")) if not worker.is_stale(now)]
     return {
         "queues": [_queue(name, counted[name]) for name in sorted(counted)],
         "workers": {"total": len(workers), "active": [_worker(worker, now) for worker in workers[:MAX_WORKERS]]},

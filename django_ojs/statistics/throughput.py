@@ -16,7 +16,8 @@ from django.db import connections
 from django_ojs import clock
 from django_ojs.database import database
 from django_ojs.models import CountDelta, QueueMinute
-from django_ojs.statistics.counters import Counts, count, minute_of
+from django_ojs.statistics import counters
+from django_ojs.statistics.counters import Counts, minute_of
 
 #: How far back "lately" looks, beginning with a whole minute.
 RECENT = dt.timedelta(minutes=5)
@@ -130,7 +131,7 @@ def stats(queue: str, *, using: str | None = None) -> Stats:
     """The statistics of a queue; zeros for one that was never seen."""
     using = database(using)
     now = clock.now(using)
-    return Stats(count(queue, using=using), throughput(now, queue, using=using), now)
+    return Stats(counters.count(queue, using=using), throughput(now, queue, using=using), now)
 
 
 def throughput(now: dt.datetime, queue: str | None = None, *, using: str | None = None) -> Throughput:

@@ -32,7 +32,7 @@ class Count(NamedTuple):
     retries_total: int
 
 
-class Attempt(NamedTuple):
+class DeliveryAttempt(NamedTuple):
     """One attempt that was counted. `retries` is None unless the delivery ended with it."""
 
     event_type: str
@@ -42,13 +42,13 @@ class Attempt(NamedTuple):
 
 
 #: Called with the attempts that were counted together once that is committed, in the process that sent them.
-listeners: list[Callable[[Sequence[Attempt]], None]] = []
+listeners: list[Callable[[Sequence[DeliveryAttempt]], None]] = []
 
 
 def count(done: Iterable[WebhookDelivery], using: str) -> None:
     """Count the latest attempt of each, in the caller's transaction."""
     attempts = [_attempt(delivery) for delivery in done]
-    groups: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[DeliveryAttempt]] = defaultdict(list)
     for attempt in attempts:
         groups[attempt.event_type, attempt.status].append(attempt)
     for event_type, status in sorted(groups):
@@ -57,7 +57,7 @@ def count(done: Iterable[WebhookDelivery], using: str) -> None:
         for attempt in groups[event_type, status]:
             _add(row, attempt)
         row.save(using=using, force_update=True)
-    transaction.on_commit(lambda: _tell(attempts), using=using)
+    transaction.on_commit(lambda: _notify(attempts), using=using)
 
 
 def read(*, using: str | None = None) -> list[Count]:
@@ -81,12 +81,12 @@ def _zero() -> dict[str, list[int]]:
     return {"durations": [0] * (len(DURATION_MS) + 1), "retries": [0] * (len(RETRIES) + 1)}
 
 
-def _attempt(delivery: WebhookDelivery) -> Attempt:
+def _attempt(delivery: WebhookDelivery) -> DeliveryAttempt:
     retries = None if delivery.is_open else max(delivery.attempt_count - 1, 0)
-    return Attempt(delivery.event_type, delivery.status, delivery.response_time_ms or 0, retries)
+    return DeliveryAttempt(delivery.event_type, delivery.status, delivery.response_time_ms or 0, retries)
 
 
-def _add(row: WebhookCount, attempt: Attempt) -> None:
+def _add(row: WebhookCount, attempt: DeliveryAttempt) -> None:
     row.attempts += 1
     row.duration_ms += attempt.duration_ms
     row.durations[bisect_left(DURATION_MS, attempt.duration_ms)] += 1
@@ -95,6 +95,6 @@ def _add(row: WebhookCount, attempt: Attempt) -> None:
         row.retries_total += attempt.retries
 
 
-def _tell(attempts: Sequence[Attempt]) -> None:
+def _notify(attempts: Sequence[DeliveryAttempt]) -> None:
     for listener in listeners:
         listener(attempts)

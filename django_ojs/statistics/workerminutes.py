@@ -10,7 +10,7 @@ from django_ojs.models import Worker, WorkerMinute
 from django_ojs.statistics.counters import minute_of
 
 
-def note(workers: Iterable[Worker], now: dt.datetime, using: str) -> None:
+def record_minutes(workers: Iterable[Worker], now: dt.datetime, using: str) -> None:
     """Note what these workers say at `now`. A minute that is noted already stays as it is."""
     rows = [
         WorkerMinute(

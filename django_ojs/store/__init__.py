@@ -1,6 +1,6 @@
 """The statements of the hot path, per database: push, claim, complete, fail, append events.
 
-`store_of(using)` gives the one for a database alias. `base.Store` does everything through the ORM, readably
+`store_of(using)` gives the one for a database alias. `orm.Store` does everything through the ORM, readably
 and on any database; the others replace what their database can do better. One behaviour suite runs on all.
 """
 
@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from django.db import connections
 
-from django_ojs.store.base import Store
 from django_ojs.store.mysql import MySQLStore
+from django_ojs.store.orm import Store
 from django_ojs.store.postgresql import PostgreSQLStore
 from django_ojs.store.sqlite import SQLiteStore
 

@@ -1,24 +1,52 @@
-"""MariaDB and MySQL: the ORM's statements, but for the locks of unique keys."""
+"""Makes the statements for MariaDB and MySQL: the ORM's, but for the locks of unique keys."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from django.db import connections
 from django.db.models import F, Q, Value
 from django.db.models.functions import Concat
 from django.db.models.lookups import In
 
-from django_ojs.models import Job, UniqueLock
+from django_ojs import packets
+from django_ojs.models import Job, UniqueLock, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
-from django_ojs.store.base import Store
+from django_ojs.store.orm import Store, T
 
 _LOCK, _JOB = UniqueLock._meta.db_table, Job._meta.db_table
 
 
+#: Characters that a row of a statement has beside its long texts: ids, times, names.
+_BESIDES = 200
+
+
 class MySQLStore(Store):
+    def releases_of(self, worker_ids: Collection[str]) -> Mapping[str, Any]:
+        """Read before the insert: a SELECT inside of one would lock the rows of the workers, and their heartbeats would
+        wait for the commit."""
+        wanted = [worker_id for worker_id in worker_ids if worker_id]
+        found = Worker.objects.using(self.using).filter(pk__in=wanted) if wanted else Worker.objects.none()
+        return {**dict.fromkeys(worker_ids, ""), **dict(found.values_list("pk", "release"))}
+
+    def in_parts(self, items: Sequence[T], size: Callable[[T], int]) -> Iterable[Sequence[T]]:
+        sizes = [_BESIDES + size(item) for item in items]
+        total = sum(sizes)
+        if total <= packets.FEW_CHARACTERS or total <= (room := packets.room(self.using)):
+            return super().in_parts(items, size)
+        parts: list[list[T]] = []
+        filled = 0
+        for item, weight in zip(items, sizes, strict=True):
+            if not parts or filled + weight > room:
+                parts.append([])
+                filled = 0
+            parts[-1].append(item)
+            filled += weight
+        return parts
+
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """One upsert makes and locks the rows.
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: arrays in, RETURNING out, SKIP LOCKED in between."""
+"""Makes the statements for PostgreSQL: each takes jobs as arrays, skips locked rows and returns what it changed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from django.db import connections, transaction
-from django.db.models import F, TextField
+from django.db import connections
+from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast
 
-from django_ojs import clock, states
-from django_ojs.database import LostRace
+from django_ojs import clock, lockwaits, states
+from django_ojs.database import LostRace, atomic, in_own_transaction
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import (
@@ -25,6 +25,7 @@ from django_ojs.models import (
     Event,
     IdempotencyKey,
     Job,
+    JobAttempt,
     Queue,
     UniqueLock,
     Worker,
@@ -36,60 +37,58 @@ from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
-from django_ojs.store import prepared
-from django_ojs.store.base import (
-    ALIVE,
-    BESIDE,
-    COUNTED,
+from django_ojs.store import eventdata, prepared
+from django_ojs.store.conditions import ALIVE, guarded_states, obstacles, under_limit
+from django_ojs.store.counts import COUNTED
+from django_ojs.store.newjobs import NEW_COLUMNS, NEW_DEFAULTS, compared, new_constant, said
+from django_ojs.store.orm import M, Store, ended_attempts
+from django_ojs.store.values import (
     MEMBERSHIP,
-    NEW_COLUMNS,
-    NEW_DEFAULTS,
     Ack,
     Claim,
+    EndedAttempt,
+    EndedMembers,
     FlowChange,
     Heard,
-    Members,
     Membership,
     Running,
-    Store,
     StoredKey,
-    compared,
-    guarded,
+)
+from django_ojs.store.workflows import (
+    BESIDE,
     members,
     members_statement,
     membership,
     memberships_statement,
-    new_constant,
-    obstacles,
     results_before,
     results_statement,
-    said,
     shown_beside,
-    under_limit,
     workflow_values,
 )
 
 _JOB, _QUEUE, _EVENT, _WORKER, _WORKFLOW, _START, _DELTA, _LOCK = (
     m._meta.db_table for m in (Job, Queue, Event, Worker, Workflow, WorkflowStart, CountDelta, UniqueLock)
 )
-_KEY, _STEP = (m._meta.db_table for m in (IdempotencyKey, WorkflowStep))
+_KEY, _STEP, _ATTEMPT = (m._meta.db_table for m in (IdempotencyKey, WorkflowStep, JobAttempt))
 
 
 def _array_types(model: type[Any]) -> dict[str, str]:
     """Column -> array type for unnest(), from the model's own column types."""
     kinds = {
-        "UUIDField": "uuid[]", "CharField": "text[]", "TextField": "text[]", "JSONTextField": "text[]",
+        "UUIDField": "uuid[]", "CharField": "text[]", "TextField": "text[]",
         "DateTimeField": "timestamptz[]", "BooleanField": "boolean[]", "SmallIntegerField": "smallint[]",
         "IntegerField": "int[]",
         "PositiveSmallIntegerField": "smallint[]", "PositiveIntegerField": "int[]", "BigIntegerField": "bigint[]",
     }  # fmt: skip
-    return {f.attname: kinds[type(f).__name__] for f in model._meta.concrete_fields if type(f).__name__ in kinds}
+    found = {field.attname: field.get_internal_type() for field in model._meta.concrete_fields}
+    return {name: kinds[kind] for name, kind in found.items() if kind in kinds}
 
 
 _JOB_ARRAYS = _array_types(Job)
 _JOB_TYPES = {name: kind.removesuffix("[]") for name, kind in _JOB_ARRAYS.items()}
 _EVENT_ARRAYS = _array_types(Event)
 _DELTA_ARRAYS = _array_types(CountDelta)
+_ATTEMPT_ARRAYS = _array_types(JobAttempt)
 _WORKFLOW_ARRAYS = _array_types(Workflow)
 
 #: What every insert into the log says first: the transaction, by which the log is put in order.
@@ -97,16 +96,15 @@ _LOG = (
     f"INSERT INTO {_EVENT} (txid, type, time, component, subject, job_id, job_type, queue, state, attempt, "
     f"worker_id, trace_id, workflow_id, data) SELECT pg_current_xact_id()::text::bigint"
 )
-_NEW_DATA = """CASE state
-    WHEN 'available' THEN '{"priority":' || priority
-        || CASE WHEN unique_key = '' THEN '' ELSE ',"unique_key":"' || unique_key || '"' END || '}'
-    ELSE '{"scheduled_at":"' || to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') || '"}' END"""
+_SQL = eventdata.Dialect(
+    instant=lambda column: f"""to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
+    elapsed=lambda since, until: f"coalesce(round(date_part('epoch', {until} - {since}) * 1000)::bigint, 0)",
+)
+_STARTED = eventdata.values("job.started", _SQL, state="'active'", attempt="attempt")
 _NEW_COUNTS = {str(state): f"count(*) FILTER (WHERE state = '{state}')" for state in states.ordered(states.INITIAL)}
 #: Sums of times, cheaply: in floating seconds, which become a number once.
 _WAITED_MS = "coalesce(round(sum(date_part('epoch', started_at - enqueued_at)) * 1000)::bigint, 0)"
 _RAN_MS = "round(sum(date_part('epoch', finished_at - started_at)) * 1000)::bigint"
-_WAIT_MS = "coalesce(round(date_part('epoch', started_at - enqueued_at) * 1000)::bigint, 0)"
-_DURATION_MS = "round(date_part('epoch', finished_at - started_at) * 1000)::bigint"
 
 
 #: Rows of one insert, where a push is sent in several: the server inserts them while the next are written.
@@ -121,44 +119,37 @@ class PostgreSQLStore(Store):
     """
 
     single_statements = True
-    claims_unasked = True
+    claims_optimistically = True
 
-    def wants_practice(self) -> bool:
+    def needs_warmup(self) -> bool:
         return prepared.are_old(self.using)
 
     def takes_rows_as_they_come(self, count: int) -> bool:
         return count >= 2 * PART and prepared.can_pipeline(self.using)
 
-    def push(self, rows: Sequence[JobRow], component: str) -> bool:
-        return self._push(rows, component)
-
-    def push_with(self, change: FlowChange, rows: Sequence[JobRow], component: str) -> bool:
-        if change.stored or len(rows) >= 2 * PART:  # which are sent in parts
-            return super().push_with(change, rows, component)
-        worker_sleeps = self._push(rows, component, change)
-        change.stored = True
-        return worker_sleeps
-
-    def _push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
+    def push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
+        if change and (change.stored or len(rows) >= 2 * PART):
+            self.save(change)
+            change = None
+        are_made = isinstance(rows, list)
+        if self.takes_rows_as_they_come(len(rows)) and not (are_made and in_own_transaction(self.using)):
+            parts = (_pushing(rows[start : start + PART], component) for start in range(0, len(rows), PART))
+            with self._one_transaction():
+                return any(found[0][0] for found in prepared.pipelined(self.using, parts))
         if len(rows) == 1:
-            return self._push_one(rows[0], component, change)
-        if not self.takes_rows_as_they_come(len(rows)):
-            return bool(self._execute(*_pushing(rows, component, change))[0][0])
-        parts = (_pushing(rows[start : start + PART], component) for start in range(0, len(rows), PART))
-        with self._one_transaction():
-            return any(found[0][0] for found in prepared.pipelined(self.using, parts))
+            statement, given = _pushing_one(rows[0], component, change, self._limit)
+        else:
+            statement, given = _pushing(rows, component, change, self._limit)
+        ((worker_sleeps,),) = prepared.execute(self.using, statement, given)
+        if change:
+            change.stored = True
+        return bool(worker_sleeps)
 
     def _one_transaction(self) -> AbstractContextManager[None]:
         """The transaction that is open, or one for what follows."""
         if connections[self.using].in_atomic_block:
             return contextlib.nullcontext()
-        return transaction.atomic(using=self.using)
-
-    def _push_one(self, row: JobRow, component: str, change: FlowChange | None) -> bool:
-        """Three inserts of constants take the server half the time of one that feeds the others."""
-        names, given = _new_parameters(row, component)
-        statement = _push_one_statement(names, row["state"], logged="event" in given, saving=_saving(change))
-        return bool(self._execute(statement, given | (_changed(change) if change else {}))[0][0])
+        return atomic(using=self.using)
 
     def push_if_free(
         self, row: JobRow, component: str, wanted: Sequence[State], since: dt.datetime | None
@@ -173,11 +164,11 @@ class PostgreSQLStore(Store):
         insert = _push_one_statement(names, row["state"], logged="event" in given, unless=unless)
         given |= {"stripes": array_literal([UniqueLock.of(row["unique_key"])]), "since": since}
         if pipelines:
-            _, found = prepared.pipelined(self.using, [(_LOCK_STRIPES, given), (insert, given)])
+            _, found = prepared.pipelined(self.using, [(_lock_stripes(self._limit), given), (insert, given)])
             free, sleeps = found[0]
         else:
             with connections[self.using].cursor() as cursor:
-                cursor.execute(f"{_LOCK_STRIPES}; {insert}", given)
+                cursor.execute(f"{_lock_stripes(self._limit)}; {insert}", given)
                 cursor.nextset()
                 free, sleeps = cursor.fetchone()
         return sleeps if free else None
@@ -190,7 +181,7 @@ class PostgreSQLStore(Store):
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """One statement makes and locks the rows, each in its turn: a condition that is never true leaves them as they
         are, and they are locked before it is asked."""
-        self._execute(_LOCK_STRIPES, {"stripes": array_literal(stripes)})
+        self._execute(_lock_stripes(self._limit), {"stripes": array_literal(stripes)})
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
         """The jobs are found key by key first, and mostly there are none. While the table is small, a plan for many
@@ -209,17 +200,17 @@ class PostgreSQLStore(Store):
         self._execute(_INSERT_EVENTS, [array_literal(column) for column in zip(*records, strict=True)])
 
     def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[list[JobRow]]:
-        if len(claim.queues) == len(claim.takers) == 1:
-            (taker,), ((queue, base),) = claim.takers, claim.queues.items()
+        if len(claim.queues) == len(claim.claimants) == 1:
+            (claimant,), ((queue, base),) = claim.claimants, claim.queues.items()
             given: dict[str, Any] = {
-                "queue": queue, "base": base, "worker": taker.worker_id, "visibility": taker.visibility_ms,
+                "queue": queue, "base": base, "worker": claimant.worker_id, "visibility": claimant.visibility_ms,
             }  # fmt: skip
         else:
-            ends = [*accumulate(taker.limit for taker in claim.takers)]
+            ends = [*accumulate(claimant.limit for claimant in claim.claimants)]
             given = {
                 "queues": array_literal(claim.queues), "bases": array_literal(claim.queues.values()),
-                "workers": array_literal(taker.worker_id for taker in claim.takers),
-                "visibilities": array_literal(taker.visibility_ms for taker in claim.takers),
+                "workers": array_literal(claimant.worker_id for claimant in claim.claimants),
+                "visibilities": array_literal(claimant.visibility_ms for claimant in claim.claimants),
                 "ends": array_literal(ends), "begins": array_literal([0, *ends[:-1]]),
             }  # fmt: skip
         shared = "queues" in given
@@ -227,7 +218,7 @@ class PostgreSQLStore(Store):
             _power_of_two(claim.limit), claim.types is not None, tuple(columns), raw=raw, chosen=claim.ids is not None,
             admitted=claim.roomy or claim.ids is not None,
             excepting=bool(claim.except_ids), shared=shared,
-            unasked=claim.unasked,
+            optimistic=claim.optimistic, unsuspected=claim.unsuspected, limit=self._limit,
         )  # fmt: skip
         exact, prefixes = split(claim.types or ())
         given |= {
@@ -236,27 +227,31 @@ class PostgreSQLStore(Store):
             "except_ids": array_literal(claim.except_ids),
         }  # fmt: skip
         found = prepared.execute(self.using, statement, given, urgent=claim.urgent)
-        if claim.unasked and not claim.urgent:
+        if claim.optimistic and not claim.urgent:
             found = prepared.practise(self.using, statement, given, found)
         if not shared:
             return [[_claimed_row(columns, values) for values in found]]
-        rows: list[list[JobRow]] = [[] for _ in claim.takers]
+        rows: list[list[JobRow]] = [[] for _ in claim.claimants]
         for place, *values in found:
             rows[place - 1].append(_claimed_row(columns, values))
         return rows
 
     def complete(
         self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS,
-        members: bool = True,
+        members: bool = True, skip_locked: bool = False,
     ) -> list[JobRow]:  # fmt: skip
-        statement = _complete_statement(with_result, tuple(columns), members=members)
+        skip_locked = skip_locked or not members
+        statement = _complete_statement(with_result, tuple(columns), members=members, skip_locked=skip_locked)
         found = self._execute(statement, _reported(acks, now))
         return [dict(zip(columns, values, strict=True)) for values in found]
 
     def complete_members(
-        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str], errors: bool
-    ) -> tuple[list[JobRow], Members | None]:
-        statement, names = _complete_members_statement(with_result, tuple(columns), errors=errors)
+        self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str], errors: bool,
+        skip_locked: bool = False,
+    ) -> tuple[list[JobRow], EndedMembers | None]:  # fmt: skip
+        statement, names = _complete_members_statement(
+            with_result, tuple(columns), errors=errors, skip_locked=skip_locked, limit=self._limit
+        )
         rows: list[JobRow] = []
         places = []
         for values in self._execute(statement, _reported(acks, now)):
@@ -278,15 +273,22 @@ class PostgreSQLStore(Store):
             f"UPDATE {_JOB} j SET {assignments} FROM {_unnest(names, _JOB_ARRAYS)} AS v({', '.join(names)}) "
             f"WHERE j.id = v.id AND j.state = ANY(%s)"
         )
-        params: list[Any] = [*_arrays(rows, names), list(guarded(guard))]
+        params: list[Any] = [*_arrays(rows, names), list(guarded_states(guard))]
+        beside = []
+        if ended := ended_attempts(rows):
+            beside.append(f"ended AS ({_INSERT_ATTEMPTS})")
+            params = [*map(array_literal, zip(*ended, strict=True)), *params]
         if deltas := self.moved(guard, rows, columns).rows(clock.now(self.using)):
             counted = f"INSERT INTO {_DELTA} ({', '.join(COUNTED)}) SELECT * FROM "
             counted += _unnest(COUNTED, _DELTA_ARRAYS)
-            update = f"WITH counted AS ({counted}) {update}"
-            params = [*(array_literal(column) for column in zip(*deltas, strict=True)), *params]
+            beside.insert(0, f"counted AS ({counted})")
+            params = [*map(array_literal, zip(*deltas, strict=True)), *params]
+        if beside:
+            update = f"WITH {', '.join(beside)} {update}"
         with connections[self.using].cursor() as cursor:
             cursor.execute(update, params)
             self.check_count(guard, rows, cursor.rowcount)
+        self.trim_attempts(ended)
 
     def hold_keys(self, digests: Sequence[str], now: dt.datetime) -> dict[str, StoredKey | None]:
         """By an advisory lock for each request under way: a row that is not committed yet cannot be seen.
@@ -295,7 +297,7 @@ class PostgreSQLStore(Store):
         `keep_answers` finds it.
         """
         numbers = [int.from_bytes(bytes.fromhex(digest)[:8], signed=True) for digest in digests]
-        found = self._execute(_HOLD_KEYS, [array_literal(digests), array_literal(numbers)])
+        found = self._execute(_hold_keys(self._limit), [array_literal(digests), array_literal(numbers)])
         return {digest: StoredKey(digest, *stored) if stored[0] else None for digest, *stored in found}
 
     def keep_answers(self, keys: Sequence[StoredKey], free: Sequence[str], stale: dt.datetime) -> None:
@@ -307,13 +309,21 @@ class PostgreSQLStore(Store):
             if cursor.rowcount < len(keys):
                 raise LostRace("Another request with this idempotency key was first.")
 
-    def lose_patience(self) -> None:
-        self._execute("SET LOCAL lock_timeout = '100ms'", [])
+    def set_lock_timeout(self) -> None:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(f"SELECT {_setting(lockwaits.SHARED)}")
+
+    def with_lock_timeout(self, rows: QuerySet[M]) -> QuerySet[M]:
+        return rows.extra(where=[_within(self._limit)]) if self._limit else rows  # noqa: S610 - no text of a caller's
+
+    @property
+    def _limit(self) -> float | None:
+        return lockwaits.lock_timeout(self.using)
 
     def instant(self, name: str) -> F | Cast:
         return Cast(F(name), TextField())  # Django's loader of times is Python code
 
-    def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
+    def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> EndedMembers:
         found = self._execute(_members_statement(errors), [array_literal(sorted(flows)), array_literal(jobs)])
         return members(
             (*row[:12], row[12] and _instant(row[12]), row[13] and _instant(row[13]), *row[14:]) for row in found
@@ -341,10 +351,23 @@ class PostgreSQLStore(Store):
         return prepared.execute(self.using, statement, params)
 
 
-_LOCK_STRIPES = (
-    f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%(stripes)s::int[]) AS stripe "
-    f"ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
-)
+def _setting(seconds: float) -> str:
+    """An expression that lets no later statement of the transaction, and nothing that comes behind it in its own, wait
+    longer for a lock; as a function, because it may be part of a statement, and ends with the transaction."""
+    return f"set_config('lock_timeout', '{round(seconds * 1000)}ms', true)"
+
+
+def _within(limit: float | None) -> str:
+    """A condition that is true for every row, and sets the limit of seconds before it comes to the first."""
+    return f"(SELECT {_setting(limit)}) <> ''" if limit else "true"
+
+
+@lru_cache(maxsize=8)
+def _lock_stripes(limit: float | None) -> str:
+    return (
+        f"INSERT INTO {_LOCK} (stripe, used) SELECT stripe, true FROM unnest(%(stripes)s::int[]) AS stripe "
+        f"WHERE {_within(limit)} ON CONFLICT (stripe) DO UPDATE SET used = true WHERE false"
+    )
 
 
 @lru_cache(maxsize=16)
@@ -358,12 +381,16 @@ def _with_keys_statement(wanted: tuple[str, ...]) -> str:
 
 
 #: The lock is taken once for each key, whatever the plan: a materialized query is run once.
-_HOLD_KEYS = (
-    "WITH held AS MATERIALIZED (SELECT digest, pg_try_advisory_xact_lock(number) AS held "
-    "FROM unnest(%s::text[], %s::bigint[]) AS given(digest, number)) "
-    "SELECT held.digest, k.request, k.status, k.body, k.headers, k.created_at "
-    f"FROM held LEFT JOIN {_KEY} k ON k.digest = held.digest WHERE held.held"
-)
+@lru_cache(maxsize=8)
+def _hold_keys(limit: float | None) -> str:
+    return (
+        "WITH held AS MATERIALIZED (SELECT digest, pg_try_advisory_xact_lock(number) AS held "
+        f"FROM unnest(%s::text[], %s::bigint[]) AS given(digest, number) WHERE {_within(limit)}) "
+        "SELECT held.digest, k.request, k.status, k.body, k.headers, k.created_at "
+        f"FROM held LEFT JOIN {_KEY} k ON k.digest = held.digest WHERE held.held"
+    )
+
+
 _KEEP_ANSWERS = (
     f"INSERT INTO {_KEY} AS k ({', '.join(StoredKey._fields)}) "
     "SELECT * FROM unnest(%s::text[], %s::text[], %s::smallint[], %s::text[], %s::text[], %s::timestamptz[]) "
@@ -436,8 +463,9 @@ def _new_parameters(row: JobRow, component: str) -> tuple[tuple[str, ...], dict[
 
 @lru_cache(maxsize=256)
 def _push_one_statement(
-    given: tuple[str, ...], state: str, *, logged: bool, saving: _Saving | None = None, unless: _Unless | None = None
-) -> str:
+    given: tuple[str, ...], state: str, *, logged: bool, saving: _Saving | None = None, unless: _Unless | None = None,
+    limit: float | None = None,
+) -> str:  # fmt: skip
     """Insert one job that says something in these columns, its count, and its event if it is `logged`; and save a
     change of workflows. With `unless` its rows begin with whether the job was inserted."""
     says = {name: new_constant(name) for name, value in NEW_DEFAULTS.items() if value is not None}
@@ -461,7 +489,8 @@ def _push_one_statement(
         )
     fixed = {"attempt": "0", "losses": "0", "dead_letter": "false", "worker_id": "''", "errors": "''"}
     columns = says | fixed
-    parts.append(f"inserted AS (INSERT INTO {_JOB} ({', '.join(columns)}) {row(*columns.values())})")
+    inserted = f"SELECT {', '.join(columns.values())} WHERE {_within(limit)}" if limit else row(*columns.values())
+    parts.append(f"inserted AS (INSERT INTO {_JOB} ({', '.join(columns)}) {inserted})")
     counted = row(says["queue"], says["created_at"], "1")
     parts.append(f"counted AS (INSERT INTO {_DELTA} (queue, at, {state}) {counted})")
     log = row(*event.values()) if logged else ""
@@ -471,21 +500,38 @@ def _push_one_statement(
         log = f"SELECT {first}, e.* FROM ({rows}) AS e"
     if log:
         parts.append(f"logged AS (INSERT INTO {_EVENT} ({', '.join(event)}) {log})")
-    inserted = "SELECT EXISTS (SELECT 1 FROM free), " if unless else "SELECT "
-    return f"WITH {', '.join(parts)} {inserted}{_WORKER_SLEEPS}"
+    whether = "SELECT EXISTS (SELECT 1 FROM free), " if unless else "SELECT "
+    return f"WITH {', '.join(parts)} {whether}{_WORKER_SLEEPS}"
 
 
-def _pushing(rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> tuple[str, dict[str, Any]]:
+def _pushing_one(
+    row: JobRow, component: str, change: FlowChange | None, limit: float | None
+) -> tuple[str, dict[str, Any]]:
+    """The statement that inserts one job, with what it is given.
+
+    Three inserts of constants take the server half the time of one that feeds the others.
+    """
+    names, given = _new_parameters(row, component)
+    statement = _push_one_statement(names, row["state"], logged="event" in given, saving=_saving(change), limit=limit)
+    return statement, given | (_changed(change) if change else {})
+
+
+def _pushing(
+    rows: Sequence[JobRow], component: str, change: FlowChange | None = None, limit: float | None = None
+) -> tuple[str, dict[str, Any]]:
     """The statement that inserts several jobs, with what it is given."""
     alike, varying = compared(rows)
     sources = {name: column if isinstance(column, str) else name for name, column in varying.items()}
     arrays = {name: array_literal(column) for name, column in varying.items() if sources[name] == name}
-    statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change))
+    statement = _push_statement(tuple(alike), tuple(sources.items()), _saving(change), limit)
     return statement, {**alike, **arrays, "component": component, **(_changed(change) if change else {})}
 
 
 @lru_cache(maxsize=256)
-def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...], saving: _Saving | None = None) -> str:
+def _push_statement(
+    alike: tuple[str, ...], varying: tuple[tuple[str, str], ...], saving: _Saving | None = None,
+    limit: float | None = None,
+) -> str:  # fmt: skip
     """Insert jobs, their counts and events, all from what was sent; the arguments are the names in `compared`. Save a
     change of workflows, too.
 
@@ -496,11 +542,8 @@ def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...]
     says |= {name: f"v.{source}" for name, source in varying}
     arrays = {source: _JOB_ARRAYS[source] for _, source in varying}
     names = ", ".join(NEW_COLUMNS)
-    logged = (
-        f"CASE state WHEN 'available' THEN 'job.enqueued' ELSE 'job.scheduled' END, "
-        f"created_at, %(component)s, '', id, type, queue, state, 0, '', trace_id, workflow_id, {_NEW_DATA} FROM new "
-        f"WHERE state <> 'pending'"
-    )
+    event = eventdata.values("", _SQL, state="state", attempt="0", component="%(component)s")
+    logged = f"{event} FROM new WHERE state <> 'pending'"
     begin = f"{saving.saved}, " if saving else ""
     if saving and saving.told:
         logged = f"e.* FROM ({saving.told} UNION ALL SELECT {logged}) AS e"
@@ -509,7 +552,7 @@ def _push_statement(alike: tuple[str, ...], varying: tuple[tuple[str, str], ...]
         f"new AS NOT MATERIALIZED (SELECT {', '.join(f'{value} AS {name}' for name, value in says.items())} "
         f"FROM unnest({', '.join(f'%({name})s::{kind}' for name, kind in arrays.items())}) AS v({', '.join(arrays)})), "
         f"inserted AS (INSERT INTO {_JOB} ({names}, attempt, losses, dead_letter, worker_id, errors) "
-        f"SELECT {names}, 0, 0, false, '', '' FROM new), "
+        f"SELECT {names}, 0, 0, false, '', '' FROM new{f' WHERE {_within(limit)}' if limit else ''}), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, {', '.join(_NEW_COUNTS)}) SELECT queue, max(created_at), "
         f"{', '.join(_NEW_COUNTS.values())} FROM new GROUP BY queue), "
         f"logged AS ({_LOG}, {logged}) SELECT {_WORKER_SLEEPS}"
@@ -534,7 +577,9 @@ def _claim_statement(
     admitted: bool,
     excepting: bool,
     shared: bool,
-    unasked: bool,
+    optimistic: bool,
+    unsuspected: bool,
+    limit: float | None,
 ) -> str:
     """The inner query fixes which rows; the update repeats the state, so that a row is claimed once whatever
     the locks do.
@@ -543,7 +588,7 @@ def _claim_statement(
     there are few, so that few statements are prepared. Rows are locked one by one as they come, so `limit`, which is
     outside, says how many are.
 
-    `shared` is for several queues or several takers. The rows that it returns begin with the place of their taker.
+    `shared` is for several queues or several claimants. Its rows begin with the place of their claimant.
     """
     worker, visibility, base = (
         ("picked.worker", "picked.visibility", "picked.base")
@@ -565,9 +610,11 @@ def _claim_statement(
     waits = (
         f"AND state = 'available' {ALIVE.replace('%s', '%(now)s')} AND (due_at IS NULL OR due_at <= %(now)s) "
         f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
-        f"AND {fits}"
+        f"{'AND suspected IS NULL ' if unsuspected else ''}AND {fits}"
     )
-    if unasked:  # depends on no row, so it is asked once
+    if limit:
+        waits += f" AND {_within(limit)}"
+    if optimistic:  # depends on no row, so it is asked once
         these = "= ANY(%(queues)s::text[])" if shared else "= %(queue)s"
         waits += f" AND NOT ({' OR '.join(obstacles(these, '%(now)s'))})"
     order = f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(most)} FOR UPDATE SKIP LOCKED"
@@ -604,8 +651,7 @@ def _claim_statement(
         f"logged AS ({_LOG}, e.* FROM (SELECT 'workflow.started', %(now)s::timestamptz, 'api', "
         f"coalesce(w.own_id, w.id::text), NULL::uuid, '', '', '', 0, '', c.trace_id, w.id, '{{' || w.facts || '}}' "
         f"FROM began JOIN {_WORKFLOW} w ON w.id = began.workflow_id JOIN claimed c ON c.id = began.job_id UNION ALL "
-        f"SELECT 'job.started', started_at, 'workers', '', id, type, queue, 'active', attempt, worker_id, "
-        f"trace_id, workflow_id, '{{\"wait_ms\":' || {_WAIT_MS} || '}}' FROM claimed) AS e), "
+        f"SELECT {_STARTED} FROM claimed) AS e), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) "
         f"SELECT queue, %(now)s, -count(*), count(*), {_WAITED_MS} FROM claimed GROUP BY queue) "
         f"SELECT {', '.join(answered)} FROM claimed c LEFT JOIN LATERAL ({_PLACE}) AS m ON true "
@@ -623,30 +669,35 @@ def _reported(acks: Sequence[Ack], now: dt.datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@lru_cache(maxsize=16)
-def _complete_statement(with_result: bool, columns: tuple[str, ...], *, members: bool) -> str:
-    return f"{_completing(with_result, columns, members=members)} SELECT {_shown(columns)} FROM done"
+@lru_cache(maxsize=32)
+def _complete_statement(with_result: bool, columns: tuple[str, ...], *, members: bool, skip_locked: bool) -> str:
+    completing = _completing(with_result, columns, members=members, skip_locked=skip_locked)
+    return f"{completing} SELECT {_select_list(columns)} FROM done"
 
 
-def _shown(columns: Iterable[str]) -> str:
+def _select_list(columns: Iterable[str]) -> str:
     return ", ".join(under_limit("done.queue") if name == LIMITED else f"done.{name}" for name in columns)
 
 
-def _completing(with_result: bool, columns: tuple[str, ...], *, members: bool) -> str:
+def _completing(
+    with_result: bool, columns: tuple[str, ...], *, members: bool, skip_locked: bool, limit: float | None = None
+) -> str:
     """The beginning of a statement that completes jobs, with their events and counts; of those that it completes, which
     are called `done`, it knows these columns.
 
-    The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock. Without `members`
-    those that another transaction has locked are left alone, too: the caller comes back for them.
+    The jobs are locked in the order of their ids first, so that flushes that overlap do not deadlock. With
+    `skip_locked` those that another transaction has locked are left alone: the caller comes back for them.
     """
     logged = ("id", "type", "queue", "attempt", "worker_id", "trace_id", "workflow_id", "started_at", "finished_at",
               "result", "rate_key")  # fmt: skip
     returned = ", ".join(f"j.{name}" for name in dict.fromkeys((*columns, *logged)) if name != LIMITED)
-    result = "|| coalesce(',\"result\":' || result, '')" if with_result else ""
+    left_out = () if with_result else (catalogue.RESULT,)
+    event = eventdata.values("job.completed", _SQL, state="'completed'", attempt="attempt", without=left_out)
     return (
         f"WITH a AS MATERIALIZED (SELECT a.* FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], "
         f"%(attempts)s::int[]) AS a(id, result, worker, attempt) JOIN {_JOB} AS locked ON locked.id = a.id "
-        f"ORDER BY a.id FOR UPDATE OF locked{'' if members else ' SKIP LOCKED'}), "
+        f"{f'WHERE {_within(limit)} ' if limit else ''}"
+        f"ORDER BY a.id FOR UPDATE OF locked{' SKIP LOCKED' if skip_locked else ''}), "
         f"done AS (UPDATE {_JOB} j SET state = 'completed', result = a.result, losses = 0, "
         f"finished_at = greatest(%(now)s, j.started_at), "
         f"due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL "
@@ -654,8 +705,7 @@ def _completing(with_result: bool, columns: tuple[str, ...], *, members: bool) -
         f"AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
         f"AND (a.attempt IS NULL OR a.attempt = j.attempt) {'' if members else 'AND j.workflow_id IS NULL'} "
         f"RETURNING {returned}), "
-        f"logged AS ({_LOG}, 'job.completed', finished_at, 'workers', '', id, type, queue, 'completed', attempt, "
-        f"worker_id, trace_id, workflow_id, '{{\"duration_ms\":' || {_DURATION_MS} {result} || '}}' FROM done), "
+        f"logged AS ({_LOG}, {event} FROM done), "
         f"counted AS (INSERT INTO {_DELTA} (queue, at, active, completed, run_ms) "
         f"SELECT queue, %(now)s, -count(*), count(*), {_RAN_MS} FROM done GROUP BY queue)"
     )
@@ -666,9 +716,9 @@ _ENDED = ("started_at", "finished_at", "worker_id", "trace_id", "attempt")
 _of_ended = itemgetter(*_ENDED)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _complete_members_statement(
-    with_result: bool, columns: tuple[str, ...], *, errors: bool
+    with_result: bool, columns: tuple[str, ...], *, errors: bool, skip_locked: bool, limit: float | None
 ) -> tuple[str, tuple[str, ...]]:
     """Complete jobs, and lock and read the workflows of those that are members. The names of the first columns of its
     rows, too.
@@ -677,13 +727,13 @@ def _complete_members_statement(
     join, because that is never a loop in a loop, however few the planner believes there are.
     """
     names = tuple(dict.fromkeys((*columns, "id", "workflow_id", *_ENDED, *(["errors"] if errors else []))))
-    shown = _shown(names)
+    shown = _select_list(names)
     for name in ("started_at", "finished_at"):
         if name not in columns:  # as text it costs next to nothing
             shown = shown.replace(f"done.{name}", f"done.{name}::text")
     place = "ORDER BY s.workflow_id, done.finished_at, s.position"
     return (
-        f"{_completing(with_result, names, members=True)}, "
+        f"{_completing(with_result, names, members=True, skip_locked=skip_locked, limit=limit)}, "
         f"flows AS MATERIALIZED (SELECT id, created_at, progress, type FROM {_WORKFLOW} "
         f"WHERE id = ANY(ARRAY(SELECT workflow_id FROM done)) AND state || '' = 'running' ORDER BY id FOR UPDATE) "
         f"SELECT {shown}, s.position, s.step_id, s.type, {shown_beside(place, '::text')} "
@@ -767,6 +817,13 @@ def _unnest(names: Iterable[str], arrays: dict[str, str]) -> str:
 _INSERT_EVENTS = (
     f"INSERT INTO {_EVENT} (txid, {', '.join(Record._fields)}) SELECT pg_current_xact_id()::text::bigint, * "
     f"FROM {_unnest(Record._fields, _EVENT_ARRAYS)}"
+)
+
+#: Each with the release that its worker runs. One that is stored stays as it is.
+_INSERT_ATTEMPTS = (
+    f"INSERT INTO {_ATTEMPT} ({', '.join(EndedAttempt._fields)}, release) SELECT e.*, coalesce(w.release, '') "
+    f"FROM {_unnest(EndedAttempt._fields, _ATTEMPT_ARRAYS)} AS e({', '.join(EndedAttempt._fields)}) "
+    f"LEFT JOIN {_WORKER} w ON w.id = e.worker_id ON CONFLICT DO NOTHING"
 )
 
 

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.db import NotSupportedError, ProgrammingError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 #: Statements that a connection runs before it prepares the next.
 UNPREPARED = 4
@@ -58,7 +59,7 @@ def execute(
         try:
             cursor.execute(statement, params)
         except (ProgrammingError, NotSupportedError) as error:
-            session.note(error)
+            session.handle_error(error)
             raise
         return cursor.fetchall() if _has_rows(cursor) else []
 
@@ -103,9 +104,14 @@ def pipelined(using: str, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
             for statement, params in statements:
                 cursors.append(_preparing_cursor(connection, session, statement))
                 cursors[-1].execute(statement, params)
+        if connection.in_atomic_block:
+            # psycopg has asked for the answers behind the last statement, and PostgreSQL takes that for a new one: it
+            # would not notice a transaction that stands still from here on (`idleness`).
+            with connection.wrap_database_errors:
+                raw.execute("")
         return [cursor.fetchall() if _has_rows(cursor) else [] for cursor in cursors]
     except (ProgrammingError, NotSupportedError) as error:
-        session.note(error)
+        session.handle_error(error)
         raise
     finally:
         for cursor in cursors:
@@ -149,6 +155,10 @@ def practise(
     return found
 
 
+#: How Django's own backends make a cursor.
+_MAKES_CURSORS: Any = BaseDatabaseWrapper._cursor  # type: ignore[attr-defined]
+
+
 class _Session:
     """What is known of one connection to the server."""
 
@@ -184,7 +194,7 @@ class _Session:
         """Whether the server would parse or plan this statement if it came now."""
         return self.decided is not False and self._counts.get(statement, 0) <= PLANNED_APART
 
-    def note(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """Prepare nothing more on a connection that has lost what was prepared there."""
         if getattr(error.__cause__, "sqlstate", None) in _LOST:
             self.decided = False
@@ -213,8 +223,9 @@ _sessions: weakref.WeakKeyDictionary[Any, _Session] = weakref.WeakKeyDictionary(
 def _session(connection: Any) -> _Session:
     raw = connection.connection
     if (found := _sessions.get(raw)) is None:
-        # psycopg2 prepares nothing
-        able = hasattr(raw, "prepare_threshold")
+        # psycopg2 prepares nothing. A backend that makes cursors its own way, as those do that switch the schema with
+        # each, has to make ours.
+        able = hasattr(raw, "prepare_threshold") and type(connection)._cursor is _MAKES_CURSORS
         threshold = connection.settings_dict["OPTIONS"].get("prepare_threshold", _UNSET) if able else None
         found = _sessions[raw] = _Session(threshold)
     return found

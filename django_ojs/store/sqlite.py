@@ -1,4 +1,4 @@
-"""SQLite: one writer, so no locks to take; statements prepared once and run for every row in process."""
+"""Makes the statements for SQLite: without row locks, since there is one writer; prepared once and run for each row."""
 
 from __future__ import annotations
 
@@ -12,45 +12,62 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from django.db import connections, transaction
+from django.db.models import Q
 
 from django_ojs import clock
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
-from django_ojs.models import CountDelta, Event, IdempotencyKey, Job, Queue, UniqueLock, Workflow, WorkflowStep
+from django_ojs.models import (
+    CountDelta,
+    Event,
+    IdempotencyKey,
+    Job,
+    JobAttempt,
+    Queue,
+    UniqueLock,
+    Worker,
+    Workflow,
+    WorkflowStep,
+)
 from django_ojs.models.fields import split
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.states import State, Verb
-from django_ojs.store.base import (
-    ALIVE,
-    COUNTED,
-    NEW_DEFAULTS,
+from django_ojs.store import eventdata
+from django_ojs.store.conditions import ALIVE, guarded_states, under_limit
+from django_ojs.store.counts import COUNTED, Tally, new_jobs
+from django_ojs.store.newjobs import NEW_DEFAULTS, compared, new_constant, said
+from django_ojs.store.orm import Store, ended_attempts
+from django_ojs.store.values import (
     Ack,
     Claim,
+    Claimant,
+    EndedAttempt,
+    EndedMembers,
+    FlowChange,
     Heard,
-    Members,
     Membership,
     Running,
-    Store,
     StoredKey,
-    Taker,
-    Tally,
-    compared,
-    guarded,
+)
+from django_ojs.store.workflows import (
     members,
     members_statement,
     membership,
     memberships_statement,
-    new_constant,
-    new_jobs,
     results_statement,
-    said,
-    under_limit,
     workflow_values,
 )
 
-_JOB, _QUEUE, _EVENT, _DELTA, _KEY = (m._meta.db_table for m in (Job, Queue, Event, CountDelta, IdempotencyKey))
-_KINDS = {f.attname: type(f).__name__ for f in Job._meta.concrete_fields}
+_JOB, _QUEUE, _EVENT, _DELTA, _KEY, _ATTEMPT, _WORKER = (
+    m._meta.db_table for m in (Job, Queue, Event, CountDelta, IdempotencyKey, JobAttempt, Worker)
+)
+_INSERT_ATTEMPT = (
+    f"INSERT OR IGNORE INTO {_ATTEMPT} ({', '.join(EndedAttempt._fields)}, release) "
+    f"VALUES ({', '.join(['%s'] * len(EndedAttempt._fields))}, "
+    f"coalesce((SELECT release FROM {_WORKER} WHERE id = %s), ''))"
+)
+_KINDS = {f.attname: f.get_internal_type() for f in Job._meta.concrete_fields}
 # Times are text and compared as text, so a full second must look as Django writes it: without a fraction.
 _LATER = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f', %(now)s, printf('+%%.3f seconds', {ms} / 1000.0)), '.000', '')"
 
@@ -62,6 +79,16 @@ class SQLiteStore(Store):
 
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """Nothing to do: `begin_writing` took the only lock there is."""
+
+    def lock_where(
+        self, condition: Q, *, limit: int | None = None, skip_locked: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> list[JobRow]:  # fmt: skip
+        """No row is locked, so the order of those up to a limit is free. By their ids SQLite would read all jobs."""
+        if limit is None:
+            return super().lock_where(condition, columns=columns)
+        rows: list[JobRow] = self.jobs.filter(condition)[:limit].rows(columns)  # type: ignore[attr-defined]
+        return rows
 
     def begin_writing(self) -> None:
         """Take the write lock before anything is read, where the site's transactions would take it late."""
@@ -106,7 +133,9 @@ class SQLiteStore(Store):
 
     octets = "length(CAST({} AS BLOB))"
 
-    def push(self, rows: Sequence[JobRow], component: str) -> bool:
+    def push(self, rows: Sequence[JobRow], component: str, change: FlowChange | None = None) -> bool:
+        if change:
+            self.save(change)
         with self._transaction() as cursor:
             if len(rows) == 1:
                 self._push_one(cursor, rows[0], component)
@@ -177,28 +206,28 @@ class SQLiteStore(Store):
             cursor.executemany(_EVENT_STATEMENT, [_all_to_db(record) for record in records])
 
     def claim(self, claim: Claim, columns: Sequence[str] = COLUMNS, *, raw: bool = False) -> list[list[JobRow]]:
-        """No other connection writes meanwhile, and a statement costs no round trip: so each taker claims by itself."""
+        """Nobody else writes meanwhile, and a statement costs no round trip, so each worker claims by itself."""
         given: list[list[JobRow]] = []
-        for taker in claim.takers:
+        for claimant in claim.claimants:
             rows: list[JobRow] = []
             for queue in claim.queues:
-                if len(rows) < taker.limit:
-                    rows += self._claim_from(queue, claim, taker, taker.limit - len(rows), columns, raw=raw)
+                if len(rows) < claimant.limit:
+                    rows += self._claim_from(queue, claim, claimant, claimant.limit - len(rows), columns, raw=raw)
             given.append(rows)
-            if len(rows) < taker.limit:
+            if len(rows) < claimant.limit:
                 break  # nothing is left
-        return given + [[] for _ in claim.takers[len(given) :]]
+        return given + [[] for _ in claim.claimants[len(given) :]]
 
     def _claim_from(
-        self, queue: str, claim: Claim, taker: Taker, limit: int, columns: Sequence[str], *, raw: bool
+        self, queue: str, claim: Claim, claimant: Claimant, limit: int, columns: Sequence[str], *, raw: bool
     ) -> list[JobRow]:
-        terms = taker.visibility_ms, claim.queues[queue], claim.base_timeout_ms
+        terms = claimant.visibility_ms, claim.queues[queue], claim.base_timeout_ms
         until, ends = (
             _to_db(claim.now + dt.timedelta(milliseconds=length))
-            for length in (taker.lease_ms(None, claim.queues[queue]), claim.base_timeout_ms)
+            for length in (claimant.lease_ms(None, claim.queues[queue]), claim.base_timeout_ms)
         )
         params: dict[str, Any] = {
-            "queue": queue, "now": _to_db(claim.now), "worker": taker.worker_id, "until": until, "ends": ends,
+            "queue": queue, "now": _to_db(claim.now), "worker": claimant.worker_id, "until": until, "ends": ends,
         }  # fmt: skip
         if claim.types is not None:
             params["types"], params["prefixes"] = map(json.dumps, split(claim.types))
@@ -209,7 +238,7 @@ class SQLiteStore(Store):
         names = tuple(dict.fromkeys((*columns, "id", "workflow_id", "enqueued_at")))
         chosen = _next_statement(
             names, terms, limit, typed=claim.types is not None, excepting=bool(claim.except_ids),
-            chosen=claim.ids is not None, roomy=claim.roomy,
+            chosen=claim.ids is not None, roomy=claim.roomy, unsuspected=claim.unsuspected,
         )  # fmt: skip
         with connections[self.using].cursor() as cursor:
             cursor.execute(chosen, params)
@@ -230,7 +259,7 @@ class SQLiteStore(Store):
 
     def complete(
         self, acks: Sequence[Ack], now: dt.datetime, *, with_result: bool, columns: Sequence[str] = COLUMNS,
-        members: bool = True,
+        members: bool = True, skip_locked: bool = False,
     ) -> list[JobRow]:  # fmt: skip
         names = tuple(dict.fromkeys((*columns, "queue", "started_at")))
         given = json.dumps([[ack.job_id.hex, ack.worker_id, ack.attempt, ack.result] for ack in acks])
@@ -248,7 +277,7 @@ class SQLiteStore(Store):
         ids = {ack.job_id.hex: ack.job_id for ack in acks}
         return _from_db(columns, rows, ids.__getitem__)
 
-    def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> Members:
+    def lock_members(self, jobs: Collection[uuid.UUID], flows: Collection[uuid.UUID], *, errors: bool) -> EndedMembers:
         with connections[self.using].cursor() as cursor:
             cursor.execute(_members_statement(errors), [_id_list(sorted(flows)), _id_list(jobs)])
             found = cursor.fetchall()
@@ -286,7 +315,7 @@ class SQLiteStore(Store):
     def update_jobs(self, guard: Verb | State, rows: Sequence[JobRow], columns: Sequence[str]) -> None:
         if not rows:
             return
-        sources = ", ".join(f"'{state}'" for state in guarded(guard))
+        sources = ", ".join(f"'{state}'" for state in guarded_states(guard))
         assignments = ", ".join(f"{name} = %s" for name in columns)
         with connections[self.using].cursor() as cursor:
             tally = self.moved(guard, rows, columns)
@@ -296,6 +325,13 @@ class SQLiteStore(Store):
             )
             self.check_count(guard, rows, cursor.rowcount)
         self.count(tally)
+        if ended := ended_attempts(rows):
+            self.insert_attempts(ended)
+            self.trim_attempts(ended)
+
+    def insert_attempts(self, ended: Sequence[EndedAttempt]) -> None:
+        with connections[self.using].cursor() as cursor:
+            cursor.executemany(_INSERT_ATTEMPT, [_all_to_db([*one, one.worker_id]) for one in ended])
 
 
 def _completions(rows: Sequence[JobRow], now: dt.datetime) -> Tally:
@@ -355,13 +391,14 @@ def _with_marks_of_sqlite(statement: str, param_names: None = None) -> str:
     return re.sub("(?<!%)%s", "?", statement).replace("%%", "%")
 
 
-_EVENT_STATEMENT = (
-    f"INSERT INTO {_EVENT} ({', '.join(Record._fields)}) VALUES ({', '.join(['%s'] * len(Record._fields))})"
+_SQL = eventdata.Dialect(
+    instant=lambda column: f"replace(substr({column} || '.000', 1, 23), ' ', 'T') || 'Z'",
+    elapsed=lambda since, until: (
+        f"coalesce(max(0, CAST(round((julianday({until}) - julianday({since})) * 86400000.0) AS INTEGER)), 0)"
+    ),
 )
-_NEW_DATA = """CASE j.state
-    WHEN 'available' THEN '{"priority":' || j.priority
-        || CASE j.unique_key WHEN '' THEN '' ELSE ',"unique_key":"' || j.unique_key || '"' END || '}'
-    ELSE '{"scheduled_at":"' || replace(substr(j.due_at || '.000', 1, 23), ' ', 'T') || 'Z"}' END"""
+_APPEND = f"INSERT INTO {_EVENT} ({', '.join(Record._fields)})"
+_EVENT_STATEMENT = f"{_APPEND} VALUES ({', '.join(['%s'] * len(Record._fields))})"
 
 
 @lru_cache(maxsize=256)
@@ -393,9 +430,7 @@ def _silent(says: Collection[str]) -> dict[str, str]:
 def _pushed_statement(place: int) -> str:
     """Append the event of each new job; its id is at this place of each element of a JSON array."""
     return (
-        f"INSERT INTO {_EVENT} (type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, "
-        f"trace_id, workflow_id, data) SELECT CASE j.state WHEN 'available' THEN 'job.enqueued' ELSE 'job.scheduled' "
-        f"END, j.created_at, %s, '', j.id, j.type, j.queue, j.state, 0, '', j.trace_id, j.workflow_id, {_NEW_DATA} "
+        f"{_APPEND} SELECT {eventdata.values('', _SQL, state='j.state', attempt='0', component='%s', of='j')} "
         f"FROM json_each(%s) AS new CROSS JOIN {_JOB} AS j ON j.id = json_extract(new.value, '$[{place}]') "
         f"WHERE j.state <> 'pending'"
     )
@@ -529,22 +564,23 @@ def _assigned(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
-def _shown(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
+def _written_columns(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
     """These columns of the job `j` as they are once the values are written."""
     return [under_limit("j.queue") if name == LIMITED else values.get(name, f"j.{name}") for name in names]
 
 
 @lru_cache(maxsize=256)
 def _next_statement(
-    names: tuple[str, ...], terms: Terms, limit: int, *, typed: bool, excepting: bool, chosen: bool, roomy: bool
-) -> str:
+    names: tuple[str, ...], terms: Terms, limit: int, *, typed: bool, excepting: bool, chosen: bool, roomy: bool,
+    unsuspected: bool,
+) -> str:  # fmt: skip
     """The places of the next jobs of a queue, in the order of delivery, and their columns as they are once claimed."""
-    shown = {f"c{number}": value for number, value in enumerate(_shown(names, _claimed(terms)))}
+    shown = {f"c{number}": value for number, value in enumerate(_written_columns(names, _claimed(terms)))}
     return (
         f"SELECT json_group_array(place), json_group_array(json_array({', '.join(shown)})) FROM (SELECT "
         f"j.rowid AS place, {', '.join(f'{value} AS {name}' for name, value in shown.items())} FROM {_JOB} AS j "
         f"WHERE queue = %(queue)s AND state = 'available' {_ALIVE} AND (due_at IS NULL OR due_at <= %(now)s) "
-        f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} "
+        f"{_OF_TYPES if typed else ''} {_EXCEPT if excepting else ''} {'AND suspected IS NULL' if unsuspected else ''} "
         f"{_OPEN_IF_CHOSEN if chosen else _OPEN_IF_ROOMY if roomy else _OPEN} "
         f"ORDER BY priority DESC, enqueued_at, id LIMIT {int(limit)})"
     )
@@ -564,7 +600,7 @@ def _held_statement(names: tuple[str, ...]) -> str:
     """The jobs that these workers hold: their places and results, and their columns as they are once completed."""
     return (
         f"SELECT json_group_array(json_array(j.rowid, a.result)), "
-        f"json_group_array(json_array({', '.join(_shown(names, _COMPLETED_VALUES))})) "
+        f"json_group_array(json_array({', '.join(_written_columns(names, _COMPLETED_VALUES))})) "
         f"FROM {_REPORTS} CROSS JOIN {_JOB} AS j "
         f"WHERE j.id = a.id AND j.state = 'active' AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker) "
         f"AND (a.attempt IS NULL OR a.attempt = j.attempt)"
@@ -583,24 +619,14 @@ _COMPLETE = (
 )
 
 
-def _log_statement(type: str, time: str, data: str, place: str) -> str:
-    """Append an event of a worker for each of the jobs at the places in a JSON list, from the rows as they are now."""
-    return (
-        f"INSERT INTO {_EVENT} (type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, "
-        f"trace_id, workflow_id, data) SELECT '{type}', j.{time}, 'workers', '', j.id, j.type, j.queue, j.state, "
-        f"j.attempt, j.worker_id, j.trace_id, j.workflow_id, {data} FROM json_each(%s) "
-        f"CROSS JOIN {_JOB} AS j ON j.rowid = {place}"
-    )
+def _log_statement(type: str, place: str, without: Collection[str] = ()) -> str:
+    """Append an event for each of the jobs at the places in a JSON list, from the rows as they are now."""
+    event = eventdata.values(type, _SQL, state="j.state", attempt="j.attempt", of="j", without=without)
+    return f"{_APPEND} SELECT {event} FROM json_each(%s) CROSS JOIN {_JOB} AS j ON j.rowid = {place}"
 
 
-_DURATION, _WAIT = (
-    f"'{{\"{name}\":' || coalesce(max(0, CAST(round((julianday(j.{until}) - julianday(j.{since})) * 86400000.0) "
-    "AS INTEGER)), 0)"
-    for name, since, until in (("duration_ms", "started_at", "finished_at"), ("wait_ms", "enqueued_at", "started_at"))
-)
 _COUNT_STARTED = f"INSERT INTO {_DELTA} (queue, at, available, active, wait_ms) VALUES (%s, %s, %s, %s, %s)"
-_STARTED = _log_statement("job.started", "started_at", _WAIT + " || '}'", "value")
+_STARTED = _log_statement("job.started", "value")
 _COMPLETED, _COMPLETED_WITH_RESULT = (
-    _log_statement("job.completed", "finished_at", f"{_DURATION}{more} || '}}'", "json_extract(value, '$[0]')")
-    for more in ("", " || coalesce(',\"result\":' || j.result, '')")
+    _log_statement("job.completed", "json_extract(value, '$[0]')", without) for without in ((catalogue.RESULT,), ())
 )

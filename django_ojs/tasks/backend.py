@@ -5,6 +5,7 @@ A job reaches only tasks that are registered: no path from the wire is ever impo
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import functools
 import inspect
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from django_ojs.client.context import JobContext
-from django_ojs.client.definition import JobDefinition, PreparedJob, push
+from django_ojs.client.definition import JobDefinition, PreparedJob, push_prepared
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.options import encode_arguments
 from django_ojs.database import database
 from django_ojs.errors import NotFound
+from django_ojs.guard import Interrupted, attempt, attempt_inside, log_fault
 from django_ojs.hooks import together
 from django_ojs.registry import InvalidHandler, registry
 from django_ojs.rules import names
@@ -92,7 +94,7 @@ class OJSBackend(BaseTaskBackend):
         encoded = plain(encode_arguments(args, kwargs))
 
         def store() -> tuple[results.OJSTaskResult, JobHandle]:
-            (handle,) = push([PreparedJob(definition.type, encoded, options)])
+            (handle,) = push_prepared([PreparedJob(definition.type, encoded, options)])
             result = results.from_row(definition.task, handle.row, self.alias)
             task_enqueued.send(sender=type(self), task_result=result)
             return result, handle
@@ -105,7 +107,7 @@ class OJSBackend(BaseTaskBackend):
         """Return the result with this id. Raises TaskResultDoesNotExist for jobs that are no tasks or were pruned,
         too.
         """
-        from django_ojs.jobs.verbs import info
+        from django_ojs.jobs.read import info
 
         key = results.key_of(result_id)
         if key is None:
@@ -140,7 +142,7 @@ def finished(contexts: Sequence[JobContext]) -> None:
     ended = {(row["id"], row["attempt"]): row for row in rows}
     for context in contexts:
         if (row := ended.get((context.id, context.attempt))) and (definition := find(context.type)):
-            _send_finished(definition, context, row)
+            attempt("Sending task_finished", _send_finished, definition, context, row)
 
 
 class TaskDefinition(JobDefinition[..., ..., Any]):
@@ -210,7 +212,7 @@ def plain(value: Any) -> Any:
 def _perform(definition: TaskDefinition, context: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call the task's function for one attempt; its result as JSON has it. Raises what the function raises."""
     result = results.from_row(definition.task, context.whole_row)
-    task_started.send_robust(sender=_sender(result), task_result=result)
+    attempt_inside("Sending task_started", task_started.send_robust, sender=_sender(result), task_result=result)
     given = _arguments(definition, context, args, result)
     try:
         return plain(definition.task.func(*given, **kwargs))
@@ -227,7 +229,12 @@ async def _aperform(
         result = results.from_row(definition.task, context.whole_row)
     else:
         result = await sync_to_async(results.from_row)(definition.task, context.whole_row)
-    await task_started.asend_robust(sender=_sender(result), task_result=result)
+    try:
+        await task_started.asend_robust(sender=_sender(result), task_result=result)
+    except (Interrupted, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a receiver that raises SystemExit
+        log_fault("Sending task_started", error)
     given = _arguments(definition, context, args, result)
     try:
         return plain(await definition.task.func(*given, **kwargs))

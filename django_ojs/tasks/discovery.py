@@ -6,7 +6,6 @@ Imported is what a web process imports, and never what a job names.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,8 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import OJSError
 from django_ojs.messages import jobs_wait
-from django_ojs.registry import InvalidHandler, registry
-from django_ojs.rules import names
+from django_ojs.registry import Fault, registry
+from django_ojs.rules import names, suggest
 
 if TYPE_CHECKING:
     from django_ojs.tasks.backend import OJSBackend
@@ -77,14 +76,18 @@ def discover() -> None:
 
 
 def _import(alias: str, modules: object) -> None:
-    where = f"TASKS[{alias!r}]['OPTIONS']['modules'] is {modules!r}"
+    """Import what the option names. What it names wrongly is a fault, as a wrong declaration is."""
+    where = f"TASKS[{alias!r}]['OPTIONS']['modules']"
     if not isinstance(modules, list | tuple) or not all(isinstance(name, str) for name in modules):
-        raise InvalidHandler(f"{where}: give a list of dotted names.")
+        registry.record([Fault("", where, f"it is {modules!r}: give a list of dotted names.")], where)
+        return
+    faults: list[Fault] = []
     for name in modules:
         try:
             import_module(name)
         except ImportError as error:
-            raise InvalidHandler(f"{where}, and {name} cannot be imported: {error}.") from error
+            faults.append(Fault("", where, f"it is {modules!r}, and {name} cannot be imported: {error}."))
+    registry.record(faults, where)
 
 
 def _adopt(alias: str) -> None:
@@ -120,8 +123,8 @@ def check_backend(backend: OJSBackend) -> Iterator[CheckMessage]:
             yield Error(f"{where}: the queue {queue!r} {error}.", hint=hint, id="django_ojs.E201")
     for name in backend.options:
         if name not in KNOWN:
-            near = difflib.get_close_matches(str(name), KNOWN, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(KNOWN)}."
+            near = suggest.nearest(str(name), KNOWN)
+            hint = f"Did you mean {near!r}?" if near else f"There are {', '.join(KNOWN)}."
             yield Caution(
                 f"{where}: OJSBackend has no option {name!r}, and ignores it.", hint=hint, id="django_ojs.W201"
             )
@@ -151,7 +154,7 @@ def check_home(**kwargs: Any) -> Iterator[CheckMessage]:
 def check_waiting(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """W202: jobs wait for a handler that neither this code nor a live worker has."""
     from django_ojs.models import Job
-    from django_ojs.workers.directory import unserved_types
+    from django_ojs.workerregistry.directory import unserved_types
 
     alias = database(None)
     if alias not in (databases or ()) or Job._meta.db_table not in connections[alias].introspection.table_names():

@@ -18,9 +18,9 @@ from django_ojs.database import database
 from django_ojs.models import MetricSeries
 from django_ojs.statistics import counters, eventcounts, webhookcounts
 from django_ojs.statistics.summary import workers_active
-from django_ojs.workers.directory import unserved_queues
+from django_ojs.workerregistry.directory import unserved_queues
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 
 class Histogram(NamedTuple):
@@ -40,7 +40,7 @@ class Family(NamedTuple):
     """All samples of one metric. `name` is that of Prometheus, a counter's without `_total`."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     samples: list[Sample]
 
@@ -106,7 +106,7 @@ GAUGES: dict[str, str] = {
 class WebhookMetric(NamedTuple):
     """A metric that moves with attempts to deliver a webhook. `unit` is what OpenTelemetry calls it."""
 
-    kind: Kind
+    kind: MetricKind
     unit: str
     help: str
 

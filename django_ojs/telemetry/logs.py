@@ -25,27 +25,52 @@ from django.db import transaction
 
 from django_ojs import jsontext
 from django_ojs.events.catalogue import Record
-from django_ojs.rules import redaction
+from django_ojs.guard import get_logger
+from django_ojs.rules import errorobjects, redaction
 from django_ojs.telemetry.tracing import current_ids
 
-logger = logging.getLogger("django_ojs.jobs.lifecycle")
+logger = get_logger("django_ojs.jobs.lifecycle")
 
-#: The level of each kind of event; None for those whose pair tells the same. Others are DEBUG.
+#: The level at which a line tells each type of event: the one place that decides it. A type that tells what the one
+#: beside it tells has a lower level than that, or None, which is no line at all.
 LEVELS: dict[str, int | None] = {
-    "job.enqueued": logging.INFO, "job.scheduled": logging.INFO, "job.completed": logging.INFO,
-    "job.cancelled": logging.INFO, "job.retrying": logging.WARNING, "job.discarded": logging.ERROR,
-    "job.expired": logging.ERROR, "job.timeout": logging.ERROR, "job.stalled": logging.ERROR,
-    "job.failed": None, "worker.registered": None, "worker.terminated": None,
-    "worker.started": logging.INFO, "worker.stopped": logging.INFO, "worker.quiet": logging.INFO,
-    "queue.paused": logging.INFO, "queue.resumed": logging.INFO, "queue.created": logging.INFO,
-    "queue.config_updated": logging.INFO, "queue.deleted": logging.INFO,
-    "workflow.started": logging.INFO, "workflow.completed": logging.INFO, "workflow.cancelled": logging.INFO,
-    "workflow.failed": logging.ERROR, "cron.triggered": logging.INFO, "cron.skipped": logging.WARNING,
-    "backpressure.warning": logging.WARNING, "backpressure.dropped": logging.WARNING,
+    event: level
+    for level, types in {
+        None: ("job.failed", "worker.registered", "worker.terminated"),
+        logging.DEBUG: (
+            "job.started", "job.heartbeat", "job.progress", "job.total_timeout", "job.ttl_expired",
+            "worker.heartbeat", "job.checkpointed", "dead_letter.added",
+            "result.stored", "result.retrieved", "result.pruned", "rate_limit.exceeded", "rate_limit.released",
+            "workflow.created", "workflow.step_completed", "workflow.step_failed", "workflow.job_completed",
+            "workflow.job_failed", "workflow.callback_fired", "webhook.delivered",
+        ),
+        logging.INFO: (
+            "job.enqueued", "job.scheduled", "job.completed", "job.cancelled", "priority.changed", "job.purged",
+            "worker.started", "worker.stopped", "worker.quiet",
+            "queue.paused", "queue.resumed", "queue.created", "queue.config_updated", "queue.deleted",
+            "workflow.started", "workflow.completed", "workflow.cancelled", "cron.triggered",
+            "dead_letter.retried", "dead_letter.replayed", "dead_letter.deleted", "dead_letter.pruned",
+            "bulk.enqueue.completed", "bulk.cancel.completed", "bulk.retry.completed", "bulk.delete.completed",
+            "backpressure.cleared", "rate_limit.dynamic_adjusted", "alert.cleared",
+            "webhook.subscription.created", "webhook.subscription.updated", "webhook.subscription.deleted",
+            "approval.requested", "approval.decided", "approval.delegated",
+        ),
+        logging.WARNING: (
+            "job.retrying", "cron.skipped", "backpressure.warning", "backpressure.dropped", "backpressure.rejected",
+            "rate_limit.dropped", "result.rejected", "webhook.failed", "webhook.dead",
+            "webhook.subscription.disabled", "alert.raised", "approval.escalated",
+        ),
+        logging.ERROR: ("job.discarded", "job.expired", "job.timeout", "job.stalled", "workflow.failed"),
+    }.items()
+    for event in types
 }  # fmt: skip
 #: Members of an event's data that a line repeats.
-_FACTS = ("duration_ms", "wait_ms", "delay_ms", "next_retry_at", "scheduled_at", "priority", "cancelled_by", "reason",
-          "total_attempts", "max_attempts", "timeout_kind", "elapsed_seconds")  # fmt: skip
+_FACTS = (
+    "previous_state", "duration_ms", "wait_ms", "delay_ms", "next_retry_at", "scheduled_at", "priority",
+    "cancelled_by", "reason", "total_attempts", "max_attempts", "timeout_kind", "elapsed_seconds",
+    "kind", "about", "says", "key", "strategy", "depth", "bound", "subscription_id", "delivery_id", "event_type",
+    "response_status",
+)  # fmt: skip
 #: What a line about a job that a worker took or completed needs of its row.
 COLUMNS = ("id", "type", "queue", "state", "attempt", "worker_id", "trace_id", "workflow_id", "started_at")
 
@@ -59,7 +84,7 @@ class Lines:
         level = LEVELS.get(event, logging.DEBUG)
         return level is not None and logger.isEnabledFor(level)
 
-    def tell(self, records: Sequence[Record], using: str) -> None:
+    def notify(self, records: Sequence[Record], using: str) -> None:
         """Log these events when the transaction is committed."""
         levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
         heard = {level for level in levels if logger.isEnabledFor(level)}
@@ -75,15 +100,23 @@ lines = Lines()
 def _write(records: Iterable[Record]) -> None:
     for record in records:
         level = LEVELS.get(record.type, logging.DEBUG) or logging.DEBUG
-        who = f"{record.job_type} {record.job_id}" if record.job_id else record.subject
         fields = _fields_of(record)
-        logger.log(level, "%s: %s%s", record.type, who, _next_attempt(fields), extra=fields)
+        logger.log(level, "%s: %s%s", record.type, _subject(record, fields), _next_attempt(fields), extra=fields)
+
+
+def _subject(record: Record, fields: Mapping[str, Any]) -> str:
+    """What the event is about: of an alert what is wrong, since its subject may be no more than a name or nothing."""
+    if record.type.startswith("alert.") and "says" in fields:
+        return f"{fields['kind']}: {fields['says']}"
+    return f"{record.job_type} {record.job_id}" if record.job_id else record.subject
 
 
 def _next_attempt(fields: Mapping[str, Any]) -> str:
     """Of a job that is tried again: which attempt failed, of how many, and when the next one is."""
     if fields["event"] != "job.retrying":
         return ""
+    if "previous_state" in fields:  # no `job.failed` came before
+        return f": attempt {fields.get('attempt', 0)} does not count, the next one is at {fields.get('next_retry_at')}"
     of = f" of {fields['max_attempts']}" if "max_attempts" in fields else ""
     return f": attempt {fields.get('attempt', 0)}{of} failed, the next one is at {fields.get('next_retry_at')}"
 
@@ -165,8 +198,10 @@ class JSONFormatter(logging.Formatter):
         error = dict(given) if isinstance(given, Mapping) else {"type": given} if given else {}
         if record.exc_info and record.exc_info[0] is not None:
             kind, exc, tb = record.exc_info
-            error = {"type": kind.__name__, "message": str(exc)} | error
-            error["backtrace"] = [line.rstrip() for line in traceback.format_exception(kind, exc, tb)]
+            message = errorobjects.text_of(exc)
+            error = {"type": kind.__name__, "message": errorobjects.cut(message, errorobjects.MAX_MESSAGE)} | error
+            lines = traceback.format_exception(kind, exc, tb)
+            error["backtrace"] = [errorobjects.cut(line.rstrip(), errorobjects.MAX_MESSAGE) for line in lines]
         return error
 
 

@@ -18,8 +18,8 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 import django_ojs
 from django_ojs.statistics import eventcounts, webhookcounts
-from django_ojs.statistics.eventcounts import Group
-from django_ojs.statistics.webhookcounts import Attempt
+from django_ojs.statistics.eventcounts import EventGroup
+from django_ojs.statistics.webhookcounts import DeliveryAttempt
 from django_ojs.telemetry.gather import COUNTERS, GAUGES, TIMINGS, WEBHOOKS, Family, Timing, gauges, prometheus_name
 
 #: Seconds for which all gauges of one export are read once.
@@ -55,7 +55,7 @@ class Export:
         eventcounts.listeners.remove(self.record)
         webhookcounts.listeners.remove(self._webhooks.record)
 
-    def record(self, groups: Sequence[Group]) -> None:
+    def record(self, groups: Sequence[EventGroup]) -> None:
         """Record what a pass has counted. The times are those of the events, to the millisecond."""
         if not is_on():
             return
@@ -65,7 +65,7 @@ class Export:
             if group.ms is not None:
                 self._time(group, group.ms)
 
-    def _time(self, group: Group, ms: int) -> None:
+    def _time(self, group: EventGroup, ms: int) -> None:
         for timing, histogram in self._histograms:
             if group.event not in timing.events or (timing.labels and group.label not in timing.labels):
                 continue
@@ -123,7 +123,7 @@ class _Webhooks:
         name = "ojs.webhook.subscription.count"
         meter.create_observable_gauge(name, [subscriptions], WEBHOOKS[name].unit, WEBHOOKS[name].help)
 
-    def record(self, attempts: Sequence[Attempt]) -> None:
+    def record(self, attempts: Sequence[DeliveryAttempt]) -> None:
         if not is_on():
             return
         for attempt in attempts:
@@ -146,7 +146,7 @@ def _histogram(meter: Any, timing: Timing) -> Any:
     return meter.create_histogram(timing.name, timing.unit, timing.help, explicit_bucket_boundaries_advisory=edges)
 
 
-def _labels(name: str, group: Group) -> dict[str, str]:
+def _labels(name: str, group: EventGroup) -> dict[str, str]:
     if name.startswith("ojs.jobs."):
         return {"job_type": group.job_type, "queue": group.queue}
     return {"queue": group.queue, "type": group.job_type}

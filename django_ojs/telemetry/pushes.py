@@ -6,17 +6,15 @@ Without a `MeterProvider` a push pays one look.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import django_ojs
 from django_ojs.conf import ojs_settings
 from django_ojs.telemetry.gather import DURATION_S
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 NAME = "ojs.job.enqueue_duration"
 
@@ -30,18 +28,22 @@ def is_possible() -> bool:
     return find_spec("opentelemetry") is not None
 
 
-def timed(push: Callable[P, list[R]], *args: P.args, **kwargs: P.kwargs) -> list[R]:
-    """Record how long a push takes, which returns what became of each job, once for each queue
+@contextlib.contextmanager
+def timed(documents: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Callable[[Sequence[Any]], None] | None]]:
+    """A block that pushes documents; record how long it took until the outcomes were there, once for each queue
     (`hooks.around_work_of_push`)."""
     histogram = _histogram()
     if histogram is None:
-        return push(*args, **kwargs)
+        yield documents, None
+        return
     began = time.perf_counter()
-    outcomes = push(*args, **kwargs)
-    seconds = time.perf_counter() - began
-    for queue in _named(outcomes):
-        histogram.record(seconds, {"queue": queue})
-    return outcomes
+
+    def record(outcomes: Sequence[Any]) -> None:
+        seconds = time.perf_counter() - began
+        for queue in _named(outcomes):
+            histogram.record(seconds, {"queue": queue})
+
+    yield documents, record
 
 
 def _named(outcomes: Sequence[Any]) -> set[str]:

@@ -7,7 +7,6 @@ the reporter for Sentry, and for trackers that understand its SDK.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,14 @@ from django.utils.module_loading import import_string
 
 from django_ojs.client.context import JobContext, log_fields
 from django_ojs.conf import ojs_settings
+from django_ojs.guard import attempt, get_logger
 from django_ojs.signals import job_failed
 from django_ojs.telemetry import tracing
 
 if TYPE_CHECKING:
     from sentry_sdk import Scope
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Reporter = Callable[[BaseException, JobContext], str | None]
 #: The loggers whose records tell of the same failure: Sentry would make more events of them.
@@ -37,14 +37,17 @@ def report(exception: BaseException, context: JobContext, handler: Any) -> list[
     for path in ojs_settings.ERROR_REPORTERS:
         try:
             text = _reporter(path)(exception, context)
-        except Exception:
-            logger.exception("The error reporter %s failed.", path, extra=log_fields(context.row))
-        else:
             found += [str(text)[:MAX_TEXT]] if text else []
+        except BaseException:
+            logger.exception("The error reporter %s failed.", path, extra=log_fields(context.row))
+    attempt("Sending job_failed", _send, exception, context, handler)
+    return found
+
+
+def _send(exception: BaseException, context: JobContext, handler: Any) -> None:
     for receiver, answer in job_failed.send_robust(handler, context=context, exception=exception):
         if isinstance(answer, Exception):
             logger.error("The receiver %r of job_failed failed.", receiver, exc_info=answer)
-    return found
 
 
 @lru_cache(maxsize=32)

@@ -19,7 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import django_ojs
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.rules import redaction
+from django_ojs.rules import errorobjects, redaction
 from django_ojs.telemetry.tracing import MAX_TRACESTATE, joined
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def is_on() -> bool:
 def current() -> dict[str, str]:
     """The current context as headers; empty where there is no valid span and no baggage."""
     carrier: dict[str, str] = {}
+    if not contexts.get_current():
+        return carrier
     _TRACE.inject(carrier)
     _BAGGAGE.inject(carrier)
     return carrier
@@ -50,7 +52,13 @@ def current_ids() -> tuple[str, str]:
 
 
 def record(exc: BaseException) -> None:
-    trace.get_current_span().record_exception(exc)
+    message = errorobjects.text_of(exc)
+    if len(message) <= errorobjects.MAX_MESSAGE:
+        trace.get_current_span().record_exception(exc)
+        return
+    error = errorobjects.from_exception(exc)
+    shortened = {"exception.message": error["message"], "exception.stacktrace": "\n".join(error["backtrace"])}
+    trace.get_current_span().record_exception(exc, attributes=shortened)
 
 
 class Enqueueing:
@@ -86,7 +94,7 @@ def enqueueing(documents: Sequence[Any], received: Mapping[str, str]) -> Iterato
         yield Enqueueing(span, received, len(documents))
 
 
-class Members:
+class MemberSpans:
     """The spans of jobs of workflows that are enqueued together. `documents` carry them where the context is ours."""
 
     def __init__(self, documents: Sequence[Any]) -> None:
@@ -110,12 +118,12 @@ class Members:
 
 
 @contextlib.contextmanager
-def enqueueing_members(documents: Sequence[Any]) -> Iterator[Members]:
+def enqueueing_members(documents: Sequence[Any]) -> Iterator[MemberSpans]:
     """A PRODUCER span for each job of a workflow, whose parent is the span in which the workflow was made.
 
     Where a step brought a context of its own, that is the parent, and the job carries it on unchanged.
     """
-    members = Members(documents)
+    members = MemberSpans(documents)
     try:
         yield members
     except BaseException as error:
@@ -268,12 +276,12 @@ def _system() -> dict[str, Any]:
 
 
 def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a job. The size is that of its arguments as JSON, in bytes."""
-    return {
+    """What is known of a job. The size is that of its arguments as JSON, in bytes, unless the site hides those."""
+    size = {} if redaction.tells("args", row["type"]) else {"messaging.message.body.size": len(row["args"].encode())}
+    return size | {
         "ojs.job.id": str(row["id"]), "ojs.job.type": row["type"], "ojs.job.queue": row["queue"],
         "ojs.job.priority": row["priority"], "messaging.message.id": str(row["id"]),
         "messaging.destination.name": row["queue"], "ojs.job.state": str(row["state"]),
-        "messaging.message.body.size": len(row["args"].encode()),
     }  # fmt: skip
 
 

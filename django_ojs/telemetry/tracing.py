@@ -11,17 +11,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from django_ojs import jsontext
+from django_ojs import jsontext, spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.rules.envelope import trace_id_in
 
 if TYPE_CHECKING:
     from django_ojs.rules.workflows import Plan
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: What belongs to one trace: a job that has one of these gets none of the others from us.
 TRACE_KEYS = frozenset({"traceparent", "tracestate", "trace_id"})
@@ -64,24 +61,21 @@ def detached() -> Iterator[None]:
         _received.reset(token)
 
 
-def enqueueing(
-    push: Callable[Concatenate[Sequence[Any], P], list[R]], documents: Sequence[Any], *args: P.args, **kwargs: P.kwargs
-) -> list[R]:
-    """Push envelopes, each with the trace context, within a span where spans are made (`hooks.around_push`)."""
-    received = _received.get()
-    if received is _DETACHED:
-        if (spans := active()) is None:
-            return push(documents, *args, **kwargs)
+@contextlib.contextmanager
+def enqueueing(documents: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Callable[[Sequence[Any]], None] | None]]:
+    """A block that pushes envelopes, each with the trace context, within a span where spans are made
+    (`hooks.around_push`)."""
+    received, spans = _received.get(), active()
+    if received is _DETACHED and spans is None:
+        yield documents, None
+    elif received is _DETACHED:
         with spans.enqueueing_members(documents) as members:
-            outcomes = push(members.documents, *args, **kwargs)
-            members.conclude(outcomes)
-            return outcomes
-    if (spans := active()) is not None and documents:
+            yield members.documents, members.conclude
+    elif spans is not None and documents:
         with spans.enqueueing(documents, received or {}) as span:
-            outcomes = push(with_context(documents, span.carrier), *args, **kwargs)
-            span.conclude(outcomes)
-            return outcomes
-    return push(with_context(documents, _ambient(received)), *args, **kwargs)
+            yield with_context(documents, span.carrier), span.conclude
+    else:
+        yield with_context(documents, _ambient(received)), None
 
 
 @contextlib.contextmanager
@@ -144,9 +138,7 @@ def _completed(document: Any, context: Mapping[str, str]) -> Any:
     meta = document.get("meta") if isinstance(document, dict) else ""
     if not isinstance(meta, dict | None):
         return document
-    options = document.get("options")
-    layers = [meta, *(options.get(name) for name in ("meta", "metadata"))] if isinstance(options, dict) else [meta]
-    taken = {key for layer in layers if isinstance(layer, dict) for key in layer}
+    taken = {key for layer in spellings.metas(document) for key in layer}
     if not taken.isdisjoint(TRACE_KEYS):
         taken |= TRACE_KEYS
     added = {key: value for key, value in context.items() if key not in taken}

@@ -14,6 +14,12 @@ a decorator of test functions, coroutines and TestCases. The mixins for TestCase
             self.client.post("/sign-up", {"email": "a@b.c"})
             self.jobs.assert_enqueued("email.send", times=1)
 
+`assert_survives_crashes(job)` lets the worker crash at each step of a durable handler.
+
+`approve(job)` decides what a durable handler asks people, whoever is asked.
+
+`job_context()` is the context for a test that calls a handler as a function.
+
 The names are loaded on first use: pytest imports this package before Django is set up.
 """
 
@@ -24,6 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_ojs.client.handle import JobFailed as JobFailed
+    from django_ojs.testing.approvals import approve as approve
+    from django_ojs.testing.contexts import job_context as job_context
+    from django_ojs.testing.crashes import assert_survives_crashes as assert_survives_crashes
     from django_ojs.testing.fakejobs import FakeJobs as FakeJobs
     from django_ojs.testing.fakejobs import FakeJobsMixin as FakeJobsMixin
     from django_ojs.testing.fakejobs import fake as fake
@@ -38,6 +47,9 @@ if TYPE_CHECKING:
     from django_ojs.testing.storedjobs import worker as worker
 
 _MODULES = {
+    "approve": "approvals",
+    "job_context": "contexts",
+    "assert_survives_crashes": "crashes",
     "FakeJobs": "fakejobs",
     "FakeJobsMixin": "fakejobs",
     "fake": "fakejobs",
@@ -64,8 +76,11 @@ __all__ = [
     "Performed",
     "WorkerJobs",
     "WorkerJobsMixin",
+    "approve",
+    "assert_survives_crashes",
     "fake",
     "inline",
+    "job_context",
     "worker",
 ]
 
@@ -77,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

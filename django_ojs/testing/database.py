@@ -7,25 +7,33 @@ from collections.abc import Iterable
 
 from django.db import connections, models, router, transaction
 
+from django_ojs import retention as prune
 from django_ojs.database import retried
-from django_ojs.jobs import prune, schemas
+from django_ojs.jobs import schemas
 from django_ojs.models import (
     Alert,
     APIKey,
+    Approval,
+    ApprovalAssignee,
     AuditEntry,
     BulkAction,
     CountDelta,
     CronRun,
     CronSchedule,
+    DurableEvent,
     ErrorNote,
     Event,
     EventCommit,
     EventLog,
     IdempotencyKey,
     Job,
+    JobAttempt,
+    JobCheckpoint,
+    JobLog,
     JobProgress,
     JobReplay,
     JobSchema,
+    JobStep,
     Lease,
     Maintenance,
     MetricPlace,
@@ -48,7 +56,9 @@ from django_ojs.models import (
     WebhookRelay,
     WebhookSubscription,
     Worker,
+    WorkerDeath,
     WorkerMinute,
+    WorkerRelease,
     Workflow,
     WorkflowStart,
     WorkflowStep,
@@ -59,11 +69,13 @@ from django_ojs.workflows import graphs
 
 #: What a run leaves behind, in the order in which operations lock it.
 TRANSIENT: tuple[type[models.Model], ...] = (
-    BulkAction, OutboxEntry, UniqueLock, Worker, Queue, CronSchedule, CronRun, ReplayRule, Job, JobProgress, JobReplay,
-    WorkflowStart, WorkflowStep, Workflow, MetricPlace, MetricSeries, Event, EventCommit,
+    BulkAction, OutboxEntry, UniqueLock, Worker, Queue, CronSchedule, CronRun, ReplayRule, Job, JobProgress,
+    JobCheckpoint, JobLog, JobReplay, JobStep, JobAttempt, DurableEvent, ApprovalAssignee, Approval,
+    WorkflowStart, WorkflowStep, Workflow,
+    MetricPlace, MetricSeries, Event, EventCommit,
     IdempotencyKey, JobSchema, CountDelta, QueueCount, QueueMinute, QueueTraffic, TypeMinute, QueueHour,
     RateLimit, RateStart, WebhookSubscription, WebhookDelivery, WebhookRelay, WebhookCount,
-    AuditEntry, Maintenance, Ticket, Alert, ErrorNote, WorkerMinute, Release,
+    AuditEntry, Maintenance, Ticket, Alert, ErrorNote, WorkerDeath, WorkerMinute, Release, WorkerRelease,
 )  # fmt: skip
 #: What belongs to the installation and stays.
 KEPT: tuple[type[models.Model], ...] = (APIKey, EventLog, Lease)

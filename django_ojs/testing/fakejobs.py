@@ -11,25 +11,38 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, spellings
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.client.handle import JobHandle
 from django_ojs.client.sync import declared
 from django_ojs.cron import runs, schedules
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
-from django_ojs.jobs import push, transitions
-from django_ojs.jobs.push import Candidate, Outcome, Pushed, aborted, duplicate_id, or_raise, read, refuse_repeated_ids
-from django_ojs.jobs.transitions import refuse
-from django_ojs.jobs.verbs import Cancelled
-from django_ojs.models import CronSchedule
+from django_ojs.jobs.cancel import Cancelled
+from django_ojs.jobs.candidates import (
+    Candidate,
+    Pushed,
+    PushOutcome,
+    Taken,
+    aborted,
+    duplicate_of,
+    or_raise,
+    read,
+    refuse_repeated_ids,
+)
+from django_ojs.jobs.newrows import new_row
+from django_ojs.jobs.push import Owner
+from django_ojs.jobs.uniqueness import Ledger, rescheduled
+from django_ojs.lifecycle import transitions
+from django_ojs.lifecycle.transitions import refuse
+from django_ojs.models import CronSchedule, JobCheckpoint
 from django_ojs.models.job import JobRow
 from django_ojs.queues import configuration
 from django_ojs.rules import workflowgraph as rules
-from django_ojs.rules import workflows
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import LIVE, State, Verb
 from django_ojs.testing.jobs import Jobs, JobsMixin, Lasting, Mode
-from django_ojs.workflows.workflow import Cancelled as WorkflowCancelled
-from django_ojs.workflows.workflow import View, draft
+from django_ojs.workflows.workflow import CancelledWorkflow as WorkflowCancelled
+from django_ojs.workflows.workflow import WorkflowView, draft
 
 
 class FakeJobs(Jobs):
@@ -37,14 +50,15 @@ class FakeJobs(Jobs):
 
     def on_push(
         self, verb: Callable[..., Any], documents: Sequence[Any], *, partial: bool = True, closing: Any = None,
-        workflows: Mapping[uuid.UUID, uuid.UUID] | None = None, **others: Any,
-    ) -> list[Outcome]:  # fmt: skip
+        limits: Limits = UNLIMITED, workflows: Mapping[uuid.UUID, Owner] | None = None, **others: Any,
+    ) -> list[PushOutcome]:  # fmt: skip
         """PUSH, as far as it can be done without a database."""
         now = clock.now()
-        candidates = [read(document, now, i if len(documents) > 1 else None) for i, document in enumerate(documents)]
+        several = len(documents) > 1
+        candidates = [read(document, now, i if several else None, limits) for i, document in enumerate(documents)]
         for candidate in candidates:
-            if workflows and candidate.spec:
-                candidate.spec.workflow_id = workflows.get(candidate.spec.id)
+            if candidate.spec and (owner := (workflows or {}).get(candidate.spec.id)):
+                candidate.spec.workflow_id, candidate.limits = owner
         refuse_repeated_ids(candidates)
         replaced = self._decide(candidates, now)
         if not partial and any(isinstance(candidate.outcome, OJSError) for candidate in candidates):
@@ -56,7 +70,7 @@ class FakeJobs(Jobs):
         outcomes = [candidate.outcome or aborted(candidate) for candidate in candidates]
         if closing is not None:
             closing(outcomes)  # its events are for a log that a fake does not have
-        self._note(outcomes)
+        self._record_created(outcomes)
         return outcomes
 
     def on_put(self, verb: Callable[..., Any], documents: Sequence[Any]) -> list[Pushed]:
@@ -64,29 +78,36 @@ class FakeJobs(Jobs):
         outcomes = self.on_push(verb, documents, partial=False)
         return or_raise(outcomes)
 
-    def on_put_workflow(self, verb: Callable[..., Any], document: object) -> View:
+    def on_put_workflow(self, verb: Callable[..., Any], document: object) -> WorkflowView:
         return self.on_create_workflow(verb, document)
 
-    def on_create_workflow(self, verb: Callable[..., Any], document: object, *, using: str | None = None) -> View:
+    def on_create_workflow(
+        self, verb: Callable[..., Any], document: object, *, limits: Limits = UNLIMITED, using: str | None = None
+    ) -> WorkflowView:
         now = clock.now()
-        plan = document if isinstance(document, Plan) else workflows.parse(document, now=now)
+        plan = document if isinstance(document, Plan) else spellings.read_workflow(document, now=now)
         flow, steps = draft(plan, now)
         if any(known.id == flow.row.public_id for known in self.workflows):
             raise Duplicate(f"A workflow with the id '{flow.row.public_id}' exists already.", details={"field": "id"})
         ready = {position: steps[position - 1] for position in rules.evaluate(flow.shape.graph, flow.letters)}
         documents = [{**jsontext.loads(step.document), "id": str(step.job_id)} for step in ready.values()]
-        owners = {step.job_id: flow.row.pk for step in ready.values() if step.job_id}
+        owners = {step.job_id: Owner(flow.row.pk, limits) for step in ready.values() if step.job_id}
         lasting = Lasting()
         outcomes = self.on_push(verb, documents, partial=False, workflows=owners)
         pushed = or_raise(outcomes)
         flow.row.progress = "".join(flow.letters)
         jobs = {done.row["id"]: done.row for done in pushed if done.row}
-        view = View(flow.row, steps, jobs)
+        view = WorkflowView(flow.row, steps, jobs)
         self._views.append((view, lasting))
         return view
 
     def on_read_job(self, verb: Callable[..., JobRow], job_id: uuid.UUID, **others: Any) -> JobRow:
         return self._rows().get(job_id) or verb(job_id, **others)
+
+    def on_read_checkpoint(
+        self, verb: Callable[..., JobCheckpoint | None], job_id: uuid.UUID, **others: Any
+    ) -> JobCheckpoint | None:
+        return None if job_id in self._rows() else verb(job_id, **others)  # none of these has ever run
 
     def on_cancel_jobs(
         self, verb: Callable[..., Any], job_ids: Sequence[uuid.UUID], **others: Any
@@ -97,7 +118,9 @@ class FakeJobs(Jobs):
             return passed
         return [self._cancel(rows[job_id], now) for job_id in job_ids]
 
-    def on_read_workflow(self, verb: Callable[..., View], workflow_id: uuid.UUID, **others: Any) -> View:
+    def on_read_workflow(
+        self, verb: Callable[..., WorkflowView], workflow_id: uuid.UUID, **others: Any
+    ) -> WorkflowView:
         return self._flows().get(workflow_id) or verb(workflow_id, **others)
 
     def on_cancel_workflow(self, verb: Callable[..., Any], workflow_id: uuid.UUID, **others: Any) -> WorkflowCancelled:
@@ -123,23 +146,24 @@ class FakeJobs(Jobs):
     def _decide(self, candidates: Sequence[Candidate], now: dt.datetime) -> list[JobRow]:
         """Decide the outcome of each; return the jobs that new ones replace, not cancelled yet."""
         known = self._rows()
-        ledger = push.Ledger(row for row in known.values() if row["unique_key"])
+        ledger = Ledger(row for row in known.values() if row["unique_key"])
         replaced: list[JobRow] = []
         for candidate in candidates:
             if candidate.outcome is not None:
                 continue
-            spec, verdict = candidate.job, ledger.judge(candidate.job, now)
+            spec, verdict = candidate.valid_spec, ledger.judge(candidate.valid_spec, now, candidate.limits)
             if spec.id in known:
-                candidate.refuse(duplicate_id(spec.id, known[spec.id]["state"]))
+                row = known[spec.id]
+                candidate.refuse(duplicate_of(candidate, {spec.id: Taken(row["state"], row["queue"], row["type"])}))
             elif verdict.error is not None:
                 candidate.refuse(verdict.error)
             elif verdict.existing is not None:
                 candidate.outcome = Pushed(verdict.existing, "duplicate")
             else:
-                ledger.end(verdict.replaced, State.CANCELLED)
+                ledger.mark_ended(verdict.replaced, State.CANCELLED)
                 replaced += verdict.replaced
-                spec = push.rescheduled(spec, verdict.replaced)
-                row = push.new_row(spec, configuration.PLAIN, now, clock.stamps(1))
+                spec = rescheduled(spec, verdict.replaced)
+                row = new_row(spec, configuration.PLAIN, now, clock.stamps(1))
                 ledger.add(row)
                 candidate.outcome = Pushed(row, "created")
         return replaced
@@ -164,7 +188,7 @@ class FakeJobs(Jobs):
     def _rows(self) -> dict[uuid.UUID, JobRow]:
         return {job.id: job.row for job in self.enqueued}
 
-    def _flows(self) -> dict[uuid.UUID, View]:
+    def _flows(self) -> dict[uuid.UUID, WorkflowView]:
         return {view.workflow.pk: view for view, lasts in self._views if lasts}
 
 

@@ -25,12 +25,12 @@ from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.hooks import doubles
 from django_ojs.jobs import schemas
-from django_ojs.jobs.push import Outcome, Pushed
+from django_ojs.jobs.candidates import Pushed, PushOutcome
 from django_ojs.queues import configuration
 from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
-from django_ojs.workflows.workflow import View
+from django_ojs.workflows.workflow import WorkflowView
 
 J = TypeVar("J", bound="Jobs")
 
@@ -79,14 +79,14 @@ def name_of(type: JobType) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedJobs:
     """A job type (None: any) and what is expected of its jobs."""
 
     type: str | None
     expected: Expected
 
     @classmethod
-    def of(cls, type: JobType | None, expected: Expected) -> Wanted:
+    def of(cls, type: JobType | None, expected: Expected) -> ExpectedJobs:
         if unknown := sorted(set(expected) - Expected.__annotations__.keys()):
             raise TypeError(
                 f"Nothing can be expected of {unknown[0]}=: there are {', '.join(Expected.__annotations__)}."
@@ -107,7 +107,7 @@ class Wanted:
 
     def __str__(self) -> str:
         what = self.type or "any job"
-        return what + "".join(f", {name}={_shown(value)}" for name, value in self.expected.items())
+        return what + "".join(f", {name}={_short_repr(value)}" for name, value in self.expected.items())
 
 
 class Lasting:
@@ -133,7 +133,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._entries: list[tuple[JobHandle, Lasting]] = []
-        self._views: list[tuple[View, Lasting]] = []
+        self._views: list[tuple[WorkflowView, Lasting]] = []
         self._time = contextlib.ExitStack()
 
     def start(self) -> Self:
@@ -159,7 +159,7 @@ class Jobs:
 
     def find(self, type: JobType | None = None, **expected: Unpack[Expected]) -> list[JobHandle]:
         """Return the enqueued jobs of this type (None: any) that match `expected`, oldest first."""
-        wanted = Wanted.of(type, expected)
+        wanted = ExpectedJobs.of(type, expected)
         return [job for job in self.enqueued if wanted.fits(job)]
 
     all_enqueued = find
@@ -183,7 +183,7 @@ class Jobs:
         __tracebackhide__ = True
         times = how_often(times, count, "enqueued")
         found = self.find(type, **expected)
-        self._check(found, Wanted.of(type, expected), times, self.enqueued, "enqueued")
+        self._check(found, ExpectedJobs.of(type, expected), times, self.enqueued, "enqueued")
         return found[-1]
 
     def assert_enqueued_in(
@@ -195,14 +195,16 @@ class Jobs:
         times = how_often(times, count)
         expected: Expected = {"queue": queue} if args is None else {"queue": queue, "args": args}
         found = self.find(type, **expected)
-        self._check(found, Wanted.of(type, expected), times, self.enqueued, "enqueued")
+        self._check(found, ExpectedJobs.of(type, expected), times, self.enqueued, "enqueued")
         return found
 
     def assert_not_enqueued(self, type: JobType | None = None, **expected: Unpack[Expected]) -> None:
         """Fail if such a job was enqueued."""
         __tracebackhide__ = True
         if found := self.find(type, **expected):
-            raise AssertionError(_report(f"This was not to be enqueued: {Wanted.of(type, expected)}.", found, None))
+            raise AssertionError(
+                _report(f"This was not to be enqueued: {ExpectedJobs.of(type, expected)}.", found, None)
+            )
 
     refute_enqueued = assert_not_enqueued
 
@@ -275,7 +277,7 @@ class Jobs:
         """The job as it is now. Raises NotFound."""
         return get_job(job_id)
 
-    def _note(self, outcomes: Iterable[Outcome]) -> None:
+    def _record_created(self, outcomes: Iterable[PushOutcome]) -> None:
         created = [JobHandle(done.row) for done in outcomes if isinstance(done, Pushed) and done.status in _NEW]
         if created:
             lasting = Lasting()
@@ -283,7 +285,7 @@ class Jobs:
 
     @staticmethod
     def _check(
-        found: Sequence[Any], wanted: Wanted, times: int | None, all_jobs: Sequence[JobHandle], verb: str
+        found: Sequence[Any], wanted: ExpectedJobs, times: int | None, all_jobs: Sequence[JobHandle], verb: str
     ) -> None:
         __tracebackhide__ = True
         if times is None and not found:
@@ -344,7 +346,7 @@ def forget() -> None:
     schemas.forget()
 
 
-def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> str:
+def _report(message: str, jobs: Sequence[JobHandle], wanted: ExpectedJobs | None) -> str:
     """`message`, and below it the jobs, each with what is other than wanted."""
     lines = [message, f"There {'is' if len(jobs) == 1 else 'are'} {len(jobs) or 'no'} job{'s'[len(jobs) == 1 :]}:"]
     for number, job in enumerate(jobs, 1):
@@ -356,18 +358,18 @@ def _report(message: str, jobs: Sequence[JobHandle], wanted: Wanted | None) -> s
 def _described(job: JobHandle) -> str:
     """One line about a job: what it is, where it is, when it may start."""
     args, kwargs = decode_arguments(job.args)
-    call = ", ".join([*map(_shown, args), *(f"{name}={_shown(value)}" for name, value in kwargs.items())])
+    call = ", ".join([*map(_short_repr, args), *(f"{name}={_short_repr(value)}" for name, value in kwargs.items())])
     facts = [f"queue={job.queue!r}", str(job.state)]
     if (due := job.row["due_at"]) is not None:
         facts.append(f"not before {format_instant(due)}")
     if job.row["priority"]:
         facts.append(f"priority={job.row['priority']}")
     if job.meta:
-        facts.append(f"meta={_shown(job.meta)}")
+        facts.append(f"meta={_short_repr(job.meta)}")
     return f"{job.type}({call}) {', '.join(facts)}"
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = value.isoformat() if isinstance(value, dt.datetime) else repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import secrets
 import signal
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from django.test.utils import override_settings
 
 from django_ojs.database import POOL_OPTIONS, parse_url, url_of
 from django_ojs.http import testhooks
+from django_ojs.testing import database
 
 #: Seconds that running calls have when a server stops.
 GRACE = 10
@@ -63,11 +64,11 @@ def test_settings(dialect: str, **ojs: Any) -> Iterator[None]:
         "OJS": {"DIALECT": dialect, "ALLOW_ANONYMOUS": True, **ojs},
     }
     with override_settings(**overrides):
-        testhooks.enable()
+        testhooks.enable(database.reset)
         try:
             yield
         finally:
-            testhooks.enable(False)
+            testhooks.disable()
 
 
 def serve(
@@ -138,7 +139,7 @@ def _without_pool(config: dict[str, Any]) -> dict[str, Any]:
 
 def _config(url: str, folder: Path, durable: bool) -> dict[str, Any]:
     config = parse_url(url or f"sqlite:///{folder}/ojs.sqlite3", folder)
-    unique = uuid.uuid4().hex[:10]
+    unique = secrets.token_hex(5)
     if config["ENGINE"].endswith("sqlite3"):
         config["TEST"] = {"NAME": str(folder / f"{unique}.sqlite3")}
         if not durable:

@@ -14,46 +14,53 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar, Unpack
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar, Unpack
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 from django.db.models import Min
 
-from django_ojs import clock, states
-from django_ojs.client.context import COLUMNS, Discard, NoLink, Retry
+from django_ojs import clock, outbox, states
+from django_ojs.client.context import CONTEXT_COLUMNS, JobContext, NoLink
+from django_ojs.client.directives import Discard, Retry, Suspended
 from django_ojs.client.handle import JobFailed, JobHandle
 from django_ojs.client.options import Duration, milliseconds
+from django_ojs.client.steps import StepStore
 from django_ojs.client.sync import declared
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import schedules
-from django_ojs.cron.runs import HELD_UNTIL
 from django_ojs.database import database
-from django_ojs.jobs import outbox, timers
-from django_ojs.jobs.fetch import fetch
-from django_ojs.jobs.push import Outcome, Pushed
+from django_ojs.jobs import durableevents, timers
+from django_ojs.jobs.candidates import Pushed, PushOutcome
+from django_ojs.jobs.durableevents import Emitted
+from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.finish import requeue
 from django_ojs.limits import claim
 from django_ojs.messages import jobs
-from django_ojs.models import CronSchedule, Job
+from django_ojs.models import Approval, CronSchedule, Job
 from django_ojs.models.job import JobRow
 from django_ojs.registry import registry
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State
+from django_ojs.store.values import Choice
 from django_ojs.testing.jobs import (
     Expected,
+    ExpectedJobs,
     Jobs,
     JobsMixin,
     JobType,
     Lasting,
     Mode,
-    Wanted,
     how_often,
     name_of,
 )
-from django_ojs.worker import runs
-from django_ojs.worker.execution import aexecute, execute
-from django_ojs.worker.runs import Failed, Run
+from django_ojs.worker import joblogs, runs
+from django_ojs.worker.execution import aexecute, execute, in_clean_context
+from django_ojs.worker.runs import Failed, JobRun
 from django_ojs.worker.writer import Writer
-from django_ojs.workflows.workflow import View
+from django_ojs.workflows import children
+from django_ojs.workflows.workflow import WorkflowView
 from django_ojs.workflows.workflow import info as read_workflow
 
 T = TypeVar("T")
@@ -118,12 +125,12 @@ class RunningJobs(Jobs):
         self._engine = Engine()
         self.performed: list[Performed] = []
 
-    def on_push(self, verb: Callable[..., list[Outcome]], *args: Any, **kwargs: Any) -> list[Outcome]:
+    def on_push(self, verb: Callable[..., list[PushOutcome]], *args: Any, **kwargs: Any) -> list[PushOutcome]:
         outcomes = verb(*args, **kwargs)
-        self._note(outcomes)
+        self._record_created(outcomes)
         return outcomes
 
-    def on_create_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+    def on_create_workflow(self, verb: Callable[..., WorkflowView], *args: Any, **kwargs: Any) -> WorkflowView:
         lasting = Lasting()
         view = verb(*args, **kwargs)
         if all(known.workflow.pk != view.workflow.pk for known, _ in self._views):  # else it comes from the outbox
@@ -132,10 +139,10 @@ class RunningJobs(Jobs):
 
     def on_put(self, verb: Callable[..., list[Pushed]], *args: Any, **kwargs: Any) -> list[Pushed]:
         outcomes = verb(*args, **kwargs)
-        self._note(outcomes)
+        self._record_created(outcomes)
         return outcomes
 
-    def on_put_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+    def on_put_workflow(self, verb: Callable[..., WorkflowView], *args: Any, **kwargs: Any) -> WorkflowView:
         return self.on_create_workflow(verb, *args, **kwargs)
 
     def trigger(self, schedule: str) -> JobHandle:
@@ -195,8 +202,13 @@ class RunningJobs(Jobs):
         if error is not None:
             self._engine.broken[name_of(type)] = error
 
+    def crash(self, crashes: Crashes) -> None:
+        """Let the worker crash once, in the runs from here on; see `django_ojs.testing.assert_survives_crashes`."""
+        self._engine.crashes = crashes
+
     def clear_all(self) -> None:
         super().clear_all()
+        self._engine.crashes = None
         self.performed.clear()
         self._engine.injected.clear()
         self._engine.broken.clear()
@@ -207,7 +219,7 @@ class RunningJobs(Jobs):
         """Fail unless such a job ran here (`times` times, if given), however it ended. Return the newest run."""
         __tracebackhide__ = True
         times = how_often(times, count, "performed")
-        wanted = Wanted.of(type, expected)
+        wanted = ExpectedJobs.of(type, expected)
         found = [run for run in self.performed if wanted.fits(run.job)]
         self._check(found, wanted, times, [run.job for run in self.performed], "run")
         return found[-1]
@@ -215,7 +227,7 @@ class RunningJobs(Jobs):
     def assert_not_performed(self, type: JobType | None = None, **expected: Unpack[Expected]) -> None:
         """Fail if such a job ran in this test."""
         __tracebackhide__ = True
-        wanted = Wanted.of(type, expected)
+        wanted = ExpectedJobs.of(type, expected)
         if found := [run for run in self.performed if wanted.fits(run.job)]:
             raise AssertionError("\n".join([f"This was not to be run: {wanted}.", *(f"  {run}" for run in found)]))
 
@@ -244,9 +256,11 @@ class RunningJobs(Jobs):
 
     def _next(self, queues: Sequence[str]) -> JobRow | None:
         """Do what is due, as the scheduler would, and claim a job."""
-        while timers.settle(using=self._engine.using):
+        while timers.apply_due(using=self._engine.using):
             pass
         while outbox.relay():
+            pass
+        while children.follow_up(using=self._engine.using):
             pass
         names = queues or self._busy_queues()
         return self._engine.claim(names) if names else None
@@ -258,7 +272,7 @@ class RunningJobs(Jobs):
 
     def _jump(self, edge: dt.datetime | None, queues: Sequence[str]) -> bool:
         """Move the clock to the next instant at which a job here may start. False: there is none before the edge."""
-        using, types = self._engine.using, registry.types()
+        using, types = self._engine.using, tuple(registry.types())
         now = clock.now(using)
         ahead = Job.objects.using(using).filter(
             state__in=WAITING, type__in=types, due_at__gt=now, due_at__lt=HELD_UNTIL
@@ -267,7 +281,7 @@ class RunningJobs(Jobs):
             ahead = ahead.filter(queue__in=queues)
         instants = [
             ahead.aggregate(first=Min("due_at"))["first"],
-            claim.next_release(queues or self._busy_queues(), types, now, using=using),
+            claim.next_start(Choice(tuple(dict.fromkeys(queues or self._busy_queues())), types), now, using=using),
         ]
         instant = min(filter(None, instants), default=None)
         if instant is None or (edge is not None and instant > edge):
@@ -290,13 +304,14 @@ class WorkerJobs(RunningJobs):
     """Jobs that wait until the test calls `drain()`."""
 
 
-class _Thread(threading.local):
+class _ThreadWork(threading.local):
     """What a thread is in the middle of."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.busy = False
         self.waiting: deque[uuid.UUID] = deque()
+        self.held: set[uuid.UUID] = set()  #: jobs that wait for events, or for jobs that they run
 
 
 class InlineJobs(RunningJobs):
@@ -309,13 +324,13 @@ class InlineJobs(RunningJobs):
     def __init__(self, *, raise_errors: bool = True) -> None:
         super().__init__()
         self.raise_errors = raise_errors
-        self._thread = _Thread()
+        self._thread = _ThreadWork()
 
-    def on_push(self, verb: Callable[..., list[Outcome]], *args: Any, **kwargs: Any) -> list[Outcome]:
+    def on_push(self, verb: Callable[..., list[PushOutcome]], *args: Any, **kwargs: Any) -> list[PushOutcome]:
         whole = not kwargs.get("workflows")  # else it is a part of a workflow's change
         return self._act(lambda: RunningJobs.on_push(self, verb, *args, **kwargs), whole=whole)
 
-    def on_create_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+    def on_create_workflow(self, verb: Callable[..., WorkflowView], *args: Any, **kwargs: Any) -> WorkflowView:
         view = self._act(lambda: RunningJobs.on_create_workflow(self, verb, *args, **kwargs))
         return read_workflow(view.workflow.pk)
 
@@ -327,9 +342,29 @@ class InlineJobs(RunningJobs):
         outcomes = self._act(lambda: _relayed(RunningJobs.on_put(self, verb, *args, **kwargs)))
         return [done._replace(status="created") for done in outcomes]
 
-    def on_put_workflow(self, verb: Callable[..., View], *args: Any, **kwargs: Any) -> View:
+    def on_put_workflow(self, verb: Callable[..., WorkflowView], *args: Any, **kwargs: Any) -> WorkflowView:
         view = self._act(lambda: _relayed(RunningJobs.on_create_workflow(self, verb, *args, **kwargs)))
         return read_workflow(view.workflow.pk)
+
+    def on_emit(self, verb: Callable[..., Emitted], *args: Any, **kwargs: Any) -> Emitted:
+        """The jobs that waited for the event go on at once."""
+
+        def emit() -> Emitted:
+            done = verb(*args, **kwargs)
+            self._thread.waiting += done.job_ids
+            return done
+
+        return self._act(emit)
+
+    def on_decide(self, verb: Callable[..., Approval], *args: Any, **kwargs: Any) -> Approval:
+        """The job that waited for the decision goes on at once."""
+
+        def decide() -> Approval:
+            done = verb(*args, **kwargs)
+            self._thread.waiting.append(done.job_id)
+            return done
+
+        return self._act(decide)
 
     def on_together(self, verb: Callable[..., T], act: Callable[[], T]) -> T:
         return self._act(lambda: verb(act))
@@ -354,10 +389,10 @@ class InlineJobs(RunningJobs):
                 self._run_all(mine)
             finally:
                 for job, _ in self._entries[seen:]:
-                    job.row.update(self._engine.look(job.id) or {})
+                    job.row.update(self._engine.find(job.id) or {})
         return result
 
-    def _run_all(self, mine: _Thread) -> None:
+    def _run_all(self, mine: _ThreadWork) -> None:
         errors: list[BaseException] = []
         mine.busy = True
         try:
@@ -365,22 +400,30 @@ class InlineJobs(RunningJobs):
                 error = self._finish(mine.waiting.popleft())
                 if error is not None:
                     errors.append(error)
+                if mine.held:
+                    free = mine.held - durableevents.waiting(list(mine.held), using=self._engine.using)
+                    mine.held -= free
+                    mine.waiting += sorted(free)
         finally:
             mine.busy = False
             mine.waiting.clear()
+            mine.held.clear()
         if errors and self.raise_errors:
             raise errors[0]
 
     def _finish(self, job_id: uuid.UUID) -> BaseException | None:
         """Run a job until it has ended; the last exception if that is the dead letter queue."""
         for _ in range(ENDLESS):
-            row = self._engine.look(job_id)
+            row = self._engine.find(job_id)
             if row is None or row["state"] not in WAITING or registry.get(row["type"]) is None:
+                return None
+            if row["state"] == State.RETRYABLE and durableevents.waiting([job_id], using=self._engine.using):
+                self._thread.held.add(job_id)
                 return None
             if row["due_at"] is not None and row["due_at"] >= HELD_UNTIL:
                 return None
             with moment(row["due_at"]):
-                timers.settle(ids=[job_id], using=self._engine.using)
+                timers.apply_due(ids=[job_id], using=self._engine.using)
                 claimed = self._engine.claim([row["queue"]], [job_id])
                 if claimed is None:
                     return None
@@ -414,7 +457,7 @@ class InlineJobsMixin(JobsMixin):
 
 
 class worker(Mode[WorkerJobs]):  # noqa: N801
-    """Store jobs. `jobs.drain()` runs them by the verbs of a real worker."""
+    """Store jobs. The `drain()` of what it gives runs them by the verbs of a real worker."""
 
     def _new(self) -> WorkerJobs:
         return WorkerJobs()
@@ -453,18 +496,46 @@ class Performed:
         return f"{self.job.type} {self.job.args} attempt {self.attempt} -> {self.state}{why}"
 
 
-class _Run(Run):
+class Crashes(StepStore, Protocol):
+    """Lets a worker crash while the steps of a durable handler are recorded (`testing.crashes`)."""
+
+    crashed: bool
+
+    def around(self, store: StepStore) -> StepStore: ...
+
+
+class _Run(JobRun):
     """A run that keeps what its handler raised."""
 
-    __slots__ = ("exception",)
+    __slots__ = ("crashes", "exception")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.exception: BaseException | None = None
+        self.crashes: Crashes | None = None
+
+    def step_store(self) -> StepStore:
+        store = super().step_store()
+        return store if self.crashes is None else self.crashes.around(store)
 
     def raised(self, exc: BaseException) -> None:
+        if isinstance(runs.meant(exc), Suspended):  # it goes on later, and nothing has failed
+            return
         # What a directive was raised from says more than the directive.
         self.exception = exc.__cause__ or exc if isinstance(exc, Retry) else exc
+
+
+class _StoringLink(NoLink):
+    """Stores what a handler saves, as a worker does; it sends no heartbeats and no progress."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+
+    def save_checkpoint(self, context: JobContext, state: Any) -> int:
+        return runs.save_checkpoint(context, state, self._using)
+
+    def clear_checkpoint(self, context: JobContext) -> bool:
+        return runs.clear_checkpoint(context, self._using)
 
 
 class Engine:
@@ -474,26 +545,36 @@ class Engine:
         self.using = database(None)
         self.injected: dict[str, deque[BaseException]] = defaultdict(deque)
         self.broken: dict[str, BaseException] = {}
-        self._writer = Writer(WORKER, self.using, lambda runs: None, lambda name: None)
+        self.crashes: Crashes | None = None
+        self._logs = joblogs.LogWriter(joblogs.LogCollector(), self.using)
+        self._writer = Writer(WORKER, self.using, lambda runs: None, lambda name: None, logs=self._logs)
 
     def claim(self, queues: Sequence[str], ids: Sequence[uuid.UUID] | None = None) -> JobRow | None:
         """FETCH one job that a handler here can run, from the first of these queues that has one."""
-        rows = fetch(
-            queues, count=1, worker_id=WORKER, types=registry.types(), ids=ids, gate=False, columns=COLUMNS,
-            fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000, using=self.using,
+        wanted = Fetch(
+            queues, 1, WORKER, types=registry.types(), ids=ids, check_worker=False, columns=CONTEXT_COLUMNS,
+            fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000,
         )  # fmt: skip
+        rows = fetch(wanted, using=self.using)
         return rows[0] if rows else None
 
     def perform(self, row: JobRow) -> Performed:
         """Run a claimed job and report its outcome. RuntimeError if the outcome could not be stored."""
         definition = registry.get(row["type"])
         assert definition is not None
-        run = _Run(row, definition, time.monotonic(), NoLink())
-        with _sheltered():
-            outcome = self._injected(run) or (async_to_sync(aexecute)(run) if definition.is_async else execute(run))
+        run = _Run(row, definition, time.monotonic(), _StoringLink(self.using))
+        run.crashes, crashes = self.crashes, self.crashes
+        run.logs = self._logs.collector if ojs_settings.JOB_LOGS else None
+        with _sheltered(), joblogs.in_use() if run.logs is not None else contextlib.nullcontext():
+            call = partial(async_to_sync(aexecute) if definition.is_async else execute, run)
+            outcome = self._injected(run) or in_clean_context(call)
             _undo_if_broken(suspect=isinstance(outcome, Failed))
+        if crashes is not None and crashes.crashed:
+            requeue([run.id], unrun=[run.id], using=self.using)
+            self.crashes = None  # the next run is that of another worker
+            return Performed(JobHandle(self.find(run.id) or row), run.attempt, None)
         self._writer.write([(run, outcome)])
-        after = self.look(run.id)
+        after = self.find(run.id)
         if after is not None and after["state"] == State.ACTIVE and after["worker_id"] == WORKER:
             raise RuntimeError(f"The outcome of {run.definition.type} {run.id} could not be stored: {outcome!r:.300}")
         if definition.after is not None:
@@ -504,11 +585,11 @@ class Engine:
             run.exception = JobFailed(JobHandle(after or row))
         return Performed(JobHandle(after or row), run.attempt, run.exception)
 
-    def look(self, job_id: uuid.UUID) -> JobRow | None:
+    def find(self, job_id: uuid.UUID) -> JobRow | None:
         rows = Job.objects.using(self.using).filter(pk=job_id).rows()
         return rows[0] if rows else None
 
-    def _injected(self, run: _Run) -> runs.Outcome | None:
+    def _injected(self, run: _Run) -> runs.RunOutcome | None:
         """The failure that the test wants instead of the handler."""
         waiting = self.injected.get(run.definition.type)
         error = waiting.popleft() if waiting else self.broken.get(run.definition.type)

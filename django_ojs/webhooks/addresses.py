@@ -89,7 +89,7 @@ def _host(parts: SplitResult) -> str:
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise Malformed(phrase("must name its host in ASCII (an international name in its xn-- form)"))
     if _NUMBER.fullmatch(labels[-1]):  # 127.1, 2130706433, 0x7f.1: some resolvers take them for addresses
-        raise Refused(phrase("has a host that is neither a name nor an address in the usual spelling"))
+        raise AddressRefused(phrase("has a host that is neither a name nor an address in the usual spelling"))
     return host
 
 
@@ -99,19 +99,21 @@ def _path(parts: SplitResult) -> str:
 
 def _check(target: Target, parts: SplitResult) -> None:
     if parts.username is not None or parts.password is not None:
-        raise Refused(phrase("must not hold a user name or password: use headers"))
+        raise AddressRefused(phrase("must not hold a user name or password: use headers"))
     if target.scheme == "http" and not ojs_settings.WEBHOOK_ALLOW_HTTP:
-        raise Refused(phrase("must begin with https:// (OJS['WEBHOOK_ALLOW_HTTP'] lets http in)"))
+        raise AddressRefused(phrase("must begin with https:// (OJS['WEBHOOK_ALLOW_HTTP'] lets http in)"))
     if is_allowed_name(target.host):
         return
     address = literal(target.host)
     if address is not None and not is_allowed(address):
-        raise Refused(phrase("leads to an address that webhooks may not reach"))
+        raise AddressRefused(phrase("leads to an address that webhooks may not reach"))
     if address is None and (target.host.rpartition(".")[2] in _LOCAL or target.host.endswith(".home.arpa")):
-        raise Refused(phrase("leads to a host of the local network (OJS['WEBHOOK_ALLOWED_HOSTS'] lets hosts in)"))
+        raise AddressRefused(
+            phrase("leads to a host of the local network (OJS['WEBHOOK_ALLOWED_HOSTS'] lets hosts in)")
+        )
     listed = address is not None and is_listed(address)
     if not listed and target.port not in _ports(target.scheme):
-        raise Refused(
+        raise AddressRefused(
             phrase("must use one of the ports %(words)s", words=", ".join(map(str, sorted(_ports(target.scheme)))))
         )
 
@@ -125,7 +127,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Refused(ValueError):
+class AddressRefused(ValueError):
     """This server does not connect to that; the message says why, beginning after the URL."""
 
 
@@ -196,7 +198,7 @@ def check(found: Iterable[str]) -> None:
     for text in found:
         address = literal(text)
         if address is None or not is_allowed(address):
-            raise Refused("leads to an address that webhooks may not reach")
+            raise AddressRefused("leads to an address that webhooks may not reach")
 
 
 @lru_cache(maxsize=8)

@@ -30,11 +30,11 @@ from django_ojs.events.log import source_of
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_id
 from django_ojs.statistics import webhookcounts
 from django_ojs.store import store_of
 from django_ojs.webhooks import subscriptions, transport
-from django_ojs.webhooks.transport import Reply, Verdict
+from django_ojs.webhooks.transport import DeliveryOutcome, DeliveryReply
 
 logger = logging.getLogger(__name__)
 
@@ -79,22 +79,22 @@ def claim(slots: int, in_flight: Mapping[uuid.UUID, int], *, using: str | None =
     return found
 
 
-def attempt(sending: Sending) -> Reply:
+def attempt(sending: Sending) -> DeliveryReply:
     """Send one delivery now, in this thread, and say what came of it. Touches no database."""
     delivery, subscription = sending
     now = clock.now()
     try:
         keys = subscriptions.signing_keys(subscription, now)
         extra = subscriptions.headers_of(subscription)
-    except subscriptions.Unreadable as error:
-        return Reply(Verdict.RETRY, error=str(error))
+    except subscriptions.UnreadableSecret as error:
+        return DeliveryReply(DeliveryOutcome.RETRY, error=str(error))
     body = delivery.body.encode()
     headers = transport.signed_headers(
         body, keys, "timestamp.body" if subscription.signature_format == "timestamp.body" else "body",
         event_type=delivery.event_type, delivery_id=delivery.public_id, subscription_id=subscription.public_id,
         timestamp=int(now.timestamp()), extra=extra,
     )  # fmt: skip
-    request = transport.Request(subscription.url, body, headers, timeout_of(subscription), frozenset(extra))
+    request = transport.WebhookRequest(subscription.url, body, headers, timeout_of(subscription), frozenset(extra))
     return transport.send(request)
 
 
@@ -103,26 +103,28 @@ def timeout_of(subscription: WebhookSubscription) -> float:
 
 
 @retried
-def settle(done: Iterable[tuple[Sending, Reply]], *, using: str | None = None) -> list[WebhookSubscription]:
+def record_replies(
+    done: Iterable[tuple[Sending, DeliveryReply]], *, using: str | None = None
+) -> list[WebhookSubscription]:
     """Write down what came of attempts; returns the subscriptions that were switched off because of it."""
     using = database(using)
-    by_subscription: dict[uuid.UUID, list[tuple[Sending, Reply]]] = defaultdict(list)
+    by_subscription: dict[uuid.UUID, list[tuple[Sending, DeliveryReply]]] = defaultdict(list)
     for sending, reply in done:
         by_subscription[sending.subscription.pk].append((sending, reply))
     disabled = []
     for pk in sorted(by_subscription):
         with atomic(using=using):
             subscription = WebhookSubscription.objects.using(using).select_for_update().filter(pk=pk).first()
-            if subscription is not None and _settle(subscription, by_subscription[pk], using):
+            if subscription is not None and _record_replies(subscription, by_subscription[pk], using):
                 disabled.append(subscription)
     return disabled
 
 
-def record_attempt(delivery: WebhookDelivery, reply: Reply, now: dt.datetime) -> None:
+def record_attempt(delivery: WebhookDelivery, reply: DeliveryReply, now: dt.datetime) -> None:
     """Note an attempt in the row, and decide when the next one is, if any."""
     delivery.attempt_count += 1
     delivery.status, delivery.next_attempt_at, delivery.claim = reply.verdict.value, None, None
-    if reply.verdict is Verdict.RETRY:
+    if reply.verdict is DeliveryOutcome.RETRY:
         left = delivery.attempt_count < delivery.max_attempts
         delays = ojs_settings.WEBHOOK_RETRY_DELAYS
         delay = transport.next_delay(delivery.attempt_count, delays, reply.retry_after) if left else None
@@ -130,7 +132,7 @@ def record_attempt(delivery: WebhookDelivery, reply: Reply, now: dt.datetime) ->
             delivery.status = WebhookDelivery.Status.DEAD
         else:
             delivery.next_attempt_at = now + dt.timedelta(seconds=delay)
-    elif reply.verdict is Verdict.SUCCESS:
+    elif reply.verdict is DeliveryOutcome.SUCCESS:
         delivery.delivered_at = now
     delivery.response_status, delivery.response_time_ms = reply.status, reply.duration_ms
     delivery.response_body, delivery.error = reply.body, str(reply.error)
@@ -156,7 +158,7 @@ def _take(subscription: WebhookSubscription, room: int, now: dt.datetime, using:
     locked = due.select_for_update(skip_locked=store_of(using).skip_locked)
     rows = list(locked.order_by("next_attempt_at", "id")[:room])
     if rows:
-        name, until = uuid.uuid4(), now + dt.timedelta(seconds=timeout_of(subscription)) + GRACE
+        name, until = new_id(), now + dt.timedelta(seconds=timeout_of(subscription)) + GRACE
         ids = [row.pk for row in rows]
         WebhookDelivery.objects.using(using).filter(pk__in=ids).update(claim=name, next_attempt_at=until)
         for row in rows:
@@ -164,7 +166,9 @@ def _take(subscription: WebhookSubscription, room: int, now: dt.datetime, using:
     return [Sending(row, subscription) for row in rows]
 
 
-def _settle(subscription: WebhookSubscription, done: Sequence[tuple[Sending, Reply]], using: str) -> bool:
+def _record_replies(
+    subscription: WebhookSubscription, done: Sequence[tuple[Sending, DeliveryReply]], using: str
+) -> bool:
     """Write down the attempts of one locked subscription; whether it was switched off."""
     now = clock.now(using)
     ours = {sending.delivery.pk: (sending.delivery.claim, reply) for sending, reply in done}
@@ -180,7 +184,7 @@ def _settle(subscription: WebhookSubscription, done: Sequence[tuple[Sending, Rep
         _count(subscription, reply, now)
         records += _events(subscription, delivery, now)
         tried.append(delivery)
-    release(subscription.pk, [delivery.subject for delivery in tried if not delivery.is_open], now, using)
+    unhold_next(subscription.pk, [delivery.subject for delivery in tried if not delivery.is_open], now, using)
     disabled = _is_hopeless(subscription, now)
     if disabled:
         subscriptions.disable(subscription, _reason(subscription), now, using)
@@ -190,7 +194,7 @@ def _settle(subscription: WebhookSubscription, done: Sequence[tuple[Sending, Rep
     return disabled
 
 
-def release(subscription: uuid.UUID, subjects: Iterable[str], now: dt.datetime, using: str) -> None:
+def unhold_next(subscription: uuid.UUID, subjects: Iterable[str], now: dt.datetime, using: str) -> None:
     """Let the next delivery of each subject go; the caller holds the subscription's lock."""
     if not (wanted := set(subjects)):
         return
@@ -202,9 +206,9 @@ def release(subscription: uuid.UUID, subjects: Iterable[str], now: dt.datetime, 
         rows.filter(pk__in=firsts).update(held=False, next_attempt_at=now)
 
 
-def _count(subscription: WebhookSubscription, reply: Reply, now: dt.datetime) -> None:
+def _count(subscription: WebhookSubscription, reply: DeliveryReply, now: dt.datetime) -> None:
     subscription.last_delivery_at, subscription.last_delivery_status = now, reply.status
-    if reply.verdict is Verdict.SUCCESS:
+    if reply.verdict is DeliveryOutcome.SUCCESS:
         subscription.success_count += 1
         subscription.failing_since = None
     else:
@@ -287,7 +291,9 @@ def replay(pk: int, *, using: str | None = None) -> WebhookDelivery:
     return delivery
 
 
-def send_test(pk: uuid.UUID, *, entry: Act | None = None, using: str | None = None) -> tuple[WebhookDelivery, Reply]:
+def send_test(
+    pk: uuid.UUID, *, entry: Act | None = None, using: str | None = None
+) -> tuple[WebhookDelivery, DeliveryReply]:
     """Send a `webhook.test` event now and wait for the answer; it is tried once and kept in the record.
 
     It works for a paused subscription, too. `entry` is what the audit log says of it, written with the record. Raises

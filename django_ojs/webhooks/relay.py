@@ -19,8 +19,8 @@ from django.db.models.functions import Length
 from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.events import filters, ids, log, order
-from django_ojs.events.order import Place
+from django_ojs.events import filters, ids, log, order, restored
+from django_ojs.events.order import LogPosition
 from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
 from django_ojs.models.fields import split
 
@@ -57,14 +57,14 @@ def relay(*, using: str | None = None) -> int | None:
         if place.event is not None:  # what happens before the first subscription is sent to none
             WebhookRelay.objects.using(using).filter(pk=1, event=place.event).update(event=None)
         return None
-    if place.event is not None and order.next_id(using, Place(place.commit, place.event)) is None:
+    if place.event is not None and order.next_id(using, LogPosition(place.commit, place.event)) is None:
         return 0
     with atomic(using=using):
         row = WebhookRelay.objects.using(using).select_for_update().get(pk=1)
         if row.event is None:
             start = order.before(using, min(subscriber.since for subscriber in subscribers) - _MARGIN)
         else:
-            start = Place(row.commit, row.event)
+            start = LogPosition(row.commit, row.event)
         found = list(order.behind(using, start).defer("data").annotate(size=Length("data"))[:BATCH])
         done = _store(found, _locked(found, using), using)
         last = order.place_of(found[done - 1]) if done else start
@@ -72,10 +72,12 @@ def relay(*, using: str | None = None) -> int | None:
     return done
 
 
-def place(using: str) -> Place | None:
+def place(using: str) -> LogPosition | None:
     """The last event of which the relay has made deliveries; None while the site has no webhook subscription."""
     row = WebhookRelay.objects.using(using).filter(pk=1, event__isnull=False).first()
-    return None if row is None or row.event is None else Place(row.commit, row.event)
+    if row is None or row.event is None:
+        return None
+    return LogPosition(row.commit, row.event) if row.commit != restored.UNKNOWN else restored.place(row.event, using)
 
 
 def _place(using: str) -> WebhookRelay:
@@ -86,6 +88,11 @@ def _place(using: str) -> WebhookRelay:
                 return WebhookRelay.objects.using(using).create(pk=1)
         except IntegrityError:  # another scheduler was first
             return WebhookRelay.objects.using(using).get(pk=1)
+    if row.event is not None and row.commit == restored.UNKNOWN:
+        found = restored.place(row.event, using)
+        loaded = WebhookRelay.objects.using(using).filter(pk=1, commit=row.commit, event=row.event)
+        loaded.update(commit=found.order, event=found.id)
+        row.refresh_from_db(using=using)
     return row
 
 

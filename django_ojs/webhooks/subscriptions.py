@@ -21,7 +21,7 @@ from django.contrib.auth import get_user_model
 from django.core.mail import EmailMessage
 from django.utils.crypto import salted_hmac
 
-from django_ojs import clock, jsontext, webhooks
+from django_ojs import clock, jsontext, spellings, webhooks
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, NotFound, OJSError, Unsupported
@@ -31,7 +31,7 @@ from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules import names
 from django_ojs.rules.faults import fault
 from django_ojs.webhooks import addresses
-from django_ojs.webhooks.addresses import Refused
+from django_ojs.webhooks.addresses import AddressRefused
 from django_ojs.webhooks.transport import FORMATS, SignatureFormat
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _PLAIN = (
 
 
 def create(
-    definition: Definition, *, by: str = "", limited: bool = False, using: str | None = None
+    definition: SubscriptionDefinition, *, by: str = "", limited: bool = False, using: str | None = None
 ) -> tuple[WebhookSubscription, str]:
     """Store a subscription; returns it and its secret, which nothing will show again.
 
@@ -87,7 +87,12 @@ def get(pk: uuid.UUID, *, using: str | None = None) -> WebhookSubscription:
 
 
 def update(
-    pk: uuid.UUID, definition: Definition, *, by: str = "", limited: bool | None = None, using: str | None = None
+    pk: uuid.UUID,
+    definition: SubscriptionDefinition,
+    *,
+    by: str = "",
+    limited: bool | None = None,
+    using: str | None = None,
 ) -> WebhookSubscription:
     """Change what the definition names. A new secret begins an overlap, as in `rotate`. Raises `NotFound`.
 
@@ -117,13 +122,13 @@ def update(
 
 def set_active(pk: uuid.UUID, active: bool, *, by: str = "", using: str | None = None) -> WebhookSubscription:
     """Pause or resume; twice is no error. Deliveries that wait stay, and are sent when it is resumed."""
-    return update(pk, Definition(frozenset({"active"}), active=active), by=by, using=using)
+    return update(pk, SubscriptionDefinition(frozenset({"active"}), active=active), by=by, using=using)
 
 
 def rotate(pk: uuid.UUID, secret: str = "", *, by: str = "", using: str | None = None) -> tuple[Any, str]:
     """Give a subscription a new secret; the old one signs beside it for 24 hours. Raises `NotFound`."""
     fresh = secret or new_secret()
-    return update(pk, Definition(frozenset({"secret"}), secret=fresh), by=by, using=using), fresh
+    return update(pk, SubscriptionDefinition(frozenset({"secret"}), secret=fresh), by=by, using=using), fresh
 
 
 def delete(pk: uuid.UUID, *, by: str = "", using: str | None = None) -> WebhookSubscription:
@@ -158,12 +163,12 @@ def shown_headers(subscription: WebhookSubscription) -> dict[str, str]:
 
 
 def headers_of(subscription: WebhookSubscription) -> dict[str, str]:
-    """The custom headers with their values. Raises `Unreadable`."""
+    """The custom headers with their values. Raises `UnreadableSecret`."""
     return jsontext.loads(unseal(subscription.headers)) if subscription.headers else {}
 
 
 def signing_keys(subscription: WebhookSubscription, now: dt.datetime) -> list[str]:
-    """The secrets that sign now, new first. Raises `Unreadable`."""
+    """The secrets that sign now, new first. Raises `UnreadableSecret`."""
     keys = [unseal(subscription.secret)]
     ends = subscription.previous_secret_expires_at
     if ends is not None and now < ends:
@@ -253,7 +258,7 @@ class UrlRefused(OJSError):
 
 
 @dataclasses.dataclass
-class Definition:
+class SubscriptionDefinition:
     """What the body says; members that it does not name are not in `given`."""
 
     given: frozenset[str]
@@ -269,7 +274,7 @@ class Definition:
     signature_format: SignatureFormat = "body"
 
 
-def read_definition(body: Mapping[str, Any], *, partial: bool = False) -> Definition:
+def read_definition(body: Mapping[str, Any], *, partial: bool = False) -> SubscriptionDefinition:
     """Raises InvalidRequest that names the member, or `UrlRefused`. `partial`: what is absent stays as it is."""
     flat = _flat(body)
     if not partial:
@@ -277,12 +282,14 @@ def read_definition(body: Mapping[str, Any], *, partial: bool = False) -> Defini
             if flat.get(name) is None:
                 raise fault(name, phrase("is required"))
     values: dict[str, Any] = {}
+    written = spellings.as_named({"filter": spellings.SUBSCRIPTION.name_in(flat, "filter")})
     for name, read in _READERS.items():
         if flat.get(name) is not None:
-            values[name] = read(flat[name])
+            with spellings.as_written(written):
+                values[name] = read(flat[name])
         elif name in flat and name in _CLEARABLE:
             values[name] = _CLEARABLE[name]()
-    return Definition(frozenset(values), **values)
+    return SubscriptionDefinition(frozenset(values), **values)
 
 
 def check_url(value: Any) -> str:
@@ -292,7 +299,7 @@ def check_url(value: Any) -> str:
         addresses.parse_url(value)
     except addresses.Malformed as error:
         raise fault("url", reason(error), value) from error
-    except Refused as error:
+    except AddressRefused as error:
         raise UrlRefused(
             phrase("%(field)s: %(problem)s.", field="url", problem=reason(error)),
             details={"field": "url", "reason": str(error)},
@@ -304,12 +311,13 @@ def _flat(body: Mapping[str, Any]) -> dict[str, Any]:
     """The members with those of `filter` and of a `subscription` wrapper beside them; flat ones beat the wrapper."""
     inner = body.get("subscription")
     flat = {**inner, **body} if isinstance(inner, Mapping) else dict(body)
-    given = flat.get("filter", flat.get("filters"))
+    written = spellings.SUBSCRIPTION.name_in(flat, "filter")
+    given = flat.get(written)
     if given is not None and not isinstance(given, Mapping):
-        raise fault("filter", phrase("must be an object"), given)
+        raise fault(written, phrase("must be an object"), given)
     for name in ("queues", "job_types"):
         flat.pop(name, None)
-        if "filter" in flat or "filters" in flat:  # a filter is replaced as a whole
+        if any(member in flat for member in spellings.SUBSCRIPTION.names("filter")):  # a filter is replaced as a whole
             flat[name] = (given or {}).get(name)
     return flat
 
@@ -423,7 +431,7 @@ _CLEARABLE: dict[str, Callable[[], Any]] = {
 _PURPOSE = "django_ojs.webhooks.sealing"
 
 
-class Unreadable(ValueError):
+class UnreadableSecret(ValueError):
     """The text was sealed under a SECRET_KEY that is no longer among the site's."""
 
 
@@ -447,7 +455,7 @@ def unseal(sealed: str) -> str:
     try:
         return box.decrypt(sealed.encode()).decode("utf-8", "surrogatepass")
     except InvalidToken as error:
-        raise Unreadable(
+        raise UnreadableSecret(
             "The secret was stored under another SECRET_KEY: put that into SECRET_KEY_FALLBACKS, or rotate the secret."
         ) from error
 

@@ -3,7 +3,7 @@
 The connection goes to the address that was checked (no second look-up that may answer otherwise), under the
 name of the URL in Host and TLS. Proxies of the environment are ignored: they would resolve the name anew.
 
-`signed_headers` signs the exact bytes (events 6.3). A `Reply` says what the answer means and when to try again
+`signed_headers` signs the exact bytes (events 6.3). A `DeliveryReply` says what the answer means and when to try again
 (events 6.4).
 """
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from django_ojs import clock
 from django_ojs.messages import phrase, reason
 from django_ojs.webhooks import addresses
-from django_ojs.webhooks.addresses import Refused, Target
+from django_ojs.webhooks.addresses import AddressRefused, Target
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
@@ -42,7 +42,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CHUNK = 8_192
 
 
-class Request(NamedTuple):
+class WebhookRequest(NamedTuple):
     """What to send. `private` headers are those of the subscription, which no other origin gets to see."""
 
     url: str
@@ -52,27 +52,27 @@ class Request(NamedTuple):
     private: frozenset[str] = frozenset()
 
 
-class _Answer(NamedTuple):
+class _HttpAnswer(NamedTuple):
     status: int
     location: str | None
     retry_after: str | None
     body: str
 
 
-def send(request: Request) -> Reply:
+def send(request: WebhookRequest) -> DeliveryReply:
     """POST it and say what came of it. Never raises for anything that a receiver can do."""
     import urllib3
 
     began = time.monotonic()
     try:
         reply = _follow(request, began + request.timeout)
-    except (Refused, addresses.Malformed) as error:
-        reply = Reply(Verdict.DEAD, error=phrase("The URL %(problem)s.", problem=reason(error)))
+    except (AddressRefused, addresses.Malformed) as error:
+        reply = DeliveryReply(DeliveryOutcome.DEAD, error=phrase("The URL %(problem)s.", problem=reason(error)))
     except TimeoutError:
-        reply = Reply(Verdict.RETRY, error=_late(request))
+        reply = DeliveryReply(DeliveryOutcome.RETRY, error=_late(request))
     except (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException) as error:
         late = time.monotonic() - began >= request.timeout
-        reply = Reply(Verdict.RETRY, error=_late(request) if late else _described(error))
+        reply = DeliveryReply(DeliveryOutcome.RETRY, error=_late(request) if late else _described(error))
     return reply._replace(duration_ms=round((time.monotonic() - began) * 1000))
 
 
@@ -84,7 +84,7 @@ def tls_context() -> ssl.SSLContext:
     return context
 
 
-def _follow(request: Request, deadline: float) -> Reply:
+def _follow(request: WebhookRequest, deadline: float) -> DeliveryReply:
     target = origin = addresses.parse_url(request.url)
     headers = dict(request.headers)
     for _ in range(MAX_REDIRECTS + 1):
@@ -94,17 +94,21 @@ def _follow(request: Request, deadline: float) -> Reply:
         target = addresses.redirected(target, answer.location)
         if target.origin != origin.origin:
             headers = {name: value for name, value in headers.items() if name not in request.private}
-    return Reply(Verdict.DEAD, answer.status, phrase("More than %(most)s redirects.", most=MAX_REDIRECTS))
+    return DeliveryReply(
+        DeliveryOutcome.DEAD, answer.status, phrase("More than %(most)s redirects.", most=MAX_REDIRECTS)
+    )
 
 
-def _reply(answer: _Answer) -> Reply:
+def _reply(answer: _HttpAnswer) -> DeliveryReply:
     verdict = verdict_of(answer.status)
-    error = "" if verdict is Verdict.SUCCESS else phrase("The receiver answered %(status)s.", status=answer.status)
-    wait = seconds_to_wait(answer.retry_after, clock.now()) if verdict is Verdict.RETRY else None
-    return Reply(verdict, answer.status, error, answer.body, wait)
+    error = (
+        "" if verdict is DeliveryOutcome.SUCCESS else phrase("The receiver answered %(status)s.", status=answer.status)
+    )
+    wait = seconds_to_wait(answer.retry_after, clock.now()) if verdict is DeliveryOutcome.RETRY else None
+    return DeliveryReply(verdict, answer.status, error, answer.body, wait)
 
 
-def _exchange(target: Target, body: bytes, headers: Mapping[str, str], deadline: float) -> _Answer:
+def _exchange(target: Target, body: bytes, headers: Mapping[str, str], deadline: float) -> _HttpAnswer:
     """One request and its answer, on a connection of its own."""
     connection = _connect(target, deadline)
     with _ended_at(connection, deadline):
@@ -116,7 +120,7 @@ def _exchange(target: Target, body: bytes, headers: Mapping[str, str], deadline:
         if time.monotonic() >= deadline:  # cut within the headers, which looks like their end
             raise TimeoutError
         found = response.headers
-        return _Answer(response.status, found.get("Location"), found.get("Retry-After"), _read(response, deadline))
+        return _HttpAnswer(response.status, found.get("Location"), found.get("Retry-After"), _read(response, deadline))
 
 
 def _connect(target: Target, deadline: float) -> HTTPConnection:
@@ -182,7 +186,7 @@ def _read(response: Any, deadline: float) -> str:
     return b"".join(pieces)[:KEPT_CHARACTERS].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _late(request: Request) -> str:
+def _late(request: WebhookRequest) -> str:
     return phrase("No answer within %(seconds)s s.", seconds=f"{request.timeout:g}")
 
 
@@ -248,16 +252,16 @@ def signature(content: bytes, keys: Sequence[str]) -> str:
 LONGEST_WAIT = 86_400.0
 
 
-class Verdict(StrEnum):
+class DeliveryOutcome(StrEnum):
     SUCCESS = "success"
     RETRY = "failed"
     DEAD = "dead"
 
 
-class Reply(NamedTuple):
+class DeliveryReply(NamedTuple):
     """One attempt: `status` None where no answer came, `error` '' where it went well."""
 
-    verdict: Verdict
+    verdict: DeliveryOutcome
     status: int | None = None
     error: str = ""
     body: str = ""
@@ -265,11 +269,11 @@ class Reply(NamedTuple):
     duration_ms: int = 0
 
 
-def verdict_of(status: int) -> Verdict:
+def verdict_of(status: int) -> DeliveryOutcome:
     """2xx is success, 429 and 5xx may pass, everything else never will."""
     if 200 <= status < 300:
-        return Verdict.SUCCESS
-    return Verdict.RETRY if status == 429 or status >= 500 else Verdict.DEAD
+        return DeliveryOutcome.SUCCESS
+    return DeliveryOutcome.RETRY if status == 429 or status >= 500 else DeliveryOutcome.DEAD
 
 
 def seconds_to_wait(value: str | None, now: dt.datetime) -> float | None:

@@ -6,35 +6,39 @@ How it sleeps depends on the database: see `wakers`.
 from __future__ import annotations
 
 import contextlib
-import difflib
-import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from django_ojs.client.context import COLUMNS, Link
+from django_ojs.client.context import CONTEXT_COLUMNS, Link
 from django_ojs.conf import ojs_settings
 from django_ojs.database import is_contention
-from django_ojs.jobs.fetch import fetch
+from django_ojs.guard import get_logger
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import requeue
+from django_ojs.lifecycle.waking import woken_here
+from django_ojs.messages import jobs
 from django_ojs.models import JobRow, Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.registry import registry
+from django_ojs.rules import suggest
 from django_ojs.scheduler.service import ERRORS, Service, persist
 from django_ojs.store import store_of
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
 from django_ojs.worker.pool import Pool
-from django_ojs.worker.runs import Run
+from django_ojs.worker.runs import JobRun
 from django_ojs.worker.wakers import PollingWaker
-from django_ojs.worker.writer import Turn
-from django_ojs.workers.registration import requeue_unknown
-from django_ojs.workers.waking import woken_here
+from django_ojs.worker.writer import WriteLock
+from django_ojs.workerregistry import deaths
+from django_ojs.workerregistry.registration import requeue_unknown
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PATIENCE_SECONDS = 0.75  #: how long a job may wait in the line; with the sleep in between about a second
+PAUSE_OF_SUSPECTS = 30.0  #: seconds until jobs that are to be run alone are looked for after none could be claimed
 REFRESH_SECONDS = 1.0  #: how long the names of all queues are remembered
 
 
@@ -49,7 +53,7 @@ class QueueNames:
         self.given, self._using = list(given), using
         self._names: list[str] = list(given)
         self._read_at = float("-inf")
-        self._turn = 0
+        self._first = 0
 
     def current(self) -> list[str]:
         """The queues of this look, in the order in which to serve them."""
@@ -57,8 +61,12 @@ class QueueNames:
             return self.given
         if time.monotonic() - self._read_at >= REFRESH_SECONDS:
             self.refresh()
-        self._turn = (self._turn + 1) % max(len(self._names), 1)
-        return self._names[self._turn :] + self._names[: self._turn]
+        self._first = (self._first + 1) % max(len(self._names), 1)
+        return self._names[self._first :] + self._names[: self._first]
+
+    def served(self) -> set[str]:
+        """The queues as they were read last, in no order."""
+        return set(self.given or self._names)
 
     def refresh(self) -> list[str]:
         """Read the queues anew; all names, sorted unless they were given."""
@@ -76,19 +84,55 @@ class QueueNames:
         found = []
         for name in self.given:
             if name not in stored:
-                like = difflib.get_close_matches(name, stored - set(self.given), n=1)
-                found.append(f"There is no queue {name} yet{f': did you mean {like[0]}?' if like else '.'}")
+                like = suggest.nearest(name, stored - set(self.given))
+                found.append(f"There is no queue {name} yet{f': did you mean {like}?' if like else '.'}")
         return found
 
     def __str__(self) -> str:
         return ", ".join(self.given) or "all"
 
 
+class Suspects:
+    """The jobs that are to be run alone (`workerregistry.deaths`), and who runs them.
+
+    A supervised process tells its supervisor of them (`notify`), which starts a process for them and nothing else
+    (`only`). One without a supervisor ends what it has, runs them one by one, and goes on as usual.
+    """
+
+    def __init__(
+        self, queues: QueueNames, types: Sequence[str], using: str, *, only: bool = False,
+        notify: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._queues, self._types, self._using, self._notify = queues, types, using, notify
+        self.only = only
+        self.claiming = only  #: this process claims these jobs now, and no others
+        self._next_look = float("-inf")
+
+    def waiting(self) -> list[uuid.UUID]:
+        """Those that this process may claim, in the order in which to run them."""
+        return deaths.waiting(self._queues.served(), self._types, using=self._using)
+
+    def start(self) -> None:
+        """If there are any, notify the supervisor of them; without a supervisor claim them here from now on."""
+        if self.only or self.claiming or time.monotonic() < self._next_look or not self.waiting():
+            return
+        if self._notify is not None:
+            self._notify()
+        else:
+            self.claiming = True
+
+    def end(self) -> None:
+        """Claim other jobs again. None of these is left that could be claimed: one that a limit or a paused queue holds
+        back must not stop the rest."""
+        self.claiming, self._next_look = False, time.monotonic() + PAUSE_OF_SUSPECTS
+
+
 class Claimer(Service):
     """Claims as many jobs as there are free slots, and ahead of them jobs of types that are known to be short.
 
-    Begins once the server knows the worker (`ready`). `max_jobs` ends the worker after so many jobs,
-    `until_empty` when no job is left that could be claimed now.
+    Jobs that are to be run alone it claims only where it is their turn, one at a time. Begins once the server knows the
+    worker (`ready`). `max_jobs` ends the worker after so many jobs, `until_empty` when no job is left that could be
+    claimed now.
     """
 
     name = "claimer"
@@ -96,14 +140,16 @@ class Claimer(Service):
     def __init__(
         self, worker_id: str, types: Sequence[str], queues: QueueNames, pool: Pool,
         link: Link, lifecycle: Lifecycle, waker: PollingWaker, ready: threading.Event,
-        using: str, *, turn: Turn | None = None, incarnation: str = "", max_jobs: int | None = None,
-        until_empty: bool = False,
+        using: str, *, suspects: Suspects | None = None, write_lock: WriteLock | None = None, incarnation: str = "",
+        max_jobs: int | None = None, until_empty: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(lifecycle.crashed)
         self._worker_id, self._types, self._queues, self._using = worker_id, list(types), queues, using
         self._pool, self._link, self._lifecycle, self._waker = pool, link, lifecycle, waker
         self._ready, self._incarnation = ready, incarnation
-        self._turn = turn or contextlib.nullcontext()
+        self._suspects = suspects or Suspects(queues, self._types, using)
+        self._alone = False
+        self._write_lock = write_lock or contextlib.nullcontext()
         self._left = max_jobs
         self._until_empty = until_empty
         self._unsure = False
@@ -121,14 +167,15 @@ class Claimer(Service):
                     if self._lifecycle.stage is not Stage.RUNNING:
                         self._waker.wait(found=False)
                     else:
-                        self._look()
+                        self._poll()
         finally:
-            self._waker.end()
+            self._waker.close()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Claim what there is room for; then sleep, unless there may be more."""
         with contextlib.suppress(*ERRORS):  # away, and the worker is to stop: their reservations end by themselves
             self._hand_back(self._pool.stale(PATIENCE_SECONDS))
+        self._alone = self._pool.alone = alone = self._suspects.claiming
         free = self._capped(self._pool.free(), 0)
         ahead = self._capped(self._pool.ahead(), free)
         if free <= 0 and ahead <= 0:
@@ -136,13 +183,16 @@ class Claimer(Service):
             return
         was_idle = not self._pool.active()
         short = self._pool.ahead_limit.short_types
-        if len(short) == len(self._types):
+        if len(short) == len(self._types) and not alone:
             free, ahead = free + ahead, 0
         free, ahead = _one_of_few(free), _one_of_few(ahead)
         found = self._claim(free, self._types) if free > 0 else 0
         if ahead > 0 and found == free:
             more = self._claim(ahead, short)
             found, free = found + more, free + ahead
+        if alone and not found and not self._suspects.only:
+            self._suspects.end()
+            return
         self._finish_if(was_idle=was_idle, found=found)
         self._told = found >= free or self._waker.wait(found=bool(found))
 
@@ -164,7 +214,7 @@ class Claimer(Service):
             self._left -= len(rows)
         return len(rows)
 
-    def _hand_back(self, runs: Sequence[Run]) -> None:
+    def _hand_back(self, runs: Sequence[JobRun]) -> None:
         """Give back jobs that wait for a handler that takes longer than usual: other workers may be free."""
         if runs:
             self._pool.ahead_limit.slow_down()
@@ -181,28 +231,44 @@ class Claimer(Service):
             known = [run.id for run in self._pool.active()]
             strays = requeue_unknown(known, self._worker_id, incarnation=self._incarnation, using=self._using)
             if strays:
-                logger.warning("Handed back %d jobs whose claim went unanswered.", len(strays))
+                logger.warning("Handed back %s whose claim went unanswered.", jobs(len(strays)))
             self._unsure = False
         # With nothing to do it claims in vain at times, so that the claim of the next job does not wait for a plan.
-        hopeful = self._told or store_of(self._using).wants_practice()
+        optimistic = self._told or store_of(self._using).needs_warmup()
         urgent = self._told and not self._pool.active()
         try:
-            with self._turn:
-                return fetch(
-                    self._queues.current(), count=count, worker_id=self._worker_id, types=types, gate=False,
-                    fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000, columns=COLUMNS, raw=True,
-                    except_ids=self._pool.not_to_claim(), hopeful=hopeful, urgent=urgent,
-                    using=self._using,
-                )  # fmt: skip
+            if self._alone:
+                return self._fetch_alone()
+            with self._write_lock:
+                return self._fetch_some(count, types, unsuspected=True, optimistic=optimistic, urgent=urgent)
         except ERRORS as error:
             self._unsure = self._unsure or not is_contention(error)
             raise
+
+    def _fetch_alone(self) -> list[JobRow]:
+        """Claim the first of the jobs that are to be run alone which no other process has and no limit holds back."""
+        for job_id in self._suspects.waiting():
+            with self._write_lock:
+                if rows := self._fetch_some(1, self._types, only=[job_id]):
+                    return rows
+        return []
+
+    def _fetch_some(self, count: int, types: Sequence[str], **how: Any) -> list[JobRow]:
+        wanted = Fetch(
+            self._queues.current(), count, self._worker_id, types=types, check_worker=False,
+            fallback_visibility_ms=ojs_settings.WORKER_VISIBILITY_TIMEOUT * 1000, columns=CONTEXT_COLUMNS, raw=True,
+            except_ids=self._pool.not_to_claim(), **how,
+        )  # fmt: skip
+        return fetch(wanted, using=self._using)
 
     def _finish_if(self, *, was_idle: bool, found: int) -> None:
         if self._left == 0:
             self._lifecycle.give(Order.RECYCLE, "all the jobs it was to run have been claimed")
             self.stopping.set()
         elif self._until_empty and was_idle and not found:
+            self._suspects.start()
+            if self._suspects.claiming and not self._suspects.only:
+                return  # those are left
             self._lifecycle.give(Order.STOP, "no job is left")
             self.stopping.set()
 

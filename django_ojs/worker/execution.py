@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import ctypes
+import decimal
 import logging
 import os
 import queue
@@ -18,42 +20,69 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core.cache import caches
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
+from django.urls import clear_script_prefix, set_urlconf
+from django.utils import timezone, translation
 
-from django_ojs.client.context import Directive, Interrupted, JobContext, log_fields
+from django_ojs.client.context import JobContext, log_fields
+from django_ojs.client.directives import Directive, Suspended
 from django_ojs.client.options import decode_arguments
+from django_ojs.client.running import running
+from django_ojs.database import close_if_cut
+from django_ojs.guard import (
+    Interrupted,
+    attempt,
+    described,
+    get_logger,
+    log_fault,
+    release_logging_locks,
+    tolerated,
+)
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.middleware import arun_execution_chain, run_execution_chain
-from django_ojs.rules import redaction
+from django_ojs.rules import errorobjects, redaction
 from django_ojs.telemetry import reporting, tracing
 from django_ojs.worker import runs
-from django_ojs.worker.runs import Acknowledged, Completed, Forgotten, Interruption, Outcome, Run, last_progress
+from django_ojs.worker.runs import Acknowledged, Completed, Forgotten, Interruption, JobRun, RunOutcome, last_progress
 
-logger = logging.getLogger("django_ojs.jobs")
+logger = get_logger("django_ojs.jobs")
 
 CONNECTION_CHECK = 1.0  #: seconds between two looks at the connections that asynchronous handlers use
 LONG = 1.0  #: seconds after which a transaction is too long for SQLite, which has one writer at a time
 
 
+T = TypeVar("T")
+
+
 class Runner(Protocol):
     """Runs a batch of jobs of one kind, which takes one slot."""
 
-    def start(self, batch: list[Run]) -> None: ...
+    def start(self, batch: list[JobRun]) -> None: ...
 
     def close(self) -> None: ...
 
+    def is_whole(self) -> bool:
+        """Whether every thread that the runner counts on is alive."""
+
+    def replace_dead(self) -> list[LostRuns]:
+        """Put a thread in the place of each that has died, and return what those had in hand."""
+
 
 #: Reports to the pool that handlers ended, and returns the runner's next batch.
-Done: TypeAlias = Callable[[Runner, Sequence[tuple[Run, Outcome]]], "list[Run] | None"]
+Done: TypeAlias = Callable[[Runner, Sequence[tuple[JobRun, RunOutcome]]], "list[JobRun] | None"]
+#: What a thread that died had in hand, and what it died of.
+LostRuns: TypeAlias = tuple[list[JobRun], BaseException | None]
 
 
 class ThreadRunner:
@@ -63,37 +92,108 @@ class ThreadRunner:
 
     def __init__(self, done: Done) -> None:
         self._done = done
-        self._inbox: queue.SimpleQueue[list[Run] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._waiting: deque[list[JobRun]] = deque()
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()  #: one for each batch that waits; False: end
         self._idle = 0
-        self._threads = 0
+        self._short = 0  #: batches for which no thread could be made
+        self._made = 0
+        self._threads: dict[threading.Thread, _Hand] = {}
 
-    def start(self, batch: list[Run]) -> None:
+    def start(self, batch: list[JobRun]) -> None:
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
-                self._threads += 1
-                name = f"ojs-{self.name}-{self._threads}"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
-        self._inbox.put(batch)
+                self._make_thread()
+            self._waiting.append(batch)
+        self._calls.put(True)
 
     def close(self) -> None:
         """Let the idle threads end. One that is stuck in a handler ends with the process."""
-        for _ in range(self._threads):
-            self._inbox.put(None)
+        for _ in range(len(self._threads)):
+            self._calls.put(False)
 
-    def _work(self) -> None:
+    def is_whole(self) -> bool:
+        return all(thread.is_alive() for thread in list(self._threads))
+
+    def replace_dead(self) -> list[LostRuns]:
+        if self.is_whole():
+            return []
+        lost: list[LostRuns] = []
+        with self._lock:
+            for thread, hand in list(self._threads.items()):
+                if thread.is_alive():
+                    continue
+                del self._threads[thread]
+                if self._waiting and self._waiting[0] is hand.batch:
+                    del self._waiting[0]
+                lost.append((hand.batch, hand.error))
+                if not hand.batch:  # it was counted on for the next batch
+                    self._make_thread()
+            for _ in range(len(self._waiting) - self._calls.qsize()):  # it may have died of a call
+                self._calls.put(True)
+        return lost
+
+    def _make_thread(self) -> None:
+        hand = _Hand()
+        name = f"ojs-{self.name}-{self._made + 1}"
+        thread = threading.Thread(target=self._work, args=(hand,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads for this process
+            if not self._threads:
+                raise
+            self._short += 1  # the next that is free takes the batch
+            logger.warning("No thread can be made for another handler: it waits for one of %d.", len(self._threads))
+            return
+        self._made += 1
+        self._threads[thread] = hand
+
+    def _work(self, hand: _Hand) -> None:
         _used.database = False
         try:
-            while (batch := self._inbox.get()) is not None:
-                following: list[Run] | None = batch
+            clean = _clean_context()
+            while self._calls.get():
+                following = self._take(hand)
                 while following is not None:
-                    following = self._done(self, _run_all(following))
+                    hand.batch = following
+                    following = self._done(self, _run_all(following, clean))
                 with self._lock:
-                    self._idle += 1
+                    if not hand.batch:
+                        continue
+                    hand.batch = []
+                    if self._short:
+                        self._short -= 1
+                    else:
+                        self._idle += 1
+            with self._lock:
+                del self._threads[threading.current_thread()]
+        except BaseException as error:  # noqa: BLE001 - `replace_dead` tells of it
+            hand.error = error
         finally:
-            connections.close_all()
+            attempt("Closing the connections of a thread", connections.close_all)
+
+    def _take(self, hand: _Hand) -> list[JobRun] | None:
+        """Take the batch that has waited longest; None where another thread has it already.
+
+        A stray exception, which a library of the site's raises in this thread too late, may strike between any two
+        steps: a batch is always in the line or in a hand.
+        """
+        with self._lock:
+            if not self._waiting:
+                return None
+            hand.batch = self._waiting[0]
+            del self._waiting[0]
+            return hand.batch
+
+
+class _Hand:
+    """What a thread has in hand, and what it died of."""
+
+    def __init__(self) -> None:
+        self.batch: list[JobRun] = []
+        self.error: BaseException | None = None
 
 
 class InlineRunner(ThreadRunner):
@@ -106,22 +206,65 @@ class InlineRunner(ThreadRunner):
     name = "inline"
 
 
-def _run_all(batch: Sequence[Run]) -> list[tuple[Run, Outcome]]:
-    """Run these one after the other. The look behind a handler is the one before the next."""
-    spans = tracing.active()
-    return [(run, _run_in_thread(run, spans, looked=index > 0)) for index, run in enumerate(batch)]
+def _clean_context() -> contextvars.Context:
+    """The context that every run of a thread gets a copy of: what a run sets there, no other sees.
+
+    It is empty but for the site's caches, which are kept from run to run, as a thread of a server keeps them.
+    """
+    clean = contextvars.Context()
+    with contextlib.suppress(Exception):  # one that cannot be made is an error of the handler that uses it
+        clean.run(caches.all)
+    return clean
 
 
-def _run_in_thread(run: Run, spans: Any, *, looked: bool = False) -> Outcome:
+def in_clean_context(function: Callable[[], T]) -> T:
+    """What the function returns, called as a run is that begins in this thread, for callers other than a runner: what
+    it sets in context variables ends with it, and the language, the time zone and the URLconf are the site's."""
+
+    def call() -> T:
+        translation.deactivate()
+        timezone.deactivate()
+        set_urlconf(None)
+        clear_script_prefix()
+        decimal.setcontext(decimal.DefaultContext.copy())
+        return function()
+
+    return contextvars.copy_context().run(call)
+
+
+def _run_all(batch: Sequence[JobRun], clean: contextvars.Context) -> list[tuple[JobRun, RunOutcome]]:
+    """Run these one after the other. The connections are checked once between two handlers."""
+    spans = attempt("Looking for OpenTelemetry", tracing.active)
+    return [(run, clean.copy().run(_run_in_thread, run, spans, looked=index > 0)) for index, run in enumerate(batch)]
+
+
+def _run_in_thread(run: JobRun, spans: Any, *, looked: bool = False) -> RunOutcome:
+    """The outcome of a run in this thread, whatever happens around its handler.
+
+    `looked`: the look at the connections was just now. `spans` as `tracing.active()` returns it.
+    """
+    try:
+        outcome = _run_interruptibly(run, spans, looked=looked)
+    except BaseException as error:  # noqa: BLE001 - the last resort: nothing may end the thread before the report
+        run.leave()
+        outcome = _after_fault(run, error)
+    run.outcome = outcome
+    return outcome
+
+
+def _after_fault(run: JobRun, error: BaseException) -> RunOutcome:
+    """The outcome where our own code failed: the one that was decided, else a failure that says so."""
+    log_fault(f"What surrounds the handler of {run.definition.type} {run.id}", error)
+    return run.outcome or runs.of_fault(described(error))
+
+
+def _run_interruptibly(run: JobRun, spans: Any, *, looked: bool) -> RunOutcome:
     """Run the handler between two looks at the connections, and take an interruption wherever it strikes.
-
-    `looked`: the first look was just now. `spans` as `tracing.active()` returns it.
 
     An asynchronous exception is raised a few instructions after it was asked for: maybe behind the handler,
     in code of ours. After `leave()` none is asked for any more, and one at most ever is.
     """
     thread_id = threading.get_ident()
-    outcome: Outcome | None = None
     try:
         if not looked:
             tidy()
@@ -134,11 +277,13 @@ def _run_in_thread(run: Run, spans: Any, *, looked: bool = False) -> Outcome:
             _take_back(thread_id)
     except Interrupted:
         run.leave()
-        outcome = outcome or runs.of_interruption(run.interruption or Interruption.TIMEOUT, run.timeout_ms)
+        outcome = run.outcome or run.interrupted(Interruption.TIMEOUT)
+    run.outcome = outcome
     if run.interruption is None:
         tidy(run.context)
     else:
-        drop_all()  # it may have been struck in the middle of a query
+        release_logging_locks()
+        attempt("Closing the connections of a handler", drop_all)  # it may have been struck in the middle of a query
     return outcome
 
 
@@ -156,23 +301,22 @@ class LoopRunner:
 
     def __init__(self, done: Done) -> None:
         self._done = done
-        self._loop = asyncio.new_event_loop()
-        self._tasks: dict[asyncio.Task[None], Run] = {}
-        self._used = False
-        self._thread = threading.Thread(target=self._serve, name="ojs-loop", daemon=True)
         self._lock = threading.Lock()
-        self._arrived: list[Run] = []
+        self._closing = False
+        self._make_loop()
 
-    def start(self, batch: list[Run]) -> None:
+    def start(self, batch: list[JobRun]) -> None:
         with self._lock:
             if self._thread.ident is None:
                 self._thread.start()
             waiting = bool(self._arrived)
             self._arrived += batch
-        if not waiting:  # else the loop has been called and has not come to it yet
-            self._loop.call_soon_threadsafe(self._spawn_arrived)
+            if not waiting:  # else the loop has been called and has not come to it yet
+                # One that died a moment ago may be closed: `replace_dead` finds the batch.
+                with contextlib.suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._spawn_arrived, context=contextvars.Context())
 
-    def unblock(self, run: Run) -> None:
+    def unblock(self, run: JobRun) -> None:
         """Interrupt the coroutine of this run if it is the one that keeps the loop busy right now."""
         thread_id = self._thread.ident
         task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
@@ -181,43 +325,72 @@ class LoopRunner:
 
     def close(self) -> None:
         """End the loop, and what still runs on it; waits up to a second."""
+        self._closing = True
         if self._thread.ident is None:
             self._loop.close()
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with contextlib.suppress(RuntimeError):  # it has died
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1.0)
 
+    def is_whole(self) -> bool:
+        return self._closing or self._thread.ident is None or self._thread.is_alive()
+
+    def replace_dead(self) -> list[LostRuns]:
+        if self.is_whole():
+            return []
+        with self._lock:
+            lost: list[LostRuns] = [([run], self._error) for run in (*self._tasks.values(), *self._arrived)]
+            lost = lost or [([], self._error)]
+            self._make_loop()
+        return lost
+
+    def _make_loop(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: dict[asyncio.Task[None], JobRun] = {}
+        self._arrived: list[JobRun] = []
+        self._used = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="ojs-loop", daemon=True)
+
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        keeper = self._loop.create_task(self._keep_connections())
-        while True:
-            try:
-                self._loop.run_forever()
-                break
-            except Interrupted:  # for a coroutine that has ended just before
-                continue
-        left = [keeper, *self._tasks]
-        for task in left:
-            task.cancel()
-        self._loop.run_until_complete(
-            asyncio.gather(*left, sync_to_async(connections.close_all)(), return_exceptions=True)
-        )
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        try:
+            asyncio.set_event_loop(self._loop)
+            keeper = self._loop.create_task(self._keep_connections())
+            while not self._closing:
+                # Interrupted: for a coroutine that has ended just before. The others come out of a task or a callback
+                # that a handler has left on the loop, and asyncio lets them through. A handler may stop the loop, too.
+                with contextlib.suppress(Interrupted, SystemExit, KeyboardInterrupt, GeneratorExit):
+                    self._loop.run_forever()
+                release_logging_locks()
+            left = [keeper, *self._tasks]
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(
+                asyncio.gather(*left, sync_to_async(connections.close_all)(), return_exceptions=True)
+            )
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+        except BaseException as error:  # noqa: BLE001 - `replace_dead` tells of it
+            self._error = error
+            for task in asyncio.all_tasks(self._loop):  # now, and not in whatever thread collects the garbage
+                attempt("Ending a coroutine", task.get_coro().close)
+            attempt("Closing an event loop", self._loop.close)
 
     def _spawn_arrived(self) -> None:
         with self._lock:
             batch, self._arrived = self._arrived, []
         self._spawn(batch)
 
-    def _spawn(self, batch: Sequence[Run]) -> None:
+    def _spawn(self, batch: Sequence[JobRun]) -> None:
         self._used = True
         for run in batch:
-            task = self._loop.create_task(self._perform(run))
+            # A context of its own: that of the run before, whose task calls this, has what that set.
+            task = self._loop.create_task(self._perform(run), context=contextvars.Context())
             self._tasks[task] = run
             task.add_done_callback(self._tasks.pop)
 
-    async def _perform(self, run: Run) -> None:
+    async def _perform(self, run: JobRun) -> None:
         task = asyncio.current_task()
         assert task is not None
 
@@ -228,9 +401,17 @@ class LoopRunner:
             run.enter(stop)
             outcome = await aexecute(run)
         except asyncio.CancelledError:
-            outcome = runs.of_interruption(run.interruption or Interruption.SHUTDOWN, run.timeout_ms)
+            outcome = run.outcome or run.interrupted(Interruption.SHUTDOWN)
+        except BaseException as error:  # noqa: BLE001 - the last resort: nothing may end the task before the report
+            outcome = _after_fault(run, error)
         finally:
             run.leave()
+        if run.interruption is not None:
+            release_logging_locks()
+        if self._error is not None:  # it ends with its loop, which has died: `replace_dead` returns it
+            return
+        run.outcome = outcome
+        attempt("Closing the caches of a run", caches.close_all)  # they are of its context
         following = self._done(self, [(run, outcome)])
         if following is not None:
             self._spawn(following)
@@ -244,121 +425,188 @@ class LoopRunner:
                 await sync_to_async(tidy)()
 
 
-def execute(run: Run) -> Outcome:
+def execute(run: JobRun) -> RunOutcome:
     """The outcome of a synchronous handler, run in this thread, in a span of its own where spans are made."""
     spans = tracing.active()
     return _execute(run) if spans is None else _traced(run, spans)
 
 
-def _traced(run: Run, spans: Any) -> Outcome:
+def _traced(run: JobRun, spans: Any) -> RunOutcome:
     """The outcome of a synchronous handler, run in a span of its own."""
-    with spans.executing(run.context) as span:
-        outcome = _execute(run)
-        spans.conclude(span, _error(run, outcome), run.attempt)
+    with tolerated("The span of a run", partial(spans.executing, run.context)) as span:
+        outcome = run.outcome = _execute(run)
+        if span is not None:
+            attempt("The end of a span", _conclude, run, spans, span)
     return outcome
 
 
-async def aexecute(run: Run) -> Outcome:
+async def aexecute(run: JobRun) -> RunOutcome:
     """The outcome of an asynchronous handler, run on this loop."""
-    if (spans := tracing.active()) is None:
+    if (spans := attempt("Looking for OpenTelemetry", tracing.active)) is None:
         return await _aexecute(run)
-    with spans.executing(run.context) as span:
-        outcome = await _aexecute(run)
-        spans.conclude(span, _error(run, outcome), run.attempt)
+    with tolerated("The span of a run", partial(spans.executing, run.context)) as span:
+        outcome = run.outcome = await _aexecute(run)
+        if span is not None:
+            attempt("The end of a span", _conclude, run, spans, span)
     return outcome
 
 
-def _error(run: Run, outcome: Outcome) -> dict[str, Any] | None:
-    """The error that the span shows, redacted."""
-    if not isinstance(outcome, runs.Failed):
-        return None
-    error: dict[str, Any] = redaction.part("errors", outcome.error, run.context.type, run.context.meta)
-    return error
+def _conclude(run: JobRun, spans: Any, span: Any) -> None:
+    """Tell the span of the outcome, with the error as `REDACT` lets it be seen."""
+    error = None
+    if isinstance(run.outcome, runs.Failed):
+        error = redaction.part("errors", run.outcome.error, run.context.type, run.context.meta)
+    spans.conclude(span, error, run.attempt)
 
 
-def _execute(run: Run) -> Outcome:
+def _execute(run: JobRun) -> RunOutcome:
     """The outcome. Every exception ends here, SystemExit, KeyboardInterrupt and GeneratorExit included."""
     try:
         if run.definition.transactional is not None:
-            return _inside_transaction(run, run.definition.transactional)
+            run.outcome = outcome = _inside_transaction(run, run.definition.transactional)
+            return outcome
         value = run_execution_chain(run.context, partial(_call, run))
     except BaseException as exc:  # noqa: BLE001 - nothing a handler raises may end the worker
         return _judge(run, exc)
     return _of_value(run, value)
 
 
-async def _aexecute(run: Run) -> Outcome:
+async def _aexecute(run: JobRun) -> RunOutcome:
     async def handler() -> Any:
-        process = os.getpid()
+        process, token = os.getpid(), running.set(run.context)
         try:
+            if run.definition.durable is not None:
+                await sync_to_async(run.begin_steps)()
             return await _called(run)
         finally:
             _end_copy(process)
+            running.reset(token)
 
     try:
         value = await arun_execution_chain(run.context, handler)
-    except BaseException as exc:  # noqa: BLE001 - nothing a handler raises may end the worker
-        return _judge(run, exc)
+    except BaseException as exc:
+        if isinstance(exc, GeneratorExit) and not _is_on_loop():  # it ends with its loop, which has died
+            raise
+        outcome = _judge(run, exc)
+        if isinstance(outcome, runs.CutOff):  # the coroutines share a connection, and the next would find it dead
+            await sync_to_async(tidy)()
+        return outcome
     return _of_value(run, value)
 
 
-def _call(run: Run) -> Any:
-    process = os.getpid()
+def _is_on_loop() -> bool:
+    """Whether an event loop runs in this thread."""
     try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _call(run: JobRun) -> Any:
+    process, token = os.getpid(), running.set(run.context)
+    try:
+        if run.definition.durable is not None:
+            run.begin_steps()
         return _called(run)
     finally:
         _end_copy(process)
+        running.reset(token)
 
 
 def _end_copy(process: int) -> None:
     """A handler that forked returns twice: its copy ends here, or two workers would have the same jobs."""
     if os.getpid() == process:
         return
-    error = sys.exception()
-    code = error.code if isinstance(error, SystemExit) else error and 1
-    if error is not None and not isinstance(error, SystemExit):
-        traceback.print_exception(error)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    code = 1
+    try:
+        error = sys.exception()
+        given = error.code if isinstance(error, SystemExit) else error and 1
+        code = given if isinstance(given, int) else int(given is not None)
+        if error is not None and not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+    finally:  # whatever printing an exception raises
+        os._exit(code)
 
 
-def _called(run: Run) -> Any:
+def _called(run: JobRun) -> Any:
     """What the handler returns; for an asynchronous one, its coroutine."""
-    args, kwargs = decode_arguments(run.context.args)
+    if run.forced_at is not None:  # what surrounds a handler may have kept the interruption
+        raise Interrupted
+    args, kwargs = decode_arguments(run.arguments)
     if run.definition.takes_context:
         args.insert(0, run.context)
     return run.definition.handler(*args, **kwargs)
 
 
-def _of_value(run: Run, value: Any) -> Outcome:
+def _of_value(run: JobRun, value: Any) -> RunOutcome:
     # A handler that saw that it is to stop and returned has not done its work; one that never looked has.
     void = run.interruption in (runs.Interruption.CANCELLED, runs.Interruption.LOST)
     if run.interruption is not None and (void or run.context.saw_cancel):
-        return runs.of_interruption(run.interruption, run.timeout_ms)
-    outcome = runs.of_result(run.context.result if value is None else value)
+        return run.interrupted(run.interruption)
+    run.outcome = outcome = runs.of_result(run.context.result if value is None else value)
     if isinstance(outcome, runs.Failed):
-        hidden = redaction.hides("errors", run.context.type, run.context.meta)
-        _log(logging.ERROR, run.context, "%s %s failed: %s", redaction.MASK if hidden else outcome.error["message"])
+        attempt("The log line of a failure", _log_refused, run.context, outcome.error["message"])
     return outcome
 
 
-def _judge(run: Run, exc: BaseException) -> Outcome:
-    """The outcome of an exception. An interruption of ours counts as such only if it is what came out."""
-    if run.interruption is not None and isinstance(exc, Interrupted | asyncio.CancelledError):
-        _log(logging.WARNING, run.context, "%s %s was stopped: %s", run.interruption.value)
-        return runs.of_interruption(run.interruption, run.timeout_ms)
-    exc = _without_our_frames(exc)
-    run.raised(exc)
-    if not isinstance(exc, Directive):
-        what, shown = _loggable(run.context, exc)
-        if shown is not None:
-            tracing.record(shown)
-        reports = [] if shown is None else reporting.report(exc, run.context, run.definition.handler)
-        _log(logging.ERROR, run.context, "%s %s failed: %s", what, shown)
-        return runs.of_exception(exc, reports)
-    return runs.of_exception(exc)
+def _log_refused(context: JobContext, message: str) -> None:
+    hidden = redaction.hides("errors", context.type, context.meta)
+    _log(logging.ERROR, context, "%s %s failed: %s", redaction.MASK if hidden else message)
+
+
+def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
+    """The outcome of an exception, which is decided before anyone is told. An interruption of ours counts as such only
+    if it is what came out."""
+    if attempt("Reading an exception", runs.is_boundary, exc):
+        run.outcome = run.stopped_between_steps()
+        return run.outcome
+    if run.interruption is not None and attempt("Reading an exception", runs.is_interruption, exc):
+        run.outcome = run.interrupted(run.interruption)
+        attempt("The log line of a run that was stopped", _log, logging.WARNING, run.context,
+                "%s %s was stopped: %s", run.interruption.value)  # fmt: skip
+        return run.outcome
+    if attempt("Reading an exception", runs.is_cut_off, exc):
+        return _cut_off(run, exc)
+    attempt("Trimming a traceback", _without_our_frames, exc)
+    run.outcome = outcome = runs.of_exception(exc)
+    attempt("What follows on a failure", run.raised, exc)
+    if not isinstance(attempt("Reading an exception", runs.meant, exc), Directive | Suspended):
+        attempt("Telling of a failure", _report_failure, run, exc, outcome)
+    return outcome
+
+
+def _cut_off(run: JobRun, exc: BaseException, *, began: bool = True) -> RunOutcome:
+    """The outcome where the database went away under the handler: no failure of its own, so no one is told of one. If
+    that was while its transaction was committed, the server knows whether it was."""
+    what = attempt("Redacting an error", _said, run.context, exc) or type(exc).__name__
+    run.outcome = outcome = runs.CutOff(what, began)
+    attempt("The log line of a run that was cut off", _log, logging.WARNING, run.context,
+            "%s %s was cut off, because the database went away, and runs again: %s", what)  # fmt: skip
+    return outcome
+
+
+def _report_failure(run: JobRun, exc: BaseException, outcome: RunOutcome) -> None:
+    """Tell the span, the site's reporters and the log of an exception: each whatever the others do."""
+    context = run.context
+    what, shown = attempt("Redacting an error", _loggable, context, exc) or (type(exc).__name__, None)
+    if shown is not None:
+        attempt("Recording an exception in a span", tracing.record, shown)
+        reports = attempt("Reporting an exception", reporting.report, shown, context, run.definition.handler)
+        if reports and isinstance(outcome, runs.Failed):
+            outcome.error.setdefault("details", {})["reports"] = reports
+    _log(logging.ERROR, context, "%s %s failed: %s", what, shown)
+
+
+def _said(context: JobContext, exc: BaseException) -> str:
+    """The type of an exception, and its message unless `REDACT` hides it."""
+    kind = type(exc).__name__
+    if redaction.hides("errors", context.type, context.meta):
+        return kind
+    return f"{kind}: {errorobjects.cut(errorobjects.text_of(exc), errorobjects.MAX_MESSAGE)}"
 
 
 def _loggable(context: JobContext, exc: BaseException) -> tuple[str, BaseException | None]:
@@ -366,38 +614,44 @@ def _loggable(context: JobContext, exc: BaseException) -> tuple[str, BaseExcepti
     kind = type(exc).__name__
     if redaction.hides("errors", context.type, context.meta):
         return kind, None
-    return (f"{kind}: {exc}", None) if redaction.hides("backtraces", context.type, context.meta) else (kind, exc)
+    hidden = redaction.hides("backtraces", context.type, context.meta)
+    return (_said(context, exc), None) if hidden else (kind, exc)
 
 
 class NotCompleted(BaseException):
     """Rolls back what a handler wrote that did not complete. Not an Exception, so that no handler catches it."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RunOutcome) -> None:
         super().__init__()
         self.outcome = outcome
 
 
-def _inside_transaction(run: Run, using: str) -> Outcome:
+def _inside_transaction(run: JobRun, using: str) -> RunOutcome:
     """The outcome of the handler, run with the execution chain around it in one transaction with the job's ACK.
 
     The ACK is the last statement, so the job's row is not locked while the handler works. If the job is no longer this
     run's, everything is rolled back. Exceptions of the handler pass through, after the rollback.
     """
-    started = time.monotonic()
+    started, opened = time.monotonic(), False
     try:
         with transaction.atomic(using=using, durable=True):
+            opened = True
             outcome = _of_value(run, run_execution_chain(run.context, partial(_call, run)))
             if not isinstance(outcome, Completed):
                 raise NotCompleted(outcome)
             _acknowledge(run, outcome, using)
     except NotCompleted as other:
         return other.outcome
+    except Error as error:
+        if opened or not runs.is_cut_off(error):
+            raise
+        return _cut_off(run, error, began=False)
     finally:
-        _warn_if_long(run, using, time.monotonic() - started)
+        attempt("The look at a long transaction", _warn_if_long, run, using, time.monotonic() - started)
     return Acknowledged()
 
 
-def _acknowledge(run: Run, outcome: Completed, using: str) -> None:
+def _acknowledge(run: JobRun, outcome: Completed, using: str) -> None:
     claim = Ack(run.id, outcome.result, run.context.row["worker_id"], run.attempt)
     if reports := last_progress([run.context]):
         progress.report(reports, using=using)
@@ -407,7 +661,7 @@ def _acknowledge(run: Run, outcome: Completed, using: str) -> None:
         raise NotCompleted(Forgotten())
 
 
-def _warn_if_long(run: Run, using: str, seconds: float) -> None:
+def _warn_if_long(run: JobRun, using: str, seconds: float) -> None:
     if seconds > LONG and connections[using].vendor == "sqlite":
         logger.warning(
             "%s %s held the only write lock of SQLite for %.1f s: no other process could write, enqueue or claim. "
@@ -436,7 +690,7 @@ _used = threading.local()
 
 
 @receiver(connection_created)
-def _note_use(**kwargs: Any) -> None:
+def _mark_used(**kwargs: Any) -> None:
     _used.database = True
 
 
@@ -444,10 +698,19 @@ def tidy(context: JobContext | None = None) -> None:
     """End transactions and close dead connections that a handler left behind in this thread.
 
     An open transaction is rolled back and logged as an error; the outcome of the handler counts nevertheless,
-    or a job that did its work would do it again. A runner's thread that has opened no connection is left alone.
+    or a job that did its work would do it again. A runner's thread that has opened no connection is left alone. Where
+    this fails, what runs next in the thread gets new connections.
     """
     if not getattr(_used, "database", True):
         return
+    try:
+        _tidy(context)
+    except BaseException as error:  # noqa: BLE001
+        log_fault("Looking after the connections of this thread", error)
+        attempt("Closing the connections of this thread", drop_all)
+
+
+def _tidy(context: JobContext | None) -> None:
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
         if connection.connection is None:
@@ -459,11 +722,14 @@ def tidy(context: JobContext | None = None) -> None:
             drop(connection)
         else:
             _close(connection.close_if_unusable_or_obsolete)
+            _close(partial(close_if_cut, connection))
 
 
 def drop(connection: BaseDatabaseWrapper) -> None:
-    """Close a connection whatever it is in the middle of; Django would keep one that is inside `atomic`."""
+    """Close a connection whatever it is in the middle of. Django would keep one that is inside `atomic`, and lets no
+    durable block begin while it remembers another one, until it connects again."""
     connection.in_atomic_block = False
+    connection.atomic_blocks.clear()
     _close(connection.close)
 
 

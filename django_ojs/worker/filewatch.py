@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import select
 import struct
@@ -16,7 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-logger = logging.getLogger(__name__)
+from django_ojs.guard import get_logger
+
+logger = get_logger(__name__)
 
 _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
 _OF_FOLDER = 0x400 | 0x800 | 0x2000 | 0x8000  #: deleted, moved, its file system unmounted, the watch removed

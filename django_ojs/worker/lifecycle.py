@@ -1,4 +1,4 @@
-"""Obey orders: they make the worker run, go quiet or terminate (orchestration 3.2 and 4).
+"""Let the worker run, go quiet or terminate as signals and directives order it (orchestration 3.2 and 4).
 
 Orders come from signals, from the supervisor, from the server's answers to heartbeats, from the claimer when
 there is nothing left to do, and from a part that crashed. They go through one queue to the main thread,
@@ -21,12 +21,14 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
+from django_ojs.guard import get_logger
+from django_ojs.messages import jobs_run
 from django_ojs.scheduler.service import Service
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 #: Seconds that the main thread waits for orders at a time. Python calls the handler of a signal that comes just before
@@ -57,10 +59,16 @@ class Order(enum.Enum):
 class Lifecycle:
     """The stage of one worker. `stage` may be read from any thread, only `follow()` changes it.
 
-    `quiet`: it begins quiet, because an operator had made the process quiet whose place it takes.
+    `quiet`: it begins quiet, because an operator had made the process quiet whose place it takes. `running` counts the
+    jobs that a stop waits for. `log_signal`, if there is one, takes what is to be logged about a signal, with its name:
+    a supervisor may have got the same signal, and then says it for all its processes.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(
+        self, *, quiet: bool = False, running: Callable[[], int] = lambda: 0,
+        log_signal: Callable[[int, str, str], object] | None = None,
+    ) -> None:  # fmt: skip
+        self._running, self._log_signal = running, log_signal
         self.stage = Stage.QUIET if quiet else Stage.RUNNING
         self.reason = "shutdown"  #: for the event `worker.stopped`: shutdown, signal or error
         self.refused = False  #: another process has the worker's name
@@ -117,9 +125,9 @@ class Lifecycle:
             self._stop_signals += 1
         match order, self.stage:
             case Order.STOP, Stage.TERMINATE:
-                if self._stop_signals > 1:
+                if self._stop_signals > 1 and not self.hurried.is_set():
                     self.hurried.set()
-                    logger.warning("Stopping at once (%s).", source)
+                    self._say(source, f"Stopping at once ({source}).", logging.WARNING)
             case Order.STOP_NOW, _:
                 self.stage = Stage.TERMINATE
                 self.hurried.set()
@@ -133,23 +141,37 @@ class Lifecycle:
                 logger.error("Stopping at once: %s", source)
             case Order.RECYCLE, Stage.RUNNING | Stage.QUIET:
                 self.stage, self.replace = Stage.TERMINATE, True
-                _log("Stopping (%s).", source)
+                self._say(source, stopping(source, self._running()))
             case Order.STOP, _:
                 self.stage = Stage.TERMINATE
                 self.reason = "signal" if source.startswith("SIG") or source == SUPERVISOR else "shutdown"
                 self.replace = source.startswith("SIG")  # sent to this process alone, or the supervisor knows too
-                _log("Stopping (%s).", source)
+                self._say(source, stopping(source, self._running()))
             case Order.QUIET, Stage.RUNNING:
                 self.stage = Stage.QUIET
-                _log("Quiet: no new jobs (%s).", source)
+                self._say(source, f"Quiet: no new jobs ({source}).")
             case Order.RESUME, Stage.QUIET:
                 self.stage = Stage.RUNNING
-                _log("Running again (%s).", source)
+                self._say(source, f"Running again ({source}).")
+
+    def _say(self, source: str, line: str, level: int = logging.INFO) -> None:
+        """Log what an order does; at DEBUG where the supervisor says it, once for all its processes."""
+        if source == SUPERVISOR:
+            level = logging.DEBUG
+        elif self._log_signal is not None and source.startswith("SIG"):
+            self._log_signal(level, source, line)
+            level = logging.DEBUG
+        logger.log(level, "%s", line)
 
 
-def _log(message: str, source: str) -> None:
-    """Log at DEBUG what the supervisor orders: it has logged that itself, once for all its processes."""
-    logger.log(logging.DEBUG if source == SUPERVISOR else logging.INFO, message, source)
+def stopping(source: str, running: int) -> str:
+    """What a worker says when it begins to stop: why, how many jobs it waits for, and how to stop without them."""
+    if not running:
+        return f"Stopping ({source})."
+    hint = ""
+    if source.startswith("SIG"):
+        hint = " Press Ctrl-C again to stop at once." if source == "SIGINT" else " A second signal stops it at once."
+    return f"Stopping ({source}): {jobs_run(running)}.{hint}"
 
 
 #: What the signals to a worker, or to its supervisor, order.
@@ -245,6 +267,14 @@ class SupervisorLink(Service):
         """Say that this process lives, whether it is healthy, and how many jobs it has completed."""
         self._send(b"%d %d" % (healthy, completed))
 
+    def report_suspects(self) -> None:
+        """Say that jobs wait which are to be run alone."""
+        self._send(b"suspects")
+
+    def report_signal(self, level: int, name: str, line: str) -> None:
+        """Say what a signal to this process did, for the supervisor to log unless it got the same signal."""
+        self._send(f"signal {level} {name} {line}".encode())
+
     def say_goodbye(self, *, replace: bool, refused: bool = False) -> None:
         """Send the last message. An exit code would not do: a handler can call `os._exit(0)`."""
         self._send(b"refused" if refused else b"replace" if replace else b"done")
@@ -264,6 +294,8 @@ class Pipes:
         os.set_blocking(self._reports_out, False)
         self._rest = b""
         self.healthy, self.completed = False, 0
+        self.signals: list[tuple[int, str, str]] = []  #: level, name and line of what signals to the child did
+        self.suspects = False  #: the child has seen jobs that are to be run alone
         self.goodbye = ""  #: how the child ended by itself: "done", "replace", or "refused" if its name was taken
 
     def keep_parents_end(self) -> None:
@@ -284,8 +316,13 @@ class Pipes:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             healthy, _, completed = line.partition(b" ")
-            if completed:
+            if healthy == b"signal":
+                level, name, text = completed.decode().split(" ", 2)
+                self.signals.append((int(level), name, text))
+            elif completed:
                 self.healthy, self.completed = healthy == b"1", int(completed)
+            elif line == b"suspects":
+                self.suspects = True
             else:
                 self.goodbye = line.decode()
         return bool(lines)

@@ -26,7 +26,7 @@ ALL_EVERY = 60.0  #: seconds between two looks at all objects, at least
 MOST = 0.005  #: the largest part of the time that the looks at all objects may take
 
 
-def settle() -> None:
+def configure_gc() -> None:
     """Set the garbage collector of this process up for a worker. For a process that does nothing else.
 
     To be called when everything is imported; a second time after a fork. Where the site has turned the collector off
@@ -40,8 +40,8 @@ def settle() -> None:
     gc.freeze()
 
 
-class Collector:
-    """Looks for garbage by the clock, in a process whose collector has been set up by `settle`, and in no other."""
+class GarbageCollector:
+    """Looks for garbage by the clock, in a process whose collector `configure_gc` has set up, and in no other."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

@@ -13,10 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from django_ojs.client.context import Discard, Interrupted, JobContext, Retry, Snooze, log_fields
+from django_ojs.client.context import JobContext, log_fields
+from django_ojs.client.directives import Discard, Retry, Snooze, StepBoundary, Suspended
+from django_ojs.guard import Interrupted, attempt, get_logger
+from django_ojs.messages import count
 from django_ojs.telemetry import logs
+from django_ojs.worker.runs import meant
 
-logger = logging.getLogger("django_ojs.jobs")
+logger = get_logger("django_ojs.jobs")
 
 
 class LineLimit:
@@ -47,13 +51,16 @@ class LineLimit:
             if not more or elapsed < self._every:
                 return
             self._more = 0
-        logger.info("%d more jobs completed in %.0f s.", more, elapsed)
+        logger.info("%s completed in %.0f s.", count(more, "more job"), elapsed)
 
 
 #: Set where a person reads the log (`show_logs`): it limits the lines of completed jobs, and of no others.
 line_limit: LineLimit | None = None
 
-_STATUS = {Retry: "retry", Discard: "discarded", Snooze: "snoozed", Interrupted: "interrupted"}
+_STATUS = {
+    Retry: "retry", Discard: "discarded", Snooze: "snoozed", Suspended: "suspended", Interrupted: "interrupted",
+    StepBoundary: "interrupted",
+}  # fmt: skip
 
 
 class LoggingMiddleware:
@@ -84,13 +91,22 @@ def _logged(context: JobContext) -> Iterator[None]:
     try:
         yield
     except BaseException as exc:
-        status, error = _STATUS.get(type(exc), "failed"), type(exc).__name__
+        status, error = attempt("Reading an exception", _status_of, exc) or ("failed", type(exc).__name__)
         raise
     finally:
-        if line_limit is None or (status == "completed" and line_limit.admits()):
-            ms = round((time.perf_counter() - started) * 1000, 1)
-            extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
-            logger.info("%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)
+        # It may not change how the job ends, even where the run's time is over while it is written.
+        attempt("The log line of a run", _log_end, context, started, status, error)
+
+
+def _status_of(exc: BaseException) -> tuple[str, str]:
+    return _STATUS.get(type(meant(exc)), "failed"), type(exc).__name__
+
+
+def _log_end(context: JobContext, started: float, status: str, error: str) -> None:
+    if line_limit is None or (status == "completed" and line_limit.admits()):
+        ms = round((time.perf_counter() - started) * 1000, 1)
+        extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
+        logger.info("%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)
 
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"

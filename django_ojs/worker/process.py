@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import secrets
 import socket
@@ -24,36 +23,38 @@ import django_ojs
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import NotFound
+from django_ojs.guard import get_logger
 from django_ojs.jobs.finish import requeue
-from django_ojs.messages import jobs_wait
+from django_ojs.messages import count, jobs, jobs_run, jobs_wait
 from django_ojs.middleware import enqueue_chain, execution_chain
 from django_ojs.registry import registry
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.scheduler.service import ERRORS
 from django_ojs.telemetry import tracing
-from django_ojs.worker import middleware, processinfo
-from django_ojs.worker.claimer import Claimer, QueueNames
-from django_ojs.worker.heartbeat import Heartbeat
+from django_ojs.worker import joblogs, middleware, processinfo
+from django_ojs.worker.board import Board
+from django_ojs.worker.claimer import Claimer, QueueNames, Suspects
+from django_ojs.worker.keepalive import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order, Pipes, Stage, SupervisorLink, signals
-from django_ojs.worker.memory import Collector
+from django_ojs.worker.logring import LogRing
+from django_ojs.worker.memory import GarbageCollector
 from django_ojs.worker.pool import Deadlines, Pool
 from django_ojs.worker.processinfo import HealthFile, HealthReporter
-from django_ojs.worker.runs import Interruption, Run
+from django_ojs.worker.runs import Interruption, JobRun
 from django_ojs.worker.wakers import waker_for
-from django_ojs.worker.writer import AfterHooks, Writer, turn_for
-from django_ojs.workers.directory import unserved_queues
-from django_ojs.workers.registration import deregister
+from django_ojs.worker.writer import AfterHooks, Writer, write_lock_for
+from django_ojs.workerregistry.directory import unserved_queues
+from django_ojs.workerregistry.registration import deregister
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 COUNT_EVERY = 5.0  #: how often a drain says how many jobs are left, seconds
 END_OF_HANDLERS = 0.5  #: how long handlers may take to end after they were interrupted, seconds
 END_OF_SERVICES = 5.0
-PROBATION = 10.0  #: seconds for which a process is cautious
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class WorkerOptions:
     """The options of `manage.py ojs_worker`. No queues: all of them."""
 
     queues: Sequence[str] = ()
@@ -65,25 +66,33 @@ class Options:
     max_memory: float | None = None  #: MiB, resident
     quiet: bool = False  #: begin quiet, as the process was whose place this one takes
     token: str = ""  #: distinguishes this process from others of its name; empty: a random one
-    cautious: bool = False  #: begin with one job at a time: the process whose place this one takes died of one
+    suspects: bool = False  #: run the jobs that are to be run alone, one at a time, and end when none is left
 
 
-class Worker:
+class WorkerProcess:
     """`run()` returns when the worker has ended; `stop()`, from another thread, makes it end.
 
-    `pipes` lead to the supervisor, where there is one; without one the worker touches the `health` file itself.
+    `pipes` lead to the supervisor, where there is one, which sees on the `board` what runs, and stores what is left in
+    the `ring` of what handlers have logged; without one the worker touches the `health` file itself.
     """
 
     def __init__(
-        self, options: Options, announce: Callable[[str], object] = logger.info, *,
-        pipes: Pipes | None = None, health: HealthFile | None = None,
+        self, options: WorkerOptions, announce: Callable[[str], object] = logger.info, *,
+        pipes: Pipes | None = None, board: Board | None = None, health: HealthFile | None = None,
+        ring: LogRing | None = None,
     ) -> None:  # fmt: skip
+        self._board, self._ring = board, ring
         self.options, self._announce = options, announce
         self.id = options.name or processinfo.default_name()
         self.incarnation = processinfo.incarnation(options.token or secrets.token_hex(4))
         self.using = database(None)
+        registry.refuse_faulty()
         self.types = registry.types()
-        self.lifecycle = Lifecycle(quiet=options.quiet)
+        self.lifecycle = Lifecycle(
+            quiet=options.quiet,
+            running=lambda: len(self.pool.running()),
+            log_signal=self._report_signal if pipes else None,
+        )
         self._supervisor = SupervisorLink(pipes.orders_out, pipes.reports_in, self.lifecycle) if pipes else None
         self._health = health
         self._started = time.monotonic()
@@ -92,7 +101,7 @@ class Worker:
 
     def run(self) -> bool:
         """Serve until an order ends the worker. False if a part of the worker crashed."""
-        with signals(self.lifecycle), enqueue_chain.in_use(), execution_chain.in_use():
+        with signals(self.lifecycle), enqueue_chain.in_use(), execution_chain.in_use(), self._capture():
             self._join()
             try:
                 self._work()
@@ -113,34 +122,40 @@ class Worker:
         crash = self.lifecycle.crashed
         self.queues = QueueNames(self.options.queues, self.using)
         self._after_hooks = AfterHooks()
-        turn = turn_for(self.using)
-        self._writer = Writer(self.id, self.using, self._written, crash, turn)
-        self.pool = Pool(self.options.concurrency, self._writer.put, waker.wake)
-        self._heartbeat = Heartbeat(self.id, self._info, self.pool, self.lifecycle, self.using, self.incarnation)
+        write_lock = write_lock_for(self.using)
+        logs = joblogs.LogCollector(self._ring) if ojs_settings.JOB_LOGS else None
+        self._log_writer = joblogs.LogWriter(logs, self.using, write_lock) if logs is not None else None
+        self._writer = Writer(self.id, self.using, self._written, crash, write_lock, self._log_writer)
+        self.pool = Pool(self.options.concurrency, self._writer.put, waker.wake, self._board, logs)
+        notify = self._supervisor.report_suspects if self._supervisor is not None else None
+        suspects = Suspects(self.queues, self.types, self.using, only=self.options.suspects, notify=notify)
+        self._heartbeat = Heartbeat(
+            self.id, self._info, self.pool, self.lifecycle, self.using, self.incarnation, after=suspects.start
+        )
         self._deadlines = Deadlines(self.pool, crash, self._replace_because_of)
-        checks = self._check_memory, self._end_caution, _sum_up, Collector().collect
+        checks = self._check_memory, _sum_up, GarbageCollector().collect
         self._health_reporter = HealthReporter(self._is_healthy, self._report_health, *checks, on_crash=crash)
-        self.pool.cautious, self.pool.tells_when_idle = self.options.cautious, self.options.until_empty
+        self.pool.tells_when_idle = self.options.until_empty
         self._scheduler = Scheduler(self.id, self.using, self._heartbeat.known) if self.options.scheduler else None
         self._claimer = Claimer(
             self.id, self.types, self.queues, self.pool, self._heartbeat, self.lifecycle, waker,
-            self._heartbeat.known, self.using, turn=turn, incarnation=self.incarnation, max_jobs=self.options.max_jobs,
-            until_empty=self.options.until_empty,
+            self._heartbeat.known, self.using, suspects=suspects, write_lock=write_lock, incarnation=self.incarnation,
+            max_jobs=self.options.max_jobs, until_empty=self.options.until_empty,
         )  # fmt: skip
 
     def _join(self) -> None:
         """Start every part, and announce it. The first heartbeat registers the worker."""
         tracing.active()  # imports what makes spans: the first job would wait for that
         parts = (
-            self._supervisor, self._after_hooks, self._writer, self._heartbeat, self._waker, self._deadlines,
-            self._scheduler, self._claimer, self._health_reporter,
+            self._supervisor, self._after_hooks, self._log_writer, self._writer, self._heartbeat, self._waker,
+            self._deadlines, self._scheduler, self._claimer, self._health_reporter,
         )  # fmt: skip
         for part in parts:
             if part is not None:
                 part.start()
         self._announce(
             f"ojs_worker {self.id} started: queues {self.queues}, concurrency {self.options.concurrency}, "
-            f"{len(self.types)} job types."
+            f"{count(len(self.types), 'job type')}."
         )
         with contextlib.suppress(*ERRORS):  # a database that is away is waited for elsewhere
             self._warn_of_queues()
@@ -150,7 +165,7 @@ class Worker:
         for sentence in self.queues.unknown():
             logger.warning(sentence)
         mine = set(self.queues.refresh())
-        for name, number in unserved_queues(using=self.using).items():
+        for name, number in unserved_queues(leaving=True, using=self.using).items():
             if name not in mine:
                 logger.warning("%s, and no worker serves it.", jobs_wait(number, f" in the queue {name}"))
 
@@ -166,6 +181,7 @@ class Worker:
         """Claim nothing more and let the jobs finish, for at most the grace period; a second signal hurries."""
         self._claimer.stop(END_OF_SERVICES)
         self._requeue(self.pool.empty_line())
+        self.pool.end_between_steps()
         deadline = time.monotonic() + ojs_settings.SHUTDOWN_GRACE_PERIOD
         counted = time.monotonic()
         while (left := deadline - time.monotonic()) > 0 and not self.lifecycle.hurried.is_set():
@@ -174,23 +190,28 @@ class Worker:
             self.lifecycle.follow(timeout=0)
             if time.monotonic() - counted >= COUNT_EVERY:
                 counted = time.monotonic()
-                logger.info("%d jobs are still running.", len(self.pool.running()))
+                logger.info("%s.", jobs_run(len(self.pool.running()), "still"))
 
     def _hand_back(self) -> None:
         """Stop the handlers that are left, and give their jobs back at once, without an error."""
         self.pool.interrupt_all(Interruption.SHUTDOWN)
         self.pool.wait_until_idle(END_OF_HANDLERS)
-        unfinished = self.pool.release()
+        unfinished = self.pool.abandon()
         self._stop(self._deadlines, self._writer)
         if unfinished:
-            logger.warning("Handing %d unfinished jobs back.", len(unfinished))
+            logger.warning("Handing %s back.", count(len(unfinished), "unfinished job"))
+            if self._log_writer is not None:
+                self._log_writer.give_up()
+                self._log_writer.flush()
             self._requeue(unfinished)
 
     def _leave(self) -> None:
         """End every part, deregister, and announce it."""
         self._writer.give_up()
+        if self._log_writer is not None:
+            self._log_writer.give_up()
         self._stop(self._claimer, self._waker, self._heartbeat, self._scheduler, self._deadlines, self._writer)
-        self._stop(self._after_hooks)
+        self._stop(self._log_writer, self._after_hooks)
         with self._database_may_be_away(), contextlib.suppress(NotFound):
             deregister(self.id, reason=self.lifecycle.reason, incarnation=self.incarnation, using=self.using)
         self._stop(self._health_reporter)
@@ -198,16 +219,24 @@ class Worker:
             self._health.remove()
         self.pool.close()
         uptime = time.monotonic() - self._started
-        self._announce(f"ojs_worker {self.id} stopped: {self._writer.completed} jobs completed in {uptime:.1f} s.")
+        self._announce(f"ojs_worker {self.id} stopped: {jobs(self._writer.completed)} completed in {uptime:.1f} s.")
 
-    def _requeue(self, runs: Sequence[Run]) -> None:
+    def _capture(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which what handlers log is stored, if the site wants that."""
+        return contextlib.nullcontext() if self._log_writer is None else joblogs.in_use()
+
+    def _report_signal(self, level: int, name: str, line: str) -> None:
+        if self._supervisor is not None:
+            self._supervisor.report_signal(level, name, line)
+
+    def _requeue(self, runs: Sequence[JobRun]) -> None:
         if runs:
             with self._database_may_be_away():
                 attempts = {run.id: run.attempt for run in runs}
                 unrun = [run.id for run in runs if not run.began]
                 requeue(attempts, worker_id=self.id, attempts=attempts, unrun=unrun, using=self.using)
 
-    def _written(self, runs: list[Run]) -> None:
+    def _written(self, runs: list[JobRun]) -> None:
         self._after_hooks.put(runs)
         self.pool.forget(runs)
 
@@ -218,7 +247,7 @@ class Worker:
 
     def _is_healthy(self) -> bool:
         parts = (self._claimer, self._writer, self._heartbeat)
-        return all(part.works for part in parts) and self._heartbeat.was_answered_lately()
+        return all(part.works for part in parts) and self.pool.is_whole() and self._heartbeat.was_answered_lately()
 
     def _report_health(self, healthy: bool) -> None:
         if self._supervisor is not None:
@@ -233,13 +262,7 @@ class Worker:
         if limit and memory and memory > limit and self.lifecycle.stage is Stage.RUNNING:
             self.lifecycle.give(Order.RECYCLE, f"{memory:g} MB of memory are in use, {limit:g} are allowed")
 
-    def _end_caution(self) -> None:
-        """A while after a crash, run as many jobs at a time as usual."""
-        if self.pool.cautious and time.monotonic() - self._started > PROBATION:
-            self.pool.cautious = False
-            self._waker.wake()
-
-    def _replace_because_of(self, run: Run) -> None:
+    def _replace_because_of(self, run: JobRun) -> None:
         """A handler cannot be ended, so its process has to."""
         logger.error("%s %s does not end, so this process has to.", run.definition.type, run.id)
         self.lifecycle.give(Order.RECYCLE, "a handler does not end")
@@ -258,7 +281,7 @@ class Worker:
             "concurrency": self.options.concurrency, "job_types": self.types, "version": django_ojs.__version__,
             "release": ojs_settings.RELEASE[:64] or None,
             "memory_mb": processinfo.memory_mb(), "cpu_percent": self._cpu.percent(),
-            "jobs_completed": self._writer.completed,
+            "jobs_completed": self._writer.completed, "threads_replaced": self.pool.deaths,
         }  # fmt: skip
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
-import secrets
 import socket
 import sys
 import time
@@ -14,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from django_ojs.conf import ojs_settings
+from django_ojs.guard import get_logger
+from django_ojs.rules.ids import new_id
 from django_ojs.scheduler.service import Service
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def default_name() -> str:
     """`host:pid:random`: unique, also where every container has the same process id."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
+    return f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-4:]}"
 
 
 def incarnation(token: str, pid: int | None = None) -> str:
@@ -71,8 +71,12 @@ def _peak_mb() -> float | None:
         import resource
     except ImportError:  # Windows
         return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+    return in_mb(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def in_mb(maxrss: int) -> float:
+    """`ru_maxrss`, the most memory that a process had, in MiB."""
+    return round(maxrss / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
 def patience() -> float:

@@ -1,7 +1,7 @@
 """Track one run of one job in this process, and say how it ended, as a value.
 
 A handler ends by returning, by raising `Retry`, `Discard` or `Snooze`, or by raising anything else; or it is
-interrupted. Each of these becomes an `Outcome`, and one `match` in `report()` decides what the server gets.
+interrupted. Each of these becomes an `RunOutcome`, and one `match` in `report()` decides what the server gets.
 """
 
 from __future__ import annotations
@@ -12,23 +12,34 @@ import enum
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_ojs import jsontext
-from django_ojs.client.context import Discard, JobContext, Link, Progress, Retry, Snooze, time_left
+from django_ojs.client.children import ChildFailed
+from django_ojs.client.context import JobContext, Link, ProgressValue, time_left
+from django_ojs.client.directives import Directive, Discard, Retry, Snooze, StepBoundary, Suspended
 from django_ojs.client.options import check_json
+from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepLog, StepStore
 from django_ojs.conf import ojs_settings
-from django_ojs.jobs import progress
+from django_ojs.database import is_outage
+from django_ojs.errors import NotFound, ReservationLost
+from django_ojs.groupcommit import LEFT_OUT
+from django_ojs.guard import Interrupted, log_fault
+from django_ojs.jobs import checkpoints, progress
 from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.rules import errorobjects
+from django_ojs.worker import joblogs
+from django_ojs.worker.steps import StoredSteps
 
 if TYPE_CHECKING:
     from django_ojs.models import JobRow
     from django_ojs.registry import Definition
+    from django_ojs.worker.board import Board
+    from django_ojs.worker.joblogs import LogCollector
 
 
-class Run:
+class JobRun:
     """Holds what the threads of a worker know about a job, and decides which of them may stop it.
 
     A runner calls `enter()` before and `leave()` after the handler; `interrupt()` reaches the handler only
@@ -43,8 +54,9 @@ class Run:
     """
 
     __slots__ = (
-        "_inside", "_lease", "_lock", "_started", "_stop", "attempt", "began", "claimed", "context", "deadline",
-        "definition", "doubtful_at", "forced_at", "grace", "id", "interruption", "released", "seconds", "timeout_ms",
+        "_inside", "_lease", "_lock", "_place", "_started", "_stop", "abandoned", "attempt", "began", "board",
+        "claimed", "context", "deadline", "definition", "doubtful_at", "forced_at", "grace", "id", "interruption",
+        "logs", "outcome", "seconds", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, row: JobRow, definition: Definition, claimed: float, link: Link) -> None:
@@ -53,13 +65,15 @@ class Run:
         self.definition = definition
         self.context = JobContext(row, link)
         self.interruption: Interruption | None = None
-        self.released = False  #: handed back by a drain, or given up: its outcome no longer counts
+        #: As soon as it is decided; what follows until its report cannot change it.
+        self.outcome: RunOutcome | None = None
+        self.abandoned = False  #: handed back by a drain, or given up: its outcome no longer counts
         self.timeout_ms: int | None = row["timeout_ms"]
         self.claimed = claimed
         lease, heartbeat = row["lease_ms"], row["heartbeat_ms"]
         self._lease = (min(lease, heartbeat) if heartbeat else lease) / 1000 if lease else float("inf")
         self.doubtful_at = claimed + self._lease / 2
-        self.began = False  #: the handler was called, or was about to be
+        self.began = False  #: the handler was called, or was about to be; not where it was interrupted before
         limit = self.timeout_ms / 1000 if self.timeout_ms else float("inf")
         self.deadline = claimed + min(limit, time_left(row))
         self.grace = (row["grace_ms"] or 0) / 1000
@@ -68,17 +82,46 @@ class Run:
         self._lock = threading.Lock()
         self._stop: Callable[[], None] | None = None
         self._inside = False
+        self.board: Board | None = None  #: where a supervisor sees that it runs
+        self._place: int | None = None
         self.forced_at: float | None = None
+        self.logs: LogCollector | None = None  #: takes what the handler logs
 
     def enter(self, stop: Callable[[], None]) -> None:
         """The handler starts; `stop` makes it end. A run that was interrupted before ends at once."""
         self._started = time.monotonic()
+        if self.logs is not None:
+            joblogs.begin(self.logs, self.context)
         with self._lock:
-            self.began = True
+            self.began = self.interruption is None
+            if self.board is not None:
+                self._place = self.board.enter(self.id, self.attempt)
             self._inside, self._stop = True, stop
             if self.interruption is not None:
-                self.forced_at = self.forced_at or time.monotonic()
+                self.forced_at = time.monotonic()  # how long it may have waited before is nothing that it did
                 stop()
+
+    def begin_steps(self) -> None:
+        """Read what is recorded of a durable job, before its handler is called."""
+        one_by_one = not self.definition.is_async
+        log = StepLog(self.step_store(), self.definition.durable, self.attempt, sequential=one_by_one)
+        self.context.record_steps(log)
+        log.load()
+
+    def step_store(self) -> StepStore:
+        """Where its steps are recorded. The testing kit lets it crash there."""
+        return StoredSteps(self.context.row)
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The handler's arguments, as a job has them: those of the job, unless it was continued with others."""
+        given = self.context.step_arguments if self.definition.durable is not None else None
+        return self.context.args if given is None else given
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the handler, or what surrounds it, runs now: one of several in a row may wait for those before."""
+        return self._inside
 
     def renewed(self, asked_at: float) -> None:
         """The server renewed the reservation, as it was asked to at that instant."""
@@ -95,6 +138,9 @@ class Run:
             if self._inside:
                 self.seconds = time.monotonic() - self._started
             self._inside, self._stop = False, None
+            if self.board is not None and self._place is not None:
+                self.board.leave(self._place)
+                self._place = None
 
     def interrupt(self, reason: Interruption, *, force: bool) -> None:
         """Tell the handler to stop: always through its context, with `force` also by `stop`, once.
@@ -109,6 +155,14 @@ class Run:
                 self.forced_at = time.monotonic()
                 if self._inside and self._stop is not None:
                     self._stop()
+
+    def interrupted(self, reason: Interruption) -> RunOutcome:
+        """What becomes of this run, which was stopped: for this reason where none was given."""
+        return of_interruption(self.interruption or reason, self.timeout_ms, began=self.began)
+
+    def stopped_between_steps(self) -> RunOutcome:
+        """What becomes of this run, which ended between two of its steps: it was told to, or its job is another's."""
+        return of_interruption(self.interruption or Interruption.LOST, self.timeout_ms, began=False)
 
 
 class Interruption(enum.Enum):
@@ -140,17 +194,29 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snoozed:
+    """`waits`: the steps of the job that an event may end before."""
+
     delay_ms: int
+    waits: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HandedBack:
+class JobHandedBack:
     """The worker stops before the handler did."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotRun:
-    """The worker gives the claim up before it called the handler."""
+    """The worker gives the claim up before it called the handler, or between two of its steps: nothing is lost."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CutOff:
+    """The database went away under the handler, with these words, or before it was called (`began` False): the job runs
+    again, and the attempt does not count."""
+
+    said: str
+    began: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,11 +224,11 @@ class Forgotten:
     """The job was cancelled, or another worker has it by now: nothing is reported."""
 
 
-Outcome: TypeAlias = Completed | Acknowledged | Failed | Snoozed | HandedBack | NotRun | Forgotten
+RunOutcome: TypeAlias = Completed | Acknowledged | Failed | Snoozed | JobHandedBack | NotRun | CutOff | Forgotten
 
 
 def report(
-    outcome: Outcome, job_id: uuid.UUID, worker_id: str, attempt: int, *, in_workflow: bool = False
+    outcome: RunOutcome, job_id: uuid.UUID, worker_id: str, attempt: int, *, in_workflow: bool = False
 ) -> Ack | Failure | None:
     """The report for the server, fenced by holder and attempt; None: nothing is reported."""
     match outcome:
@@ -170,25 +236,30 @@ def report(
             return Ack(job_id, result, worker_id, attempt, in_workflow)
         case Failed(error, retry_after_ms):
             return Failure(job_id, error, worker_id, attempt, retry_after_ms=retry_after_ms)
-        case Snoozed(delay_ms):
-            return Failure(job_id, None, worker_id, attempt, snooze_ms=delay_ms)
-        case HandedBack():
+        case Snoozed(delay_ms, waits):
+            return Failure(job_id, None, worker_id, attempt, snooze_ms=delay_ms, waits=waits)
+        case JobHandedBack():
             return Failure(job_id, None, worker_id, attempt, requeue=True)
         case NotRun():
             return Failure(job_id, None, worker_id, attempt, requeue=True, unrun=True)
+        case CutOff(said, began):
+            return Failure(job_id, None, worker_id, attempt, requeue=True, unrun=not began, outage=said)
         case Acknowledged() | Forgotten():
             return None
 
 
-def of_result(value: Any) -> Outcome:
+def of_result(value: Any) -> RunOutcome:
     """Completed, unless the result is not JSON or too large; then the job fails and the error says why."""
     if value is None:
         return Completed(None)
     try:
         check_json(value, "result")
         text = jsontext.dumps(value)
-    except (TypeError, ValueError) as error:
-        return Failed({"type": "ResultNotSerializable", "code": "result_not_serializable", "message": str(error)})
+    except Interrupted:
+        raise
+    except BaseException as error:  # noqa: BLE001 - an object of the site's may raise anything when it is read
+        message = errorobjects.cut(errorobjects.text_of(error) or type(error).__name__, errorobjects.MAX_MESSAGE)
+        return Failed({"type": "ResultNotSerializable", "code": "result_not_serializable", "message": message})
     limit = ojs_settings.MAX_RESULT_BYTES
     if len(text) * 4 > limit and len(text.encode()) > limit:
         size = len(text.encode())
@@ -197,27 +268,86 @@ def of_result(value: Any) -> Outcome:
     return Completed(text)
 
 
-def of_exception(exc: BaseException, reports: Sequence[str] = ()) -> Outcome:
-    """What an exception that left the handler means. `reports` is where the site's error reporters have it."""
+def of_exception(exc: BaseException) -> RunOutcome:
+    """What an exception that left the handler means. Raises nothing, whatever the exception does when it is read."""
+    try:
+        return _of_exception(exc)
+    except BaseException as error:  # noqa: BLE001 - the job has failed all the same
+        log_fault("Reading an exception", error)
+        return Failed(errorobjects.least(exc))
+
+
+def meant(exc: BaseException) -> BaseException:
+    """What an exception stands for: a group of nothing but `Retry`, `Discard` and `Snooze` for one of them.
+
+    `except*` and a TaskGroup put what is raised in them into a group. Of several the one that ends the job counts
+    first, then the one with the longest delay; of several sleeps the one that ends first.
+    """
+    if not isinstance(exc, BaseExceptionGroup):
+        return exc
+    found = errorobjects.leaves(exc)
+    if all(isinstance(leaf, Suspended) for leaf in found):
+        waits = [name for leaf in found if isinstance(leaf, Suspended) for name in leaf.waits]
+        return Suspended(min(map(_delay_ms, found)), tuple(waits))
+    if not all(isinstance(leaf, Directive) for leaf in found):
+        return exc
+    return max(found, key=lambda one: (isinstance(one, Discard), isinstance(one, Retry), _delay_ms(one)))
+
+
+def _delay_ms(directive: BaseException) -> int:
+    return getattr(directive, "after_ms", None) or getattr(directive, "delay_ms", None) or 0
+
+
+def is_interruption(exc: BaseException) -> bool:
+    """Whether this is how a run ends that was stopped: also in a group, as it comes out of a TaskGroup."""
+    return all(isinstance(leaf, Interrupted | asyncio.CancelledError) for leaf in errorobjects.leaves(exc))
+
+
+def is_boundary(exc: BaseException) -> bool:
+    """Whether this is how a run ends between two of its steps, in a group each of its exceptions."""
+    return all(isinstance(leaf, StepBoundary) for leaf in errorobjects.leaves(exc))
+
+
+def is_cut_off(exc: BaseException) -> bool:
+    """Whether this is how a run ends whose database went away: in a group each of its exceptions."""
+    return all(is_outage(leaf) for leaf in errorobjects.leaves(exc))
+
+
+def _of_exception(exc: BaseException) -> RunOutcome:
+    exc = meant(exc)
     match exc:
         case Retry():
             error = errorobjects.from_exception(exc.__cause__ or exc) | {"code": "RETRY"}
             return Failed(error, exc.after_ms)
         case Discard():
-            return Failed(errorobjects.from_exception(exc.__cause__ or exc) | {"code": "DISCARD", "message": str(exc)})
+            message = errorobjects.cut(errorobjects.text_of(exc) or type(exc).__name__, errorobjects.MAX_MESSAGE)
+            return Failed(errorobjects.from_exception(exc.__cause__ or exc) | {"code": "DISCARD", "message": message})
         case Snooze():
             return Snoozed(exc.delay_ms)
-        case asyncio.CancelledError() if not str(exc):
+        case Suspended():
+            return Snoozed(exc.delay_ms, exc.waits) if exc.delay_ms else NotRun()
+        case EventTimeout():  # it is recorded: each run would come to it again
+            return Failed(errorobjects.from_exception(exc) | {"code": "event_timeout", "retryable": False})
+        case ChildFailed():
+            return Failed(errorobjects.from_exception(exc) | {"code": "child_failed", "retryable": False})
+        case ApprovalTimeout():
+            return Failed(errorobjects.from_exception(exc) | {"code": "approval_timeout", "retryable": False})
+        case ReplayMismatch():
+            return Failed(errorobjects.from_exception(exc) | {"code": "replay_mismatch", "retryable": False})
+        case asyncio.CancelledError() if not errorobjects.text_of(exc):
             return Failed(errorobjects.from_exception(exc) | {"message": "The handler's task was cancelled."})
         case _:
-            error = errorobjects.from_exception(exc)
-            if reports:
-                error["details"]["reports"] = list(reports)
-            return Failed(error)
+            return Failed(errorobjects.from_exception(exc))
 
 
-def of_interruption(reason: Interruption, limit_ms: int | None = None) -> Outcome:
-    """What becomes of a run that was stopped from outside."""
+def of_fault(what: str) -> RunOutcome:
+    """What becomes of a run around which our own code failed before its outcome was decided."""
+    message = f"What the worker does around a handler failed: {what}. The job may have done its work."
+    return Failed({"type": "WorkerFault", "code": "worker_fault", "message": message})
+
+
+def of_interruption(reason: Interruption, limit_ms: int | None = None, *, began: bool = True) -> RunOutcome:
+    """What becomes of a run that was stopped from outside; `began`: after its handler had begun."""
     match reason:
         case Interruption.TIMEOUT:
             limit = (limit_ms or 0) / 1000
@@ -226,24 +356,48 @@ def of_interruption(reason: Interruption, limit_ms: int | None = None) -> Outcom
                 "message": f"The job ran longer than its execution timeout of {limit:g} s.",
             })  # fmt: skip
         case Interruption.SHUTDOWN:
-            return HandedBack()
+            return JobHandedBack() if began else NotRun()
         case Interruption.CANCELLED | Interruption.LOST:
             return Forgotten()
 
 
-def report_progress(context: JobContext, progressed: Progress, using: str) -> bool:
-    """Write one progress report; False if the job is no longer this run's."""
-    (known,) = progress.report([_progress(context, progressed)], using=using)
-    return isinstance(known, progress.Known) and known.accepted
+def report_progress(context: JobContext, progressed: ProgressValue, using: str) -> bool | None:
+    """Write one progress report; False if the job is no longer this run's, None if another transaction holds it."""
+    (known,) = progress.report_free([_progress(context, progressed)], using=using)
+    if known is LEFT_OUT:
+        return None
+    return isinstance(known, progress.ReportedJob) and known.accepted
 
 
-def last_progress(contexts: Iterable[JobContext]) -> list[progress.Report]:
+def save_checkpoint(context: JobContext, state: Any, using: str) -> int:
+    """Store the state that a handler saves; return its sequence. Raises `StepBoundary` where the job is lost."""
+    worker_id = context.row["worker_id"]
+    new = checkpoints.NewCheckpoint(context.id, state, worker_id=worker_id, attempt=context.attempt)
+    try:
+        return checkpoints.save(new, using=using).sequence
+    except (ReservationLost, NotFound) as error:
+        raise StepBoundary(error.message) from error
+
+
+def clear_checkpoint(context: JobContext, using: str) -> bool:
+    """Delete the checkpoint of a handler's job; return whether there was one. Raises `StepBoundary` where the job is
+    lost."""
+    worker_id = context.row["worker_id"]
+    try:
+        return checkpoints.clear(context.id, worker_id=worker_id, attempt=context.attempt, using=using)
+    except (ReservationLost, NotFound) as error:
+        raise StepBoundary(error.message) from error
+
+
+def last_progress(contexts: Iterable[JobContext]) -> list[progress.ProgressReport]:
     """The newest progress reports of these runs, which have ended, as far as they are not written yet."""
     found = ((context, context.take_progress()) for context in contexts)
     return [_progress(context, progressed, last=True) for context, progressed in found if progressed is not None]
 
 
-def _progress(context: JobContext, progressed: Progress, *, last: bool = False) -> progress.Report:
+def _progress(context: JobContext, progressed: ProgressValue, *, last: bool = False) -> progress.ProgressReport:
     percent, message = progressed
     worker_id = context.row["worker_id"]
-    return progress.Report(context.id, percent, message, worker_id=worker_id, attempt=context.attempt, last=last)
+    return progress.ProgressReport(
+        context.id, percent, message, worker_id=worker_id, attempt=context.attempt, last=last
+    )

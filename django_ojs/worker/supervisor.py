@@ -4,6 +4,9 @@ The supervisor has no threads and never opens the database, so that a fork is sa
 hang. When a process dies, another short-lived process hands its jobs back, which needs the database; only then the next
 process takes the place, under the same worker id.
 
+Jobs that ran in a process that died are run alone (`workerregistry.deaths`): in processes for such jobs only, with
+worker ids of their own, which the supervisor starts when such jobs wait, and which end when none does.
+
 In development (`ojs_worker --reload`) a simpler parent starts the worker again when the code changes, as `runserver`
 does. Unlike there the inner process works in its main thread and watches the files in another, so that a change drains
 it: no job is cut off.
@@ -24,46 +27,56 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
 from django.utils import autoreload
 
+from django_ojs.client.context import log_fields
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
+from django_ojs.guard import attempt, get_logger
+from django_ojs.messages import count, jobs
 from django_ojs.registry import registry
 from django_ojs.scheduler.service import persist
-from django_ojs.worker import memory, processinfo
-from django_ojs.worker.lifecycle import SIGNALS, Lifecycle, Order, Pipes
-from django_ojs.worker.process import Options, Worker
+from django_ojs.states import State
+from django_ojs.worker import joblogs, memory, processinfo
+from django_ojs.worker.board import Board
+from django_ojs.worker.lifecycle import SIGNALS, Lifecycle, Order, Pipes, stopping
+from django_ojs.worker.logring import LogRing
+from django_ojs.worker.process import WorkerOptions, WorkerProcess
 from django_ojs.worker.processinfo import HealthFile
-from django_ojs.workers import dead
+from django_ojs.workerregistry import dead
+from django_ojs.workerregistry.deaths import Death, RunId
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TICK = 0.5  #: seconds between two looks when nothing happens
+SAME_SIGNAL = 2.0  #: so many seconds apart, a signal that reached the supervisor and a process was sent to both
 EARLY = 2.0  #: a process that lived shorter than this died right after its start
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  #: before a place is taken again after early deaths
 BEYOND_GRACE = 15.0  #: seconds that a process may take to end after its handlers had their grace period
+LANES = 4  #: processes that run jobs alone, at most: a long job must not keep all others waiting
+NEXT_LANE = 10.0  #: seconds that such a job waits until one more process starts for it
+NOTHING_DONE = 30.0  #: before another process looks for jobs to run alone, when the last one found none to run
 HAND_BACK_SECONDS = 60.0  #: how long handing back waits for a database that is away, before another process tries
 
 _HELD = {getattr(signal, name) for name in SIGNALS if hasattr(signal, name)}
-#: Signals that a process gets for a fault of its own; all others come from outside.
-_OWN_FAULTS = {getattr(signal, name) for name in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
-              if hasattr(signal, name)}  # fmt: skip
 
 
-class LastOrder(enum.IntEnum):
-    """The exit code of a process that hands jobs back: the order that an operator had given to the dead worker."""
+class ExitReport(enum.IntFlag):
+    """The exit code of a process that handed jobs back: what an operator had ordered the dead worker to do, and whether
+    jobs are to be run alone because of its death."""
 
-    NOTHING = 10
-    QUIET = 11
-    TERMINATE = 12
+    DONE = 64
+    QUIET = 1
+    TERMINATE = 2
+    SUSPECTS = 4
 
 
 @dataclasses.dataclass
-class Place:
+class ProcessSlot:
     """A place that one process after the other takes, always under the same worker id.
 
     `pid` is that of the worker, `hand_back_pid` that of the process that hands a dead worker's jobs back. Instants are
@@ -84,8 +97,11 @@ class Place:
     killed: bool = False  #: by us
     frozen: bool = False  #: because it no longer reported
     quiet: bool = False
-    cautious: bool = False
-    blame: bool = False  #: the process that died did so by itself
+    suspects: bool = False  #: its processes run the jobs that are to be run alone, and nothing else
+    board: Board | None = None
+    ring: LogRing | None = None  #: of what handlers have logged; kept until the jobs are handed back
+    death: Death | None = None  #: how the process died; None: it was told to
+    done_before: int = 0  #: `completed` when its process started
 
     @property
     def is_settled(self) -> bool:
@@ -105,15 +121,21 @@ class Supervisor:
     """
 
     def __init__(
-        self, options: Options, processes: int, announce: Callable[[str], object] = logger.info,
+        self, options: WorkerOptions, processes: int, announce: Callable[[str], object] = logger.info,
         announce_child: Callable[[str], object] = lambda line: None, health: HealthFile | None = None,
     ) -> None:  # fmt: skip
         self._options, self._announce, self._announce_child = options, announce, announce_child
         names = [options.name] if processes == 1 else [f"{options.name}-{n}" for n in range(1, processes + 1)]
-        self._places = [Place(name) for name in names]
+        lanes = [f"{options.name}-alone", *(f"{options.name}-alone-{n}" for n in range(2, LANES + 1))]
+        self._lanes = [ProcessSlot(name, suspects=True, start_at=None) for name in lanes]
+        self._suspects_wait, self._no_lane_before = False, 0.0
+        self._number = len(names)
+        self._places = [*map(ProcessSlot, names), *self._lanes]
         self._health = health
         self._orders: list[tuple[Order, str]] = []
-        self._stopping = self._killed = self._refused = False
+        self._noted: dict[str, float] = {}  #: when the supervisor got each signal last
+        self._heard: list[tuple[float, str, int, str, str]] = []  #: what processes said of signals, and when
+        self._stopping = self._hurried = self._killed = self._refused = False
         self._deadline = float("inf")
 
     def run(self) -> bool:
@@ -123,16 +145,19 @@ class Supervisor:
             while not all(place.is_settled for place in self._places):
                 self._obey()
                 for place in self._places:
-                    self._look_at(place)
+                    self._check(place)
+                self._start_lane()
+                self._log_signals(time.monotonic() - TICK)
                 self._report_health()
                 sleep(TICK)
+            self._log_signals(time.monotonic())
         if self._health is not None:
             self._health.remove()
         total, uptime = sum(place.completed for place in self._places), time.monotonic() - started
-        self._announce(f"ojs_worker {self._options.name} stopped: {total} jobs completed in {uptime:.1f} s.")
+        self._announce(f"ojs_worker {self._options.name} stopped: {jobs(total)} completed in {uptime:.1f} s.")
         return not (self._killed or self._refused)
 
-    def _look_at(self, place: Place) -> None:
+    def _check(self, place: ProcessSlot) -> None:
         """Do what is to be done for one place now."""
         if place.pid is not None:
             self._hear(place)
@@ -148,26 +173,31 @@ class Supervisor:
 
     # The life of a process
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: ProcessSlot) -> None:
         token = secrets.token_hex(4)
-        options = dataclasses.replace(
-            self._options, name=place.worker_id, token=token, quiet=place.quiet, cautious=place.cautious
-        )
-        pipes = Pipes()
+        options = dataclasses.replace(self._options, name=place.worker_id, token=token, quiet=place.quiet)
+        if place.suspects:
+            options = dataclasses.replace(
+                options, concurrency=1, scheduler=False, suspects=True, until_empty=True, max_jobs=None
+            )
+            self._suspects_wait = False
+        pipes, board = Pipes(), Board(options.concurrency)
+        ring = LogRing() if ojs_settings.JOB_LOGS else None
 
         def body() -> int:
             self._let_go_of_others(place)
             pipes.close()
-            memory.settle()
-            return 0 if Worker(options, self._announce_child, pipes=pipes).run() else 1
+            memory.configure_gc()
+            worker = WorkerProcess(options, self._announce_child, pipes=pipes, board=board, ring=ring)
+            return 0 if worker.run() else 1
 
-        place.pid, place.pipes = fork(body), pipes
+        place.pid, place.pipes, place.board, place.ring = fork(body), pipes, board, ring
         place.incarnation = processinfo.incarnation(token, place.pid)
         pipes.keep_parents_end()
         place.started_at = place.heard_at = time.monotonic()
-        place.start_at, place.killed, place.frozen = None, False, False
+        place.start_at, place.killed, place.frozen, place.done_before = None, False, False, place.completed
 
-    def _let_go_of_others(self, mine: Place) -> None:
+    def _let_go_of_others(self, mine: ProcessSlot) -> None:
         """In a new process: the pipes to the others end when the parent does, and only then."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -175,11 +205,33 @@ class Supervisor:
             if place is not mine and place.pipes is not None:
                 place.pipes.close()
 
-    def _hear(self, place: Place) -> None:
+    def _hear(self, place: ProcessSlot) -> None:
         if place.pipes is not None and place.pipes.read():
             place.heard_at = time.monotonic()
+            self._heard += [(place.heard_at, place.worker_id, *said) for said in place.pipes.signals]
+            place.pipes.signals.clear()
+            if place.pipes.suspects:
+                place.pipes.suspects, self._suspects_wait = False, True
 
-    def _watch(self, place: Place) -> None:
+    def _log_signals(self, until: float) -> None:
+        """Log what signals did to single processes. One that the supervisor got, too, is logged once, as its own: a
+        terminal and systemd send it to all of them, in any order."""
+        due = [said for said in self._heard if said[0] <= until]
+        self._heard = [said for said in self._heard if said[0] > until]
+        for at, worker_id, level, name, line in due:
+            if abs(self._noted.get(name, float("-inf")) - at) > SAME_SIGNAL:
+                logger.log(level, "%s: %s", worker_id, line)
+
+    def _start_lane(self) -> None:
+        """Start a process for jobs that are to be run alone, where one waits and those that run are busy."""
+        if not self._suspects_wait or self._stopping:
+            return
+        now, free = time.monotonic(), [place for place in self._lanes if place.is_settled]
+        busy = [place.started_at for place in self._lanes if not place.is_settled]
+        if free and now >= max(self._no_lane_before, *(started + NEXT_LANE for started in busy), 0.0):
+            free[0].start_at = now
+
+    def _watch(self, place: ProcessSlot) -> None:
         """Kill a process that no longer reports (a C call may hold the interpreter), or does not end in time."""
         now = time.monotonic()
         silence = now - place.heard_at
@@ -191,27 +243,36 @@ class Supervisor:
         logger.error("Killing %s (pid %d): %s.", place.worker_id, place.pid, why)
         os.kill(place.pid, signal.SIGKILL)
 
-    def _reap(self, place: Place) -> None:
-        status = _ended(place.pid)
-        if status is None or place.pipes is None:
+    def _reap(self, place: ProcessSlot) -> None:
+        ended = _ended(place.pid)
+        if ended is None or place.pipes is None or place.board is None:
             return
+        status, memory_mb = ended
         self._hear(place)
         goodbye, place.completed = place.pipes.goodbye, place.completed + place.pipes.completed
         place.pipes.close()
-        pid, place.pid, place.pipes = place.pid, None, None
+        running = place.board.running()
+        place.board.close()
+        pid, place.pid, place.pipes, place.board = place.pid, None, None, None
         place.early_deaths = place.early_deaths + 1 if place.age < EARLY else 0
+        if goodbye and place.ring is not None:
+            place.ring.close()
+            place.ring = None
         if goodbye == "refused":
             self._end_refused(place)
             return
         if goodbye:
-            place.quiet = place.cautious = False
+            place.quiet = False
+            if place.suspects and place.completed == place.done_before:
+                self._no_lane_before = time.monotonic() + NOTHING_DONE
             place.start_at = time.monotonic() + self._pause(place) if goodbye == "replace" else None
             return
-        logger.error("%s (pid %d) %s.", place.worker_id, pid, describe(status))
-        place.blame = place.cautious = is_own_fault(status) or place.frozen
+        death = death_of(status, memory_mb, running)
+        logger.error("%s (pid %d) %s.", place.worker_id, pid, death)
+        place.death = None if place.killed and not place.frozen else death
         self._hand_back(place)
 
-    def _end_refused(self, place: Place) -> None:
+    def _end_refused(self, place: ProcessSlot) -> None:
         """Another supervisor's worker has our name: end all processes of this one."""
         place.start_at = None
         self._refused = True
@@ -219,30 +280,35 @@ class Supervisor:
             logger.error("Another process has the name %s: stopping.", place.worker_id)
             self._orders.append((Order.STOP, "the name is taken"))
 
-    def _hand_back(self, place: Place) -> None:
+    def _hand_back(self, place: ProcessSlot) -> None:
         def body() -> int:
             self._let_go_of_others(place)
-            return hand_back(place.worker_id, place.incarnation, blame=place.blame)
+            return hand_back(place.worker_id, place.incarnation, place.death, place.ring)
 
         place.hand_back_pid, place.hand_back_at = fork(body), time.monotonic()
 
-    def _reap_hand_back(self, place: Place) -> None:
-        status = _ended(place.hand_back_pid)
-        if status is None:
+    def _reap_hand_back(self, place: ProcessSlot) -> None:
+        ended = _ended(place.hand_back_pid)
+        if ended is None:
             if self._stopping and place.hand_back_pid and time.monotonic() - place.hand_back_at > BEYOND_GRACE:
                 os.kill(place.hand_back_pid, signal.SIGKILL)
             return
-        place.hand_back_pid = None
-        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
-        if code not in tuple(LastOrder):
+        place.hand_back_pid, (status, _) = None, ended
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+        if not code & ExitReport.DONE or code > sum(ExitReport):
             logger.error("The jobs of %s could not be handed back; the server will notice.", place.worker_id)
             if not self._stopping:
                 self._hand_back(place)
             return
-        place.quiet = code == LastOrder.QUIET
-        place.start_at = None if code == LastOrder.TERMINATE else time.monotonic() + self._pause(place)
+        if place.ring is not None:
+            place.ring.close()
+            place.ring = None
+        place.quiet = bool(code & ExitReport.QUIET)
+        self._suspects_wait = self._suspects_wait or bool(code & ExitReport.SUSPECTS)
+        ends = code & ExitReport.TERMINATE or (place.suspects and not self._suspects_wait)
+        place.start_at = None if ends else time.monotonic() + self._pause(place)
 
-    def _pause(self, place: Place) -> float:
+    def _pause(self, place: ProcessSlot) -> float:
         if place.early_deaths == 0:
             return 0.0
         pause: float = min(FIRST_PAUSE * 2 ** (place.early_deaths - 1), LONGEST_PAUSE)
@@ -267,11 +333,14 @@ class Supervisor:
     def _stop(self, source: str) -> Order:
         """Note the first signal and the second; return the order for the children."""
         if self._stopping:
-            logger.warning("Stopping at once (%s).", source)
+            if not self._hurried:
+                logger.warning("Stopping at once (%s).", source)
+            self._hurried = True
             self._deadline = time.monotonic() + BEYOND_GRACE
             return Order.STOP_NOW
         self._stopping = True
-        logger.info("Stopping (%s).", source)
+        boards = [place.board for place in self._places if place.board is not None]
+        logger.info("%s", stopping(source, sum(len(board.running()) for board in boards)))
         self._deadline = time.monotonic() + ojs_settings.SHUTDOWN_GRACE_PERIOD + BEYOND_GRACE
         return Order.STOP
 
@@ -282,12 +351,13 @@ class Supervisor:
         for fd in (reader, writer):
             os.set_blocking(fd, False)
 
-        def note(number: int, frame: FrameType | None) -> None:
+        def handle_signal(number: int, frame: FrameType | None) -> None:
             name = signal.Signals(number).name
             if name in SIGNALS:
+                self._noted[name] = time.monotonic()
                 self._orders.append((SIGNALS[name], name))
 
-        before = {number: signal.signal(number, note) for number in map(_number, (*SIGNALS, "SIGCHLD"))}
+        before = {number: signal.signal(number, handle_signal) for number in map(_number, (*SIGNALS, "SIGCHLD"))}
         wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(reader, selectors.EVENT_READ)
@@ -316,15 +386,15 @@ class Supervisor:
             self._health.touch()
 
     def _greeting(self) -> str:
-        options, count = self._options, len(self._places)
-        several = f"{count} processes, " if count > 1 else ""
+        options, number = self._options, self._number
+        several = f"{number} processes, " if number > 1 else ""
         return (
             f"ojs_worker {options.name} started: {several}queues {', '.join(options.queues) or 'all'}, "
-            f"concurrency {options.concurrency}, {len(registry.types())} job types."
+            f"concurrency {options.concurrency}, {count(len(registry.types()), 'job type')}."
         )
 
 
-def _is_well(place: Place) -> bool:
+def _is_well(place: ProcessSlot) -> bool:
     return place.pipes is not None and place.pipes.healthy and time.monotonic() - place.heard_at < 5 * TICK
 
 
@@ -333,23 +403,21 @@ def _number(name: str) -> int:
     return number
 
 
-def _ended(pid: int | None) -> int | None:
-    """The status of a process that has ended; None while it runs."""
+def _ended(pid: int | None) -> tuple[int, float] | None:
+    """The status of a process that has ended, and the most memory that it had (MiB, resident); None while it runs."""
     if pid is None:
         return None
-    found, status = os.waitpid(pid, os.WNOHANG)
-    return status if found else None
+    found, status, used = os.wait4(pid, os.WNOHANG)
+    return (status, processinfo.in_mb(used.ru_maxrss)) if found else None
 
 
-def is_own_fault(status: int) -> bool:
-    """Whether a process that ended with this `waitpid` status caused its end itself."""
-    return not os.WIFSIGNALED(status) or os.WTERMSIG(status) in _OWN_FAULTS
-
-
-def describe(status: int) -> str:
+def death_of(status: int, memory_mb: float | None = None, running: Iterable[RunId] = ()) -> Death:
+    """How a process died that ended with this `waitpid` status."""
     if os.WIFSIGNALED(status):
-        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"ended with code {os.WEXITSTATUS(status)}"
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return Death(name, None, memory_mb, frozenset(running))
+    return Death("", os.WEXITSTATUS(status), memory_mb, frozenset(running))
 
 
 def fork(body: Callable[[], int]) -> int:
@@ -373,7 +441,7 @@ def fork(body: Callable[[], int]) -> int:
     raise AssertionError("A forked process went on.")
 
 
-def hand_back(worker_id: str, incarnation: str, *, blame: bool) -> int:
+def hand_back(worker_id: str, incarnation: str, death: Death | None, ring: LogRing | None = None) -> int:
     """The body of a process that hands a dead worker's jobs back; short unless the database is away."""
     for number in _HELD:  # a terminal or systemd sends them to the whole group
         signal.signal(number, signal.SIG_IGN)
@@ -382,12 +450,26 @@ def hand_back(worker_id: str, incarnation: str, *, blame: bool) -> int:
     timer.daemon = True
     timer.start()
     using = database(None)
+    if ring is not None:  # before another worker can run the jobs, and log
+        attempt("Storing the lines of handlers of a dead worker", joblogs.salvage, ring, using, too_late)
     result = persist(
-        lambda: dead.hand_back(worker_id, incarnation=incarnation, blame=blame, using=using), using, too_late
+        lambda: dead.hand_back(worker_id, incarnation=incarnation, death=death, using=using), using, too_late
     )
     if result.returned:
-        logger.warning("Handed back %d jobs of %s.", result.returned, worker_id)
-    return {"quiet": LastOrder.QUIET, "terminate": LastOrder.TERMINATE}.get(result.directive, LastOrder.NOTHING)
+        logger.warning("Handed back %s of %s.", jobs(result.returned), worker_id)
+    left = [row for row in result.ran if row["state"] == State.AVAILABLE]
+    for row in result.ran:
+        what = "it is run alone next time"
+        if result.blamed:
+            what = f"loss {row['losses']} of {ojs_settings.POISON_LIMIT}" if left else "it was given up"
+        logger.log(
+            logging.ERROR if result.blamed else logging.WARNING, "%s %s ran when %s %s: %s.",
+            row["type"], row["id"], worker_id, death, what, extra=log_fields(row),
+        )  # fmt: skip
+    orders = {"quiet": ExitReport.QUIET, "terminate": ExitReport.TERMINATE}
+    return (
+        ExitReport.DONE | orders.get(result.directive, ExitReport(0)) | (ExitReport.SUSPECTS if left else ExitReport(0))
+    )
 
 
 @contextlib.contextmanager
@@ -465,7 +547,7 @@ def _times() -> dict[Path, float]:
     return times
 
 
-class FileWatch:
+class Reloader:
     """In the inner process: a thread that stops the worker when a file has changed."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -493,7 +575,7 @@ def _has_changed(at: float, seen: float | None, began: float) -> bool:
     return at != seen if seen is not None else began < at <= time.time()
 
 
-def end_inner_process(watch: FileWatch, *, fine: bool) -> None:
+def end_inner_process(watch: Reloader, *, fine: bool) -> None:
     """End the inner process with the exit code that the outer one needs."""
     if watch.changed:
         sys.exit(CHANGED)

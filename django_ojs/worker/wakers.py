@@ -8,7 +8,6 @@ switch of threads, which takes 0.1 ms on an idle machine and 1 ms on a busy one.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import threading
@@ -18,12 +17,13 @@ from typing import Any
 
 from django.db import connections
 
+from django_ojs.guard import get_logger
+from django_ojs.lifecycle.waking import CHANNEL, process_identity
 from django_ojs.models import Worker
 from django_ojs.scheduler.service import ERRORS, Service
 from django_ojs.worker.filewatch import FileWatch, Gone, watch
-from django_ojs.workers.waking import CHANNEL, identity
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SHORTEST, LONGEST = 0.05, 0.5  #: seconds between two looks: after a job was found, and when there is none for long
 NOTIFIED_LONGEST = 1.0  #: the same where the database notifies us: a notification may have been missed
@@ -82,7 +82,7 @@ class PollingWaker:
         """Listen no longer; False if that takes longer than so many seconds."""
         return True
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Let go what only the thread of the claimer uses. It calls this itself, when it looks no more."""
 
     def _sleep(self, seconds: float) -> None:
@@ -191,7 +191,7 @@ class WatchingWaker(DescriptorWaker):
         self._woken.clear()
         return True
 
-    def end(self) -> None:
+    def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -225,7 +225,7 @@ class WatchingWaker(DescriptorWaker):
             "The files of the database are watched no longer (%s): asking for changes every %g ms instead.",
             reason, self.EVERY * 1000,
         )  # fmt: skip
-        self.end()
+        self.close()
 
     def _version(self) -> int:
         with connections[self._using].cursor() as cursor:
@@ -350,7 +350,7 @@ class Listener(Service):
         try:
             connection.pgconn.consume_input()
             while (notice := connection.pgconn.notifies()) is not None:
-                found = found or notice.extra.decode() != identity()
+                found = found or notice.extra.decode() != process_identity()
         except psycopg.Error as error:
             self._error, self._connection = error, None
             self.listening.clear()

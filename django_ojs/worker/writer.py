@@ -1,6 +1,7 @@
 """Report the outcomes of runs to the server, in batches, and do what follows when they are stored.
 
-A worker that stops does not wait for a database that is away. The outcomes that it could not report would be
+An outcome whose job another transaction has locked waits, and keeps no other waiting. A worker that stops does not wait
+for a database that is away. The outcomes that it could not report would be
 forgotten, and their jobs run again: a file in `WORKER_SPOOL` keeps them until a worker starts there again. Each report
 names worker and attempt, so one that comes too late, or twice, changes nothing.
 """
@@ -8,8 +9,8 @@ names worker and attempt, so one that comes too late, or twice, changes nothing.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-import logging
 import os
 import queue
 import secrets
@@ -21,22 +22,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
-from django.db import DatabaseError, connections
+from django.db import connections
 
 from django_ojs import jsontext
 from django_ojs.client.context import JobContext
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import InvalidStateTransition, OJSError
+from django_ojs.database import answers, is_about_data, is_contention, is_disconnection
+from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
+from django_ojs.groupcommit import LEFT_OUT
+from django_ojs.guard import get_logger
 from django_ojs.jobs import progress
-from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.finish import Ack, Failure, ack, ack_free, fail, fail_free
+from django_ojs.messages import jobs
+from django_ojs.packets import MOST_CHARACTERS
+from django_ojs.rules import errorobjects
 from django_ojs.scheduler.service import ERRORS, Service, persist
+from django_ojs.store import store_of
 from django_ojs.worker.execution import tidy
-from django_ojs.worker.runs import Acknowledged, Completed, Outcome, Run, last_progress, report
+from django_ojs.worker.joblogs import LogWriter
+from django_ojs.worker.runs import Acknowledged, Completed, JobRun, RunOutcome, last_progress, report
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 COLLECT_SECONDS = 0.005  #: how long the first outcome of a batch waits for others
 MAX_BATCH = 500
+HELD_PAUSE = 0.1  #: seconds until jobs that another transaction has locked are tried again
+HELD_SECONDS = 0.5  #: how long one look at those may take: other outcomes wait meanwhile
+LARGE = 100_000  #: characters of a report that may be what ends a connection
+SHORTEST = 200  #: characters of each text in the shortest form of an error
 SUFFIX = ".outcomes"
 UNREADABLE = ".unreadable"  #: added to the name of a file that is no list of outcomes
 
@@ -46,19 +59,22 @@ _KINDS: dict[str, type[Ack] | type[Failure]] = {"ack": Ack, "fail": Failure}
 After = Callable[[Sequence[JobContext]], None]
 
 R = TypeVar("R", bound=Ack | Failure)
-#: Held for a claim, and for a report: see `turn_for`.
-Turn: TypeAlias = contextlib.AbstractContextManager[Any]
+#: Reports to the server, given the database.
+Submit: TypeAlias = Callable[[Sequence[Ack | Failure], str], Sequence[Any]]
+#: Held while the worker writes a claim or a report: see `write_lock_for`.
+WriteLock: TypeAlias = contextlib.AbstractContextManager[Any]
 
 
-def turn_for(using: str) -> Turn:
-    """What the claimer and the writer of one worker take turns by: on SQLite, which has one write lock.
+def write_lock_for(using: str) -> WriteLock:
+    """The lock that lets the claimer and the writer of one worker write one after the other on SQLite.
 
-    Who finds that taken sleeps for 1, 2, 5, 10 and more milliseconds between two looks, however soon it becomes free.
+    SQLite has one write lock of its own. Who finds that taken sleeps for 1, 2, 5, 10 and more milliseconds between two
+    looks, however soon it becomes free.
     """
-    return FairTurn() if connections[using].vendor == "sqlite" else contextlib.nullcontext()
+    return FairLock() if connections[using].vendor == "sqlite" else contextlib.nullcontext()
 
 
-class FairTurn:
+class FairLock:
     """A lock that goes to the thread that waits for it, even if the one that has it wants it again at once.
 
     A plain lock would go to that one. The claimer, which may claim twice in a row, would keep the writer waiting, and
@@ -85,23 +101,25 @@ class FairTurn:
 
 
 class Writer(Service):
-    """Collects outcomes and reports them, in one thread. Calls `written` with the runs whose outcomes are settled."""
+    """Collects outcomes and reports them, in one thread. Calls `written` with the runs that it is done with."""
 
     name = "writer"
 
     def __init__(
-        self, worker_id: str, using: str, written: Callable[[list[Run]], None], on_crash: Callable[[str], None],
-        turn: Turn | None = None,
+        self, worker_id: str, using: str, written: Callable[[list[JobRun]], None], on_crash: Callable[[str], None],
+        write_lock: WriteLock | None = None, logs: LogWriter | None = None,
     ) -> None:  # fmt: skip
         super().__init__(on_crash)
+        self._logs = logs
         self._worker_id, self._using, self._written = worker_id, using, written
-        self._inbox: queue.SimpleQueue[Sequence[tuple[Run, Outcome]] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence[tuple[JobRun, RunOutcome]] | None] = queue.SimpleQueue()
         self._impatient = threading.Event()
-        self._turn = turn or contextlib.nullcontext()
+        self._write_lock = write_lock or contextlib.nullcontext()
         self._unreported: list[Ack | Failure] = []
+        self._hindrance = ""  #: why they could not be reported
         self.completed = 0  #: jobs completed by this worker so far
 
-    def put(self, done: Sequence[tuple[Run, Outcome]]) -> None:
+    def put(self, done: Sequence[tuple[JobRun, RunOutcome]]) -> None:
         if done:
             self._inbox.put(done)
 
@@ -113,20 +131,67 @@ class Writer(Service):
         self._impatient.set()
 
     def run(self) -> None:
-        """Write batches until `stop()`, and what had been put before it; keep what could not be written."""
-        kept: list[tuple[Run, Outcome]] = []
+        """Write batches until `stop()`, and what had been put before it; keep what could not be written.
+
+        An outcome whose job another transaction has locked waits until that lets go, and no other waits for it.
+        """
+        held: list[tuple[JobRun, RunOutcome]] = []
         try:
-            while kept or not (self.stopping.is_set() and self._inbox.empty()):
-                batch, kept = _one_for_each_job(kept or self._collect())
-                self.write(batch)
-                self._written([run for run, _ in batch])
+            while held or not (self.stopping.is_set() and self._inbox.empty()):
+                batch, later = _one_for_each_job(held, self._collect(waits=not held))
+                self._notify_written(batch, left := self.write(batch))
+                held = [*self._again(held), *left, *later]
+                if held and self._impatient.is_set():
+                    self._leave(held)
+                    held = []
         finally:
             self._keep_unreported()
 
-    def _collect(self) -> list[tuple[Run, Outcome]]:
-        """What came in, after a pause in which more may: asleep, and not woken for each of them."""
-        batch: list[tuple[Run, Outcome]] = []
-        first = self._inbox.get()
+    def _notify_written(
+        self, batch: Sequence[tuple[JobRun, RunOutcome]], left: Sequence[tuple[JobRun, RunOutcome]]
+    ) -> None:
+        """Pass on the runs of a batch that are done with: all but those that are `left`."""
+        ids = {id(run) for run, _ in left}
+        self._written([run for run, _ in batch if id(run) not in ids])
+
+    def _again(self, held: Sequence[tuple[JobRun, RunOutcome]]) -> list[tuple[JobRun, RunOutcome]]:
+        """Report those that were held back; return those that still wait. Of several outcomes of a job the first comes
+        first."""
+        batch, later = _one_for_each_job((), held)
+        tried: list[tuple[JobRun, RunOutcome]] = []
+        untried = self._in_parts(batch, tried, time.monotonic() + HELD_SECONDS)
+        return [*untried, *tried, *later]
+
+    def _in_parts(
+        self, batch: Sequence[tuple[JobRun, RunOutcome]], tried: list[tuple[JobRun, RunOutcome]], end: float
+    ) -> list[tuple[JobRun, RunOutcome]]:  # fmt: skip
+        """Report these together, and where that brought nothing in halves: what is locked may be more than a job, such
+        as the workflow that some of them belong to. Those that still wait are added to `tried`; returns those for which
+        there was no time until the instant `end`."""
+        if not batch or time.monotonic() > end:
+            return [*batch]
+        left = self.write(batch)
+        self._notify_written(batch, left)
+        if len(left) < len(batch) or len(left) == 1:
+            tried += left
+            return []
+        half = len(left) // 2
+        return self._in_parts(left[:half], tried, end) + self._in_parts(left[half:], tried, end)
+
+    def _leave(self, held: Sequence[tuple[JobRun, RunOutcome]]) -> None:
+        """Wait no longer: these outcomes could not be reported."""
+        self._unreported += self._reports(held)
+        self._hindrance = self._hindrance or "another transaction has locked their jobs"
+        self._written([run for run, _ in held])
+
+    def _collect(self, *, waits: bool = True) -> list[tuple[JobRun, RunOutcome]]:
+        """What came in, after a pause in which more may: asleep, and not woken for each of them. If it `waits` not,
+        there is something else to do soon."""
+        batch: list[tuple[JobRun, RunOutcome]] = []
+        try:
+            first = self._inbox.get(timeout=None if waits else HELD_PAUSE)
+        except queue.Empty:
+            return batch
         if first is None:
             return batch
         batch += first
@@ -141,75 +206,114 @@ class Writer(Service):
                 batch += more
         return batch
 
-    def write(self, batch: Sequence[tuple[Run, Outcome]]) -> None:
-        """Report these outcomes now, in this thread. A job must not be among them twice."""
-        self._report_progress(batch)
+    def write(self, batch: Sequence[tuple[JobRun, RunOutcome]]) -> list[tuple[JobRun, RunOutcome]]:
+        """Report these outcomes now, in this thread; return those whose jobs another transaction has locked: they are
+        to be reported again. A job must not be among them twice."""
+        if self._logs is not None and any(run.context.run_log is not None for run, _ in batch):
+            self._logs.flush()  # whoever hears of the end of a job finds its lines
+        held = self._report_progress(batch)
+        reports = self._reports([item for item in batch if item[0].id not in held] if held else batch)
         before = len(self._unreported)
+        acks = [done for done in reports if isinstance(done, Ack)]
+        failures = [done for done in reports if isinstance(done, Failure)]
+        rejected = self._send(acks, held)
+        failures += [_as_failure(done, error) for done, error in rejected]
+        for done, error in self._send(failures, held):
+            logger.error("The outcome of job %s was refused: %s", done.job_id, error)
+        left = [item for item in batch if item[0].id in held] if held else []
+        self.completed += _number_completed(batch) - _number_completed(left)
+        self.completed -= sum(isinstance(done, Ack) for done in self._unreported[before:])
+        return left
+
+    def _reports(self, batch: Sequence[tuple[JobRun, RunOutcome]]) -> list[Ack | Failure]:
+        """What the server is to hear of these runs."""
         reports = [
             report(outcome, run.id, self._worker_id, run.attempt, in_workflow=run.context.workflow_id is not None)
             for run, outcome in batch
         ]
-        acks = [done for done in reports if isinstance(done, Ack)]
-        failures = [done for done in reports if isinstance(done, Failure)]
-        rejected = self._send(acks)
-        failures += [_as_failure(done, error) for done, error in rejected]
-        for done, error in self._send(failures):
-            logger.error("The outcome of job %s was refused: %s", done.job_id, error)
-        self.completed += sum(isinstance(outcome, Completed | Acknowledged) for _, outcome in batch)
-        self.completed -= sum(isinstance(done, Ack) for done in self._unreported[before:])
+        return [done for done in reports if done is not None]
 
     def _keep_unreported(self) -> None:
         """Log by id which outcomes the server does not know, and put them into the spool where there is one."""
         if not self._unreported:
             return
         ids = ", ".join(f"{report.job_id} (attempt {report.attempt})" for report in self._unreported)
-        count = len(self._unreported)
+        count = jobs(len(self._unreported))
         if not ojs_settings.WORKER_SPOOL:
-            logger.error("The outcomes of %d jobs are lost, the database is away: %s.", count, ids)
+            logger.error("The outcomes of %s are lost, %s: %s.", count, self._hindrance, ids)
             return
         try:
             path = keep_reports(self._unreported, Path(ojs_settings.WORKER_SPOOL))
         except OSError:
-            logger.exception("The outcomes of %d jobs are lost, the database is away: %s.", count, ids)
+            logger.exception("The outcomes of %s are lost, %s: %s.", count, self._hindrance, ids)
         else:
-            logger.error("The outcomes of %d jobs are kept in %s, the database is away: %s.", count, path, ids)
+            logger.error("The outcomes of %s are kept in %s, %s: %s.", count, path, self._hindrance, ids)
 
-    def _report_progress(self, batch: Sequence[tuple[Run, Outcome]]) -> None:
-        """Write the last progress of handlers before their jobs end. A report that is lost costs no outcome."""
-        reports = last_progress(run.context for run, _ in batch)
+    def _report_progress(self, batch: Sequence[tuple[JobRun, RunOutcome]]) -> set[uuid.UUID]:
+        """Write the last progress of handlers before their jobs end. A report that is lost costs no outcome; one whose
+        job another transaction has locked is kept, and the ids of those jobs are returned."""
+        contexts = {run.id: run.context for run, _ in batch}
+        reports = last_progress(contexts.values())
         if not reports:
-            return
+            return set()
         try:
-            persist(lambda: progress.report(reports, using=self._using), self._using, self._impatient)
+            found = persist(lambda: progress.report_free(reports, using=self._using), self._using, self._impatient)
         except ERRORS:
-            logger.error("The last progress of %d jobs could not be written: the database is away.", len(reports))
-        except DatabaseError:
-            logger.exception("The last progress of %d jobs could not be written.", len(reports))
+            logger.error("The last progress of %s could not be written: the database is away.", jobs(len(reports)))
+            return set()
+        except Exception:
+            logger.exception("The last progress of %s could not be written.", jobs(len(reports)))
+            return set()
+        held = [item for item, known in zip(reports, found, strict=True) if known is LEFT_OUT]
+        for item in held:
+            contexts[item.job_id].give_back_progress((item.percent or 0.0, item.message or ""))
+        return {item.job_id for item in held}
 
-    def _send(self, reports: Sequence[R]) -> list[tuple[R, OJSError]]:
-        """Report; returns what was refused for another reason than that the job is no longer ours."""
+    def _send(self, reports: Sequence[R], held: set[uuid.UUID]) -> list[tuple[R, OJSError]]:
+        """Report; returns what was refused for another reason than that the job is no longer ours. The ids of jobs that
+        another transaction has locked are added to `held`."""
         if not reports:
             return []
         refused = []
-        for done, answer in _answered(reports, self._persist):
-            if isinstance(answer, InvalidStateTransition):
+        for done, answer in _answered_in_pieces(reports, self._persist):
+            if answer is LEFT_OUT:
+                held.add(done.job_id)
+            elif isinstance(answer, InvalidStateTransition):
                 logger.info("Job %s was no longer ours when it ended: %s", done.job_id, answer)
             elif isinstance(answer, OJSError):
                 refused.append((done, answer))
         return refused
 
     def _persist(self, reports: Sequence[Ack | Failure]) -> Sequence[Any]:
-        """The answers to these reports; without any to all of them where the database is away and nothing waits."""
+        """The answers to these reports; without any to all of them where the database is away and nothing waits.
+
+        Raises `ReportsRefused` where not the database is away, but these reports are too much for it.
+        """
 
         def act() -> Sequence[Any]:
-            with self._turn:
-                return _report(reports, self._using)
+            with self._write_lock:
+                return _report_or_refuse(reports, _report_free, self._using)
 
         try:
             return persist(act, self._using, self._impatient)
         except ERRORS:
             self._unreported += reports
+            self._hindrance = "the database is away"
             return [None] * len(reports)
+
+
+def _number_completed(batch: Sequence[tuple[JobRun, RunOutcome]]) -> int:
+    return sum(isinstance(outcome, Completed | Acknowledged) for _, outcome in batch)
+
+
+class ReportsRefused(Exception):
+    """The database is there, and does not take these reports."""
+
+
+class ResultNotStored(OJSError):
+    """The database does not take a result that is within the limit (`MAX_RESULT_BYTES`)."""
+
+    code = "result_not_stored"
 
 
 def _report(reports: Sequence[Ack | Failure], using: str) -> Sequence[Any]:
@@ -219,18 +323,133 @@ def _report(reports: Sequence[Ack | Failure], using: str) -> Sequence[Any]:
     return fail(cast("Sequence[Failure]", reports), using=using)
 
 
-def _answered(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> list[tuple[R, Any]]:
-    """Each of these reports with its answer. One that cannot be written is logged and left out, and costs no other."""
+def _report_free(reports: Sequence[Ack | Failure], using: str) -> Sequence[Any]:
+    """`_report`, with `LEFT_OUT` for the answer of a job that another transaction has locked, or of all where that has
+    locked what all of them need. In a transaction of the caller's, and where rows cannot be locked, it waits."""
+    if connections[using].in_atomic_block or not store_of(using).skip_locked:
+        return _report(reports, using)
     try:
-        answers = submit(reports)
+        if isinstance(reports[0], Ack):
+            return ack_free(cast("Sequence[Ack]", reports), columns=("id",), using=using)
+        return fail_free(cast("Sequence[Failure]", reports), using=using)
+    except ERRORS as error:
+        if is_contention(error):
+            return [LEFT_OUT] * len(reports)
+        raise
+
+
+def _report_or_refuse(reports: Sequence[Ack | Failure], act: Submit, using: str) -> Sequence[Any]:
+    """`act`; raises `ReportsRefused` where the database can be reached and does not take these reports.
+
+    A database may end the connection on which too much comes, and say no more than that it is gone: so does one that is
+    restarted. Where it can be reached, and ends the next connection in the same way, these reports are taken for the
+    cause, if they are several, and may be tried in parts, or if one is large.
+    """
+    suspicious = len(reports) > 1 or _size(reports[0]) > LARGE
+    cut_off = False
+    while True:
+        try:
+            return act(reports, using)
+        except ERRORS as error:
+            if is_about_data(error) or (suspicious and cut_off and is_disconnection(error) and answers(using)):
+                raise ReportsRefused from error
+            if cut_off or not (suspicious and is_disconnection(error) and answers(using)):
+                raise
+            cut_off = True
+
+
+def _answered_in_pieces(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> list[tuple[R, Any]]:
+    """`_answered`, in batches that are not larger than databases take at once (MariaDB: `max_allowed_packet`)."""
+    pairs: list[tuple[R, Any]] = []
+    batch: list[R] = []
+    size = 0
+    for done in reports:
+        weight = _size(done)
+        if batch and size + weight > MOST_CHARACTERS:
+            pairs += _answered(batch, submit)
+            batch, size = [], 0
+        batch.append(done)
+        size += weight
+    return pairs + _answered(batch, submit)
+
+
+def _answered(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> list[tuple[R, Any]]:
+    """Each of these reports with its answer. One that cannot be written costs no other: a result is answered with an
+    error, and a failure is written in its shortest form. What cannot be written even so is logged and left out.
+
+    The server stores some reports before the others. Those whose answer is that the database failed after that are
+    reported again, for the job's sake: one that is not stored after all would be run a second time.
+    """
+    if not reports:
+        return []
+    try:
+        given = submit(reports)
     except ERRORS:
         raise
-    except (DatabaseError, OJSError):
+    except Exception as error:  # noqa: BLE001 - a driver may refuse a text with an error of its own
         if len(reports) > 1:  # one of them is poison
-            return [pair for done in reports for pair in _answered([done], submit)]
-        logger.exception("The outcome of job %s could not be written.", reports[0].job_id)
+            half = len(reports) // 2
+            return _answered(reports[:half], submit) + _answered(reports[half:], submit)
+        return _answered_alone(reports[0], submit, error)
+    pairs: list[tuple[R, Any]] = []
+    failed = []
+    for done, answer in zip(reports, given, strict=True):
+        if isinstance(answer, Exception) and answer is not LEFT_OUT and not isinstance(answer, OJSError):
+            failed.append(done)  # no answer of the server's to the report, but an error that kept it from being stored
+        else:
+            pairs.append((done, answer))
+    return pairs + _answered(failed, submit)
+
+
+def _answered_alone(done: R, submit: Callable[[Sequence[R]], Sequence[Any]], error: Exception) -> list[tuple[R, Any]]:
+    """What becomes of a report that cannot be written as it is, because of this error."""
+    cause = error.__cause__ if isinstance(error, ReportsRefused) else error
+    logger.error("The outcome of job %s could not be written.", done.job_id, exc_info=cause)
+    if isinstance(done, Ack):
+        if done.result is None or not (isinstance(error, ReportsRefused | ValueError) or is_about_data(error)):
+            return []
+        size = jsontext.byte_length(done.result)
+        message = f"The database does not take the result of {size} bytes ({type(cause).__name__}): {_HINT}"
+        return [(done, ResultNotStored(message))]
+    if done.error is None:
         return []
-    return list(zip(reports, answers, strict=True))
+    shortest = dataclasses.replace(done, error=_shortest(done.error))
+    try:
+        (answer,) = submit([cast("R", shortest)])
+    except ERRORS:
+        raise
+    except Exception:
+        logger.exception("Nor could the shortest form of it.")
+        return []
+    return [(done, answer)]
+
+
+_HINT = "store it elsewhere and return a reference."
+
+
+def _shortest(error: Any) -> dict[str, Any]:
+    """What is left of an error that the database does not take: type, code, the beginning of its message, in ASCII."""
+    given = error if isinstance(error, dict) else {}
+
+    def text(name: str) -> str:
+        return (
+            errorobjects.cut(str(given.get(name) or ""), SHORTEST)
+            .encode("ascii", "replace")
+            .decode()
+            .replace("\0", "?")
+        )
+
+    kind, code = text("type") or "handler_error", text("code") or text("type") or "handler_error"
+    message = f"{text('message') or kind} [the rest could not be stored]"
+    short = {"type": kind, "code": code, "message": message}
+    return short | ({"retryable": given["retryable"]} if isinstance(given.get("retryable"), bool) else {})
+
+
+def _size(report: Ack | Failure) -> int:
+    """About how many characters a report brings to the database. An error is cut before, a result is not."""
+    if isinstance(report, Ack):
+        return len(report.result or "")
+    return len(report.error.get("message", "")) if isinstance(report.error, dict) else 0
 
 
 def _as_failure(done: Ack, error: OJSError) -> Failure:
@@ -239,11 +458,14 @@ def _as_failure(done: Ack, error: OJSError) -> Failure:
     return Failure(done.job_id, problem, done.worker_id, done.attempt)
 
 
-def _one_for_each_job(batch: list[tuple[Run, Outcome]]) -> tuple[list[tuple[Run, Outcome]], list[tuple[Run, Outcome]]]:
-    """Split off second outcomes of a job: a run that lost it may report beside the run that has it."""
-    seen: set[uuid.UUID] = set()
-    now: list[tuple[Run, Outcome]] = []
-    later: list[tuple[Run, Outcome]] = []
+def _one_for_each_job(
+    held: Sequence[tuple[JobRun, RunOutcome]], batch: Sequence[tuple[JobRun, RunOutcome]]
+) -> tuple[list[tuple[JobRun, RunOutcome]], list[tuple[JobRun, RunOutcome]]]:
+    """Split off second outcomes of a job: a run that lost it may report beside the run that has it. The first may be
+    among those that are `held` back."""
+    seen: set[uuid.UUID] = {run.id for run, _ in held}
+    now: list[tuple[JobRun, RunOutcome]] = []
+    later: list[tuple[JobRun, RunOutcome]] = []
     for item in batch:
         (later if item[0].id in seen else now).append(item)
         seen.add(item[0].id)
@@ -281,7 +503,7 @@ def deliver_reports(folder: Path, using: str) -> int:
             continue
         accepted = _send_all(reports, using)
         path.unlink(missing_ok=True)
-        logger.warning("Delivered the outcomes of %d jobs from %s; %d came too late.", accepted, path,
+        logger.warning("Delivered the outcomes of %s from %s; %d came too late.", jobs(accepted), path,
                        len(reports) - accepted)  # fmt: skip
         taken += accepted
     return taken
@@ -290,12 +512,24 @@ def deliver_reports(folder: Path, using: str) -> int:
 def _send_all(reports: Sequence[Ack | Failure], using: str) -> int:
     """Report in batches; how many were accepted."""
     accepted = 0
+    submit = partial(_report_or_refuse, act=_report, using=using)
     for kind in _KINDS.values():
         of_kind = [report for report in reports if isinstance(report, kind)]
         for start in range(0, len(of_kind), MAX_BATCH):
-            answers = _answered(of_kind[start : start + MAX_BATCH], partial(_report, using=using))
-            accepted += sum(not isinstance(answer, OJSError) for _, answer in answers)
+            pairs = _answered_in_pieces(
+                of_kind[start : start + MAX_BATCH], partial(_report_or_refuse, act=_report, using=using)
+            )
+            accepted += sum(not isinstance(answer, OJSError) for _, answer in pairs)
+            refused = [
+                _as_failure(done, answer) for done, answer in pairs if isinstance(done, Ack) and _is_final(answer)
+            ]
+            accepted += len(_answered(refused, submit)) if refused else 0
     return accepted
+
+
+def _is_final(answer: Any) -> bool:
+    """Whether the server refused a result that it would refuse again."""
+    return isinstance(answer, OJSError) and not isinstance(answer, InvalidStateTransition | NotFound)
 
 
 def _line(report: Ack | Failure) -> str:
@@ -318,7 +552,7 @@ class AfterHooks(Service):
         super().__init__()
         self._inbox: queue.SimpleQueue[Sequence[tuple[After, JobContext]] | None] = queue.SimpleQueue()
 
-    def put(self, runs: Sequence[Run]) -> None:
+    def put(self, runs: Sequence[JobRun]) -> None:
         """Call the hooks of these runs soon. Costs nothing where no definition has one."""
         if hooked := [(after, run.context) for run in runs if (after := run.definition.after) is not None]:
             self._inbox.put(hooked)
@@ -338,8 +572,8 @@ class AfterHooks(Service):
 
 def _call_hook(after: After, contexts: Sequence[JobContext]) -> None:
     try:
-        after(contexts)
-    except Exception:
-        logger.exception("What is to follow on %d jobs failed.", len(contexts))
+        contextvars.copy_context().run(after, contexts)
+    except BaseException:
+        logger.exception("What is to follow on %s failed.", jobs(len(contexts)))
     finally:
         tidy()

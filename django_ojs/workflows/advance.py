@@ -1,7 +1,7 @@
 """Takes workflows further, inside the transaction in which a member ends (orchestration 1.4, 1.8 and 1.10).
 
-Every verb that ends a job calls `settled()` with its rows, after their own events; without a member among
-them nothing happens. The workflow rows are locked, always after the jobs, and the letters of their progress
+`on_jobs_ended` is told of every job that has ended, after its own events; without a member among them nothing
+happens. The workflow rows are locked, always after the jobs, and the letters of their progress
 are changed under that lock, so two members that end at the same instant fire one callback. A
 transaction that holds a workflow's lock waits for no job's lock: it only inserts jobs, which no other sees yet.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django_ojs import hooks, jsontext, middleware
@@ -20,15 +20,18 @@ from django_ojs.database import atomic
 from django_ojs.errors import OJSError
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs.push import or_raise, push_each
+from django_ojs.jobs.candidates import or_raise
+from django_ojs.jobs.push import Owner, push_each
+from django_ojs.lifecycle.ended import jobs_ended, jobs_revived
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.states import TERMINAL, State
 from django_ojs.store import store_of
-from django_ojs.store.base import NEXT, FlowChange, Members
-from django_ojs.workflows import events
-from django_ojs.workflows.events import Flow, Member, Next
+from django_ojs.store.values import EndedMembers, FlowChange
+from django_ojs.store.workflows import NEXT
+from django_ojs.workflows import events, parents
+from django_ojs.workflows.events import EndedMember, LockedWorkflow, Next
 from django_ojs.workflows.graphs import error_of, read_steps, shapes
 
 _LETTERS = {
@@ -39,7 +42,8 @@ _ENDS = {rules.COMPLETED: Workflow.State.COMPLETED, rules.FAILED: Workflow.State
 _SPELLED_OUT = 20
 
 
-def settled(rows: Sequence[JobRow], now: dt.datetime, using: str, found: Members | None = None) -> None:
+@jobs_ended.subscribe
+def on_jobs_ended(rows: Sequence[JobRow], now: dt.datetime, using: str, found: EndedMembers | None = None) -> None:
     """Take the workflows of those jobs further that have ended; `rows` need `id`, `workflow_id` and `state`.
 
     Where they have been locked and read already, `found` is what was found.
@@ -49,12 +53,14 @@ def settled(rows: Sequence[JobRow], now: dt.datetime, using: str, found: Members
             found = store_of(using).lock_members(ended, set(ended.values()), errors=ojs_settings.EXTENSION_EVENTS)
         known = shapes({row.pk: row.created_at for row, _ in found.flows}, using)
         # By the number that an id is: to hash a UUID is Python code.
-        flows = {row.pk.int: Flow(row, known[row.pk], list(row.progress), began) for row, began in found.flows}
+        flows = {
+            row.pk.int: LockedWorkflow(row, known[row.pk], list(row.progress), began) for row, began in found.flows
+        }
         records: list[Record] = []
-        for member in map(Member._make, found.ended):
+        for member in map(EndedMember._make, found.ended):
             flow = flows.get(member.workflow_id.int)
             if flow is not None and flow.letters[member.position] == rules.RUNNING:
-                records += _settle(flow, member, now)
+                records += _mark_ended(flow, member, now)
         rows = go_on(list(flows.values()), records, now, using, map(Next._make, found.following))
         found = None
 
@@ -68,7 +74,8 @@ def _ended(rows: Sequence[JobRow]) -> dict[uuid.UUID, uuid.UUID]:
     }
 
 
-def revived(rows: Sequence[JobRow], using: str) -> None:
+@jobs_revived.subscribe
+def on_jobs_revived(rows: Sequence[JobRow], using: str) -> None:
     """Dead letters run again: their running workflows wait for them anew, unless others went on without them."""
     ids = [row["id"] for row in rows if row["workflow_id"] is not None]
     if not ids:
@@ -86,19 +93,19 @@ def revived(rows: Sequence[JobRow], using: str) -> None:
         save(list(flows.values()), [], using)
 
 
-def lock_running(ids: set[uuid.UUID], using: str) -> dict[uuid.UUID, Flow]:
+def lock_running(ids: set[uuid.UUID], using: str) -> dict[uuid.UUID, LockedWorkflow]:
     """Lock these workflows in the order of their ids; one that has ended ignores what its members still do."""
     if not ids:
         return {}
     running = Workflow.objects.using(using).select_for_update().filter(pk__in=ids, state=Workflow.State.RUNNING)
-    rows = list(running.order_by("pk").defer("graph", "facts"))
+    rows = list(running.order_by("pk").defer("graph", "facts", "limits"))
     known = shapes({row.pk: row.created_at for row in rows}, using)
-    return {row.pk: Flow(row, known[row.pk], list(row.progress)) for row in rows}
+    return {row.pk: LockedWorkflow(row, known[row.pk], list(row.progress)) for row in rows}
 
 
 def go_on(
-    flows: Sequence[Flow], records: Sequence[Record], now: dt.datetime, using: str, following: Iterable[Next] = (), *,
-    whole: bool = False,
+    flows: Sequence[LockedWorkflow], records: Sequence[Record], now: dt.datetime, using: str,
+    following: Iterable[Next] = (), *, whole: bool = False,
 ) -> list[JobRow]:  # fmt: skip
     """Store the progress with the events of what led to it, end what has ended, and enqueue what has become ready.
 
@@ -106,36 +113,40 @@ def go_on(
     has ended. A job that is refused is a failed step, by which the workflow goes on.
 
     Returns the jobs that had to make room for the new ones. They may be members too, of these workflows or of
-    others, so they are for `settled`: in its loop rather than here, since one may lead to the next.
+    others, so they are for `on_jobs_ended`: in its loop rather than here, since one may lead to the next.
     """
     ousted: list[JobRow] = []
+    awaited: list[uuid.UUID] = []
     while flows:
         ready = [(flow, position) for flow in flows for position in rules.evaluate(flow.shape.graph, flow.letters)]
-        change = _change(flows, [*records, *_end(flows, now, using)], whole=whole)
-        log.tell(change.records, using)
+        change = _change(flows, [*records, *_finish(flows, now, using)], whole=whole)
+        log.notify(change.records, using)
         if not ready:
             store_of(using).save(change)
-        flows, records = enqueue(ready, now, ousted, using, following, along=change) if ready else [], ()
+        awaited += [flow.row.pk for flow in flows if flow.shape.parent_id is not None and flow.row.finished_at]
+        flows, records = enqueue(ready, now, ousted, using, following, workflow_change=change) if ready else [], ()
+    if awaited:
+        parents.tell(awaited, using=using)
     return ousted
 
 
-def _end(flows: Sequence[Flow], now: dt.datetime, using: str) -> list[Record]:
+def _finish(flows: Sequence[LockedWorkflow], now: dt.datetime, using: str) -> list[Record]:
     """End those of these workflows that are over; their progress is not stored yet."""
     ended = [flow for flow in flows if flow.letters[rules.ROOT] in _ENDS]
     for flow in ended:
         flow.row.state = _ENDS[flow.letters[rules.ROOT]]
         flow.row.finished_at = now
     _explain([flow for flow in ended if flow.row.state == Workflow.State.FAILED], using)
-    return [events.farewell(flow, now) for flow in ended]
+    return [events.finished(flow, now) for flow in ended]
 
 
-def save(flows: Sequence[Flow], records: Sequence[Record], using: str, *, whole: bool = False) -> None:
+def save(flows: Sequence[LockedWorkflow], records: Sequence[Record], using: str, *, whole: bool = False) -> None:
     """Store the progress of locked workflows, and how they ended, with these events."""
     store_of(using).save(_change(flows, records, whole=whole))
-    log.tell(records, using)
+    log.notify(records, using)
 
 
-def _change(flows: Sequence[Flow], records: Sequence[Record], *, whole: bool = False) -> FlowChange:
+def _change(flows: Sequence[LockedWorkflow], records: Sequence[Record], *, whole: bool = False) -> FlowChange:
     for flow in flows:
         flow.row.progress = "".join(flow.letters)
     whole = whole or any(flow.row.finished_at for flow in flows)
@@ -143,7 +154,7 @@ def _change(flows: Sequence[Flow], records: Sequence[Record], *, whole: bool = F
     return FlowChange([flow.row for flow in flows], columns, records)
 
 
-def _settle(flow: Flow, member: Member, now: dt.datetime) -> list[Record]:
+def _mark_ended(flow: LockedWorkflow, member: EndedMember, now: dt.datetime) -> list[Record]:
     node = flow.shape.graph.nodes[member.position]
     left = 0 if node.trigger else flow.count_down()
     flow.letters[member.position] = _LETTERS[State(member.state)]
@@ -152,15 +163,15 @@ def _settle(flow: Flow, member: Member, now: dt.datetime) -> list[Record]:
 
 
 def enqueue(
-    ready: Sequence[tuple[Flow, int]], now: dt.datetime, ousted: list[JobRow], using: str,
-    following: Iterable[Next] = (), *, along: FlowChange | None = None, strict: bool = False,
-) -> list[Flow]:  # fmt: skip
-    """Push the jobs at these places, and store the change `along` with them or before them. Returns the workflows of
+    ready: Sequence[tuple[LockedWorkflow, int]], now: dt.datetime, ousted: list[JobRow], using: str,
+    following: Iterable[Next] = (), *, workflow_change: FlowChange | None = None, strict: bool = False,
+) -> list[LockedWorkflow]:  # fmt: skip
+    """Push the jobs at these places, and store `workflow_change` with them or before them. Returns the workflows of
     those that were refused, which letter and step now say.
 
-    Jobs that had to make room are added to `ousted`, and the caller owes them `settled`. `following` are steps that
-    have been read already. With `strict` a refusal is raised instead; only a job that a middleware silently dropped is
-    a failed step.
+    Jobs that had to make room are added to `ousted`, and the caller owes them `on_jobs_ended`. `following` are steps
+    that have been read already. With `strict` a refusal is raised instead; only a job that a middleware silently
+    dropped is a failed step.
     """
     wanted = {(flow.row.pk.int, position): flow for flow, position in ready}
     found = {(step.workflow_id.int, step.position): step for step in following}
@@ -170,9 +181,10 @@ def enqueue(
             workflow_id__in=flows, position__in={position for _, position in missing}
         )
         found |= {(step.workflow_id.int, step.position): step for step in map(Next._make, steps.values_list(*NEXT))}
-    refusals = _push([found[place] for place in wanted], along, ousted, using, strict)
+    owners = {found[place].job_id: Owner(flow.row.pk, flow.shape.limits) for place, flow in wanted.items()}
+    refusals = _push([found[place] for place in wanted], owners, workflow_change, ousted, using, strict)
     records: list[Record] = []
-    refused: dict[uuid.UUID, Flow] = {}
+    refused: dict[uuid.UUID, LockedWorkflow] = {}
     for step, error in refusals:
         place = (step.workflow_id.int, step.position)
         flow = refused[step.workflow_id] = wanted.pop(place)
@@ -188,14 +200,16 @@ def enqueue(
 
 
 def _push(
-    steps: Sequence[Next], along: FlowChange | None, ousted: list[JobRow], using: str, strict: bool
-) -> list[tuple[Next, dict[str, Any]]]:
+    steps: Sequence[Next], owners: Mapping[uuid.UUID | None, Owner], workflow_change: FlowChange | None,
+    ousted: list[JobRow], using: str, strict: bool,
+) -> list[tuple[Next, dict[str, Any]]]:  # fmt: skip
     """Push all together, or one by one to find those that are refused; returns the refused ones with the error."""
-    if along and middleware.enqueue_chain:  # what they have written is undone with a refused push
-        store_of(using).save(along)
+    if workflow_change and middleware.enqueue_chain:  # what they have written is undone with a refused push
+        store_of(using).save(workflow_change)
     documents = [{**jsontext.loads(step.document), "id": str(step.job_id)} for step in steps]
-    owners = {step.job_id: step.workflow_id for step in steps if step.job_id}
-    options: dict[str, Any] = {"partial": False, "workflows": owners, "ended": ousted, "along": along, "using": using}
+    options: dict[str, Any] = {
+        "partial": False, "workflows": owners, "ended": ousted, "workflow_change": workflow_change, "using": using,
+    }  # fmt: skip
     # A refused push has written nothing itself. The middleware of the site may have.
     guard = atomic(using=using) if middleware.enqueue_chain else contextlib.nullcontext()
     try:
@@ -204,15 +218,15 @@ def _push(
     except OJSError as error:
         if strict:
             raise
-        if along:
-            store_of(using).save(along)
+        if workflow_change:
+            store_of(using).save(workflow_change)
         if len(steps) > 1:
-            return [refused for step in steps for refused in _push([step], None, ousted, using, strict)]
+            return [refused for step in steps for refused in _push([step], owners, None, ousted, using, strict)]
         return [
             (steps[0], {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message})
         ]
-    if along:
-        store_of(using).save(along)
+    if workflow_change:
+        store_of(using).save(workflow_change)
     return [
         (step, _NOT_CREATED[pushed.status])
         for step, pushed in zip(steps, done, strict=True)
@@ -230,7 +244,7 @@ _NOT_CREATED: dict[str, dict[str, Any]] = {
 }
 
 
-def _explain(flows: Sequence[Flow], using: str) -> None:
+def _explain(flows: Sequence[LockedWorkflow], using: str) -> None:
     """Note why these workflows failed: the jobs whose failure it was, and what they said."""
     faults = {flow.row.pk: rules.causes(flow.shape.graph, flow.letters) for flow in flows}
     heard = read_steps({(pk, position) for pk, positions in faults.items() for position in positions}, using)

@@ -17,11 +17,11 @@ from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
 from django_ojs.models import Workflow
 from django_ojs.states import State
-from django_ojs.store.base import Running
-from django_ojs.workflows.graphs import Shape, error_of
+from django_ojs.store.values import Running
+from django_ojs.workflows.graphs import WorkflowShape, error_of
 
 
-class Member(NamedTuple):
+class EndedMember(NamedTuple):
     """A job that has ended, and its place."""
 
     workflow_id: uuid.UUID
@@ -50,11 +50,11 @@ class Member(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class Flow:
+class LockedWorkflow:
     """A workflow's row, locked, with its progress as a list to change."""
 
     row: Workflow | Running
-    shape: Shape
+    shape: WorkflowShape
     letters: list[str]
     began: dt.datetime | None = None  #: when its first member was claimed, where that has been read
     trace_id: str = ""
@@ -75,7 +75,7 @@ class Flow:
 
 
 @dataclasses.dataclass(slots=True)
-class WholeFlow(Flow):
+class WholeFlow(LockedWorkflow):
     """A workflow whose row has all its columns: one that is new, say."""
 
     row: Workflow
@@ -88,7 +88,7 @@ def created(flow: WholeFlow, now: dt.datetime) -> list[Record]:
     return [flow.record("workflow.created", now, state=flow.row.word, total_callbacks=callbacks)]
 
 
-def ended(flow: Flow, member: Member, left: int, now: dt.datetime) -> list[Record]:
+def ended(flow: LockedWorkflow, member: EndedMember, left: int, now: dt.datetime) -> list[Record]:
     """A member or callback has ended; `left` members have not."""
     node = flow.shape.graph.nodes[member.position]
     good = member.state == State.COMPLETED
@@ -110,7 +110,7 @@ def ended(flow: Flow, member: Member, left: int, now: dt.datetime) -> list[Recor
     return records
 
 
-def refused(flow: Flow, step: Next, error: Mapping[str, Any], now: dt.datetime) -> list[Record]:
+def refused(flow: LockedWorkflow, step: Next, error: Mapping[str, Any], now: dt.datetime) -> list[Record]:
     """A step's job could not be enqueued: it has failed though there never was a job."""
     node = flow.shape.graph.nodes[step.position]
     if node.trigger or not ojs_settings.EXTENSION_EVENTS:
@@ -131,7 +131,7 @@ class Next(NamedTuple):
     document: str
 
 
-def enqueued(flow: Flow, step: Next, now: dt.datetime) -> list[Record]:
+def enqueued(flow: LockedWorkflow, step: Next, now: dt.datetime) -> list[Record]:
     """A job of the workflow waits in its queue; only of callbacks there is more to say than `job.enqueued`."""
     trigger = flow.shape.graph.nodes[step.position].trigger
     if not trigger or not ojs_settings.EXTENSION_EVENTS:
@@ -140,7 +140,7 @@ def enqueued(flow: Flow, step: Next, now: dt.datetime) -> list[Record]:
     return [flow.record("workflow.callback_fired", now, **facts)]
 
 
-def farewell(flow: Flow, now: dt.datetime) -> Record:
+def finished(flow: LockedWorkflow, now: dt.datetime) -> Record:
     if flow.row.state == Workflow.State.COMPLETED:
         began = flow.began or flow.row.created_at
         return flow.record("workflow.completed", now, duration_ms=round((now - began).total_seconds() * 1000))

@@ -1,4 +1,4 @@
-"""The graphs of workflows: what each process remembers of them, and `parent_results`, which a job learns of the jobs
+"""Keeps the graphs of workflows that a process has read, and makes `parent_results`, which a job learns of the jobs
 before it (orchestration 1.7).
 """
 
@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django_ojs import jsontext
+from django_ojs import jsontext, tenants
+from django_ojs.access import UNLIMITED, Limits
+from django_ojs.lifecycle.ended import jobs_read
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
@@ -17,36 +19,40 @@ from django_ojs.rules import workflowgraph
 from django_ojs.rules.workflowgraph import ROOT, Graph
 from django_ojs.states import State
 from django_ojs.store import store_of
-from django_ojs.store.base import MEMBERSHIP, Heard, Membership
+from django_ojs.store.values import MEMBERSHIP, Heard, Membership
 
 #: Nodes of all the graphs that a process remembers; some hundred bytes each.
 _SIZE = 50_000
 #: By database and the number that the id is: to hash a UUID is Python code. With the time of creation, since a client
 #: may use an id again after the first workflow was pruned.
-_cache: dict[tuple[str, int], tuple[dt.datetime, Shape]] = {}
+_cache: dict[tuple[Hashable, int], tuple[dt.datetime, WorkflowShape]] = {}
 _nodes = 0
 
 
-class Shape(NamedTuple):
-    """`facts` are the members that all events of the workflow share, as the inside of a JSON object."""
+class WorkflowShape(NamedTuple):
+    """`facts` are the members that all events of the workflow share, as the inside of a JSON object; `limits` are what
+    its creator reaches, by which its jobs are pushed."""
 
     graph: Graph
     public_id: str
     facts: str
+    limits: Limits = UNLIMITED
+    parent_id: uuid.UUID | None = None  #: the job whose handler runs it
 
 
-def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUID, Shape]:
+def shapes(wanted: Mapping[uuid.UUID, dt.datetime], using: str) -> dict[uuid.UUID, WorkflowShape]:
     """The shapes of these workflows, given with the time of their creation; one that was pruned is missing."""
     found = {pk: known for pk, at in wanted.items() if (known := _known(pk, at, using)) is not None}
     if len(found) < len(wanted):
         rows = Workflow.objects.using(using).filter(pk__in=[pk for pk in wanted if pk not in found])
-        for pk, at, own_id, graph, facts in rows.values_list("pk", "created_at", "own_id", "graph", "facts"):
-            found[pk] = _shape(pk, own_id, graph, facts)
-            _remember((using, pk.int), at, found[pk])
+        columns = ("pk", "created_at", "own_id", "graph", "facts", "limits", "parent_id")
+        for pk, at, *values in rows.values_list(*columns):
+            found[pk] = _shape(pk, *values)
+            _remember((tenants.scope(using), pk.int), at, found[pk])
     return found
 
 
-def _remember(key: tuple[str, int], created_at: dt.datetime, shape: Shape) -> None:
+def _remember(key: tuple[Hashable, int], created_at: dt.datetime, shape: WorkflowShape) -> None:
     """Put a shape into the cache, and drop the oldest where it is full.
 
     To count all nodes takes long, so it is counted upwards. What threads count wrong is put right when it seems full.
@@ -62,8 +68,8 @@ def _remember(key: tuple[str, int], created_at: dt.datetime, shape: Shape) -> No
         _nodes -= len(forgotten[1].graph.nodes) if forgotten else 0
 
 
-def _known(pk: uuid.UUID, created_at: dt.datetime, using: str) -> Shape | None:
-    at, shape = _cache.get((using, pk.int), _NOTHING)
+def _known(pk: uuid.UUID, created_at: dt.datetime, using: str) -> WorkflowShape | None:
+    at, shape = _cache.get((tenants.scope(using), pk.int), _NOTHING)
     return shape if at == created_at else None
 
 
@@ -77,13 +83,16 @@ def forget() -> None:
     _nodes = 0
 
 
-def shape_of(flow: Workflow) -> Shape:
+def shape_of(flow: Workflow) -> WorkflowShape:
     """What never changes about this workflow."""
-    return _shape(flow.pk, flow.own_id, flow.graph, flow.facts)
+    return _shape(flow.pk, flow.own_id, flow.graph, flow.facts, flow.limits, flow.parent_id)
 
 
-def _shape(pk: uuid.UUID, own_id: str | None, graph: str, facts: str) -> Shape:
-    return Shape(workflowgraph.decode(graph), own_id or str(pk), facts)
+def _shape(
+    pk: uuid.UUID, own_id: str | None, graph: str, facts: str, limits: dict[str, Any] | None,
+    parent_id: uuid.UUID | None,
+) -> WorkflowShape:  # fmt: skip
+    return WorkflowShape(workflowgraph.decode(graph), own_id or str(pk), facts, Limits.of_json(limits), parent_id)
 
 
 #: (workflow, position) -> the job there, as far as its successors want to know.
@@ -92,6 +101,7 @@ _Known = dict[tuple[uuid.UUID, int], dict[str, Any]]
 _HEARD = ("id", "state", "result", "errors", "attempt")
 
 
+@jobs_read.subscribe
 def attach_parent_results(rows: Sequence[JobRow], using: str) -> None:
     """Add `lineage`, which `envelope.render` shows, and `workflow_type` to the rows that belong to a workflow.
 
@@ -124,7 +134,7 @@ def _result(text: str) -> Any:
     return None if text == "null" else jsontext.loads(text)
 
 
-def _attach(rows: Mapping[tuple[uuid.UUID, int], JobRow], known: Mapping[uuid.UUID, Shape], using: str) -> None:
+def _attach(rows: Mapping[tuple[uuid.UUID, int], JobRow], known: Mapping[uuid.UUID, WorkflowShape], using: str) -> None:
     """Add `lineage` to the rows at these places."""
     wanted = {(flow, position): workflowgraph.sources(known[flow].graph, position) for flow, position in rows}
     heard = store_of(using).results(_leaves(known, wanted.items()))
@@ -134,14 +144,17 @@ def _attach(rows: Mapping[tuple[uuid.UUID, int], JobRow], known: Mapping[uuid.UU
         row["lineage"] = _lineage(known[place[0]], place, wanted[place], heard, failed)
 
 
-def _begun(shape: Shape, position: int, results: list[Any]) -> dict[str, Any]:
+def _begun(shape: WorkflowShape, position: int, results: list[Any]) -> dict[str, Any]:
     """What every member learns."""
     place = shape.graph.nodes[position].place
     return {"workflow_id": shape.public_id, "workflow_step": place, "parent_results": results}
 
 
 def _leaves(
-    known: Mapping[uuid.UUID, Shape], wanted: Iterable[tuple[tuple[uuid.UUID, int], list[int]]], *, last: bool = True
+    known: Mapping[uuid.UUID, WorkflowShape],
+    wanted: Iterable[tuple[tuple[uuid.UUID, int], list[int]]],
+    *,
+    last: bool = True,
 ) -> set[tuple[uuid.UUID, int]]:
     """The jobs of which the sources of these places are made."""
     return {
@@ -171,8 +184,8 @@ def read_steps(needed: set[tuple[uuid.UUID, int]], using: str) -> _Known:
 
 
 def _lineage(
-    shape: Shape, place: tuple[uuid.UUID, int], sources: list[int], heard: Mapping[tuple[uuid.UUID, int], Heard],
-    failed: _Known,
+    shape: WorkflowShape, place: tuple[uuid.UUID, int], sources: list[int],
+    heard: Mapping[tuple[uuid.UUID, int], Heard], failed: _Known,
 ) -> dict[str, Any]:  # fmt: skip
     flow, position = place
     graph, node = shape.graph, shape.graph.nodes[position]

@@ -10,24 +10,26 @@ from typing import NamedTuple, TypeVar
 
 from django.db import IntegrityError
 
-from django_ojs import clock, hooks, jsontext, states
+from django_ojs import clock, hooks, jsontext, spellings, states
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, Duplicate, NotFound, OJSError
 from django_ojs.events import log
 from django_ojs.hooks import replaceable
-from django_ojs.jobs.verbs import cancel as cancel_jobs
-from django_ojs.jobs.verbs import retry as retry_jobs
+from django_ojs.jobs.cancel import cancel as cancel_jobs
+from django_ojs.jobs.retry import retry as retry_jobs
 from django_ojs.messages import phrase
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules import workflows
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_id, new_job_id
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
-from django_ojs.workflows import advance, events, graphs
-from django_ojs.workflows.events import Flow, WholeFlow
+from django_ojs.workflows import advance, events, graphs, parents
+from django_ojs.workflows.events import LockedWorkflow, WholeFlow
+from django_ojs.workflows.parents import Parent
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ BRIEF = ("id", "state", "started_at", "finished_at")
 _TRIES = 20
 
 
-class View(NamedTuple):
+class WorkflowView(NamedTuple):
     """A workflow with its steps in the order of their positions, and the rows of the jobs that exist."""
 
     workflow: Workflow
@@ -47,27 +49,33 @@ class View(NamedTuple):
 
 @replaceable("create_workflow")
 @retried
-def create(document: object, *, key: uuid.UUID | None = None, using: str | None = None) -> View:
+def create(
+    document: object, *, key: uuid.UUID | None = None, limits: Limits = UNLIMITED, parent: Parent | None = None,
+    using: str | None = None,
+) -> WorkflowView:  # fmt: skip
     """Store a workflow, given as a client sends it or as a `Plan`, and enqueue what can start, all or nothing.
 
-    `key` is the primary key that was promised for one whose own id is no UUID.
+    `key` is the primary key that was promised for one whose own id is no UUID. `limits` are those of the caller, by
+    which all of its jobs are pushed, also those whose turn comes later. `parent` is the job whose handler runs it.
 
     Raises InvalidWorkflow, Unsupported, PayloadTooLarge; Duplicate for an id that is taken and for a first
     job that a unique policy rejects; MiddlewareRejected.
     """
     using = database(using)
     now = clock.now(using)
-    plan = document if isinstance(document, Plan) else workflows.parse(document, now=now)
+    plan = document if isinstance(document, Plan) else spellings.read_workflow(document, now=now)
     with hooks.inside(hooks.around_workflow, plan) as told_of:
-        view = _store(plan, now, key, using)
+        view = _store(plan, now, key, limits, parent, using)
         for tell_id in told_of:
             tell_id(view.workflow.public_id)
     return view
 
 
-def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> View:
+def _store(
+    plan: Plan, now: dt.datetime, key: uuid.UUID | None, limits: Limits, parent: Parent | None, using: str
+) -> WorkflowView:
     """The workflow as it is stored: once that is committed, a worker may change it at any time."""
-    flow, steps = draft(plan, now, key)
+    flow, steps = draft(plan, now, key, limits, parent)
     with atomic(using=using):
         try:
             with atomic(using=using):
@@ -83,7 +91,7 @@ def _store(plan: Plan, now: dt.datetime, key: uuid.UUID | None, using: str) -> V
 
 
 @replaceable("read_workflow")
-def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = None) -> View:
+def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = None) -> WorkflowView:
     """The workflow; with `brief` without the documents of its steps, and of its jobs only `BRIEF`. Raises NotFound."""
     using = database(using)
     flow = Workflow.objects.using(using).select_related("start").filter(pk=workflow_id).first()
@@ -93,7 +101,7 @@ def info(workflow_id: uuid.UUID, *, brief: bool = False, using: str | None = Non
     steps = list(found.defer("document") if brief else found)
     ids = [s.job_id for s in steps if s.job_id and flow.progress[s.position] not in (rules.WAITING, rules.NEVER)]
     rows = Job.objects.using(using).filter(pk__in=ids).rows(BRIEF if brief else None)
-    return View(flow, steps, {row["id"]: row for row in rows})
+    return WorkflowView(flow, steps, {row["id"]: row for row in rows})
 
 
 def identify(text: str, *, using: str | None = None) -> uuid.UUID:
@@ -111,8 +119,8 @@ def identify(text: str, *, using: str | None = None) -> uuid.UUID:
     return own
 
 
-class Cancelled(NamedTuple):
-    view: View
+class CancelledWorkflow(NamedTuple):
+    view: WorkflowView
     steps_cancelled: int
     steps_already_completed: int
 
@@ -122,7 +130,7 @@ class Cancelled(NamedTuple):
 def cancel(
     workflow_id: uuid.UUID, *, cancel_active: bool = False, cancelled_by: str = "", reason: str = "",
     using: str | None = None,
-) -> Cancelled:  # fmt: skip
+) -> CancelledWorkflow:  # fmt: skip
     """Cancel a running workflow: what waits never runs, active members end by themselves unless `cancel_active`.
 
     Raises NotFound, and Conflict for a workflow that has ended.
@@ -144,19 +152,22 @@ def cancel(
         advance.save([flow], [], using)  # ended: what the members report from now on changes nothing
         cancel_jobs(sorted(locked), cancelled_by=cancelled_by, reason=reason, using=using)
         log.append([flow.record("workflow.cancelled", now, cancelled_by=cancelled_by or "system")], using)
+        if flow.shape.parent_id is not None:
+            parents.tell([workflow_id], using=using)
         leaves = flow.shape.graph.leaves
         stopped = sum(before[leaf] in rules.OPEN and flow.letters[leaf] not in rules.OPEN for leaf in leaves)
         return stopped, sum(before[leaf] == rules.COMPLETED for leaf in leaves)
 
     stopped, completed = _persist(attempt, using)
-    return Cancelled(info(workflow_id, using=using), stopped, completed)
+    return CancelledWorkflow(info(workflow_id, using=using), stopped, completed)
 
 
 @retried
-def retry(workflow_id: uuid.UUID, *, using: str | None = None) -> View:
+def retry(workflow_id: uuid.UUID, *, limits: Limits = UNLIMITED, using: str | None = None) -> WorkflowView:
     """Let a failed workflow go on from where it failed: its failed jobs run again, what waited for them waits anew.
 
-    Dead letters are revived; a job that was cancelled, refused or deleted is made anew. Raises NotFound, and
+    Dead letters are revived; a job that was cancelled, refused or deleted is made anew, within the `limits` of the
+    caller and of whoever created the workflow. Raises NotFound, and
     Conflict for a workflow that has not failed.
     """
     using = database(using)
@@ -171,6 +182,7 @@ def retry(workflow_id: uuid.UUID, *, using: str | None = None) -> View:
         locked = _locked(workflow_id, "retry", [Workflow.State.FAILED], using)
         if flow is None or locked.row.progress != flow.progress:
             return None
+        locked.shape = locked.shape._replace(limits=locked.shape.limits & limits)
         _resume(locked, faulty, list(steps), dead, now, using)
         return True
 
@@ -179,7 +191,7 @@ def retry(workflow_id: uuid.UUID, *, using: str | None = None) -> View:
 
 
 def _resume(
-    flow: Flow, faulty: list[int], steps: list[WorkflowStep], dead: list[JobRow], now: dt.datetime, using: str
+    flow: LockedWorkflow, faulty: list[int], steps: list[WorkflowStep], dead: list[JobRow], now: dt.datetime, using: str
 ) -> None:
     revived = {row["id"] for row in dead}
     for outcome in retry_jobs(sorted(revived), using=using):
@@ -188,23 +200,28 @@ def _resume(
     rules.reopen(flow.shape.graph, flow.letters, faulty)
     anew = [step for step in steps if step.job_id not in revived]
     for step in anew:  # what cannot be revived waits for its turn, under a new id
-        step.job_id, step.error = new_id(), None
+        step.job_id, step.error = new_job_id(), None
         flow.letters[step.position] = rules.WAITING
     if anew:  # written anew as well: an UPDATE with a CASE for each of a thousand steps takes seconds
         WorkflowStep.objects.using(using).filter(pk__in=[step.pk for step in anew])._raw_delete(using)
         WorkflowStep.objects.using(using).bulk_create(anew)
     flow.row.state, flow.row.finished_at, flow.row.error = Workflow.State.RUNNING, None, None
-    advance.settled(advance.go_on([flow], [], now, using, whole=True), now, using)
+    if flow.shape.parent_id is not None:  # which knows of the failure, and may have ended
+        Workflow.objects.using(using).filter(pk=flow.row.pk).update(outlives_parent=True)
+    advance.on_jobs_ended(advance.go_on([flow], [], now, using, whole=True), now, using)
 
 
-def draft(plan: Plan, now: dt.datetime, key: uuid.UUID | None = None) -> tuple[WholeFlow, list[WorkflowStep]]:
+def draft(
+    plan: Plan, now: dt.datetime, key: uuid.UUID | None = None, limits: Limits = UNLIMITED,
+    parent: Parent | None = None,
+) -> tuple[WholeFlow, list[WorkflowStep]]:  # fmt: skip
     """The rows of a new workflow, not stored yet, with its letters before anything has begun."""
-    flow = _flow(plan, now, key)
+    flow = _flow(plan, now, key, limits, parent)
     Workflow.start.related.set_cached_value(flow.row, None)  # there is nothing to look up yet
     return flow, [_step(flow.row, step) for step in plan.steps]
 
 
-def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None) -> WholeFlow:
+def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None, limits: Limits, parent: Parent | None) -> WholeFlow:
     pk, own = key or new_id(), plan.id
     try:
         if len(own) == 36:
@@ -212,23 +229,26 @@ def _flow(plan: Plan, now: dt.datetime, key: uuid.UUID | None) -> WholeFlow:
     except ValueError:
         pass  # a name that only looks as long as a UUID
     row = Workflow(pk=pk, own_id=own or None, name=plan.name, type=plan.type, graph=plan.graph.encode(), created_at=now)
-    row.job_count = len(plan.graph.leaves)
+    row.job_count, row.limits = len(plan.graph.leaves), limits.to_json()
+    if parent is not None:
+        row.parent_id, row.awaited, row.outlives_parent = parent.job_id, True, parent.outlives or None
     facts = {"workflow_id": row.public_id, "workflow_name": plan.name or plan.type, "workflow_type": plan.type}
     row.facts = jsontext.dumps(facts | {"total_steps": row.job_count})[1:-1]
     letters = [rules.WAITING] * len(plan.graph.nodes)
     row.progress = "".join(letters)
-    return WholeFlow(row, graphs.Shape(plan.graph, row.public_id, row.facts), letters)
+    shape = graphs.WorkflowShape(plan.graph, row.public_id, row.facts, limits, row.parent_id)
+    return WholeFlow(row, shape, letters)
 
 
-def _step(flow: Workflow, step: workflows.Step) -> WorkflowStep:
+def _step(flow: Workflow, step: workflows.PlannedStep) -> WorkflowStep:
     made = WorkflowStep(workflow=flow, position=step.position, step_id=step.id, type=step.type, queue=step.queue)
     if step.document is not None:
-        made.job_id = new_id()
+        made.job_id = new_job_id()
         made.document = jsontext.dumps(step.document)
     return made
 
 
-def _start(flow: Flow, plan: Plan, now: dt.datetime, using: str) -> None:
+def _start(flow: LockedWorkflow, plan: Plan, now: dt.datetime, using: str) -> None:
     """Enqueue what can start. Unlike later, a refusal of one of these jobs is one of the whole workflow."""
     ready = rules.evaluate(flow.shape.graph, flow.letters)
     ousted: list[JobRow] = []
@@ -242,10 +262,10 @@ def _start(flow: Flow, plan: Plan, now: dt.datetime, using: str) -> None:
         ousted += advance.go_on([flow], [], now, using)
     else:
         advance.save([flow], [], using)
-    advance.settled(ousted, now, using)
+    advance.on_jobs_ended(ousted, now, using)
 
 
-def _locked(workflow_id: uuid.UUID, verb: str, expected: Sequence[str], using: str) -> Flow:
+def _locked(workflow_id: uuid.UUID, verb: str, expected: Sequence[str], using: str) -> LockedWorkflow:
     """The workflow, locked and in one of these states."""
     row = Workflow.objects.using(using).select_for_update().filter(pk=workflow_id).first()
     if row is None:
@@ -262,7 +282,7 @@ def _locked(workflow_id: uuid.UUID, verb: str, expected: Sequence[str], using: s
             ),
             details=details,
         )
-    return Flow(row, graphs.shape_of(row), list(row.progress))
+    return LockedWorkflow(row, graphs.shape_of(row), list(row.progress))
 
 
 def _live_jobs(workflow_id: uuid.UUID, kinds: frozenset[State], using: str) -> list[uuid.UUID]:

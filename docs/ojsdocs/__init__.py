@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-PARTS = ("settings", "commands", "http", "events", "metrics", "checks", "errors", "python")
+PARTS = ("settings", "commands", "http", "filters", "spellings", "events", "metrics", "checks", "errors", "python")
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 

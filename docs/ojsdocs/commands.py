@@ -21,7 +21,8 @@ COMMON = {
 #: The apps with commands, and what a site has to do to have them.
 APPS = {
     "django_ojs": "",
-    "django_ojs.conformance": "Needs `django_ojs.conformance` in `INSTALLED_APPS`, as the example project has it.",
+    "ojs_conformance.djangoapp": "Needs the distribution `ojs-conformance`, and `ojs_conformance.djangoapp` in "
+    "`INSTALLED_APPS`, as the example project has it.",
     "benchmarks": "In a checkout only: the app `benchmarks` is not in the package that pip installs.",
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from django_ojs.events.catalogue import (
-    ALIASES,
     CATALOGUE,
     DESCRIBED,
     EXTENSIONS,
@@ -15,6 +14,7 @@ from django_ojs.events.catalogue import (
     Members,
     shared,
 )
+from django_ojs.spellings import EVENT_TYPE
 from ojsdocs.markdown import code, prose, table
 
 GROUPS: tuple[tuple[str, str, Iterable[str]], ...] = (
@@ -36,7 +36,7 @@ def render() -> str:
     ]
     for title, text, types in GROUPS:
         parts += [f"## {title}\n", text + "\n", table(("type", "tells", "members of its own"), map(_row, types))]
-    names = ", ".join(f"{code(alias)} ({code(name)})" for alias, name in sorted(ALIASES.items()))
+    names = ", ".join(f"{code(alias)} ({code(name)})" for alias, name in sorted(EVENT_TYPE.words.items()))
     return "\n".join([*parts, "## Other names\n", f"Filters also know {names}.\n"])
 
 

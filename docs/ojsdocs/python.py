@@ -13,7 +13,8 @@ SHAPES = (
     "django_ojs.client.definition.JobDefinition",
     "django_ojs.client.definition.PreparedJob",
     "django_ojs.client.options.HandlerOptions",
-    "django_ojs.client.options.Options",
+    "django_ojs.client.options.JobOptions",
+    "django_ojs.client.options.RateWindow",
     "django_ojs.client.options.ScheduledOptions",
 )
 

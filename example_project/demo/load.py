@@ -90,6 +90,11 @@ def probe_nobody(port: int) -> None:
     jobs.probe.enqueue(CLOSED_PORT)
 
 
+def publish(port: int) -> None:
+    """It asks whether to publish, and the demo's user finds that among the approvals in the admin."""
+    jobs.publish_list.enqueue(_pick(library.packages()))
+
+
 def tidy(port: int) -> None:
     jobs.tidy.options(delay="30s").enqueue()
 
@@ -104,6 +109,7 @@ ERRANDS = (
     Errand(60, count_names),
     Errand(60, tidy),
     Errand(90, probe_nobody),
+    Errand(300, publish),
 )
 
 

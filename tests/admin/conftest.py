@@ -11,10 +11,10 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job
 from django_ojs.queues import configuration
 
@@ -29,7 +29,7 @@ def pushed(count: int = 1, **attributes: Any) -> list[Job]:
 
 def claimed(count: int = 1, **attributes: Any) -> list[Job]:
     pushed(count, queue="claims", **attributes)
-    return [Job.objects.get(pk=row["id"]) for row in fetch(["claims"], count=count, worker_id="w-1")]
+    return [Job.objects.get(pk=row["id"]) for row in fetch(Fetch(["claims"], count=count, worker_id="w-1"))]
 
 
 def dead(count: int = 1, error: dict[str, Any] | None = None, **attributes: Any) -> list[Job]:

@@ -109,7 +109,7 @@ def test_creating_is_not_registering() -> None:
     from django_ojs import clock
     from django_ojs.rules import cron
 
-    spec = cron.parse({"name": "nightly", "cron": "@daily", "type": "a.b", "args": []}, now=clock.now())
+    spec = cron.parse({"name": "nightly", "cron": "@daily", "job_template": {"type": "a.b"}}, now=clock.now())
     with pytest.raises(Conflict):
         schedules.create(spec)
     assert schedules.get("nightly").expression == "0 3 * * *"

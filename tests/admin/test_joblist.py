@@ -20,9 +20,10 @@ from django_ojs.admin import jobfilters
 from django_ojs.admin.jobfilters import spread
 from django_ojs.events import order
 from django_ojs.jobs import search
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.delete import delete
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.selection import JobListFilter
-from django_ojs.jobs.verbs import cancel, delete
 from django_ojs.models import Job
 from django_ojs.queues.configuration import configure
 from django_ojs.statistics import eventcounts, summary
@@ -31,7 +32,7 @@ from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said,
 
 pytestmark = pytest.mark.django_db
 EVIL = '"><script>alert(1)</script>'
-PARAMETERS = ["q", "state", "queue", "type", "tag", "worker", "workflow", "error", "since", "until"]
+PARAMETERS = ["q", "state", "queue", "type", "tag", "worker_id", "last_worker", "workflow", "error", "since", "until"]
 STATES = ("available", "active", "retryable")
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
 
@@ -121,9 +122,9 @@ def test_errors_are_found_in_every_state_but_completed(admin_client: Client) -> 
 def test_the_jobs_of_a_worker_and_of_a_workflow(admin_client: Client) -> None:
     running = claimed(2)
     flow = workflow.create({"type": "group", "jobs": [{"type": "mail.send", "args": []}] * 3}).workflow
-    assert set(listed(admin_client, worker="w-1", state="active")) == set(keys(*running))
-    assert set(listed(admin_client, worker="w-1")) >= set(keys(*running))
-    assert listed(admin_client, worker="w-2") == []
+    assert set(listed(admin_client, last_worker="w-1", state="active")) == set(keys(*running))
+    assert set(listed(admin_client, last_worker="w-1")) >= set(keys(*running))
+    assert listed(admin_client, last_worker="w-2") == []
     assert len(listed(admin_client, workflow=flow.pk)) == 3
     assert listed(admin_client, workflow=flow.pk, type="other") == []
 
@@ -340,7 +341,8 @@ def test_an_act_on_chosen_jobs_does_not_search_again(admin_client: Client, small
 @pytest.mark.parametrize(
     "query",
     ["", *(f"state={state}" for state in ("available", "active", "cancelled", "dead_letter")), "queue=default",
-     "type=mail.send", "tag=eu", "q=a@example.com", "error=OSError", "worker=w-1", "since=1h", "type=none.such"],
+     "type=mail.send", "tag=eu", "q=a@example.com", "error=OSError", "worker_id=w-1",
+     "last_worker=w-1", "since=1h", "type=none.such"],
 )  # fmt: skip
 def test_each_filter_takes_as_many_queries_for_many_jobs_as_for_few(admin_client: Client, query: str) -> None:
     one_in_each_state()
@@ -494,7 +496,7 @@ def follow_up(client: Client, **filters: str) -> str:
 def test_rows_stay_where_they_are_and_say_what_is_true_now(admin_client: Client) -> None:
     jobs = pushed(3)
     address = follow_up(admin_client, state="available")
-    (row,) = fetch(["default"], worker_id="w")
+    (row,) = fetch(Fetch(["default"], worker_id="w"))
     newer = pushed(2)
     response = admin_client.get(address)
     assert [job.pk for job in response.context["cl"].result_list] == [job.pk for job in reversed(jobs)]

@@ -16,7 +16,7 @@ from django_ojs.cron import schedules
 from django_ojs.models import APIKey, AuditEntry, Job, WebhookSubscription
 from django_ojs.statistics import summary
 from django_ojs.webhooks import subscriptions
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
 

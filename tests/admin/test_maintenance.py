@@ -16,11 +16,11 @@ from django.urls import reverse
 from django.utils import translation
 
 from django_ojs.cron import schedules
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import AuditEntry, Job, Maintenance, Workflow
 from django_ojs.queues import maintenance
 from django_ojs.statistics import summary
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import one_in_each_state, pushed, said, url
 from tests.admin.test_every_door import strict_client
@@ -140,7 +140,7 @@ class TestTheSwitch:
         assert mode.estimated_end is not None
         assert (mode.reason, mode.auto_end, mode.enabled_by) == ("new disks", True, "user:admin")
         assert mode.estimated_end - mode.enabled_at == dt.timedelta(minutes=30)
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
 
         form = admin_client.get(SWITCH).content.decode()
         assert 'value="new disks"' in form
@@ -153,7 +153,7 @@ class TestTheSwitch:
         off = admin_client.post(SWITCH, {"end": "yes"}, follow=True)
         assert said(off) == ["Maintenance mode has ended: jobs are delivered again."]
         assert not maintenance.is_on()
-        assert len(fetch(["default"])) == 1
+        assert len(fetch(Fetch(["default"]))) == 1
 
     @pytest.mark.parametrize(
         "given,problem",

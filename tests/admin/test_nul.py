@@ -12,7 +12,7 @@ from django.test import Client
 
 from django_ojs.models import Job, Queue
 from django_ojs.queues.configuration import configure
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.admin.conftest import pushed, url
 
 pytestmark = pytest.mark.django_db

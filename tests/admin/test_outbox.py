@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_ojs import enqueue_many
-from django_ojs.jobs import outbox, schemas
+from django_ojs import enqueue_many, outbox
+from django_ojs.jobs import schemas
 from django_ojs.models import AuditEntry, Job, OutboxEntry
 from tests.admin.conftest import said, url
 

@@ -16,7 +16,7 @@ from django_ojs import keys, models
 from django_ojs.models import APIKey, CronSchedule, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
 from django_ojs.statistics import summary
-from django_ojs.workers.registration import direct, register
+from django_ojs.workerregistry.registration import direct, register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
 
@@ -49,7 +49,9 @@ def test_the_engines_own_tables_are_not_shown() -> None:
         models.BulkAction,
         models.JobSchema,
         models.Alert,
+        models.Approval,
         models.ReplayRule,
+        models.RateLimit,
     }
     assert shown == {Job, Queue, Worker, Event, APIKey, CronSchedule, models.Workflow} | more
     assert models.Lease not in shown

@@ -10,14 +10,14 @@ from django.test import Client
 
 from django_ojs import audit
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.models import AuditEntry, Event, Queue
 from django_ojs.queues.configuration import configure, document, pause, resume, why_paused
 from django_ojs.rules import queueconfig
 from django_ojs.statistics import eventcounts
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.admin.conftest import pushed, said, url
 from tests.conftest import FrozenClock
 
@@ -232,12 +232,12 @@ def test_the_page_of_a_queue_says_how_it_fills_and_how_many_slots_it_needs(
     register("w-1", {"queues": ["mail"], "concurrency": 4})
     register("w-2", {"queues": ["other"], "concurrency": 8})
     push([{"type": "mail.send", "queue": "mail", "args": []}] * 100)
-    ids = [row["id"] for row in fetch(["mail"], count=10, worker_id="w-1")]
+    ids = [row["id"] for row in fetch(Fetch(["mail"], count=10, worker_id="w-1"))]
     frozen_clock.advance(seconds=30)
     ack([Ack(job_id) for job_id in ids])
     order.catch_up("default")
     eventcounts.catch_up("default")
-    fetch(["mail"], worker_id="w-1")
+    fetch(Fetch(["mail"], worker_id="w-1"))
     page = admin_client.get(url("queue", "change", "mail"))
     assert [(job["type"], job["worker_id"]) for job in page.context["running"]["rows"]] == [("mail.send", "w-1")]
     body = page.content.decode()

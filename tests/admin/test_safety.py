@@ -12,10 +12,10 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from django_ojs import audit, clock
+from django_ojs import retention as prune
 from django_ojs.cron.schedules import register as register_cron
-from django_ojs.jobs import prune
+from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.finish import Ack, ack
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import (
     AuditEntry,
     CronSchedule,
@@ -28,7 +28,7 @@ from django_ojs.models import (
     Workflow,
 )
 from django_ojs.models.operation import AppendOnlyError
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.admin.conftest import claimed, dead, pushed, url
 
 pytestmark = pytest.mark.django_db
@@ -58,8 +58,8 @@ def hostile(client: Client, admin_user: Any, settings: Any) -> Client:
     Queue.objects.create(name=EVIL, created_at=now, updated_at=now)
     from django_ojs.rules import cron
 
-    register_cron(cron.parse({"name": "n", "cron": "@daily", "type": "a.b", "args": [EVIL],
-                                  "description": EVIL}, now=now))  # fmt: skip
+    register_cron(cron.parse({"name": "n", "cron": "@daily", "job_template": {"type": "a.b", "args": [EVIL]},
+                              "description": EVIL}, now=now))  # fmt: skip
     CronSchedule.objects.update(name=EVIL[:100], type=EVIL[:255], queue=EVIL[:128])
     from django_ojs.rules import workflows
     from django_ojs.workflows import workflow

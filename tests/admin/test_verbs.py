@@ -14,14 +14,14 @@ from django_ojs import keys
 from django_ojs.admin import operate
 from django_ojs.models import APIKey, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
-from django_ojs.workers.registration import direct, register
+from django_ojs.workerregistry.registration import direct, register
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
 pytestmark = pytest.mark.django_db
 ASKED = {
     *("cancel_jobs", "delete_dead_letters", "pause_queues", "terminate_workers", "revoke_keys"),
     *("disable_schedules", "delete_schedules", "cancel_workflows", "discard_entries"),
-    *("pause_webhooks", "delete_webhooks", "rotate_secret", "delete_rules"),
+    *("pause_webhooks", "delete_webhooks", "rotate_secret", "delete_rules", "lift_blocks"),
 }
 
 
@@ -135,7 +135,7 @@ def test_one_action_takes_a_bounded_number_of_rows(admin_client: Client, monkeyp
 
 
 @pytest.mark.parametrize("verb", [verb for verbs in operate.OperatingAdmin.__subclasses__() for verb in verbs.verbs])
-def test_what_cannot_be_undone_asks_first(verb: operate.Verb) -> None:
+def test_what_cannot_be_undone_asks_first(verb: operate.AdminVerb) -> None:
     assert bool(verb.question) == (verb.name in ASKED)
 
 

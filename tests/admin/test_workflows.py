@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_ojs import clock
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job
 from django_ojs.rules import redaction
 from django_ojs.workflows import workflow as operations
@@ -50,11 +50,11 @@ def picture(client: Any, flow: Any) -> str:
 def test_each_box_says_how_its_job_went(admin_client: Any, settings: Any) -> None:
     clock.freeze(dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC))
     flow = make()
-    (first,) = fetch(["default"])
+    (first,) = fetch(Fetch(["default"]))
     clock.advance(seconds=2)
     assert "active · 2 s" in picture(admin_client, flow)
     ack([Ack(first["id"])])
-    (second,) = fetch(["default"])
+    (second,) = fetch(Fetch(["default"]))
     clock.advance(seconds=65)
     fail([Failure(second["id"], {"type": "billing.Refused", "message": "card <4711>", "retryable": False})])
     drawn = picture(admin_client, flow)

@@ -19,14 +19,14 @@ from django.utils import translation
 from django_ojs import alerts, doctor
 from django_ojs.admin import attention
 from django_ojs.events import catalogue, order
-from django_ojs.jobs.prune import ALERTS_KEPT, prune
 from django_ojs.jobs.push import push
 from django_ojs.models import Alert, Event
 from django_ojs.queues import configuration
+from django_ojs.retention import ALERTS_KEPT, prune
 from django_ojs.scheduler.alerts import WatchAlerts
 from django_ojs.scheduler.scheduler import ROLE, Leadership
 from django_ojs.statistics import eventcounts
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("described_events")]
@@ -41,7 +41,7 @@ def site(settings: Any, frozen_clock: FrozenClock) -> FrozenClock:
     return frozen_clock
 
 
-def look() -> alerts.Changes:
+def check() -> alerts.Changes:
     """As the leading scheduler does, beside a worker."""
     assert Leadership(ROLE, "the-leader", "default").run_once()
     register("w-1", {"concurrency": 4})
@@ -49,7 +49,7 @@ def look() -> alerts.Changes:
     eventcounts.catch_up("default")
     rules = alerts.rules()
     assert rules is not None
-    return alerts.look(rules, "default")
+    return alerts.check(rules, "default")
 
 
 def told() -> list[str]:
@@ -57,9 +57,9 @@ def told() -> list[str]:
 
 
 def test_what_begins_and_what_is_over_is_told_once(site: FrozenClock) -> None:
-    changes = look()
+    changes = check()
     assert [(one.kind, one.about) for one in changes.raised] == [("queue-paused", "mail")]
-    assert (look(), told()) == (alerts.Changes([], []), ["alert.raised"])
+    assert (check(), told()) == (alerts.Changes([], []), ["alert.raised"])
     (begun,) = mail.outbox
     assert begun.to == ["ops@example.com"]
     assert begun.subject == "[shop] Jobs wait in a paused queue: mail"
@@ -67,43 +67,43 @@ def test_what_begins_and_what_is_over_is_told_once(site: FrozenClock) -> None:
     assert "manage.py ojs_queues resume mail" in begun.body
     configuration.resume("mail")
     site.advance(seconds=30)
-    assert look().cleared == [], "once is not over"
+    assert check().cleared == [], "once is not over"
     site.advance(seconds=30)
-    (over,) = look().cleared
+    (over,) = check().cleared
     assert over.cleared_at == site.now
     assert told() == ["alert.raised", "alert.cleared"]
     assert mail.outbox[1].subject == "[shop] Over: Jobs wait in a paused queue: mail"
-    assert (look(), len(mail.outbox)) == (alerts.Changes([], []), 2)
+    assert (check(), len(mail.outbox)) == (alerts.Changes([], []), 2)
 
 
 def test_what_comes_and_goes_is_one_alert_and_what_comes_again_another(site: FrozenClock) -> None:
-    look()
+    check()
     configuration.resume("mail")
     site.advance(seconds=30)
-    look()
+    check()
     configuration.pause("mail")
     site.advance(seconds=30)
-    look()
+    check()
     assert told() == ["alert.raised"]
     configuration.resume("mail")
     site.advance(seconds=70)
-    look()
+    check()
     configuration.pause("mail")
-    look()
+    check()
     assert told() == ["alert.raised", "alert.cleared", "alert.raised"]
     assert Alert.objects.filter(key=None).count() == 1
 
 
 def test_the_figures_of_an_open_alert_stay_true(site: FrozenClock) -> None:
-    look()
+    check()
     push([{"type": "mail.send", "queue": "mail", "args": []}])
-    look()
+    check()
     alert = Alert.objects.get()
     assert (alert.figures, alert.says) == ({"jobs": 2}, "The queue mail is paused. Jobs that wait in it: 2.")
 
 
 def test_events_are_for_those_who_name_them(site: FrozenClock) -> None:
-    look()
+    check()
     order.catch_up("default")
     (event,) = Event.objects.filter(type="alert.raised")
     assert event.data["kind"] == "queue-paused"
@@ -119,12 +119,12 @@ def test_a_mail_that_cannot_be_sent_is_sent_by_the_next_look(
 
     with monkeypatch.context() as patch:
         patch.setattr("django.core.mail.EmailMessage.send", refuse)
-        look()
+        check()
     assert "No mail could be sent about 1 alerts" in caplog.text
     assert (mail.outbox, told()) == ([], ["alert.raised"])
-    look()
+    check()
     assert len(mail.outbox) == 1
-    look()
+    check()
     assert len(mail.outbox) == 1
 
 
@@ -133,11 +133,11 @@ def test_what_is_over_before_its_mail_could_be_sent_makes_one_mail(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("django.core.mail.EmailMessage.send", lambda self: (_ for _ in ()).throw(OSError("down")))
-        look()
+        check()
         configuration.resume("mail")
         site.advance(minutes=5)
-        look()
-    look()
+        check()
+    check()
     (only,) = mail.outbox
     assert only.subject.startswith("[shop] Over: ")
 
@@ -146,7 +146,7 @@ def test_many_are_told_by_one_mail(site: FrozenClock) -> None:
     for number in range(60):
         push([{"type": "mail.send", "queue": f"q{number}", "args": []}])
         configuration.pause(f"q{number}")
-    look()
+    check()
     (only,) = mail.outbox
     assert "(and 60 more)" in only.subject
     assert "see the alerts in the admin" in only.body
@@ -154,7 +154,7 @@ def test_many_are_told_by_one_mail(site: FrozenClock) -> None:
 
 def test_without_recipients_there_is_no_mail_and_without_the_setting_no_look(site: FrozenClock, settings: Any) -> None:
     settings.OJS = {"ALERTS": {}}
-    look()
+    check()
     assert (mail.outbox, told(), Alert.objects.get().untold) == ([], ["alert.raised"], "")
     settings.OJS = {"ALERTS": None}
     assert WatchAlerts().run_once("default") == WatchAlerts.OFF
@@ -175,14 +175,14 @@ def test_an_alert_whose_event_cannot_be_written_is_none(site: FrozenClock, monke
     with monkeypatch.context() as patch:
         patch.setattr("django_ojs.alerts.log.append", lambda *args: (_ for _ in ()).throw(DatabaseError("full")))
         with pytest.raises(DatabaseError):
-            look()
+            check()
     assert not Alert.objects.exists()
-    assert look().raised
+    assert check().raised
 
 
 def test_two_that_look_at_once_raise_one_alert(site: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As while the lease passes from one process to another."""
-    look()
+    check()
     (finding,) = doctor.attention(doctor.Site("default"))
     Alert.objects.all().delete()
     Event.objects.filter(type__startswith="alert.").delete()
@@ -198,7 +198,7 @@ def test_two_that_look_at_once_raise_one_alert(site: FrozenClock, monkeypatch: p
 
     def act(number: int) -> int:
         try:
-            return len(alerts.look(rules, "default").raised)
+            return len(alerts.check(rules, "default").raised)
         finally:
             connections.close_all()
 
@@ -208,19 +208,19 @@ def test_two_that_look_at_once_raise_one_alert(site: FrozenClock, monkeypatch: p
 
 
 def test_old_alerts_are_pruned_and_open_ones_stay(site: FrozenClock) -> None:
-    look()
+    check()
     configuration.resume("mail")
     site.advance(minutes=5)
-    look()
+    check()
     configuration.pause("mail")
-    look()
+    check()
     site.advance(seconds=ALERTS_KEPT.total_seconds() + 60)
     assert prune()["alerts"] == 1
     assert Alert.objects.get().key is not None
 
 
 def test_the_admin_lists_them(site: FrozenClock, admin_client: Client) -> None:
-    look()
+    check()
     body = admin_client.get("/admin/django_ojs/alert/").content.decode()
     assert "The queue mail is paused." in body
     page = admin_client.get(f"/admin/django_ojs/alert/{Alert.objects.get().pk}/change/")
@@ -252,7 +252,7 @@ def test_a_mail_is_in_the_language_of_the_site_and_the_list_in_that_of_the_viewe
     site: FrozenClock, settings: Any, admin_client: Client
 ) -> None:
     settings.LANGUAGE_CODE = "de"
-    look()
+    check()
     (begun,) = mail.outbox
     assert begun.subject == "[shop] Jobs warten in einer angehaltenen Warteschlange: mail"
     assert "Die Warteschlange mail ist angehalten." in begun.body
@@ -266,7 +266,7 @@ def test_a_mail_is_in_the_language_of_the_site_and_the_list_in_that_of_the_viewe
 
 
 def test_an_alert_of_an_earlier_version_is_shown_as_it_was_written(site: FrozenClock, admin_client: Client) -> None:
-    look()
+    check()
     alert = Alert.objects.get()
     Alert.objects.update(phrases={})
     alert.refresh_from_db()

@@ -52,6 +52,7 @@ def test_e001_an_unknown_setting_gets_a_suggestion(settings: Any, key: str, hint
         ("ENQUEUE_MIDDLEWARE", [1], "a list of strings"),
         ("PRIORITY_LEVELS", {"HIGH": "3"}, "a dict"),
         ("RETENTION", {"completed": "7d"}, "a dict"),
+        ("JOB_LOG_LEVELS", {"shop": "LOUD"}, "a dict whose values are 'DEBUG' or 'INFO' or"),
     ],
 )
 def test_e002_a_mistyped_setting_is_told_its_type(settings: Any, key: str, value: Any, hint: str) -> None:
@@ -179,6 +180,20 @@ def test_w012_a_pool_that_lets_requests_stall(
     assert ids(found) == numbers
     for problem in found:
         assert "'reconnect_timeout': 2" in problem.hint
+
+
+@pytest.mark.parametrize("name", ["", "shop.", ".shop", "shop..orders", "shop.*", " shop"])
+def test_w015_names_that_no_logger_has(settings: Any, name: str) -> None:
+    settings.OJS = {"JOB_LOG_LEVELS": {"httpx": "WARNING", name: "OFF", "shop.orders": "ERROR"}}
+    (problem,) = checks.check_logger_names()
+    assert problem.id == "django_ojs.W015"
+    assert repr(name) in problem.msg
+
+
+@pytest.mark.parametrize("given", [{}, {"root": "ERROR", "shop.orders": "OFF", "a-b": "INFO"}, ["shop"]])
+def test_w015_is_silent_about_names_of_loggers(settings: Any, given: Any) -> None:
+    settings.OJS = {"JOB_LOG_LEVELS": given}
+    assert checks.check_logger_names() == []
 
 
 @pytest.mark.parametrize(

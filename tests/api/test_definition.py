@@ -1,15 +1,34 @@
-"""`@job` keeps the function a function, and refuses at decoration what could not work later."""
+"""`@job` keeps the function a function, and records at decoration what could not work later."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 
-from django_ojs import JobContext, job
-from django_ojs.errors import InvalidRetryPolicy
+import django_ojs
+from django_ojs import JobContext, enqueue, enqueue_many, job
+from django_ojs.checks import check_handlers
+from django_ojs.client.options import ScheduledOptions
 from django_ojs.registry import InvalidHandler, Registry
+from django_ojs.testing import job_context
+
+
+def told(handlers: Registry) -> str:
+    """What is wrong with the declarations so far."""
+    return "\n".join(map(str, handlers.faults()))
+
+
+def test_the_help_of_job_lists_every_option() -> None:
+    described = re.findall(r"^ +(\w+): ", (job.__doc__ or "").partition("Args:")[2], re.MULTILINE)
+    assert sorted(described) == sorted(ScheduledOptions.__annotations__)
+
+
+def test_a_look_at_the_package_shows_what_is_public() -> None:
+    assert dir(django_ojs) == sorted(django_ojs.__all__)
 
 
 def test_a_job_is_still_a_plain_function(handlers: Registry) -> None:
@@ -44,8 +63,8 @@ async def test_an_asynchronous_job_is_still_a_coroutine_function(handlers: Regis
     ],
 )
 def test_a_name_that_is_no_job_type_is_refused_with_a_hint(handlers: Registry, name: str, hint: str) -> None:
-    with pytest.raises(InvalidHandler, match=hint):
-        job(name)
+    job(name)(lambda: None)
+    assert hint in told(handlers)
 
 
 def test_the_published_dialect_allows_hyphens(handlers: Registry, settings: Any) -> None:
@@ -55,20 +74,23 @@ def test_the_published_dialect_allows_hyphens(handlers: Registry, settings: Any)
 
 
 def test_a_forgotten_name_is_told(handlers: Registry) -> None:
-    with pytest.raises(InvalidHandler, match=r'write @job\("email\.send"\)'):
+    @job  # type: ignore[call-overload, arg-type]
+    def send() -> int:
+        return 7
 
-        @job  # type: ignore[call-overload, arg-type]
-        def send() -> None: ...
+    assert 'write @job("email.send"), not @job.' in told(handlers)
+    assert send() == 7
 
 
 def test_two_handlers_of_one_type_are_refused(handlers: Registry) -> None:
     @job("email.send")
     def first() -> None: ...
 
-    with pytest.raises(InvalidHandler, match=r"two handlers, .*first and .*second"):
+    @job("email.send")
+    def second() -> None: ...
 
-        @job("email.send")
-        def second() -> None: ...
+    assert re.search(r"two handlers, .*first and .*second", told(handlers))
+    assert handlers.get("email.send") is first
 
 
 def test_a_reloaded_module_may_define_its_handlers_again(handlers: Registry) -> None:
@@ -84,22 +106,87 @@ def test_a_reloaded_module_may_define_its_handlers_again(handlers: Registry) -> 
 
 
 def test_functions_that_no_call_runs_to_its_end_are_refused(handlers: Registry) -> None:
-    with pytest.raises(InvalidHandler, match="is a generator"):
+    @job("email.list")
+    def generate() -> Any:
+        yield 1
 
-        @job("email.list")
-        def generate() -> Any:
-            yield 1
-
-    with pytest.raises(InvalidHandler, match="add `context`"):
-        job("email.none", context=True)(lambda: None)  # type: ignore[arg-type, misc]
-
-
-def test_mistaken_options_are_told_at_decoration(handlers: Registry) -> None:
-    with pytest.raises(InvalidRetryPolicy):
-        job("email.send", retry={"max_attempts": "many"})
-    with pytest.raises(TypeError, match=r"\.options\(delay"):
-        job("email.send", delay="5m")  # type: ignore[call-overload]
+    assert "is a generator" in told(handlers)
+    job("email.none", context=True)(lambda: None)  # type: ignore[arg-type, misc]
+    assert "add `context`" in told(handlers)
     assert handlers.types() == []
+
+
+@pytest.mark.parametrize(
+    "options,complaint",
+    [
+        ({"retry": {"max_attempts": "many"}}, "max_attempts"),
+        ({"retry": {"backoff": "linear"}}, "There are "),
+        ({"retry": {"backof": 2}}, "Did you mean "),
+        ({"unique": {"on_conflict": "skip"}}, "on_conflict"),
+        ({"unique": {"keyz": ["args"]}}, "There are "),
+        ({"queue": "My Queue"}, "queue"),
+        ({"priority": 10**9}, "priority"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"rate_limit": {"limit": "many"}}, "rate_limit"),
+        ({"cron": "0 25 * * *"}, "hour '25'"),
+        ({"timezone": "Europe/Paris"}, "give cron="),
+        ({"delay": "5m"}, ".options(delay="),
+        ({"colour": "red"}, "There is no option colour=."),
+        ({"context": "yes"}, "context='yes'"),
+        ({"inline": 1}, "inline=1"),
+        ({"transactional": 3}, "transactional=3"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_mistaken_options_are_told_with_their_place_and_the_job_is_refused(
+    handlers: Registry, options: Any, complaint: str
+) -> None:
+    @job("email.send", **options)
+    def send() -> int:
+        return 7
+
+    assert complaint in told(handlers)
+    (fault, *_) = handlers.faults()
+    assert fault.type == "email.send"
+    assert re.search(r"tests/api/test_definition\.py:\d+$", fault.place)
+    assert handlers.types() == []
+    assert send() == 7, "it is still a function"
+    for enqueued in (send.enqueue, lambda: enqueue("email.send"), lambda: enqueue_many([send.s()])):
+        with pytest.raises(InvalidHandler, match=r"test_definition\.py:\d+: @job\('email\.send'\): "):
+            enqueued()
+    error = check_handlers()[0]
+    assert (error.id, error.msg) == ("django_ojs.E004", str(fault))
+    with pytest.raises(CommandError, match=r"test_definition\.py:\d+: @job\('email\.send'\): "):
+        call_command("ojs_worker", "--until-empty")
+
+
+def test_all_that_is_wrong_is_told_at_once(handlers: Registry) -> None:
+    job("Send Email", queue="My Queue", retry={"max_attempts": "many"})(lambda: None)
+    assert len(handlers.faults()) == 3
+
+
+def test_what_was_corrected_is_no_fault_any_more(handlers: Registry) -> None:
+    def send() -> None: ...
+
+    job("email.send", priority="many")(send)  # type: ignore[call-overload]
+    assert handlers.faults()
+    job("email.send", priority=1)(send)
+    assert not handlers.faults()
+    assert handlers.types() == ["email.send"]
+
+
+def test_a_call_without_a_context_says_how_to_get_one(handlers: Registry) -> None:
+    @job("email.send")
+    def send(context: JobContext, to: str) -> tuple[str, int]:
+        return to, context.attempt
+
+    for wrong in (lambda: send("a"), lambda: send(to="a"), lambda: send({"to": "a"}, "a")):
+        with pytest.raises(TypeError, match=r"send\(job_context\(\), \.\.\.\).*send\.enqueue\(\.\.\.\)"):
+            wrong()  # type: ignore[no-untyped-call]
+    assert send(job_context(attempt=2), "a") == ("a", 2)
+    assert send(job_context(send, ["a"], queue="q", meta={"k": 1}), to="a") == ("a", 1)
+    with pytest.raises(TypeError, match="args"):
+        job_context(args=[object()])
 
 
 def test_the_context_is_asked_for_by_name_annotation_or_option(handlers: Registry) -> None:

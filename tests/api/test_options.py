@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs.client.options import HANDLER_NAMES, attributes, checked, merged, milliseconds
+from django_ojs.client.options import HANDLER_NAMES, attributes, checked_options, merged, milliseconds
 from django_ojs.errors import InvalidRetryPolicy, OJSError
 from django_ojs.rules import durations
 
@@ -90,7 +90,7 @@ def test_mistaken_options_name_themselves(options: dict[str, Any], error: type[E
 
 def test_an_unknown_option_gets_a_suggestion() -> None:
     with pytest.raises(TypeError, match="Did you mean queue="):
-        checked({"que": "email"})
+        checked_options({"que": "email"})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_unknown_option_gets_a_suggestion() -> None:
         ({"unique": {"on_conflit": "ignore"}}, "unique=: there is no member 'on_conflit'. Did you mean 'on_conflict'?"),
         ({"rate_limit": {"key": "k", "concurency": 1}}, "'concurency'. Did you mean 'concurrency'?"),
         ({"rate_limit": {"key": "k", "rate": {"limit": 1, "perod": "minute"}}}, "'rate.perod'. Did you mean 'period'?"),
-        ({"unique": {"zzz": 1}}, "'zzz'. There are args_keys, conflict_policy,"),
+        ({"unique": {"zzz": 1}}, "'zzz'. There are args_keys, key, keys,"),
     ],
 )
 def test_a_member_that_no_policy_has_is_refused_with_the_one_that_was_meant(options: dict[str, Any], said: str) -> None:
@@ -116,7 +116,7 @@ def test_members_of_the_callers_own_may_stand_in_a_policy() -> None:
 
 def test_an_option_of_one_job_is_refused_at_the_handler() -> None:
     with pytest.raises(TypeError, match=r"use \.options\(delay=\.\.\.\)"):
-        checked({"delay": 5}, HANDLER_NAMES)
+        checked_options({"delay": 5}, HANDLER_NAMES)
 
 
 def test_retry_and_meta_are_merged_and_at_replaces_delay() -> None:

@@ -29,6 +29,7 @@ class Stub(APIView):
     permission_classes = [ScopePermission]
     required_scope: str | None = None
     scopes: dict[str, str] | None = None
+    model_name: str = ""
 
     def get(self, request: Request) -> Response:
         return Response({"principal": principal(request)})

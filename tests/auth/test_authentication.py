@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,8 +125,45 @@ def test_a_key_is_no_user_of_the_site(new_key: Any) -> None:
 # Sessions
 
 
-def test_staff_get_in_by_session(call: Call, new_user: Any) -> None:
-    assert call("admin", user=new_user("ann", is_staff=True)) == "user:ann"
+@pytest.mark.parametrize(
+    "held, scopes",
+    [
+        ((), ()), (("view_job",), ("read",)), (("add_job",), ("push",)), (("change_job",), ("work",)),
+        (("add_durableevent",), ("emit",)), (("decide_approval",), ("approve",)),
+        (("ojs_read",), ("read",)), (("ojs_push",), ("push",)), (("ojs_work",), ("work",)),
+        (("view_job", "add_job", "change_job", "delete_job"), ("read", "push", "work")),
+        (("ojs_admin",), tuple(APIKey.Scope.values)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("staff", [False, True])
+def test_a_session_has_the_scopes_that_its_permissions_mean(
+    call: Call, new_user: Any, held: tuple[str, ...], scopes: tuple[str, ...], staff: bool
+) -> None:
+    user = new_user("ann", permissions=held, is_staff=staff)
+    for scope in APIKey.Scope.values:
+        if scope in scopes:
+            assert call(scope, user=user) == "user:ann"
+            continue
+        error = refusal(partial(call, scope, user=user))
+        assert (error.status, error.details["required_scope"]) == (403, scope)
+        named = {
+            "read": "view_job", "push": "add_job", "work": "change_job", "emit": "add_durableevent",
+            "approve": "decide_approval",
+        }.get(scope, "ojs_admin")  # fmt: skip
+        assert error.details["required_permission"] == f"django_ojs.{named}"
+
+
+def test_a_superuser_has_every_scope(call: Call, new_user: Any) -> None:
+    user = new_user("root", is_superuser=True)
+    for scope in APIKey.Scope.values:
+        assert call(scope, user=user) == "user:root"
+
+
+def test_reading_needs_the_permission_to_view_what_is_read(call: Call, new_user: Any) -> None:
+    user = new_user("ann", permissions=("view_queue",))
+    assert call("read", user=user, view={"model_name": "queue"}) == "user:ann"
+    for model in ("", "job", "worker"):
+        assert refusal(partial(call, "read", user=user, view={"model_name": model})).status == 403
 
 
 def test_a_user_who_is_not_staff_is_recognised_and_refused(call: Call, new_user: Any) -> None:
@@ -139,7 +177,7 @@ def test_an_inactive_user_is_nobody(call: Call, new_user: Any) -> None:
 
 
 def test_a_session_write_needs_the_csrf_token(call: Call, new_user: Any) -> None:
-    user = new_user("ann", is_staff=True)
+    user = new_user("ann", permissions=("view_job", "add_job"))
     body = {"data": "{}", "content_type": "application/json"}
     error = refusal(lambda: call("push", user=user, method="post", skip_csrf=False, request=body))
     assert (error.status, error.details["reason"]) == (403, "csrf")
@@ -151,7 +189,7 @@ def test_a_session_write_with_the_csrf_token_passes(call: Call, new_user: Any, r
     rf.cookies["csrftoken"] = token
     body = {"data": "{}", "content_type": "application/json"}
     headers = {"X-CSRFToken": token}
-    user = new_user("ann", is_staff=True)
+    user = new_user("ann", permissions=("view_job", "add_job"))
     assert call("push", user=user, method="post", skip_csrf=False, headers=headers, request=body) == "user:ann"
 
 
@@ -159,7 +197,7 @@ def test_a_token_from_another_origin_is_refused(call: Call, new_user: Any, rf: A
     token = _get_new_csrf_string()
     rf.cookies["csrftoken"] = token
     headers = {"X-CSRFToken": token, "Origin": "https://evil.example"}
-    user = new_user("ann", is_staff=True)
+    user = new_user("ann", permissions=("view_job", "add_job"))
     body = {"data": "{}", "content_type": "application/json"}
     error = refusal(lambda: call("push", user=user, method="post", skip_csrf=False, headers=headers, request=body))
     assert error.status == 403
@@ -167,14 +205,14 @@ def test_a_token_from_another_origin_is_refused(call: Call, new_user: Any, rf: A
 
 def test_a_form_is_refused_before_its_body_is_read(call: Call, new_user: Any, settings: Any) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
-    user = new_user("ann", is_staff=True)
+    user = new_user("ann", permissions=("view_job", "add_job"))
     error = refusal(lambda: call("push", user=user, method="post", skip_csrf=False, request={"data": {"a": "x" * 100}}))
     assert (error.status, error.details["reason"]) == (403, "csrf")
 
 
 def test_a_key_needs_no_csrf_token_though_a_session_is_there(call: Call, new_user: Any, new_key: Any) -> None:
     _, text = new_key("push")
-    user = new_user("ann", is_staff=True)
+    user = new_user("ann", permissions=("view_job", "add_job"))
     assert call("push", key=text, user=user, method="post", skip_csrf=False) == "key:ci"
 
 
@@ -208,7 +246,7 @@ def test_the_permission_ojs_admin_covers_every_scope(call: Call, new_user: Any) 
 
 
 def test_other_schemes_are_left_to_other_classes(call: Call, new_user: Any) -> None:
-    new_user("ann", is_staff=True)
+    new_user("ann", permissions=("view_job",))
     view = {"authentication_classes": [APIKeyAuthentication, BasicAuthentication, StaffSessionAuthentication]}
     headers = {"Authorization": "Basic YW5uOng="}
     assert call("read", headers=headers, view=view) == "user:ann"

@@ -60,7 +60,7 @@ def test_expiry_is_a_length_or_a_time_of_the_site(text: str, expected: dt.dateti
     "arguments, advice",
     [
         (["ci"], "at least one scope"),
-        (["ci", "--scope", "pusj"], "choose from push, work, read, admin"),
+        (["ci", "--scope", "pusj"], "choose from push, work, emit, approve, read, admin"),
         (["ci", "--scope", "push", "--queue", "Mail"], "no queue name"),
         (["ci", "--scope", "push", "--type", "*"], "no job type"),
         (["ci", "--scope", "push", "--expires", "2020-01-01"], "choose a later time"),

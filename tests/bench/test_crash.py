@@ -16,11 +16,11 @@ from django.conf import settings
 
 from benchmarks.crash import TYPE, Sum, compare
 from django_ojs import clock
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import ack_one
 from django_ojs.jobs.push import push
 from django_ojs.models import IdempotencyKey, Job
-from django_ojs.store.base import Ack
+from django_ojs.store.values import Ack
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def total(transactional_db: None) -> Sum:
         assert pushed.row is not None
         found.pushed[key] = str(pushed.row["id"])
         IdempotencyKey.objects.create(digest=key, request="", created_at=clock.now())
-    (row,) = fetch(["default"], worker_id="a")
+    (row,) = fetch(Fetch(["default"], worker_id="a"))
     ack_one(Ack(row["id"], json.dumps("a"), "a"))
     found.acknowledged[str(row["id"])] = "a"
     return found

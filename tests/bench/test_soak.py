@@ -24,13 +24,13 @@ from benchmarks.soak.ledger import TYPES, Kind, Ledger
 from benchmarks.soak.load import KINDS, PORTIONS
 from benchmarks.soak.report import Report
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import ack_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
 from django_ojs.registry import registry
 from django_ojs.states import State
-from django_ojs.store.base import Ack
+from django_ojs.store.values import Ack
 from django_ojs.worker import processinfo
 
 PLAIN, TWICE = Kind("plain"), Kind("twice", State.DISCARDED, attempts=2)
@@ -215,7 +215,7 @@ def heard(transactional_db: None) -> Ledger:
     for pushed in push([{"type": "plain", "args": []}] * 3):
         assert pushed.row is not None
         ledger.promise("plain", str(pushed.row["id"]))
-    for row in fetch(["default"], count=3, worker_id="w"):
+    for row in fetch(Fetch(["default"], count=3, worker_id="w")):
         ack_one(Ack(row["id"], None, "w"))
     for event in log.read(types=TYPES).events:
         ledger.hear(event)
@@ -243,7 +243,7 @@ def one_more_live() -> None:
 
 def one_more_start() -> None:
     push([{"type": "plain", "args": []}])
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
 
 
 @pytest.mark.parametrize(

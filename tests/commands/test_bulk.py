@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from django_ojs import audit, enqueue
 from django_ojs.jobs import bulk
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_bulk
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
@@ -91,7 +91,7 @@ def test_all_verbs_go_to_the_background() -> None:
 def test_running_jobs_are_spared_in_the_background_too_unless_they_are_named() -> None:
     enqueue("mail.send")
     run("ojs_jobs", "cancel", "--all", "--background", "--yes")
-    fetch(["default"])  # claimed before the scheduler came
+    fetch(Fetch(["default"]))  # claimed before the scheduler came
     finish()
     assert states() == ["active"]
     run("ojs_jobs", "cancel", "--state", "active", "--background", "--yes")

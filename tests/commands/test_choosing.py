@@ -16,11 +16,12 @@ from django_ojs import clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
 from django_ojs.errors import OJSError
 from django_ojs.jobs import search
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.selection import JobFilter, dead_letters, with_error_type
 from django_ojs.models import Job, Workflow
+from django_ojs.rules.ids import first_at
 from django_ojs.states import State
 from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
@@ -45,14 +46,14 @@ def names(*handles: JobHandle) -> list[str]:
 
 def discarded(*args: Any, **options: Any) -> JobHandle:
     handle = enqueue("mail.send", *args, retry={"max_attempts": 1}, priority=100, **options)
-    (row,) = fetch([handle.queue])
+    (row,) = fetch(Fetch([handle.queue]))
     fail_one(Failure(row["id"], {"type": "SMTPError", "message": "no route"}, "", row["attempt"]))
     return handle.refresh()
 
 
 def made(*args: Any, **attributes: Any) -> JobHandle:
     """A job whose id has the time of the frozen clock."""
-    text = str(uuid.UUID(int=search.id_at(clock.now()).int | 7 << 76 | 2 << 62 | next(_numbers)))
+    text = str(uuid.UUID(int=first_at(clock.now()).int | 7 << 76 | 2 << 62 | next(_numbers)))
     (row,) = push([{"id": text, "type": "a.b", "args": list(args), **attributes}])
     assert not isinstance(row, OJSError)
     return get_job(text)
@@ -164,7 +165,7 @@ def test_a_filter_survives_being_written_down() -> None:
     enqueue("mail.send", "a", tags=["t"], queue="q")
     workflow.create({"type": "chain", "steps": [{"type": "mail.send", "args": []}]})
     whole = JobFilter({
-        "states": (State.AVAILABLE, State.ACTIVE), "type": "mail.*", "queue": "q", "worker": "w", "holder": "w",
+        "states": (State.AVAILABLE, State.ACTIVE), "type": "mail.*", "queue": "q", "last_worker": "w", "worker_id": "w",
         "error": "e", "workflow": Workflow.objects.get().pk, "error_type": "E", "tag": "t", "text": "a", "since": now,
         "until": now, "created_since": now, "created_until": now, "enqueued_after": now,
         "enqueued_before": now + dt.timedelta(microseconds=7), "only_queues": ["q"], "only_types": ["mail.*", "a.b"],

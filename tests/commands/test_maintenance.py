@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError
 
 from django_ojs import enqueue
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import AuditEntry
 from django_ojs.queues import maintenance
 from tests.commands.test_operating import partly, run
@@ -28,18 +28,18 @@ def test_on_status_and_off(frozen_clock: FrozenClock) -> None:
     assert lines[0].startswith("Maintenance mode is on since 2026-01-15T12:00:00.000Z by command")
     assert lines[0].endswith(": new disks")
     assert lines[1:] == ["It will take until about 2026-01-15T12:30:00.000Z.", "No job runs."]
-    assert fetch(["default"]) == []
+    assert fetch(Fetch(["default"])) == []
     assert run("ojs_maintenance", "off", "--yes") == "Maintenance mode is off."
-    assert len(fetch(["default"])) == 1
+    assert len(fetch(Fetch(["default"]))) == 1
 
 
 def test_it_says_how_many_jobs_still_run(transactional_db: None) -> None:
     for _ in range(2):
         enqueue("mail.send")
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     assert run("ojs_maintenance", "on", "--yes").endswith("1 job still runs.")
     run("ojs_maintenance", "off", "--yes")
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     assert run("ojs_maintenance", "on", "--yes").endswith("2 jobs still run.")
 
 

@@ -21,13 +21,13 @@ from django_ojs import audit, clock, enqueue, get_job
 from django_ojs.client.handle import JobHandle
 from django_ojs.events import order
 from django_ojs.jobs import bulk
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.management import shell
 from django_ojs.management.commands import ojs_status
 from django_ojs.models import AuditEntry, Event, Job, Queue, Workflow
 from django_ojs.scheduler.scheduler import ROLE, Leadership
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.conftest import FrozenClock
 
@@ -56,7 +56,7 @@ def states(*handles: JobHandle) -> list[str]:
 def discarded(type: str = "mail.send", **options: Any) -> JobHandle:
     """A dead letter."""
     handle = enqueue(type, retry={"max_attempts": 1}, priority=100, **options)  # claimed before all others
-    (row,) = fetch([handle.queue], types=[type])
+    (row,) = fetch(Fetch([handle.queue], types=[type]))
     fail_one(Failure(row["id"], {"type": "SMTPError", "message": "no\nroute"}, "", row["attempt"]))
     return handle.refresh()
 
@@ -120,7 +120,7 @@ def test_jobs_are_chosen_by_their_worker_and_their_workflow() -> None:
     workflow.create({"type": "chain", "steps": [step, step]})
     flow = Workflow.objects.get()
     alone = enqueue("mail.send")
-    fetch(["default"], count=1, worker_id="w-1")
+    fetch(Fetch(["default"], count=1, worker_id="w-1"))
 
     def ids(*arguments: str) -> set[str]:
         return {job["id"] for job in json.loads(run("ojs_jobs", "list", "--json", *arguments))}
@@ -135,7 +135,7 @@ def test_jobs_are_chosen_by_their_worker_and_their_workflow() -> None:
 def test_jobs_are_found_by_their_error_as_in_the_admin() -> None:
     dead = discarded()
     waiting = enqueue("mail.send")
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail_one(Failure(row["id"], {"type": "SMTPError", "message": "no\nroute"}, "", row["attempt"]))
     for command in ("ojs_jobs", "ojs_dead_letter"):
         found = {job["id"] for job in json.loads(run(command, "list", "--json", "--error", "SMTPErr"))}
@@ -197,7 +197,7 @@ def test_nobody_to_answer_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_running_jobs_are_cancelled_only_when_they_are_named() -> None:
     handle = enqueue("mail.send")
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     assert run("ojs_jobs", "cancel", "--all", "--yes") == "0 jobs cancelled."
     assert run("ojs_jobs", "cancel", "--state", "active", "--yes") == "1 job cancelled."
     assert states(handle) == ["cancelled"]
@@ -261,7 +261,7 @@ def test_what_is_refused_is_told_and_the_rest_is_done() -> None:
 
 def test_retry_takes_what_waits_for_its_next_attempt_too(frozen_clock: FrozenClock) -> None:
     waiting, dead = enqueue("mail.send"), discarded("other.type")
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail_one(Failure(row["id"], {"message": "x"}, "", row["attempt"]))
     assert states(waiting, dead) == ["retryable", "discarded"]
     assert run("ojs_jobs", "retry", "--all", "--yes") == "2 jobs retried."
@@ -349,7 +349,7 @@ def test_ctrl_c_at_the_question_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None
 def test_dead_letters_are_listed_retried_and_deleted() -> None:
     first, second, kept = discarded(), discarded("report.make"), discarded("other.type", queue="mail")
     outside = enqueue("mail.send", retry={"max_attempts": 1, "on_exhaustion": "discard"})
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail_one(Failure(row["id"], {"message": "x"}, "", row["attempt"]))
     heading, *lines = run("ojs_dead_letter", "list").splitlines()
     assert heading.split() == ["ID", "TYPE", "QUEUE", "ATTEMPTS", "DISCARDED", "ERROR"]
@@ -416,10 +416,10 @@ def test_queues_are_listed_with_their_jobs(transactional_db: None) -> None:
 def test_pausing_stops_delivery_and_resuming_starts_it(transactional_db: None) -> None:
     enqueue("a.b")
     assert run("ojs_queues", "pause", "default") == "default: paused"
-    assert fetch(["default"]) == []
+    assert fetch(Fetch(["default"])) == []
     assert Event.objects.get(type="queue.paused").data == {"paused_by": audit.by_command()}
     assert run("ojs_queues", "resume", "default") == "default: active"
-    assert len(fetch(["default"])) == 1
+    assert len(fetch(Fetch(["default"]))) == 1
     run("ojs_queues", "pause", "default", "--reason", "a new server")
     assert Event.objects.filter(type="queue.paused").latest("id").data["reason"] == "a new server"
     assert AuditEntry.objects.latest("id").detail == {"reason": "a new server"}
@@ -502,7 +502,7 @@ def test_a_slip_in_the_name_of_a_queue_is_attention_and_so_are_too_many_or_too_o
 
 def test_a_silent_worker_is_told(transactional_db: None) -> None:
     register("w-1", {"hostname": "h", "queues": ["default"]})
-    fetch(["default"], worker_id="by-hand")
+    fetch(Fetch(["default"], worker_id="by-hand"))
     clock.freeze(clock.now() + dt.timedelta(hours=1))
     told = run("ojs_status")
     assert "! The worker w-1 (process ? on h) has sent no heartbeat for 3,600 s." in told

@@ -15,13 +15,14 @@ grpc = pytest.importorskip("grpc")
 from google.protobuf import any_pb2  # noqa: E402
 from google.rpc import error_details_pb2, status_pb2  # noqa: E402
 
-from django_ojs.conformance import report, servers  # noqa: E402
-from django_ojs.conformance.cases import Case, load_path, select  # noqa: E402
-from django_ojs.conformance.grpcbinding import OPERATIONS, GrpcClient, NotOverGrpc, request_of  # noqa: E402
-from django_ojs.conformance.suite import Target, run_case  # noqa: E402
-from django_ojs.conformance.values import Clock  # noqa: E402
 from django_ojs.grpc import messages  # noqa: E402
 from django_ojs.grpc.definition import METHODS, Struct  # noqa: E402
+from ojs_conformance import report  # noqa: E402
+from ojs_conformance.cases import Case, load_path, select  # noqa: E402
+from ojs_conformance.djangoapp import servers  # noqa: E402
+from ojs_conformance.grpcbinding import OPERATIONS, GrpcClient, NotOverGrpc, request_of  # noqa: E402
+from ojs_conformance.suite import Target, run_case  # noqa: E402
+from ojs_conformance.values import Clock  # noqa: E402
 
 SUITE = Path(__file__).parent / "cases"
 NOWHERE = "http://127.0.0.1:9"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from django_ojs.conformance import lint, servers
-from django_ojs.conformance.cases import load_path
-from django_ojs.conformance.suite import run_report
+from ojs_conformance import lint
+from ojs_conformance.cases import load_path
+from ojs_conformance.djangoapp import servers
+from ojs_conformance.suite import run_report
 
 SUITE = Path(__file__).parent / "cases"
 SIDE_BY_SIDE = 3

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from django_ojs.conformance import servers
-from django_ojs.conformance.cases import load_path, select
-from django_ojs.conformance.suite import Target, run_report
 from django_ojs.http.manifest import CONFORMANCE_LEVEL
+from ojs_conformance.cases import load_path, select
+from ojs_conformance.djangoapp import servers
+from ojs_conformance.suite import Target, run_report
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(900)]
 

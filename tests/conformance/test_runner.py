@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from django_ojs.conformance import cases, handlers, jsonpath, lint, matchers, running, values
-from django_ojs.conformance.__main__ import main
-from django_ojs.conformance.exchange import Client, Response, Scope, UnresolvedReference, check_response
-from django_ojs.conformance.report import Report, Result
-from django_ojs.conformance.running import needs_worker
-from django_ojs.conformance.servers import command_worker
-from django_ojs.conformance.suite import Target, run_case, run_report, run_suite, waiting_time
-from django_ojs.conformance.values import MISSING, Clock, equal
+from ojs_conformance import cases, handlers, jsonpath, lint, matchers, running, values
+from ojs_conformance.__main__ import main
+from ojs_conformance.exchange import Client, Response, Scope, UnresolvedReference, check_response
+from ojs_conformance.report import Report, Result
+from ojs_conformance.running import needs_worker
+from ojs_conformance.suite import Target, run_case, run_report, run_suite, waiting_time
+from ojs_conformance.values import MISSING, Clock, equal
+from ojs_conformance.workers import command_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = Path(os.environ.get("OJS_CONFORMANCE_DIR") or ROOT.parent / "shared" / "conformance")
@@ -1087,6 +1087,19 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert main([*options, "--test", "wrong.json"]) == 1
         assert main([*options, "--test", "no-such-case"]) == 1
         assert main([*options, "--target", "http://127.0.0.1:9", "--jobs", "1", "--level", "0"]) == 0
+
+
+def test_what_the_command_line_cannot_do_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options, told in (
+        (["--suites", str(tmp_path / "none")], "there is no"),
+        (["--suites", str(tmp_path), "--grpc", "127.0.0.1:9"], "pip install 'ojs-conformance[grpc]'"),
+    ):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(SystemExit):
+            main([*options, "--target", "http://127.0.0.1:9"])
+        assert told in capsys.readouterr().err
 
 
 def test_a_worker_may_be_a_command(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from django.urls import reverse
 
 from django_ojs import audit, keys
 from django_ojs.cron import schedules
-from django_ojs.models import Alert, WebhookSubscription
+from django_ojs.models import Alert, Approval, WebhookSubscription
 from django_ojs.queues.configuration import configure, pause
-from django_ojs.workers.registration import register
+from django_ojs.rules.ids import new_job_id
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, url
 
@@ -36,6 +37,8 @@ def fill() -> None:
             key=key, kind="queue-paused", about="mail", says="It is paused.", mend="Resume it.", raised_at=now,
             seen_at=now, cleared_at=over,
         )  # fmt: skip
+    about = {"job_id": new_job_id(), "type": "a.b", "queue": "mail", "name": "refund", "title": "Refund?"}
+    Approval.objects.create(id=new_job_id(), requested_at=now, details={"order": 7}, **about)
     made = {"events": ["job.*"], "secret": "", "created_by": "x", "active": False, "created_at": now, "updated_at": now}
     WebhookSubscription.objects.create(url="https://example.com/x", **made)
 

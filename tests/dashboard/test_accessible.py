@@ -18,7 +18,7 @@ from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules import cron
 from django_ojs.webhooks import subscriptions
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import dead, one_in_each_state, pushed, url
 from tests.dashboard.test_browser import CHROMIUM, LETTERS, OVERVIEW, PATIENCE, strict, sync_api
@@ -65,7 +65,7 @@ def full(settings: Any) -> None:
     steps: list[dict[str, Any]] = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
     workflow.create({"type": "chain", "name": "nightly", "steps": steps})
     now = clock.now()
-    register_cron(cron.parse({"name": "tidy-up", "cron": "@daily", "type": "tidy.up", "args": []}, now=now))
+    register_cron(cron.parse({"name": "tidy-up", "cron": "@daily", "job_template": {"type": "tidy.up"}}, now=now))
     audit.append([audit.Act("user:ann", "queue.pause", "mail", {"reason": "the printer is on fire"})], "default")
     OutboxEntry.objects.create(
         target_id=Job.objects.all()[0].pk, type="mail.send", document={"type": "mail.send", "args": ["a@example.com"]},

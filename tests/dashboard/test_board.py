@@ -20,14 +20,14 @@ from django_ojs import clock
 from django_ojs.admin import deadletters, overview
 from django_ojs.cron import schedules
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import AuditEntry, ErrorNote, Event, Job, Queue, Worker
 from django_ojs.queues.configuration import pause
 from django_ojs.statistics import eventcounts, summary
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, said, url
 
@@ -129,7 +129,7 @@ def test_rates_charts_and_percentiles_come_from_what_was_done(admin_client: Clie
     for _minute in range(6):
         pushed(10, queue="mail")
         clock.advance(seconds=2)
-        jobs = [Job.objects.get(pk=row["id"]) for row in fetch(["mail"], count=10, worker_id="w")]
+        jobs = [Job.objects.get(pk=row["id"]) for row in fetch(Fetch(["mail"], count=10, worker_id="w"))]
         clock.advance(seconds=3)
         ack([Ack(job.pk) for job in jobs])
         clock.advance(seconds=55)

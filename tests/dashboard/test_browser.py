@@ -21,10 +21,10 @@ from django.test import Client, override_settings
 from django_ojs.admin import live
 from django_ojs.cron import schedules
 from django_ojs.events import ids
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
-from django_ojs.jobs.progress import Report, report
-from django_ojs.jobs.verbs import retry
+from django_ojs.jobs.progress import ProgressReport, report
+from django_ojs.jobs.retry import retry
 from django_ojs.models import AuditEntry, Job, Queue
 from django_ojs.statistics import summary
 from django_ojs.workflows import workflow
@@ -97,7 +97,7 @@ def browse(
     as the test means it to, is in `browse.expected`.
     """
     monkeypatch.setattr(live, "FOLLOWING", 3600.0)
-    ids.salt_of.cache_clear()  # the log is a new one
+    ids.forget()  # the log is a new one
     complaints: list[str] = []
     pages: list[Any] = []
     contexts: dict[Client, Any] = {}
@@ -152,7 +152,7 @@ def followed(page: Any) -> Any:
 
 
 def complete(queue: str = "claims") -> Any:
-    (row,) = fetch([queue], worker_id="w-1")
+    (row,) = fetch(Fetch([queue], worker_id="w-1"))
     ack([Ack(row["id"])])
     return row["id"]
 
@@ -208,7 +208,7 @@ def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_paus
 def test_the_rest_of_the_pages_is_reached_by_keyboard_on_a_phone(browse: Any) -> None:
     page = browse(OVERVIEW, stays=False)
     page.set_viewport_size({"width": 390, "height": 844})
-    page.get_by_role("link", name="Schedules").focus()
+    page.get_by_role("link", name="Approvals").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # folds it out
     page.keyboard.press("Tab")
@@ -293,12 +293,43 @@ def test_a_workflow_is_followed_until_it_is_green(browse: Any) -> None:
     assert set(Job.objects.values_list("state", flat=True)) == {"completed"}
 
 
+#: Of each collapsed box: its sides, and the sides and the fill of each part of its bar; and the fill of the box itself.
+SHARES = """() => [...document.querySelectorAll(".ojs-flow .ojs-collapsed")].map(group => {
+  const side = one => (at => [at.left, at.right, at.top, at.bottom])(one.getBoundingClientRect());
+  const box = group.querySelector("rect"), bar = [...group.parentNode.children].filter(one => one.localName === "rect");
+  return {box: side(box), own: getComputedStyle(box).fill,
+          parts: bar.map(one => [...side(one), getComputedStyle(one).fill])};
+})"""
+
+
+def test_the_bar_of_a_collapsed_box_stays_in_it_and_has_the_colours_of_the_states(browse: Any) -> None:
+    jobs = [{"type": "a.b", "args": [], "queue": "g", "retry": {"max_attempts": 1}} for _ in range(120)]
+    flow = workflow.create({"type": "group", "jobs": jobs}).workflow
+    rows = fetch(Fetch(["g"], count=80, worker_id="w1"))
+    ack([Ack(row["id"], "w1", 1, None) for row in rows[:40]])
+    page = browse(f"{ADMIN}/workflow/{flow.pk}/change/")
+    for width, height in ((1440, 900), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found = page.evaluate(SHARES)
+            assert found
+            for one in found:
+                left, right, top, bottom = one["box"]
+                fills = [part[4] for part in one["parts"]]
+                assert len(set(fills)) == len(fills) > 1, (width, scheme, fills)
+                assert one["own"] not in fills
+                for part in one["parts"]:
+                    assert left <= part[0] < part[1] <= right + 0.5, (width, scheme, one)
+                    assert top <= part[2] < part[3] <= bottom, (width, scheme, one)
+
+
 def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse: Any) -> None:
     browse.expected.append("404")
     (job,) = claimed()
     page = followed(browse(f"{ADMIN}/job/{job.pk}/change/"))
     page.locator("summary", has_text="events").click()
-    report([Report(job.pk, 40.0, "two of five")])
+    report([ProgressReport(job.pk, 40.0, "two of five")])
     expect(page.locator(".ojs-strip progress")).to_have_attribute("value", "0.4")
     expect(page.locator(".ojs-strip .ojs-progress")).to_contain_text("40 %, two of five")
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
+from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -269,3 +270,43 @@ def test_a_priority_that_cannot_be_changes_nothing(admin_client: Client, priorit
     dead(1)
     assert "The priority must be an integer" in said(confirmed(admin_client, RETRY_ALL, to_priority=priority))[0]
     assert Job.objects.get().state == "discarded"
+
+
+# What the audit log says of it
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["at once", "in the background"])
+def test_the_entry_of_a_retry_of_all_names_the_filter_and_what_was_changed(
+    admin_client: Client, soon_many: None, number: int
+) -> None:
+    dead(number)
+    confirmed(admin_client, f"{RETRY_ALL}?type=mail.*", to_queue="later", to_priority="7")
+    while bulk.advance_action():
+        pass
+    entries = AuditEntry.objects.filter(door="admin")
+    assert entries
+    for entry in entries:
+        assert entry.detail["override"] == ["priority", "queue"], entry.detail
+        assert entry.detail["filter"]["type"] == "mail.*", entry.detail
+
+
+def test_a_command_and_a_clients_call_note_their_filter_too(settings: Any, client: Client) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+    dead(2)
+    call_command("ojs_dead_letter", "retry", "--type", "mail.*", "--yes")
+    entry = AuditEntry.objects.get(door="command")
+    assert entry.detail["filter"]["type"] == "mail.*"
+    body = {"filter": {"type": "mail.*", "meta": {"token": "s3cret"}}}
+    response = client.post("/ojs/v1/jobs/bulk/cancel", body, content_type="application/json")
+    assert response.status_code in (200, 422), response.content
+    entry = AuditEntry.objects.filter(door="http").latest("pk")
+    assert entry.detail["filter"] == {"type": "mail.*", "meta": ["token"]}
+
+
+def test_an_action_on_all_of_a_list_notes_what_the_list_was_narrowed_to(admin_client: Client) -> None:
+    jobs = pushed(2)
+    data = {"action": "cancel_jobs", "select_across": "1", "sure": "yes", "_selected_action": [str(jobs[0].pk)]}
+    admin_client.post(f"{url('job', 'changelist')}?state=available", data)
+    entry = AuditEntry.objects.get(action="job.cancel")
+    assert entry.detail["filter"] == {"state": "available"}
+    assert entry.detail["succeeded"] == 2

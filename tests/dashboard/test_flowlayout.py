@@ -57,7 +57,7 @@ def test_boxes_are_apart_or_one_within_the_other_and_all_inside_the_picture(name
     for a, b in combinations(drawn.boxes, 2):
         if overlap(a, b):
             assert inside(b, a)
-            assert a.kind not in ("job", "gathered")
+            assert a.kind not in ("job", "collapsed")
     for box in drawn.boxes:
         assert inside(box, Box(0, 0, drawn.width, drawn.height, "", ()))
 
@@ -89,17 +89,17 @@ def test_callbacks_hang_on_the_members_by_their_names() -> None:
     assert len(words) == 6
 
 
-def test_a_large_group_is_gathered_but_not_what_matters() -> None:
+def test_a_large_group_is_collapsed_but_not_what_matters() -> None:
     drawn = picture(group(1000), first=(700, 701))
     assert len(drawn.boxes) == MAX_COLUMN
-    alone = {box.positions[0] for box in drawn.boxes if not box.gathered}
+    alone = {box.positions[0] for box in drawn.boxes if not box.collapsed}
     assert {700, 701} <= alone
-    assert [len(box.positions) for box in drawn.boxes if box.gathered] == [1000 - len(alone)]
+    assert [len(box.positions) for box in drawn.boxes if box.collapsed] == [1000 - len(alone)]
 
 
 def test_a_long_chain_keeps_its_ends_and_where_it_is() -> None:
     drawn = picture(chain(400), first=(200,))
-    alone = {box.positions[0] for box in drawn.boxes if not box.gathered}
+    alone = {box.positions[0] for box in drawn.boxes if not box.collapsed}
     assert {1, 2, 200, 399, 400} <= alone
     assert len(drawn.boxes) <= MAX_ROW + 1
     assert len(drawn.lines) == len(drawn.boxes) - 1
@@ -130,9 +130,9 @@ def test_an_opened_box_shows_each_of_its_jobs_in_a_frame() -> None:
     assert frame.y + frame.height <= drawn.height
 
 
-def test_what_does_not_fit_into_an_opened_box_stays_gathered() -> None:
+def test_what_does_not_fit_into_an_opened_box_stays_collapsed() -> None:
     drawn = opened(group(2000), ROOT)
-    (rest,) = [box for box in drawn.boxes if box.gathered]
+    (rest,) = [box for box in drawn.boxes if box.collapsed]
     assert len(rest.positions) == 2000 - (MAX_COLUMN - 1) - MAX_OPEN
     assert rest.scope == ROOT
 
@@ -144,4 +144,4 @@ def test_only_the_composite_that_was_asked_for_is_opened() -> None:
     first = min(position for position, node in enumerate(graph.nodes) if node.kind == "group" and position != ROOT)
     drawn = opened(document, first)
     assert [box.scope for box in drawn.boxes if box.kind == "opened"] == [first]
-    assert len([box for box in drawn.boxes if box.gathered]) == 1
+    assert len([box for box in drawn.boxes if box.collapsed]) == 1

@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock
 from django_ojs.admin import flowtime
 from django_ojs.admin.flowtime import Span, critical
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.models import Workflow
 from django_ojs.rules import workflows
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from django_ojs.workflows import workflow
 from tests.admin.conftest import url
 from tests.conftest import FrozenClock
@@ -31,7 +31,7 @@ def span(position: int, start: float, end: float | None) -> Span:
         return NOW + dt.timedelta(seconds=seconds)
 
     return Span(
-        position, f"s{position}", "mail.send", new_id(), "active" if end is None else "completed", "default", 1,
+        position, f"s{position}", "mail.send", new_job_id(), "active" if end is None else "completed", "default", 1,
         at(start), at(start), None if end is None else at(end),
     )  # fmt: skip
 
@@ -82,14 +82,14 @@ def test_a_workflow_that_hangs_says_what_it_waits_for(admin_client: Client, froz
     jobs = [{**JOB, "queue": "mail"}] * 3 + [{**JOB, "type": "report.daily", "queue": "reports"}]
     flow = workflow.create({"type": "chain", "steps": [JOB, {"type": "group", "jobs": jobs}]}).workflow
     page = url("workflow", "change", flow.pk)
-    (first,) = fetch(["default"], worker_id="w-1")
+    (first,) = fetch(Fetch(["default"], worker_id="w-1"))
     frozen_clock.advance(seconds=90)
     body = admin_client.get(page).content.decode()
     assert [one["queue"] for one in admin_client.get(page).context["awaited"]] == ["default"]
     assert "Waits for" in body
     assert "1 min ago" in body
     ack([Ack(first["id"])])
-    ids = [row["id"] for row in fetch(["mail"], count=3, worker_id="w-1")]
+    ids = [row["id"] for row in fetch(Fetch(["mail"], count=3, worker_id="w-1"))]
     frozen_clock.advance(minutes=5)
     ack([Ack(ids[0])])
     fail([Failure(ids[1], {"type": "Broken", "message": "no", "retryable": False})])
@@ -106,7 +106,7 @@ def test_a_finished_workflow_waits_for_nothing_and_one_that_has_not_begun_has_no
     flow = workflow.create({"type": "chain", "steps": [JOB]}).workflow
     page = url("workflow", "change", flow.pk)
     assert admin_client.get(page).context["times"] == ""
-    ack([Ack(row["id"]) for row in fetch(["default"], worker_id="w-1")])
+    ack([Ack(row["id"]) for row in fetch(Fetch(["default"], worker_id="w-1"))])
     context = admin_client.get(page).context
     assert context["awaited"] == []
     assert "ojs-gantt-run" in context["times"]
@@ -115,7 +115,7 @@ def test_a_finished_workflow_waits_for_nothing_and_one_that_has_not_begun_has_no
 @pytest.mark.django_db
 def test_many_jobs_take_one_statement_and_few_rows(frozen_clock: FrozenClock) -> None:
     flow = workflow.create({"type": "group", "jobs": [JOB] * 500}).workflow
-    ids = [row["id"] for row in fetch(["default"], count=500, worker_id="w-1")]
+    ids = [row["id"] for row in fetch(Fetch(["default"], count=500, worker_id="w-1"))]
     frozen_clock.advance(seconds=10)
     ack([Ack(job_id) for job_id in ids[:480]])
     row = Workflow.objects.get(pk=flow.pk)

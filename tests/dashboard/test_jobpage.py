@@ -19,12 +19,13 @@ from django_ojs.admin import jobpage
 from django_ojs.admin.jobpage import in_words
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import trigger
-from django_ojs.jobs import timers
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs import checkpoints, timers
+from django_ojs.jobs.checkpoints import NewCheckpoint
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.models import Job, Worker
-from django_ojs.rules import retry
-from django_ojs.workers.registration import register
+from django_ojs.models import AuditEntry, Job, Worker
+from django_ojs.rules import retrypolicy
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, one_in_each_state, pushed, url
 
@@ -49,7 +50,7 @@ def facts(client: Client, job: Job) -> dict[str, str]:
 def test_a_job_that_waits_for_its_retry_says_since_when_and_until_when(admin_client: Client) -> None:
     clock.freeze(NOW)
     (job,) = pushed(retry={"max_attempts": 5, "initial_interval": "10m", "max_interval": "1h", "jitter": False})
-    fetch(["default"], worker_id="w-1")
+    fetch(Fetch(["default"], worker_id="w-1"))
     clock.advance(seconds=5)
     fail([Failure(job.pk, error=FAILURE)])
     clock.advance(seconds=60)
@@ -116,10 +117,10 @@ def test_the_latest_error_comes_first_with_its_backtrace_folded(admin_client: Cl
     (job,) = pushed(retry={"max_attempts": 3, "initial_interval": "1s", "jitter": False})
     clock.freeze(NOW)
     for message in ("first", "second"):
-        fetch(["default"], worker_id="w-1")
+        fetch(Fetch(["default"], worker_id="w-1"))
         fail([Failure(job.pk, error={**FAILURE, "message": message})])
         clock.advance(seconds=10)
-        timers.settle()
+        timers.apply_due()
     page = body(admin_client, job)
     assert page.index("ojs-strip") < page.index('class="ojs-failure"') < page.index("ojs-attempts")
     latest = page.partition('class="ojs-failure"')[2].partition("</section>")[0]
@@ -133,11 +134,11 @@ def test_the_latest_error_comes_first_with_its_backtrace_folded(admin_client: Cl
 def test_a_job_that_succeeded_after_all_has_no_latest_error(admin_client: Client) -> None:
     clock.freeze(NOW)
     (job,) = pushed(retry={"initial_interval": "1s", "jitter": False})
-    fetch(["default"], worker_id="w-1")
+    fetch(Fetch(["default"], worker_id="w-1"))
     fail([Failure(job.pk, error=FAILURE)])
     clock.advance(seconds=10)
-    timers.settle()
-    fetch(["default"], worker_id="w-1")
+    timers.apply_due()
+    fetch(Fetch(["default"], worker_id="w-1"))
     ack([Ack(job.pk)])
     page = body(admin_client, job)
     assert 'class="ojs-failure"' not in page
@@ -175,12 +176,12 @@ def test_what_is_hidden_stays_hidden_everywhere_on_the_page(admin_client: Client
     ],
 )  # fmt: skip
 def test_a_policy_in_words(given: dict[str, Any], words: str) -> None:
-    policy = retry.merge(retry.parse(given))
+    policy = retrypolicy.merge(retrypolicy.parse(given))
     assert in_words(policy, policy.max_attempts) == words
 
 
 def test_a_policy_in_french() -> None:
-    policy = retry.merge(retry.parse({"max_attempts": 4, "initial_interval": "2s", "jitter": False}))
+    policy = retrypolicy.merge(retrypolicy.parse({"max_attempts": 4, "initial_interval": "2s", "jitter": False}))
     with translation.override("fr"):
         assert in_words(policy, 4) == "4 essais, 2 s puis le double à chaque fois, au plus 5 min"
 
@@ -214,12 +215,12 @@ def test_keys_and_limits_are_told(admin_client: Client) -> None:
 def test_a_page_costs_the_same_for_one_attempt_as_for_twenty(admin_client: Client) -> None:
     clock.freeze(NOW)
     once, often = pushed(2, retry={"max_attempts": 30, "initial_interval": "1s", "jitter": False})
-    fetch(["default"], worker_id="w-1", count=2)
+    fetch(Fetch(["default"], worker_id="w-1", count=2))
     fail([Failure(once.pk, error={**FAILURE, "retryable": False}), Failure(often.pk, error=FAILURE)])
     for _ in range(20):
         clock.advance(seconds=400)
-        timers.settle()
-        fetch(["default"], worker_id="w-1")
+        timers.apply_due()
+        fetch(Fetch(["default"], worker_id="w-1"))
         fail([Failure(often.pk, error=FAILURE)])
     counts = []
     for job in (once, often):
@@ -229,3 +230,25 @@ def test_a_page_costs_the_same_for_one_attempt_as_for_twenty(admin_client: Clien
         counts.append(len(captured))
     assert counts[0] == counts[1]
     assert page.count("ojs-bar") == 21
+
+
+def test_the_checkpoint_of_a_job_is_shown_and_can_be_cleared(admin_client: Client, settings: Any) -> None:
+    (job,) = pushed()
+    assert "Checkpoint" not in body(admin_client, job)
+    assert "Clear checkpoint" not in body(admin_client, job)
+    checkpoints.save(NewCheckpoint(job.pk, {"page": 3, "token": "s3cret"}))
+    page = body(admin_client, job)
+    assert "s3cret" in page
+    assert "save number 1, 27\xa0bytes" in page
+    settings.OJS = {"REDACT": {"keys": ["token"]}}
+    page = body(admin_client, job)
+    assert "s3cret" not in page
+    assert "27\xa0bytes" not in page
+    question = admin_client.get(url("job", "verb", job.pk, "clear_checkpoints")).content.decode()
+    assert "its next attempt starts over" in question
+    admin_client.post(url("job", "verb", job.pk, "clear_checkpoints"))
+    assert checkpoints.read(job.pk) is None
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.target) == ("job.clear_checkpoint", str(job.pk))
+    answer = admin_client.post(url("job", "verb", job.pk, "clear_checkpoints"), follow=True)
+    assert "has no checkpoint" in answer.content.decode()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.contrib.messages import get_messages
 from django.test import AsyncRequestFactory, Client, RequestFactory
 from django.urls import reverse, set_script_prefix
@@ -21,12 +22,12 @@ from django_ojs.admin import live
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, STATE_CHANGED
 from django_ojs.http.events import socket_address
 from django_ojs.jobs import bulk
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.selection import dead_letters
 from django_ojs.models import Job
 from django_ojs.realtime import routing
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.admin.conftest import claimed, dead, url
 
@@ -34,9 +35,10 @@ pytestmark = pytest.mark.django_db
 KEYS_ONLY = "django_ojs.http.authentication.APIKeyAuthentication"
 
 
-def ask(factory: Any = AsyncRequestFactory, *, staff: bool = True) -> Any:
+def ask(factory: Any = AsyncRequestFactory, right: str = "view_job") -> Any:
     request = factory().get("/admin/")
-    request.user, _ = get_user_model().objects.update_or_create(username="ann", defaults={"is_staff": staff})
+    request.user, _ = get_user_model().objects.get_or_create(username="ann", is_staff=True)
+    request.user.user_permissions.set(Permission.objects.filter(codename=right))
     return request
 
 
@@ -67,7 +69,9 @@ def test_a_page_of_a_wsgi_server_finds_none_but_the_one_that_is_named(settings: 
 
 
 def test_who_would_be_refused_is_not_sent_there(settings: Any) -> None:
-    assert socket_address(ask(staff=False)) == ""
+    for right in ("view_event", "ojs_read"):
+        assert socket_address(ask(right=right)) == "/ojs/v1/ws"
+    assert socket_address(ask(right="view_queue")) == ""
     settings.OJS = {"AUTHENTICATION_CLASSES": [KEYS_ONLY]}  # a session is nothing to the binding
     request = ask()
     assert socket_address(request) == ""
@@ -93,7 +97,7 @@ def test_the_attributes_are_markup_and_say_what_to_subscribe_to() -> None:
     asked = json.loads(told["subscribe"])
     assert asked["filter"] == {"event_types": list(live.JOB), "job_ids": [str(job)]}
     assert asked["min_interval_ms"] == int(told["interval"])
-    polling = live.follow(ask(staff=False), "/x/", live.JOB)
+    polling = live.follow(ask(right=""), "/x/", live.JOB)
     assert "socket" not in polling
     assert "subscribe" not in polling
 
@@ -155,7 +159,7 @@ def test_a_workflow_that_goes_on_is_asked_for_with_its_steps_and_buttons(admin_c
     fields = part(body, "fields")
     assert "0 of 2 completed" in fields
     assert fields.count("a.b") >= 2  # in the graph, and in the list of the steps
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
     ack([Ack(job.pk) for job in Job.objects.filter(state="active")])
     body = admin_client.get(page).content.decode()
     assert "1 of 2 completed" in part(body, "fields")

@@ -16,9 +16,19 @@ from tests.admin.conftest import dead, url
 
 pytestmark = pytest.mark.django_db
 OVERVIEW = "/admin/django_ojs/job/overview/"
-DAILY = ["Overview", "Jobs", "Dead letters", "Queues", "Workers", "Workflows", "Schedules"]
+DAILY = ["Overview", "Jobs", "Dead letters", "Queues", "Workers", "Workflows", "Schedules", "Approvals"]
 REST = [
-    *("Events", "Live events", "Bulk actions", "Alerts", "Audit log", "Replay rules", "Schemas", "Webhooks"),
+    *(
+        "Events",
+        "Live events",
+        "Bulk actions",
+        "Alerts",
+        "Audit log",
+        "Rate limits",
+        "Replay rules",
+        "Schemas",
+        "Webhooks",
+    ),
     *("Deliveries", "API keys"),
 ]
 

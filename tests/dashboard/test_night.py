@@ -13,13 +13,13 @@ import pytest
 from django_ojs import clock
 from django_ojs.events import order
 from django_ojs.jobs import bulk
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.models import BulkAction, Job
 from django_ojs.scheduler.scheduler import ROLE, Leadership
 from django_ojs.statistics import counters, eventcounts, summary
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.dashboard import test_browser
 from tests.dashboard.test_browser import OVERVIEW, _new_connection, browse, browser, expect, server
@@ -51,7 +51,7 @@ def night(transactional_db: None) -> Iterator[None]:
     assert lease.run_once()
     register("w-1", {"queues": ["default", "mail"], "concurrency": 4})
     yield
-    lease.release()
+    lease.resign()
 
 
 def counted() -> None:
@@ -69,9 +69,9 @@ def jobs(number: int, type: str = "mail.send", queue: str = "mail", **members: A
 def test_a_deploy_broke_one_type_and_all_of_its_jobs_are_retried_slowly(night: None, browse: Browse) -> None:
     jobs(40)
     jobs(12, type="invoice.render", queue="default")
-    ids = [row["id"] for row in fetch(["default"], count=12, worker_id="w-1")]
+    ids = [row["id"] for row in fetch(Fetch(["default"], count=12, worker_id="w-1"))]
     fail([Failure(pk, {"type": "TemplateError", "message": f"invoice {n} has no total"}) for n, pk in enumerate(ids)])
-    ack([Ack(row["id"]) for row in fetch(["mail"], count=40, worker_id="w-1")])
+    ack([Ack(row["id"]) for row in fetch(Fetch(["mail"], count=40, worker_id="w-1"))])
     counted()
     walk = Walk(browse)
     walk.click("#ojs-attention a", "Jobs of a type fail: invoice.render")
@@ -104,7 +104,7 @@ def test_a_workflow_of_five_hundred_steps_hangs(night: None, browse: Browse) -> 
     steps = [{"type": "mail.send", "queue": "mail", "args": []}] * 499
     lost = {"type": "mail.send", "queue": "mial", "args": []}
     flow = workflow.create({"type": "group", "name": "nightly", "jobs": [*steps, lost]}).workflow
-    ack([Ack(row["id"]) for row in fetch(["mail"], count=499, worker_id="w-1")])
+    ack([Ack(row["id"]) for row in fetch(Fetch(["mail"], count=499, worker_id="w-1"))])
     counted()
     walk = Walk(browse)
     walk.click(".ojs-nav a", "Workflows")
@@ -119,7 +119,7 @@ def test_a_workflow_of_five_hundred_steps_hangs(night: None, browse: Browse) -> 
 
 def test_the_backlog_grows(night: None, browse: Browse) -> None:
     jobs(400)
-    ids = [row["id"] for row in fetch(["mail"], count=4, worker_id="w-1")]
+    ids = [row["id"] for row in fetch(Fetch(["mail"], count=4, worker_id="w-1"))]
     clock.freeze(clock.now("default") + clock.dt.timedelta(seconds=40))
     ack([Ack(job_id) for job_id in ids])
     register("w-1", {"queues": ["default", "mail"], "concurrency": 4})

@@ -11,7 +11,7 @@ from django.db import connections
 from django.http import HttpResponse
 from django.test import Client
 
-from django_ojs.jobs.verbs import cancel
+from django_ojs.jobs.cancel import cancel
 from tests.admin.conftest import pushed
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

@@ -62,6 +62,7 @@ def check_forms(page: str, outline: Outline) -> None:
         assert sum(part.startswith(("form.", "form#")) for part in path) < 2, (page, path)
 
 
+@pytest.mark.once
 @pytest.mark.django_db
 def test_tabs_verbs_and_trail_stand_where_no_version_of_django_moves_them(admin_client: Client, settings: Any) -> None:
     settings.OJS = {"OUTBOX": "default"}

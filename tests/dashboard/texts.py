@@ -8,6 +8,7 @@ Read from the sources themselves, so that it needs no gettext tools.
 from __future__ import annotations
 
 import ast
+import functools
 import gettext
 import re
 from collections.abc import Iterator
@@ -42,14 +43,15 @@ _CALLS = {
 }  # fmt: skip
 
 
-def texts() -> set[Text]:
-    """All of them: in calls of gettext, in what `Verb` and `column` translate, in templates."""
+@functools.cache  # the whole package is parsed for it
+def texts() -> frozenset[Text]:
+    """All of them: in calls of gettext, in what `AdminVerb` and `column` translate, in templates."""
     found: set[Text] = set()
     for file in PACKAGE.rglob("*.py"):
         found.update(_in_code(file.read_text()))
     for file in (PACKAGE / "templates").rglob("*.html"):
         found.update(_in_code(_as_code(templatize(file.read_text(), origin=str(file)))))
-    return found
+    return frozenset(found)
 
 
 def _as_code(templatized: str) -> str:
@@ -77,7 +79,7 @@ def _in_code(source: str) -> Iterator[Text]:
             if len(words) > text and words[text]:
                 yield Text(words[text], words[context] if context is not None else "",
                            words[plural] if plural is not None else "")  # fmt: skip
-        elif name == "Verb" and len(words) > 2:
+        elif name == "AdminVerb" and len(words) > 2:
             yield from [Text(words[1])] if words[1] else []
             yield from [Text(words[2], "done")] if words[2] else []
             yield from (Text(_word(each.value)) for each in node.keywords if each.arg == "question")
@@ -93,7 +95,7 @@ def _word(node: ast.expr) -> str:
 _REFUSALS = {
     "fault": 1, "job_fault": 1, "_fault": 1, "retry_fault": 1, "workflow_fault": 1,
     "ValueError": 0, "NameTooLong": 0, "InvalidExpression": 0,
-    "Malformed": 0, "Refused": 0, "UrlRefused": 0, "Conflict": 0, "Duplicate": 0, "InvalidRequest": 0,
+    "Malformed": 0, "AddressRefused": 0, "UrlRefused": 0, "Conflict": 0, "Duplicate": 0, "InvalidRequest": 0,
     "InvalidPayload": 0, "QueuePaused": 0, "JobTypeNotAllowed": 0, "QueueFull": 0, "Unsupported": 0, "RateLimited": 0,
     "MetadataTooLarge": 0, "PayloadTooLarge": 0, "SchemaValidation": 0,
 }  # fmt: skip
@@ -106,10 +108,13 @@ _REFUSING = (
     "cron/schedules.py",
     "errors.py",
     "jobs/bulk.py",
+    "jobs/candidates.py",
+    "jobs/copy.py",
+    "jobs/priority.py",
     "jobs/push.py",
-    "jobs/outbox.py",
-    "jobs/push.py",
-    "jobs/verbs.py",
+    "jobs/uniqueness.py",
+    "lifecycle/transitions.py",
+    "outbox.py",
     "queues/configuration.py",
     "rules/attributes.py",
     "rules/cron.py",
@@ -119,12 +124,12 @@ _REFUSING = (
     "rules/names.py",
     "rules/queueconfig.py",
     "rules/ratelimit.py",
-    "rules/retry.py",
+    "rules/retrypolicy.py",
     "rules/unique.py",
     "webhooks/addresses.py",
     "webhooks/deliveries.py",
     "webhooks/subscriptions.py",
-    "workers/registration.py",
+    "workerregistry/registration.py",
     "workflows/workflow.py",
 )
 #: What begins so is for programmers and other doors: nobody gets there from the admin.

@@ -14,9 +14,11 @@ from django.core import mail
 
 from django_ojs import JobHandle, Snooze, get_job, jsontext
 from django_ojs.client.context import JobContext
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
+from django_ojs.registry import registry
 from django_ojs.states import State
+from django_ojs.testing import WorkerJobs, approve
 from example_project import jobs, library
 from example_project.demo.load import REMOVED
 
@@ -59,6 +61,22 @@ def test_names_of_a_package(context: JobContext) -> None:
 def test_counting_names_stops_when_nobody_waits(context: JobContext) -> None:
     context.cancel()
     assert jobs.count_names(context, "json") is None
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_list_is_published_when_a_person_says_so(ojs_worker: WorkerJobs, data: Path, approved: bool) -> None:
+    with registry.isolated():
+        for definition in (jobs.publish_list, jobs.hash_module, jobs.send_message):
+            registry.register(definition)
+        handle = jobs.publish_list.enqueue("json")
+        ojs_worker.drain(until="1m")
+        approve(handle, approved=approved)
+        ojs_worker.drain(until="1m").raise_first()
+    assert handle.refresh().result == ("json-list.txt" if approved else "It is not published.")
+    assert [message.subject for message in mail.outbox] == (["List: json"] if approved else [])
+    if approved:
+        listed = (data / "reports" / "json-list.txt").read_text().splitlines()
+        assert listed[0] == f"{jobs.hash_module('json/__init__.py')['sha256']}  json/__init__.py"
 
 
 async def test_probe() -> None:
@@ -109,7 +127,7 @@ def survey(settings: Any, transactional_db: None) -> list[JobHandle]:
 
 def _work(handles: list[JobHandle]) -> None:
     handlers = {"files.hash": jobs.hash_module, "files.count": jobs.count_words}
-    for row in fetch(["files"], count=len(handles)):
+    for row in fetch(Fetch(["files"], count=len(handles))):
         result = handlers[row["type"]](*jsontext.loads(row["args"]))
         ack([Ack(row["id"], jsontext.dumps(result))])
 
@@ -125,7 +143,7 @@ def test_report_shows_results_and_cancels_the_reminder(
     assert all(f">{found[key]}<" in page for key in ("module", "bytes", "words"))
     assert found["sha256"] in page
     assert get_job(reminder.id).state is State.CANCELLED
-    assert [row["type"] for row in fetch(["mail"], count=9)] == ["mail.send"]
+    assert [row["type"] for row in fetch(Fetch(["mail"], count=9))] == ["mail.send"]
 
 
 def test_report_waits_for_its_parts(survey: list[JobHandle], context: JobContext, data: Path) -> None:

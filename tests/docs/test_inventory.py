@@ -24,9 +24,11 @@ FOLLOWED = {
     **{
         f"docs/how-to/{page}.md": ("tests/howto/test_pages.py", f"how-to/{page}")
         for page in (
-            "async-handlers", "deploys", "maintenance", "own-viewset", "queues-and-machines", "transactions",
+            "async-handlers", "deploys", "durable-orders", "maintenance", "own-viewset", "queues-and-machines",
+            "transactions",
         )
     },
+    "docs/coming-from/durable-execution.md": ("tests/howto/test_pages.py", "coming-from/durable-execution"),
     **{
         f"docs/coming-from/{page}.md": ("tests/howto/test_moving.py", f"coming-from/{page}")
         for page in ("celery", "django-q2", "django-tasks-db", "huey", "procrastinate", "rq")
@@ -58,6 +60,9 @@ NOT_RUN = {
         "it runs this test; the step `tests` of the gate types it"
     ),
     ("docs/architecture.md", "Python code ── client/ ─┐"): "it is a drawing",
+    ("docs/worker.md", "Stopping (SIGINT): 2 jobs are running. Press Ctrl-C again to stop at once."): (
+        "a worker says it: tests/worker/test_processes.py::test_a_stop_is_told_in_one_line_with_the_way_to_stop_at_once"
+    ),
     **dict.fromkeys(
         [(page, f"python3 -m venv .venv && .venv/bin/pip install -U pip && {INSTALL}") for page in CONTRIBUTING],
         "it installs packages and runs this test; the gate does the same in its first steps",
@@ -68,6 +73,9 @@ NOT_RUN = {
     ("docs/contributing.md", ".venv/bin/nox -s tests-3.13                              # fast tests with Django 6.1"): (
         "it runs this test; the gate runs the same sessions"
     ),
+    ("docs/contributing.md", "OJS_TEST_WRITE_SQL=1 .venv/bin/pytest tests/sql"): (
+        "tests/sql compares the files that it writes"
+    ),
     ("docs/contributing.md", ".venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html"): (
         "the step `docs` of the gate runs it"
     ),
@@ -76,6 +84,9 @@ NOT_RUN = {
     ),
     ("docs/events.md", "from django_ojs.events.filters import Filter"): (
         "it never ends by itself; tests/realtime/test_docs.py runs it and ends it"
+    ),
+    ("docs/logs.md", "POST /ojs/v1/jobs/01990000-0000-7000-8000-000000000000/logs"): (
+        "it needs a job that runs; tests/http/test_logs.py sends such lines"
     ),
     ("docs/how-to/grpc.md", 'OJS = {"GRPC": True}'): "the servers of tests/howto/test_grpc.py and tests/grpc have it",
     ("docs/how-to/grpc.md", "pip install grpcio-tools"): (
@@ -101,6 +112,10 @@ NOT_RUN = {
         "cd /srv/shop/releases/43  # with a .venv of its own, as for the first release",
     ): HOST,
     ("docs/production/upgrades.md", "createdb shop"): HOST,
+    ("docs/production/web.md", "location /shop/ {"): "nginx reads it: tests/realtime/test_reconnecting.py starts one",
+    ("docs/production/upgrades.md", 'python manage.py ojs_maintenance on --reason "we move"'): (
+        "it needs a second database; tests/sites/test_fixtures.py does the same"
+    ),
 }
 
 

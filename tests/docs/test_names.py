@@ -13,7 +13,9 @@ from django.apps import apps
 from ojsdocs import checks, commands, metrics
 
 from django_ojs.conf import FIELDS
-from django_ojs.events.catalogue import ALIASES, DESCRIBED
+from django_ojs.events.catalogue import DESCRIBED
+from django_ojs.events.history import CREATED, NAMES
+from django_ojs.spellings import EVENT_TYPE
 from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, name, spans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -45,7 +47,7 @@ def is_setting(text: str) -> bool:
 
 
 def is_event(text: str) -> bool:
-    return text in DESCRIBED or text in ALIASES or text in NOTICES
+    return text in DESCRIBED or text in EVENT_TYPE.words or text in NOTICES or text in (CREATED, *NAMES.values())
 
 
 @cache

@@ -15,13 +15,14 @@ from django_ojs.conf import FIELDS
 from django_ojs.errors import OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import CATALOGUE, EXTENSIONS, ON_REQUEST, STATE_CHANGED
-from django_ojs.jobs import bulk, verbs
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs import bulk
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
-from django_ojs.jobs.prune import prune
+from django_ojs.jobs.priority import prioritise
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event
+from django_ojs.retention import prune
 
 
 @pytest.mark.django_db
@@ -146,8 +147,8 @@ class TestEvents:
         first, second, third = (
             made.row["id"] for made in push([{"type": "a.b", "args": [], "meta": {"n": n}} for n in range(3)])
         )
-        verbs.prioritise(first, 5, by="anna")
-        fetch(["default"], count=3, worker_id="w")
+        prioritise(first, 5, by="anna")
+        fetch(Fetch(["default"], count=3, worker_id="w"))
         ack_one(Ack(first, '"done"', "w"))
         bulk.enqueue([{"type": "a.b", "args": []}], partial=True)
         bulk.run(bulk.JOBS["cancel"], [second], partial=True)
@@ -155,7 +156,7 @@ class TestEvents:
         bulk.run(bulk.JOBS["delete"], [first], partial=True)
         cancel_one(third)
         push([{"type": "a.b", "args": [], "result_ttl": 1, "queue": "short"}])
-        (row,) = fetch(["short"], worker_id="w")
+        (row,) = fetch(Fetch(["short"], worker_id="w"))
         ack_one(Ack(row["id"], "1", "w"))
         frozen_clock.advance(days=1)
         prune()

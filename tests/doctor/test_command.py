@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from django_ojs import clock, doctor
 from django_ojs.jobs.push import push
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.doctor.conftest import own
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,25 +11,28 @@ import pytest
 from django.core.checks import Warning as Caution
 from django.core.checks.registry import registry
 from django.db import connection, connections
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 import django_ojs
-from django_ojs import clock, doctor
+from django_ojs import clock, doctor, job
 from django_ojs.cron import schedules
 from django_ojs.doctor import health
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.models import EventLog, Job, MetricPlace, WebhookRelay, Worker
 from django_ojs.queues import maintenance
-from django_ojs.scheduler.scheduler import ROLE, Leadership, Scheduler
+from django_ojs.registry import registry as handlers
+from django_ojs.scheduler.scheduler import ROLE, Leadership, Scheduler, Synchronise
 from django_ojs.statistics import eventcounts
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
 from tests.doctor.conftest import found
 
 pytestmark = pytest.mark.django_db(transaction=True)
+NEWEST = MigrationLoader(None).graph.leaf_nodes("django_ojs")[0][1]
 Ids = Callable[[], list[str]]
 
 
@@ -39,7 +42,7 @@ def led() -> Iterator[Leadership]:
     lease = Leadership(ROLE, "the-leader", connection.alias)
     assert lease.run_once()
     yield lease
-    lease.release()
+    lease.resign()
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +62,29 @@ def test_a_site_at_work_is_healthy(led: Leadership, ids: Ids) -> None:
     register("w-1", {"queues": ["default"], "job_types": ["mail.send"], "version": django_ojs.__version__})
     schedules.register({"name": "daily", "cron": "0 0 * * *", "type": "mail.send"})
     enqueued(20)
-    fetch(["default"], count=5, worker_id="w-1")
+    fetch(Fetch(["default"], count=5, worker_id="w-1"))
     assert ids() == []
+
+
+def test_schedules_that_nobody_synchronises_are_told(led: Leadership, ids: Ids, settings: Any) -> None:
+    """To the doctor, and as work for an operator: the overview, `ojs_status` and the alerts show the same."""
+    with handlers.isolated():
+        job("nightly.cleanup", cron="0 3 * * *")(lambda: None)
+        assert ids() == ["schedules-differ"], "whoever leads has other code"
+        settings.OJS = {"SYNC_SCHEDULES": False}
+        led.resign()
+        (finding,) = found("schedules-differ")
+        assert finding.figures == {"schedules": ["nightly.cleanup"]}
+        assert [one.id for one in doctor.attention(doctor.Site(connection.alias))] == ["schedules-differ"]
+        settings.OJS = {}
+        assert ids() == [], "the scheduler will when it leads"
+        assert led.run_once()
+        Synchronise().run_once(connection.alias)
+        assert ids() == []
+        schedules.delete("nightly.cleanup")
+        schedules.register({"name": "nightly.cleanup", "cron": "@daily", "type": "their.own"})
+        (finding,) = found("schedules-differ")
+        assert "registered over HTTP as well: nightly.cleanup" in finding.says
 
 
 def test_a_pass_of_the_scheduler_leaves_nothing_behind(led: Leadership, ids: Ids) -> None:
@@ -99,14 +123,14 @@ def test_checks_for_deploys_count_and_those_of_others_do_not(settings: Any, ids:
 def test_missing_migrations_end_the_examination(ids: Ids) -> None:
     enqueued()  # which no worker runs
     recorder = MigrationRecorder(connection)
-    recorder.record_unapplied("django_ojs", "0007_postgresql_workflows")
+    recorder.record_unapplied("django_ojs", NEWEST)
     try:
         assert ids() == ["migrations-missing"]
         (finding,) = found("migrations-missing")
-        assert "0007_postgresql_workflows" in finding.says
+        assert NEWEST in finding.says
         assert finding.mend == "Run manage.py migrate --database default."
     finally:
-        recorder.record_applied("django_ojs", "0007_postgresql_workflows")
+        recorder.record_applied("django_ojs", NEWEST)
     assert "workers-missing" in ids()
 
 
@@ -143,7 +167,7 @@ def test_a_scheduler_that_stopped_renewing_its_lease(frozen_clock: FrozenClock, 
     assert ids() == ["scheduler-missing"]
     assert lease.run_once()
     assert ids() == []
-    lease.release()
+    lease.resign()
 
 
 def test_without_anything_to_do_nobody_need_lead(ids: Ids) -> None:
@@ -245,7 +269,7 @@ def test_webhooks_that_nobody_relays(led: Leadership, frozen_clock: FrozenClock,
     assert ids() == [], "nobody subscribes"
     WebhookRelay.objects.create(pk=1, commit=0, event=0)
     assert ids() == ["webhooks-behind"]
-    end = order.end("default")
+    end = order.end_position("default")
     WebhookRelay.objects.update(commit=end.order, event=end.id)
     assert ids() == []
 
@@ -265,7 +289,7 @@ def test_a_worker_of_another_version(led: Leadership, ids: Ids) -> None:
 
 def test_a_worker_that_fell_silent(led: Leadership, frozen_clock: FrozenClock, ids: Ids) -> None:
     register("w-1", {"queues": ["default"], "hostname": "box", "pid": 7})
-    fetch(["default"], worker_id="only-fetches")
+    fetch(Fetch(["default"], worker_id="only-fetches"))
     order.catch_up("default")
     eventcounts.catch_up("default")
     assert ids() == []

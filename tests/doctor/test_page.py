@@ -15,7 +15,7 @@ from django.urls import reverse
 from django_ojs import clock, doctor
 from django_ojs.admin.display import translated
 from django_ojs.statistics import summary
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.admin.conftest import operator, pushed  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.django_db

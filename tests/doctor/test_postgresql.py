@@ -13,7 +13,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django_ojs import doctor
 from django_ojs.doctor import findings, postgresql
 from django_ojs.models import Queue, Worker
-from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests.doctor.conftest import elsewhere, found, made_queue, sql
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

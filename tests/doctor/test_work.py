@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock, doctor
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.models import TypeMinute
@@ -20,7 +20,7 @@ from django_ojs.queues import configuration, maintenance
 from django_ojs.rules import alertrules
 from django_ojs.scheduler.scheduler import ROLE, Leadership
 from django_ojs.statistics import capacity, counters, eventcounts, history, jobtypes, throughput
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,7 +46,7 @@ class Site:
 
     def works(self, number: int, queue: str = "mail", failing: int = 0, seconds: float = 1) -> None:
         """So many jobs are fetched and end after some seconds, the first ones by a failure."""
-        ids = [row["id"] for row in fetch([queue], count=number, worker_id="w-1")]
+        ids = [row["id"] for row in fetch(Fetch([queue], count=number, worker_id="w-1"))]
         self.passes(seconds=seconds)
         fail([Failure(job_id, {"type": "Broken", "message": "no"}) for job_id in ids[:failing]])
         ack([Ack(job_id) for job_id in ids[failing:]])
@@ -74,7 +74,7 @@ def counts() -> None:
 def site(frozen_clock: FrozenClock, described_events: None) -> Iterator[Site]:
     found = Site(frozen_clock)
     yield found
-    found.lease.release()
+    found.lease.resign()
 
 
 def test_a_site_at_work_needs_no_attention(site: Site) -> None:
@@ -207,7 +207,7 @@ def test_a_queue_needs_the_slots_that_its_jobs_keep_busy(site: Site) -> None:
     assert found.empty_in is None
     assert found.growth > 0
     assert found.slots_to_empty(dt.timedelta(hours=1)) == pytest.approx((found.slots or 0) + 1)
-    calm = capacity.Flow(waiting=60, ended=40.0, enqueued=10.0, mean_run_ms=100.0)
+    calm = capacity.QueueFlow(waiting=60, ended=40.0, enqueued=10.0, mean_run_ms=100.0)
     assert (calm.empty_in, calm.drain_time) == (2 * MINUTE, 1.5 * MINUTE)
 
 

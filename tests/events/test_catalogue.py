@@ -15,15 +15,17 @@ from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
 from django_ojs.events import log
 from django_ojs.events.catalogue import CATALOGUE
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.progress import Report, report
+from django_ojs.jobs.progress import ProgressReport, report
+from django_ojs.jobs.promote import activate_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import activate_one, cancel_one, retry_one
+from django_ojs.jobs.retry import retry_one
+from django_ojs.jobs.timers import apply_due
 from django_ojs.queues.configuration import pause, resume
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import deregister, register
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import deregister, register
 from django_ojs.workflows import workflow
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
@@ -159,7 +161,7 @@ def made(**attributes: Any) -> Any:
 
 def claimed(**attributes: Any) -> Any:
     made(**attributes)
-    (row,) = fetch(["mail"], worker_id="w1")
+    (row,) = fetch(Fetch(["mail"], worker_id="w1"))
     return row
 
 
@@ -183,7 +185,7 @@ def _schedule(time: Any) -> Iterator[None]:
 def _start(time: Any) -> Iterator[None]:
     made()
     yield
-    fetch(["mail"], worker_id="w1")
+    fetch(Fetch(["mail"], worker_id="w1"))
 
 
 @tells("job.completed")
@@ -228,17 +230,17 @@ def _beat(time: Any) -> Iterator[None]:
 def _expire(time: Any) -> Iterator[None]:
     made(expires_at=later(minutes=5))
     time.advance(minutes=4)
-    settle()
+    apply_due()
     yield
     time.advance(minutes=1)
-    settle()
+    apply_due()
 
 
 @tells("job.progress")
 def _progress(time: Any) -> Iterator[None]:
     row = claimed()
     yield
-    report([Report(row["id"], 42, "rows", worker_id="w1", attempt=1)])
+    report([ProgressReport(row["id"], 42, "rows", worker_id="w1", attempt=1)])
 
 
 @tells("queue.paused")
@@ -291,7 +293,7 @@ STEPS = {
 
 
 def _next(result: str | None = None) -> None:
-    (row,) = fetch(["mail"], worker_id="w1")
+    (row,) = fetch(Fetch(["mail"], worker_id="w1"))
     ack_one(Ack(row["id"], result, "w1"))
 
 
@@ -299,7 +301,7 @@ def _next(result: str | None = None) -> None:
 def _begin_workflow(time: Any) -> Iterator[None]:
     workflow.create(STEPS)
     yield
-    fetch(["mail"], worker_id="w1")
+    fetch(Fetch(["mail"], worker_id="w1"))
 
 
 @tells("workflow.step_completed")
@@ -321,7 +323,7 @@ def _complete_workflow(time: Any) -> Iterator[None]:
 def _fail_workflow(time: Any) -> Iterator[None]:
     workflow.create(STEPS)
     _next()
-    (row,) = fetch(["mail"], worker_id="w1")
+    (row,) = fetch(Fetch(["mail"], worker_id="w1"))
     yield
     fail_one(Failure(row["id"], BROKEN | {"retryable": False}, "w1"))
 
@@ -405,8 +407,8 @@ def test_ids_are_unique_and_sort_by_time(frozen_clock: Any) -> None:
 def test_a_job_that_no_worker_named_itself_for_still_says_who(frozen_clock: Any) -> None:
     """`worker_id` must be there; FETCH need not give one."""
     made()
-    (row,) = fetch(["mail"])
-    report([Report(row["id"], 5)])
+    (row,) = fetch(Fetch(["mail"]))
+    report([ProgressReport(row["id"], 5)])
     for kind in ("job.started", "job.progress"):
         assert found(kind)[0]["data"]["worker_id"] == ""
 
@@ -431,7 +433,7 @@ def test_the_order_of_a_life(scenario: str, expected: list[str], frozen_clock: A
         case "delayed":
             row = made(scheduled_at=later(minutes=1))
             frozen_clock.advance(minutes=1)
-            settle()
+            apply_due()
         case "requeued":
             row = claimed()
             fail_one(Failure(row["id"], requeue=True))
@@ -442,11 +444,11 @@ def test_the_order_of_a_life(scenario: str, expected: list[str], frozen_clock: A
         case "timed out":
             row = claimed(timeout=2, retry={"max_attempts": 1})
             frozen_clock.advance(seconds=2)
-            settle()
+            apply_due()
         case "cancelled while active":
             row = claimed()
             cancel_one(row["id"])
     if expected[-1] == "job.completed":
-        fetch(["mail"], worker_id="w1")
+        fetch(Fetch(["mail"], worker_id="w1"))
         ack_one(Ack(row["id"]))
     assert [event["type"] for event in log.read(job_id=row["id"]).events] == expected

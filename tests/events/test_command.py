@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.management.commands import ojs_events
@@ -40,7 +40,7 @@ def show(*arguments: str, **options: Any) -> list[str]:
 class TestWhatItShows:
     def test_one_aligned_line_for_each_event(self) -> None:
         row = enqueue(queue="mail")
-        fetch(["mail"], worker_id="w1")
+        fetch(Fetch(["mail"], worker_id="w1"))
         fail_one(Failure(row["id"], {"message": "no\x1b[2Jgood", "type": "Boom"}))
         lines = show("--types", "job.*")
         assert [line.split()[1] for line in lines] == ["job.enqueued", "job.started", "job.failed", "job.retrying"]
@@ -55,7 +55,7 @@ class TestWhatItShows:
 
     def test_colours_only_where_they_are_wanted(self) -> None:
         row = enqueue()
-        fetch(["default"], worker_id="w1")
+        fetch(Fetch(["default"], worker_id="w1"))
         ack_one(Ack(row["id"]))
         assert "\x1b[" not in "".join(show())
         out = io.StringIO()
@@ -65,7 +65,7 @@ class TestWhatItShows:
     def test_filters(self) -> None:
         mail = enqueue(queue="mail")
         enqueue("report.make")
-        fetch(["mail"], worker_id="w1")
+        fetch(Fetch(["mail"], worker_id="w1"))
         for arguments, expected in (
             (["--types", "job.started"], 1), (["--types", "job.*"], 3), (["--queues", "mail"], 2),
             (["--job-types", "report.make"], 1), (["--job", str(mail["id"])], 2), (["--limit", "1"], 1),

@@ -16,7 +16,7 @@ from django.test import Client
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
 from django_ojs.events import log
-from django_ojs.jobs.timers import settle
+from django_ojs.jobs.timers import apply_due
 from tests.http.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -289,7 +289,7 @@ def test_10_9_a_job_that_expires(example: Any) -> None:
     site.at("1T10:00:00.000")
     job_id = site.push("notification.push", "notifications", expires_at="2025-06-01T10:05:00.000Z")
     site.at("1T10:05:00.123")
-    settle()
+    apply_due()
     what = {"job_type": "notification.push", "queue": "notifications"}
     times = {"created_at": "2025-06-01T10:00:00.000Z", "expired_at": "2025-06-01T10:05:00.123Z", "ttl_ms": 300000}
     site.check(

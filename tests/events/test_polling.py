@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.events import log, order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job
@@ -113,7 +113,7 @@ class TestHistory:
     def test_what_happened_to_a_job_oldest_first(self, api: Api, path: str) -> None:
         (row,) = enqueue("mail.send")
         enqueue("other.job")
-        fetch(["default"], worker_id="w1")
+        fetch(Fetch(["default"], worker_id="w1"))
         ack_one(Ack(row["id"]))
         body = api.get(path.format(row["id"])).json()
         assert [event["type"] for event in body["events"]] == ["job.enqueued", "job.started", "job.completed"]

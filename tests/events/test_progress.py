@@ -12,11 +12,14 @@ import pytest
 from django_ojs import clock
 from django_ojs.errors import NotFound
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.delete import delete_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.progress import Known, Report, describe, report, tell_held
+from django_ojs.jobs.progress import ProgressReport, ReportedJob, describe, log_held, report
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel_one, delete_one, info, retry_one
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import retry_one
 from django_ojs.models import Job, JobProgress
 from django_ojs.rules import envelope
 from django_ojs.scheduler.scheduler import TellProgress
@@ -37,13 +40,13 @@ def api(db: None) -> Api:
 
 def active(worker_id: str = "w1", **attributes: Any) -> Any:
     push([{"type": "data.import", "args": [], **attributes}])
-    (row,) = fetch(["default"], worker_id=worker_id)
+    (row,) = fetch(Fetch(["default"], worker_id=worker_id))
     return row
 
 
-def say(row: Any, percent: float | None = None, **more: Any) -> Known:
-    (known,) = report([Report(row["id"], percent, **more)])
-    assert isinstance(known, Known)
+def say(row: Any, percent: float | None = None, **more: Any) -> ReportedJob:
+    (known,) = report([ProgressReport(row["id"], percent, **more)])
+    assert isinstance(known, ReportedJob)
     return known
 
 
@@ -92,7 +95,7 @@ class TestWhatIsKept:
         say(row, 40, message="forty", data={"n": 1})
         fail_one(Failure(row["id"], {"message": "no"}))
         frozen_clock.advance(hours=1)
-        (again,) = fetch(["default"], worker_id="w1")
+        (again,) = fetch(Fetch(["default"], worker_id="w1"))
         assert shown(again) is None
         say(again, 10)
         found = JobProgress.objects.get()
@@ -104,7 +107,7 @@ class TestWhatIsKept:
         fail_one(Failure(row["id"], {"message": "no"}))
         frozen_clock.advance(seconds=5)
         retry_one(row["id"])
-        (again,) = fetch(["default"], worker_id="w1")
+        (again,) = fetch(Fetch(["default"], worker_id="w1"))
         assert (again["attempt"], shown(again)) == (1, None)
 
     def test_it_goes_with_its_job(self) -> None:
@@ -122,11 +125,11 @@ class TestWhatIsTold:
             say(row, percent)
         assert told(row) == [10.0]
         assert shown(row) == 0.3, "what no event has told is kept all the same"
-        assert tell_held() == 0, "too early"
+        assert log_held() == 0, "too early"
         frozen_clock.advance(seconds=1)
         assert TellProgress().run_once("default") == TellProgress.EVERY
         assert told(row) == [10.0, 30.0]
-        assert tell_held() == 0, "told once"
+        assert log_held() == 0, "told once"
         frozen_clock.advance(seconds=1)
         say(row, 40)
         assert told(row) == [10.0, 30.0, 40.0]
@@ -143,7 +146,7 @@ class TestWhatIsTold:
         say(row, 90)
         ack_one(Ack(row["id"]))
         frozen_clock.advance(seconds=2)
-        assert tell_held() == 0
+        assert log_held() == 0
         types = [event["type"] for event in log.read(job_id=row["id"]).events]
         assert types[-1] == "job.completed"
         assert not JobProgress.objects.filter(held=True).exists()
@@ -152,7 +155,7 @@ class TestWhatIsTold:
         row = active()
         say(row, data={"rows": 7})
         frozen_clock.advance(seconds=2)
-        tell_held()
+        log_held()
         assert told(row) == []
         assert JobProgress.objects.get().data == {"rows": 7}
         say(row, 50)
@@ -205,12 +208,14 @@ class TestWhoMayReport:
         rows = [active() for _ in range(20)]
         unknown = uuid.UUID("01976f5e-0000-7000-8000-000000000000")
         with django_assert_max_num_queries(10):
-            found = report([Report(row["id"], 10, worker_id="w1") for row in rows] + [Report(unknown, 5)])
+            found = report(
+                [ProgressReport(row["id"], 10, worker_id="w1") for row in rows] + [ProgressReport(unknown, 5)]
+            )
         assert isinstance(found.pop(), NotFound)
-        assert all(isinstance(known, Known) and known.accepted for known in found)
+        assert all(isinstance(known, ReportedJob) and known.accepted for known in found)
         frozen_clock.advance(seconds=2)
         with django_assert_max_num_queries(10):
-            report([Report(row["id"], 20 + i, worker_id="w1") for i, row in enumerate(rows)])
+            report([ProgressReport(row["id"], 20 + i, worker_id="w1") for i, row in enumerate(rows)])
         assert sorted(JobProgress.objects.values_list("percent", flat=True)) == [20 + i for i in range(20)]
 
 

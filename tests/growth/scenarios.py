@@ -26,23 +26,28 @@ from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick
 from django_ojs.events import order
 from django_ojs.jobs import replay
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.copy import duplicate
+from django_ojs.jobs.delete import delete
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.jobs.prune import prune
+from django_ojs.jobs.priority import prioritise
+from django_ojs.jobs.promote import activate, run_now
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate, cancel, delete, duplicate, prioritise, retry, run_now
+from django_ojs.jobs.retry import retry
+from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.models import Job, WebhookSubscription
 from django_ojs.queues import bounds
 from django_ojs.queues.configuration import configure, restore
 from django_ojs.queues.deletion import finish_removals, remove
+from django_ojs.retention import prune
 from django_ojs.rules import replayrules
 from django_ojs.scheduler.scheduler import ROLE, Leadership, Unserved
 from django_ojs.statistics import counters, eventcounts
 from django_ojs.webhooks.relay import relay
-from django_ojs.workers.dead import rescue_dead_workers
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows import workflow
 from tests.dashboard.everything import fill, pages
 from tests.http.conftest import Api
@@ -57,7 +62,7 @@ def documents(count: int, queue: str = "plans", **more: Any) -> list[dict[str, A
 
 def claimed(count: int, queue: str = "plans", worker: str = "plans-1", **more: Any) -> list[uuid.UUID]:
     push(documents(count, queue, **more))
-    return [row["id"] for row in fetch([queue], count=count, worker_id=worker)]
+    return [row["id"] for row in fetch(Fetch([queue], count=count, worker_id=worker))]
 
 
 def dead(count: int) -> list[uuid.UUID]:
@@ -95,15 +100,15 @@ def pushes() -> None:
 
 def claims() -> None:
     push(documents(40))
-    fetch(["plans", "default", "mail"], count=1, worker_id="plans-1")
-    fetch(["plans"], count=20, worker_id="plans-1")
-    fetch(["plans"], count=3, worker_id="plans-1", types=["plans.work", "plans.other"])
-    fetch(["plans"], count=3, worker_id="plans-1", types=["plans.*"])
+    fetch(Fetch(["plans", "default", "mail"], count=1, worker_id="plans-1"))
+    fetch(Fetch(["plans"], count=20, worker_id="plans-1"))
+    fetch(Fetch(["plans"], count=3, worker_id="plans-1", types=["plans.work", "plans.other"]))
+    fetch(Fetch(["plans"], count=3, worker_id="plans-1", types=["plans.*"]))
     push(documents(5, "plans-limited", rate_limit={"key": "plans", "concurrency": 2}))
-    fetch(["plans-limited"], count=5, worker_id="plans-1")
+    fetch(Fetch(["plans-limited"], count=5, worker_id="plans-1"))
     configure("plans-slow", {"concurrency": 2})
     push(documents(5, "plans-slow"))
-    fetch(["plans-slow", "plans"], count=5, worker_id="plans-1")
+    fetch(Fetch(["plans-slow", "plans"], count=5, worker_id="plans-1"))
 
 
 def ends() -> None:
@@ -126,10 +131,10 @@ def what_time_brings() -> None:
     push(documents(20, scheduled_at="2020-01-01T00:00:00Z"))
     claimed(5, visibility_timeout="PT1S")
     push(documents(3, expires_at=(clock.now() + dt.timedelta(seconds=5)).isoformat()))
-    settle()
+    apply_due()
     with later(minutes=1):
-        settle()
-        fetch(["plans"], count=1, worker_id="plans-1")
+        apply_due()
+        fetch(Fetch(["plans"], count=1, worker_id="plans-1"))
 
 
 def dead_workers() -> None:
@@ -158,9 +163,9 @@ def workflows() -> None:
     chains = [workflow.create({"type": "chain", "name": "c", "steps": [step] * 3}).workflow for _ in range(3)]
     workflow.create({"type": "batch", "jobs": [step] * 5, "callbacks": {"on_complete": step}})
     for _ in range(2):
-        ids = [row["id"] for row in fetch(["plans-flow"], count=50, worker_id="plans-1")]
+        ids = [row["id"] for row in fetch(Fetch(["plans-flow"], count=50, worker_id="plans-1"))]
         ack([Ack(job_id, "1") for job_id in ids])
-    ids = [row["id"] for row in fetch(["plans-flow"], count=50, worker_id="plans-1")]
+    ids = [row["id"] for row in fetch(Fetch(["plans-flow"], count=50, worker_id="plans-1"))]
     fail([Failure(job_id, {"message": "no", "retryable": False}) for job_id in ids])
     workflow.info(chains[0].pk)
     workflow.cancel(workflow.create({"type": "chain", "name": "c", "steps": [step] * 3}).workflow.pk)
@@ -207,7 +212,7 @@ def firing() -> None:
     schedules.register({"name": "plans", "cron": "@every 1m", "type": "plans.work", "args": [], "queue": "plans"})
     with later(minutes=2):
         tick()
-        runs.release()
+        runs.unhold_next()
 
 
 def webhooks() -> None:
@@ -225,7 +230,7 @@ def examination() -> None:
     lease = Leadership(ROLE, "plans", connection.alias)
     assert lease.run_once()
     doctor.examine()
-    lease.release()
+    lease.resign()
 
 
 STORIES: tuple[Story, ...] = (
@@ -261,7 +266,7 @@ OF_HTTP: list[dict[str, Any]] = [
 ]  # fmt: skip
 OF_ADMIN: list[dict[str, Any]] = [
     {"state": "dead_letter"}, {"q": "customer-77"}, {"q": "no such text"}, {"tag": "tag3"}, {"error": "No answer"},
-    {"error": "SmtpError", "state": "discarded"}, {"worker": "worker-7"}, {"worker": "worker-7", "state": "active"},
+    {"error": "SmtpError", "state": "discarded"}, {"last_worker": "worker-7"}, {"worker_id": "worker-7"},
     {"since": "2d"}, {"since": "2d", "until": "1d", "state": "completed"}, {"p": "50"}, {"q": "{job}"},
     {"workflow": "{job}"}, {"queue": "ma*", "state": "completed"}, {"queue": QUEUE, "since": "2h"},
 ]  # fmt: skip

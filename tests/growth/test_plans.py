@@ -2,7 +2,8 @@
 bound, whatever clients, workers, operators and the scheduler ask for.
 
 What is left out here are acts on all ended jobs that fit a filter, such as a purge, and their dry runs: they go
-through, or count, all that they are about.
+through, or count, all that they are about. So does the look for jobs with too many events, which a process has once an
+hour.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
 
+from django_ojs.jobs import history
 from django_ojs.models import Event, Job
 from tests.growth import scenarios
 from tests.growth.plans import watched
@@ -26,6 +29,12 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _open_site(settings: Any) -> None:
     settings.OJS = {"ALLOW_ANONYMOUS": True, "EVENT_MAX_COUNT": 10**9}
+
+
+@pytest.fixture(autouse=True)
+def _hourly_look(_open_site: None) -> None:
+    """The process has had it."""
+    history.trim(connection.alias)
 
 
 def check(*acts: Callable[[], Any]) -> None:

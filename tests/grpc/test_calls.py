@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import uuid
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from django.test import Client
 
 from django_ojs import groupcommit
 from django_ojs.grpc import calls, messages
-from django_ojs.grpc.errors import Refused
+from django_ojs.grpc.errors import RpcError
 from django_ojs.grpc.metadata import Metadata
+from django_ojs.jobs import checkpoints
+from django_ojs.jobs.checkpoints import NewCheckpoint
+from django_ojs.jobs.fetch import Fetch
 from django_ojs.jobs.fetch import fetch as fetch_jobs
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job, Queue, Worker
@@ -43,6 +47,16 @@ def test_a_job_goes_its_way(served: Served) -> None:
     assert served.call("Ack", {"job_id": job["id"], "result": {"n": 5}})["acknowledged"] is True
     assert served.call("GetJob", {"job_id": job["id"]})["job"]["result"] == {"n": 5}
     assert fetch(served) == []
+
+
+def test_a_claimed_job_has_its_checkpoint(served: Served) -> None:
+    job = enqueue(served)
+    assert fetch(served)[0].keys().isdisjoint({"checkpoint", "last_checkpoint"})
+    checkpoints.save(NewCheckpoint(uuid.UUID(job["id"]), {"page": 3, "of": [1.5, None]}))
+    served.call("Nack", {"job_id": job["id"], "requeue": True, "error": {"code": "x", "message": "x"}})
+    (again,) = fetch(served)
+    assert again["checkpoint"] == {"state": {"page": 3, "of": [1.5, None]}, "sequence": 1}
+    assert again["last_checkpoint"] == {"page": 3, "of": [1.5, None]}
 
 
 def test_an_ack_without_a_result_stores_none(served: Served) -> None:
@@ -328,11 +342,11 @@ def called(rpc: str, document: dict[str, Any], clock: Clock, monkeypatch: pytest
     body = messages.to_message(f"{rpc}Request", document).SerializeToString()
     with monkeypatch.context() as patch:
         patch.setattr(calls, "time", clock)
-        call = calls.Call(calls.OPERATIONS[rpc], body, Metadata({}), 10.0)
+        call = calls.UnaryCall(calls.OPERATIONS[rpc], body, Metadata({}), 10.0)
         with connection.execute_wrapper(clock):
             try:
                 call.run(answers.append)
-            except Refused as refused:
+            except RpcError as refused:
                 return refused
     return answers[0]
 
@@ -349,7 +363,7 @@ def test_a_deadline_that_passes_between_statements_undoes_the_call(
         Event.objects.all().delete()
         Queue.objects.all().delete()
         push([{"type": "a", "args": []}] * 2)
-        (active,) = fetch_jobs(["default"], worker_id="w")
+        (active,) = fetch_jobs(Fetch(["default"], worker_id="w"))
         document = {
             "EnqueueBatch": {"jobs": [{"type": "a", "args": []}, {"type": "b", "args": [], "queue": "q"}]},
             "Ack": {"job_id": str(active["id"]), "worker_id": "w"},
@@ -359,7 +373,7 @@ def test_a_deadline_that_passes_between_statements_undoes_the_call(
         before = state()
         clock = Clock(statements)
         found = called(rpc, document, clock, monkeypatch)
-        if not isinstance(found, Refused):
+        if not isinstance(found, RpcError):
             assert state() != before
             break
         assert found.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -392,5 +406,5 @@ def test_a_deadline_does_not_end_the_batch_that_a_call_leads_for_others(
     settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC": True}
     monkeypatch.setattr(groupcommit._thread, "serves_others", True)
     found = called("Enqueue", {"type": "a", "args": []}, Clock(0), monkeypatch)
-    assert not isinstance(found, Refused)
+    assert not isinstance(found, RpcError)
     assert Job.objects.count() == 1

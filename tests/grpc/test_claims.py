@@ -19,14 +19,15 @@ from django_ojs import clock
 from django_ojs.grpc import claims
 from django_ojs.grpc.claims import JobStream, JobStreams
 from django_ojs.jobs import timers
+from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one, requeue
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.queues.configuration import pause, resume
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import direct
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import direct
+from tests.gathering import holding
 from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,7 +45,7 @@ class Client:
         self.most = 0
         self.ended = threading.Event()
         self.stream = JobStream(
-            queues or ("default",), worker_id, places=places, deliver=self.deliver, end=self.ended.set
+            queues or ("default",), worker_id, places=places, deliver=self.deliver, close=self.ended.set
         )
 
     def deliver(self, rows: Sequence[JobRow]) -> None:
@@ -101,7 +102,7 @@ def unheard(streams: JobStreams, act: Callable[[], Any], monkeypatch: pytest.Mon
     """`act` as another process does it: nothing tells this one."""
     with monkeypatch.context() as patch:
         patch.setattr(claims.hooks, "event_listeners", [])
-        patch.setattr("django_ojs.workers.waking._sleepers", set())
+        patch.setattr("django_ojs.lifecycle.waking._sleepers", set())
         return act()
 
 
@@ -167,7 +168,7 @@ def lose(row: JobRow) -> None:
     """Its reservation is over, and the scheduler notices."""
     past = clock.now() - dt.timedelta(seconds=1)
     Job.objects.filter(pk=row["id"]).update(visible_until=past, wake_at=past)
-    assert timers.settle(using=connection.alias) == 1
+    assert timers.apply_due(using=connection.alias) == 1
 
 
 #: Those that hand the job back: it is claimed again, behind the others.
@@ -302,12 +303,12 @@ def test_the_turns_of_a_claim() -> None:
 
     def group(*rooms: int) -> list[tuple[str, int]]:
         members = [
-            JobStream(("q",), f"w{i}", places=room, deliver=lambda rows: None, end=lambda: None)
+            JobStream(("q",), f"w{i}", places=room, deliver=lambda rows: None, close=lambda: None)
             for i, room in enumerate(rooms)
         ]
         for member in members:
             member.is_open = True
-        found = claims._Group(members[0].wish, dict.fromkeys(members))
+        found = claims._StreamGroup(members[0].wish, dict.fromkeys(members))
         return [(stream.worker_id, count) for stream, count in streams.turns(found)]
 
     assert group(50) == [("w0", 50)]
@@ -523,7 +524,7 @@ def test_a_key_limited_to_types(streams: JobStreams, connect: Connect) -> None:
 
 def test_the_visibility_that_a_client_asks_for(streams: JobStreams) -> None:
     got: SimpleQueue[Sequence[JobRow]] = SimpleQueue()
-    stream = JobStream(("default",), "w", places=1, deliver=got.put, end=lambda: None, visibility_ms=1234)
+    stream = JobStream(("default",), "w", places=1, deliver=got.put, close=lambda: None, visibility_ms=1234)
     streams.open(stream)
     enqueue()
     (row,) = got.get(timeout=PATIENCE)
@@ -582,6 +583,32 @@ def next_of(clients: Sequence[Client]) -> JobRow:
 
     eventually(some)
     return found[0]
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no locked rows: PostgreSQL, MariaDB")
+def test_a_job_that_somebody_holds_stops_neither_the_claims_nor_what_is_handed_back(
+    streams: JobStreams, connect: Connect
+) -> None:
+    held, free = enqueue(2)
+    leaving = connect("leaving", places=2, slow=True)
+    assert {leaving.next()["id"] for _ in range(2)} == {held, free}
+    other = connect("other", places=3)
+    with holding(Job.objects.filter(pk=held)):
+        streams.close(leaving.stream)
+        (more,) = enqueue(1)
+        assert {other.next()["id"] for _ in range(2)} == {free, more}
+    assert other.next()["id"] == held
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no locked rows: PostgreSQL, MariaDB")
+def test_a_worker_whose_row_somebody_holds_stops_no_other_stream(streams: JobStreams, connect: Connect) -> None:
+    beat(Beat("held"))
+    Worker.objects.update(last_seen_at=clock.now(connection.alias) - dt.timedelta(hours=1))
+    with holding(Worker.objects.filter(pk="held")):
+        connect("held")
+        free = connect("free")
+        (job,) = enqueue(1)
+        assert free.next()["id"] == job
 
 
 def test_a_storm(streams: JobStreams) -> None:

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from django_ojs import errors
 from django_ojs.grpc import definition, messages, values
-from django_ojs.grpc.errors import MAX_DETAILS, MAX_MESSAGE, Refused
+from django_ojs.grpc.errors import MAX_DETAILS, MAX_MESSAGE, RpcError
 from tests.grpc.serving import Failure, Served, pairs
 
 #: `error.code` -> (HTTP status, gRPC status, whether a RetryInfo goes with it).
@@ -30,6 +30,7 @@ CATALOGUE: dict[type[errors.OJSError], tuple[int, str, bool]] = {
     errors.Unauthenticated: (401, "UNAUTHENTICATED", False),
     errors.PermissionDenied: (403, "PERMISSION_DENIED", False),
     errors.Conflict: (409, "FAILED_PRECONDITION", False),
+    errors.ReservationLost: (409, "FAILED_PRECONDITION", False),
     errors.InvalidStateTransition: (409, "FAILED_PRECONDITION", False),
     errors.Unsupported: (422, "FAILED_PRECONDITION", False),
     errors.MiddlewareRejected: (422, "FAILED_PRECONDITION", False),
@@ -48,7 +49,7 @@ CATALOGUE: dict[type[errors.OJSError], tuple[int, str, bool]] = {
 #: These can only be met over HTTP.
 HTTP_ONLY = {
     errors.OJSError, errors.MethodNotAllowed, errors.UnsupportedCompression, errors.WaitTimeout,
-    errors.StreamingUnavailable,
+    errors.StreamingUnavailable, errors.SearchUnavailable,
 }  # fmt: skip
 
 
@@ -96,31 +97,31 @@ def test_both_doors_say_the_same(
 
 def test_a_key_in_use_may_be_tried_again() -> None:
     error = errors.Conflict("Still running.", canonical="IDEMPOTENCY_KEY_IN_USE")
-    assert Refused.of(error, "r").code is grpc.StatusCode.ABORTED
+    assert RpcError.of(error, "r").code is grpc.StatusCode.ABORTED
 
 
 def test_a_gateway_that_gave_up_is_unavailable() -> None:
-    assert Refused({"code": "backend_error", "message": "x"}, 504, {}).code is grpc.StatusCode.UNAVAILABLE
+    assert RpcError({"code": "backend_error", "message": "x"}, 504, {}).code is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("status", [402, 418, 451])
 def test_an_unknown_status_of_a_site_is_the_request(status: int) -> None:
-    assert Refused({"code": "x_shop", "message": "x"}, status, {}).code is grpc.StatusCode.INVALID_ARGUMENT
+    assert RpcError({"code": "x_shop", "message": "x"}, status, {}).code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_an_own_code_of_a_middleware_is_a_precondition() -> None:
     error = errors.MiddlewareRejected("No.", code="x_shop_closed")
-    assert Refused.of(error, "r").code is grpc.StatusCode.FAILED_PRECONDITION
+    assert RpcError.of(error, "r").code is grpc.StatusCode.FAILED_PRECONDITION
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "\ud800", "\U0001f600"])
-@pytest.mark.parametrize("many", [1, 30, 5000])
+@pytest.mark.parametrize("many", [1, 30, 500])
 def test_details_stay_small(letter: str, many: int) -> None:
     details = {f"name{number}{letter * 200}": letter * 9000 for number in range(many)} | {
         "validation_errors": [{"path": f"jobs[{n}].type", "message": letter * 2000} for n in range(many)]
     }
     error = errors.InvalidPayload(letter * 5000, details=details, hint=letter * 5000)
-    refused = Refused.of(error, "req_1")
+    refused = RpcError.of(error, "req_1")
     found = dict(refused.trailers)
     assert len(found["grpc-status-details-bin"]) <= MAX_DETAILS
     assert len(refused.message) <= MAX_MESSAGE
@@ -130,7 +131,7 @@ def test_details_stay_small(letter: str, many: int) -> None:
 
 def test_a_violation_for_each_fault() -> None:
     faults = [{"path": "$.args[0]", "message": "must be a number"}, {"path": "$.args[1]", "message": "is missing"}]
-    refused = Refused.of(errors.SchemaValidation("No.", details={"validation_errors": faults}), "r")
+    refused = RpcError.of(errors.SchemaValidation("No.", details={"validation_errors": faults}), "r")
     status = dict(refused.trailers)["grpc-status-details-bin"]
     assert isinstance(status, bytes)
     packed = {entry.type_url: entry.value for entry in status_pb2.Status.FromString(status).details}
@@ -200,3 +201,52 @@ def test_metadata_cannot_pose_as_headers(served: Served) -> None:
     for _ in range(2):
         served.stub.Enqueue(message, metadata=given, timeout=60)
     assert len(served.call("Fetch", {"queues": ["default"], "count": 5})["jobs"]) == 2
+
+
+# What a message costs is bounded as the body of HTTP is
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_options_of_a_batch_count_for_each_of_its_jobs(served: Served, monkeypatch: Any) -> None:
+    """Else one message of 2 MB would become a body of 16 GB."""
+    monkeypatch.setattr(messages.ENTRY, "read", lambda *given: pytest.fail("It was read."))
+    jobs = [{"type": "a", "args": []} for _ in range(9000)]
+    refused = served.refused("EnqueueBatch", {"jobs": jobs, "default_options": {"meta": {"text": "x" * 5000}}})
+    assert (refused.code.name, refused.reason) == ("RESOURCE_EXHAUSTED", "payload_too_large")
+    assert refused.info.metadata["field"] == "default_options"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_jobs_of_a_batch_are_counted_before_they_are_read(
+    served: Served, settings: Any, monkeypatch: Any
+) -> None:  # fmt: skip
+    settings.OJS = {**settings.OJS, "MAX_BATCH_SIZE": 5}
+    monkeypatch.setattr(messages.ENTRY, "read", lambda *given: pytest.fail("It was read."))
+    refused = served.refused("EnqueueBatch", {"jobs": [{"type": "a", "args": []} for _ in range(6)]})
+    assert (refused.code.name, refused.reason) == ("RESOURCE_EXHAUSTED", "batch_size_exceeded")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "rpc, document",
+    [
+        ("Enqueue", {"type": "a", "args": [0] * 2000}),
+        ("Enqueue", {"type": "a", "args": [[[0] * 2000]]}),
+        ("Enqueue", {"type": "a", "args": [], "meta": {str(number): 0 for number in range(1000)}}),
+        ("Enqueue", {"type": "a", "args": [], "options": {"tags": ["t"] * 2000}}),
+        ("Enqueue", {"type": "a", "args": [], "attribute": dict.fromkeys(map(str, range(1000)), 1)}),
+        ("EnqueueBatch", {"jobs": [{"type": "a", "args": []} for _ in range(2000)]}),
+        ("CreateWorkflow", {"name": "w", "steps": [{"id": "a", "type": "a", "args": []} for _ in range(2000)]}),
+        ("Ack", {"job_id": "x", "result": {"rows": [0] * 2000}}),
+        ("Fetch", {"queues": ["a"] * 2000}),
+        ("Heartbeat", {"worker_id": "w", "active_job_ids": ["a"] * 2000, "active_jobs": ["a"] * 2000}),
+    ],
+)
+def test_the_values_of_a_message_are_counted_while_they_are_read(
+    served: Served, settings: Any, monkeypatch: Any, rpc: str, document: dict[str, Any]
+) -> None:
+    settings.OJS = {**settings.OJS, "MAX_BODY_VALUES": 1500}
+    monkeypatch.setattr("django_ojs.grpc.calls._ordered", lambda document: pytest.fail("It was read."))
+    refused = served.refused(rpc, document)
+    assert (refused.code.name, refused.reason) == ("RESOURCE_EXHAUSTED", "payload_too_large")
+    assert refused.info.metadata["max_values"] == "1500"

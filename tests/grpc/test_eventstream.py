@@ -16,7 +16,7 @@ from django_ojs import keys
 from django_ojs.events import ids, log
 from django_ojs.grpc import messages
 from django_ojs.grpc.eventstream import is_seeds_order, read
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventLog
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.fixture
 def new_log() -> None:
-    ids.salt_of.cache_clear()
+    ids.forget()
 
 
 def listen(served: Served, document: dict[str, Any] | None = None, **metadata: str) -> Listener:
@@ -50,7 +50,7 @@ def test_the_life_of_a_job_in_order(served: Served) -> None:
     stream = listen(served)
     assert stream.initial["x-ojs-request-id"]
     (job,) = enqueue("a.job")
-    fetch(["default"], worker_id="w1")
+    fetch(Fetch(["default"], worker_id="w1"))
     served.call("Ack", {"job_id": job})
     found = stream.take(1)
     while found[-1]["type"] != "job.completed":
@@ -90,7 +90,7 @@ def test_filters_are_combined(served: Served) -> None:
     unknown = listen(served, {"job_id": ["01900000-0000-7000-8000-000000000000"]})
     enqueue("b.job", "c.job")
     enqueue("b.job", queue="q")
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     assert [event["data"]["job_type"] for event in everything.take(3)] == ["b.job", "c.job", "b.job"]
     assert [event["data"]["queue"] for event in by_queue.take(1)] == ["q"]
     assert [event["data"]["queue"] for event in by_type.take(2)] == ["default", "q"]
@@ -147,7 +147,7 @@ def test_a_workflow_and_its_jobs(served: Served) -> None:
     stream = listen(served, {"workflow_id": flow["id"]})
     enqueue("other.job")
     for _ in steps:
-        (row,) = fetch(["default"], types=["a.job", "b.job"])
+        (row,) = fetch(Fetch(["default"], types=["a.job", "b.job"]))
         ack_one(Ack(row["id"]))
     events: list[str] = []
     while "workflow.completed" not in events:
@@ -212,7 +212,7 @@ def test_an_empty_log_keeps_alive_too(served: Served, settings: Any) -> None:
 def test_dead_is_another_name_for_discarded(served: Served) -> None:
     dead, discarded = listen(served, {"event_types": ["job.dead"]}), listen(served, {"event_types": ["job.*"]})
     enqueue("a.job")
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail_one(Failure(row["id"], error={"message": "no", "retryable": False}))
     found = dead.next()
     assert (found["type"], found["data"]["state"]) == ("job.dead", "discarded")
@@ -222,7 +222,7 @@ def test_dead_is_another_name_for_discarded(served: Served) -> None:
 def test_changes_of_state_by_name(served: Served) -> None:
     stream = listen(served, {"event_types": ["job.state_changed"]})
     enqueue("a.job")
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     assert [(e["data"]["from"], e["data"]["to"]) for e in stream.take(2)] == [
         ("", "available"),
         ("available", "active"),

@@ -25,8 +25,8 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job, Worker
 from django_ojs.queues.configuration import configure, pause, resume
 from django_ojs.realtime.slots import open_slots
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import direct
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import direct
 from tests.grpc.serving import PATIENCE, Served, serving
 from tests.grpc.streaming import Listener, refused
 from tests.worker.conftest import eventually
@@ -143,7 +143,7 @@ def test_a_client_that_is_killed(served: Served) -> None:
     held = Job.objects.filter(pk__in=got, state="active", worker_id="killed", attempt=1)
     assert held.count() == 3
     held.update(visible_until=past(), wake_at=past())
-    assert timers.settle() == 3
+    assert timers.apply_due() == 3
     again = listen(served, "third", places=3).take(3)
     assert {(job["id"], job["attempt"]) for job in again} == {(job, 2) for job in got}
 

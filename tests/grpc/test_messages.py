@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
 
-from django_ojs import jsontext
+from django_ojs import jsontext, spellings
 from django_ojs.errors import InvalidPayload, InvalidRequest, InvalidWorkflow, OJSError
 from django_ojs.grpc.definition import ENUMS, MESSAGES, Duration, Timestamp, Value
 from django_ojs.grpc.messages import SHAPES, to_document, to_message
-from django_ojs.rules import envelope
+from django_ojs.rules import attributes, envelope
 from django_ojs.rules.durations import parse_instant
 from tests.grpc.test_values import json_values, meaning, texts
 
@@ -259,7 +259,7 @@ WRONG = [
 
 
 def parsed(document: dict[str, Any]) -> envelope.JobSpec:
-    spec = envelope.parse(document, now=NOW)
+    spec = spellings.read_job(document, now=NOW)
     spec.id = spec.id if "id" in document else None  # type: ignore[assignment]
     return spec
 
@@ -282,9 +282,11 @@ def test_a_job_is_the_same_job_in_whatever_spelling_it_travelled(document: dict[
 @pytest.mark.parametrize("document", WRONG)
 def test_a_faulty_job_is_as_faulty_behind_its_message(document: dict[str, Any]) -> None:
     with pytest.raises(OJSError) as before:
-        envelope.parse(document, now=NOW)
+        spellings.read_job(document, now=NOW)
     with pytest.raises(OJSError) as after:
-        envelope.parse(through("EnqueueRequest", document) | ({} if "args" in document else {"args": None}), now=NOW)
+        spellings.read_job(
+            through("EnqueueRequest", document) | ({} if "args" in document else {"args": None}), now=NOW
+        )
     assert type(after.value) is type(before.value)
     assert after.value.details["field"].removeprefix("options.") == before.value.details["field"].removeprefix(
         "options."
@@ -326,6 +328,15 @@ def test_the_options_of_an_entry_lie_over_those_of_its_batch() -> None:
         **common, "expires_at": "2027-01-01T00:00:00Z", "delay_until": "+5m",
         "meta": {"both": "default", "default": 1, "trace_id": "inside"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", attributes.TIMEOUTS)
+def test_a_timeout_of_an_entry_beats_that_of_its_batch_in_either_unit(name: str) -> None:
+    for theirs, own in ((name, f"{name}_ms"), (f"{name}_ms", name)):
+        request = MESSAGES["EnqueueBatchRequest"](jobs=[{"type": "a.b"}], default_options={"queue": "q"})
+        request.default_options.attributes[theirs].number_value = 9
+        request.jobs[0].options.attributes[own].number_value = 7
+        assert to_document(wire(request))["jobs"][0]["options"] == {"queue": "q", own: 7}
 
 
 @pytest.mark.parametrize("value", [None, 5, "done", [1, 2], {}, {"a": 1}, {"__ojs_json": "5"}, 2**70, "\ud800", False])

@@ -25,8 +25,10 @@ from django_ojs import keys
 from django_ojs.grpc import messages
 from django_ojs.grpc.definition import METHODS, Stub
 from django_ojs.grpc.server import TLS, check_exposure
-from django_ojs.models import AuditEntry, Job
+from django_ojs.jobs.push import push
+from django_ojs.models import AuditEntry, Job, Worker
 from tests.grpc.serving import Served, serving
+from tests.grpc.streaming import refused
 
 
 @pytest.fixture
@@ -105,6 +107,23 @@ def test_a_key_is_limited_to_its_queues_and_types(guarded: Served) -> None:
     refused = guarded.refused("Fetch", {"queues": ["mail", "other"]}, x_ojs_api_key=limited)
     assert refused.info.metadata["queue"] == "other"
     assert len(guarded.call("Fetch", {"queues": ["mail"]}, x_ojs_api_key=limited)["jobs"]) == 1
+
+
+@pytest.mark.parametrize("on_conflict", ["ignore", "replace"])
+@pytest.mark.parametrize("rpc", ["Enqueue", "EnqueueBatch"])
+def test_a_push_of_a_limited_key_ends_and_shows_no_job_beyond_it(guarded: Served, rpc: str, on_conflict: str) -> None:
+    unique = {"keys": ["args"], "on_conflict": on_conflict}
+    document = {"type": "mail.send", "args": [1], "queue": "b", "unique": unique}
+    row = push([{**document, "meta": {"secret": "for no one else"}}])[0].row
+    assert row is not None
+    own = {"type": "mail.send", "args": [1], "options": {"queue": "a", "unique": unique}}
+    body = own if rpc == "Enqueue" else {"jobs": [own]}
+    refused = guarded.refused(rpc, body, x_ojs_api_key=key("push", queues=["a"]))
+    assert (refused.code.name, refused.reason) == ("ALREADY_EXISTS", "duplicate")
+    assert str(row["id"]).encode() not in refused.raw
+    assert b"for no one else" not in refused.raw
+    assert b"existing" not in refused.raw
+    assert Job.objects.get().state == "available"
 
 
 def test_operators_and_refusals_are_audited(guarded: Served) -> None:
@@ -215,3 +234,38 @@ def test_a_client_without_a_certificate_is_refused_in_the_handshake(tmp_path: Pa
         assert manifest(served, ours.certificate, others.issue("x")) == "UNAVAILABLE"
         assert manifest(served, ours.certificate, clients.issue("x")) == "OK"
     connections.close_all()
+
+
+def test_the_worker_of_another_key_is_nobodys_business(guarded: Served) -> None:
+    owner, other = key("work", "push", queues=["b"]), key("work", "read", "push", queues=["a"])
+    guarded.call("Heartbeat", {"worker_id": "wb"}, x_ojs_api_key=owner)
+    job = guarded.call("Enqueue", {"type": "a", "args": [], "options": {"queue": "a"}}, x_ojs_api_key=other)["job"]
+    before = [*Worker.objects.values(), *Job.objects.values()]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("Heartbeat", {"worker_id": "wb", "state": "terminate"}),
+        ("Heartbeat", {"id": "wb"}),
+        ("Heartbeat", {"id": job["id"], "worker_id": "wb"}),
+        ("Fetch", {"queues": ["a"], "worker_id": "wb"}),
+        ("Ack", {"job_id": job["id"], "worker_id": "wb"}),
+        ("Nack", {"job_id": job["id"], "worker_id": "wb", "error": {"code": "x", "message": "x"}}),
+    ]
+    for rpc, document in calls:
+        assert guarded.refused(rpc, document, x_ojs_api_key=other).code.name == "PERMISSION_DENIED", (rpc, document)
+    stream = refused(guarded, "StreamJobs", {"queues": ["a"], "worker_id": "wb"}, x_ojs_api_key=other)
+    assert stream.code.name == "PERMISSION_DENIED"
+    assert [*Worker.objects.values(), *Job.objects.values()] == before
+    assert guarded.call("Fetch", {"queues": ["a"], "worker_id": "wa"}, x_ojs_api_key=other)["jobs"]
+
+
+def test_a_heartbeat_for_a_job_leaves_the_row_of_its_worker_alone(guarded: Served) -> None:
+    work, other = key("work", "push"), key("work", "read")
+    guarded.call("Enqueue", {"type": "a", "args": []}, x_ojs_api_key=work)
+    (job,) = guarded.call("Fetch", {"queues": ["default"], "worker_id": "w"}, x_ojs_api_key=work)["jobs"]
+    Worker.objects.update(state="quiet", active_jobs=7)
+    until, before = Job.objects.get().visible_until, Worker.objects.values().get()
+    for text in (work, other):
+        document = {"id": job["id"], "visibility_timeout_ms": 7_200_000}
+        answer = guarded.call("Heartbeat", document, x_ojs_api_key=text)
+        assert answer["state"] == "quiet", "what its worker is to do"
+    assert Job.objects.get().visible_until > until
+    assert Worker.objects.values().get() == before

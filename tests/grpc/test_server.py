@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from django_ojs import keys
 from django_ojs.grpc import calls, messages, server
-from django_ojs.grpc.calls import OPERATIONS, Call
+from django_ojs.grpc.calls import OPERATIONS, UnaryCall
 from django_ojs.grpc.definition import METHODS
 from django_ojs.grpc.metadata import Metadata, trailers
 from django_ojs.http import jobs, workers
@@ -95,7 +95,7 @@ def test_a_call_whose_caller_left_before_its_turn_does_nothing(
     settings.OJS = {"ALLOW_ANONYMOUS": True, "GRPC_THREADS": 1}
     gate = Gate(jobs.push_one)
     monkeypatch.setattr(jobs, "push_one", gate)
-    left = told(monkeypatch, Call, "leave")
+    left = told(monkeypatch, UnaryCall, "leave")
     with serving() as served:
         first = served.stub.Enqueue.future(messages.to_message("EnqueueRequest", {"type": "first"}), timeout=PATIENCE)
         assert gate.reached.wait(PATIENCE)
@@ -109,7 +109,7 @@ def test_a_call_whose_caller_left_before_its_turn_does_nothing(
 
 
 def test_a_call_that_has_no_time_left_does_nothing() -> None:
-    call = Call(OPERATIONS["Enqueue"], b"", Metadata({}), seconds=0.0)
+    call = UnaryCall(OPERATIONS["Enqueue"], b"", Metadata({}), seconds=0.0)
     call.run(pytest.fail)
 
 
@@ -117,7 +117,7 @@ def test_jobs_of_a_fetch_whose_caller_left_go_back(served: Served, monkeypatch: 
     push([{"type": "a", "args": []}])
     gate = Gate(workers.fetch_with_others, after=True)
     monkeypatch.setattr(workers, "fetch_with_others", gate)
-    left, returned = told(monkeypatch, Call, "leave"), told(monkeypatch, calls, "_hand_back")
+    left, returned = told(monkeypatch, UnaryCall, "leave"), told(monkeypatch, calls, "_hand_back")
     message = messages.to_message("FetchRequest", {"queues": ["default"], "worker_id": "w"})
     answer = served.channel.unary_unary("/ojs.v1.OJSService/Fetch").future(message.SerializeToString())
     assert gate.reached.wait(PATIENCE)
@@ -134,7 +134,7 @@ def test_jobs_that_were_claimed_and_not_written_go_back(transactional_db: None, 
     settings.OJS = {"ALLOW_ANONYMOUS": True}
     push([{"type": "a", "args": []}])
     message = messages.to_message("FetchRequest", {"queues": ["default"]})
-    call = Call(OPERATIONS["Fetch"], message.SerializeToString(), Metadata({}))
+    call = UnaryCall(OPERATIONS["Fetch"], message.SerializeToString(), Metadata({}))
     replies: list[Any] = []
     call.run(replies.append)
     assert len(replies[0].jobs) == 1

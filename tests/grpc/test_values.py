@@ -18,7 +18,7 @@ from django_ojs import jsontext
 from django_ojs.errors import InvalidPayload
 from django_ojs.grpc import values
 from django_ojs.grpc.definition import MESSAGES, Duration, ListValue, Struct, Timestamp, Value
-from django_ojs.grpc.values import TAG, Unreadable
+from django_ojs.grpc.values import TAG, UnreadableMessage
 
 texts = st.text(st.characters(), max_size=8)  # lone surrogates and NUL among them
 numbers = st.one_of(
@@ -177,7 +177,7 @@ def test_what_nests_deeper_than_24_levels_is_tagged_from_there(kind: str, levels
     ],
 )  # fmt: skip
 def test_what_is_no_json_is_refused_with_its_path(message: Any, path: str) -> None:
-    with pytest.raises(Unreadable) as raised:
+    with pytest.raises(UnreadableMessage) as raised:
         values.read_value(message)
     error = raised.value.inside(0).inside("args").error()
     assert isinstance(error, InvalidPayload)
@@ -259,7 +259,7 @@ def test_an_instant_of_zero_is_absent() -> None:
     [(-62_135_596_801, 0), (253_402_300_800, 0), (1, -1), (1, 1_000_000_000), (2**63 - 1, 0), (-(2**63), 0)],
 )
 def test_an_instant_out_of_range_is_refused(seconds: int, nanos: int) -> None:
-    with pytest.raises(Unreadable, match="must be an instant in the years 1 to 9999"):
+    with pytest.raises(UnreadableMessage, match="must be an instant in the years 1 to 9999"):
         values.read_instant(Timestamp(seconds=seconds, nanos=nanos))
 
 
@@ -286,7 +286,7 @@ def test_parts_of_a_millisecond_are_rounded_up(nanos: int, ms: int) -> None:
 
 @pytest.mark.parametrize("seconds, nanos", [(-1, 0), (0, -1), (1, -1), (-1, 1), (315_576_000_001, 0), (0, 10**9)])
 def test_a_negative_or_mixed_duration_is_refused(seconds: int, nanos: int) -> None:
-    with pytest.raises(Unreadable, match="must be a duration of 0 s or more"):
+    with pytest.raises(UnreadableMessage, match="must be a duration of 0 s or more"):
         values.read_duration(Duration(seconds=seconds, nanos=nanos))
 
 

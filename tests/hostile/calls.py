@@ -154,9 +154,13 @@ class Attacker:
         if name in ("cursor", "after"):
             return r.choice(self.known.cursors) if self.known.cursors and r.random() < 0.5 else self._forged_cursor()
         match name:
-            case "limit" | "per_page" | "page" | "offset":
+            case "limit" | "per_page" | "page" | "offset" | "timeout":
                 return r.choice(["0", "1", "2", "-1", "999999", "9" * 30, "+3", "1.5", "1e3", "0x10", "٣"])
-            case "since" | "until":
+            case "state" | "states" | "sort" | "order":
+                return r.choice(
+                    ["available", "AAA", "available,,AAA", "running", "priority", "created_at", "asc", "id"]
+                )
+            case "since" | "until" | "older_than":
                 return r.choice(words.ODD_TIMES)
             case "job_id" | "workflow_id":
                 return self.job_id()

@@ -42,9 +42,9 @@ def _books(accepted: set[str], deleted: set[str], unheard: int) -> Iterator[str]
 def _rows() -> Iterator[str]:
     """Every row can be read in both ways, and its derived columns agree with the others."""
     from django_ojs import clock, jsontext
-    from django_ojs.jobs.transitions import wake_at
+    from django_ojs.lifecycle.transitions import wake_at
     from django_ojs.models import CronSchedule, Job
-    from django_ojs.rules import cron, envelope, retry
+    from django_ojs.rules import cron, envelope, retrypolicy
 
     for row in Job.objects.rows():
         shown = jsontext.loads(jsontext.dumps(envelope.render(row)))
@@ -54,7 +54,7 @@ def _rows() -> Iterator[str]:
             yield f"{row['id']} ({row['state']}) would wake at {row['wake_at']}, not {wake_at(row)}"
         if {row["visible_until"] is None, row["timeout_at"] is None} != {row["state"] != "active"}:
             yield f"{row['id']} is {row['state']}, reserved until {row['visible_until']} and {row['timeout_at']}"
-        if row["retry"] and retry.from_json(row["retry"]).max_attempts > row["max_attempts"]:
+        if row["retry"] and retrypolicy.from_json(row["retry"]).max_attempts > row["max_attempts"]:
             yield f"{row['id']} has fewer attempts than its policy: {row['max_attempts']}"
     for schedule in CronSchedule.objects.all():
         if cron.render(schedule)["name"] != schedule.name:
@@ -76,6 +76,8 @@ def _histories() -> Iterator[str]:
         told[job_id].append(tuple(event))
     for pk, state, attempt in Job.objects.values_list("pk", "state", "attempt"):
         events = told.pop(pk, [])
+        if any(name == "job.purged" for name, _, _ in events):  # a caller has erased its history
+            continue
         revived = max(
             (i for i, (name, _, _) in enumerate(events) if name in ("dead_letter.retried", "dead_letter.replayed")),
             default=-1,

@@ -51,11 +51,15 @@ TEXTS: list[Any] = [
     Raw('"\\ud800"'), Raw('"\\udc00\\ud800"'), Raw('"\\uD83C\\uDF89"'), Raw('"\ttab"'), Raw("'single'"), "null", "true",
     "1", "٣", "%s", "%(now)s", "{0}", "'; DROP TABLE django_ojs_job; --", "{a,\"b\\", "\\", "../../etc/passwd", "a.b",
     "A.B", "a..b", "a.b\n", "default\n", "-", "a-b", "a_b@1.0", "x@" + "1" * 400, "NORMAL", "running", "TERMINATE",
+    "AAA", "%", "_", "a%b_c", "*", "**", "a*", "a,b,,c", ",", '{"a": [1]}', "[]", "NaN", "Infinity", "-1", "1e400",
+    "9" * 5000, "-" + "9" * 5000, "١٢٣", "²", "\n", "\x85",
 ]  # fmt: skip
 TIMES: list[Any] = [
     "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59-23:59",
     "2026-02-30T00:00:00Z", "2026-01-15T12:00:00", "2026-01-15t12:00:00z", "1969-12-31T23:59:59Z", "+PT5S", "+P99999Y",
     "PT0S", "PT5S", "P100Y", "1h30m", "-1s", "1e9s", "9" * 90 + "s", "P" + "9" * 90 + "D", "PT0.0000001S", "0ms", "٣s",
+    "0000-00-00", "0000-00-00T00:00:00Z", "9999-12-31T23:59:60Z", "10000-01-01T00:00:00Z", "2026-01-15T12:00:00Z",
+    "2026-01-15", "2026-01-15 12:00:00+00:00", "2026-01-15T24:00:00Z", "+1h", "now", "9" * 5000 + "h", "24h",
 ]  # fmt: skip
 STRUCTURES: list[Any] = [
     None, True, False, [], {}, [[]], [None], [{}], {"": None}, {"\x00": "\x00"}, Pairs([("a", 1), ("a", 2)]),
@@ -67,3 +71,11 @@ STRUCTURES: list[Any] = [
     nested(199), nested(201), nested(3000), Raw("{" * 50), Raw(""), Raw("]"), {str(i): i for i in range(300)},
 ]  # fmt: skip
 ODD: list[Any] = [*NUMBERS, *TEXTS, *TIMES, *STRUCTURES]
+
+#: The same as texts, for queries, paths, headers and forms. The last one is half a character.
+WORDS: list[str] = [
+    *(value for value in (*TEXTS, *TIMES) if not isinstance(value, Raw)), *(str(value) for value in NUMBERS),
+    "[1]", "a&b", "a;b", "x" * 9000, ",".join(["x"] * 1500), "true", "yes", "TRUE", "\ud800",
+]  # fmt: skip
+#: A parameter that comes more than once.
+REPEATED: list[list[str]] = [["1", "x"], ["", "a,b,,c", "a"], ["x"] * 500]

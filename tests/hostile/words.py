@@ -38,7 +38,9 @@ ODD_SEGMENTS = ("", ".", "..", "%00", "%FF", "%ED%A0%80", "%2F", "%0A", "x" * 30
                  "019539A4-0000-7000-8000-000000000000", "019539a4000070008000000000000000", "%20", "jobs;a=b",
                  "00000000-0000-4000-8000-000000000000", "..%2F..%2Fadmin", "%25", "\xff", "%u1234")  # fmt: skip
 PARAMETERS = ("limit", "per_page", "page", "offset", "cursor", "after", "queue", "queues", "type", "types", "job_types",
-               "sources", "job_id", "workflow_id", "since", "until", "enabled", "unknown")  # fmt: skip
+               "sources", "job_id", "workflow_id", "since", "until", "enabled", "unknown",
+               "state", "states", "older_than", "sort", "order", "error_type", "worker_id", "status", "period",
+               "confirm", "dry_run", "wait", "timeout")  # fmt: skip
 SYSTEM = ("state", "attempt", "max_attempts", "created_at", "error", "errors", "result", "worker_id", "workflow_id",
            "options", "specversion", "x_previous_errors", "override", "jobs", "queues", "", "\x00", "__proto__",
            "pk", "self")  # fmt: skip

@@ -58,7 +58,7 @@ class Reader:
     """Who reads a page from top to bottom; `names` are those that its Python has, `answers` what curl was told."""
 
     def __init__(self, jobs: WorkerJobs, client: Client, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-        self._jobs, self._client, self._monkeypatch, self._settings = jobs, client, monkeypatch, settings
+        self.jobs, self._client, self._monkeypatch, self._settings = jobs, client, monkeypatch, settings
         self.names: dict[str, Any] = {}
         self.answers: list[Any] = []
         self._printed = ""
@@ -121,7 +121,7 @@ class Reader:
         app = "django.core" if name == "migrate" else "django_ojs"
         given = load_command_class(app, name).create_parser("manage.py", name).parse_args(arguments)
         if name == "ojs_worker" and given.until_empty:
-            self._jobs.drain()
+            self.jobs.drain()
         elif name not in ONLY_READ:
             out = io.StringIO()
             call_command(name, *arguments, stdout=out)

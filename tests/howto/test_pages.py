@@ -6,16 +6,17 @@ import sys
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.core.mail import EmailMessage
 from django.core.management import CommandError
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from django_ojs import enqueue
 from django_ojs.errors import Duplicate
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import AuditEntry, CronSchedule, Job, Queue, RateLimit, Worker
 from django_ojs.testing import WorkerJobs
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.howto.pages import DOCS, Reader
 
 pytestmark = pytest.mark.django_db
@@ -60,7 +61,7 @@ def test_rate_limits(reader: Reader, ojs_worker: WorkerJobs) -> None:
     reader.read("rate-limits")
     assert Queue.objects.get(name="mail").config["concurrency"] == 5
     assert {"partner", "type:report.make"} <= set(RateLimit.objects.values_list("key", flat=True))
-    assert len(fetch(["default"], count=10, worker_id="w")) == 1, "the two share one limit"
+    assert len(fetch(Fetch(["default"], count=10, worker_id="w"))) == 1, "the two share one limit"
 
     handle = enqueue("partner.push", 1, queue="partner")
     assert ojs_worker.drain(queues="partner").completed == 0
@@ -140,6 +141,24 @@ def test_every_how_to_is_in_the_tutorial() -> None:
     pages = {path.stem for path in (DOCS / "how-to").glob("*.md")} - {"index"}
     assert pages
     assert {page for page in pages if f"(how-to/{page}.md)" not in tutorial} == set()
+
+
+def test_durable_orders(reader: Reader, mailoutbox: list[EmailMessage]) -> None:
+    reader.read("how-to/durable-orders")
+    handle = reader.names["carry"].enqueue(20, 990, "ada@example.org")
+    reader.jobs.drain()
+    told = RequestFactory().post("/courier", {"order": 20, "place": "at the door"}, content_type="application/json")
+    assert sys.modules["shop.views"].courier(told).status_code == 204
+    reader.jobs.drain().raise_first()
+    assert handle.refresh().result == "arrived"
+    assert mailoutbox[-1].body == "Your parcel has arrived: at the door."
+
+
+def test_coming_from_durable_execution(reader: Reader, ojs_worker: WorkerJobs) -> None:
+    reader.module("shop/payments.py", PAYMENTS)
+    reader.read("coming-from/durable-execution")
+    ojs_worker.drain(with_scheduled=True)
+    assert reader.names["handle"].refresh().result == "17 990"
 
 
 @pytest.mark.parametrize("page", ["celery", "django-q2", "huey", "procrastinate", "rq"])

@@ -11,6 +11,7 @@ from django.test import Client
 from django_ojs import keys
 from django_ojs.http import testhooks
 from django_ojs.queues import configuration
+from django_ojs.testing import database
 
 V1 = "/ojs/v1"
 
@@ -98,6 +99,6 @@ def with_key(db: None, settings: Any) -> Any:
 
 @pytest.fixture
 def hooks() -> Any:
-    testhooks.enable()
+    testhooks.enable(database.reset)
     yield
-    testhooks.enable(False)
+    testhooks.disable()

@@ -1,5 +1,6 @@
 """What a key may do here: scopes per endpoint, limits to queues and job types."""
 
+import json
 import re
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.models import Job
+from django_ojs.models import Job, Queue, RateLimit
 from django_ojs.queues import configuration
 from tests.http.conftest import Api, error_of
 from tests.http.test_jobs import UNKNOWN
@@ -92,7 +93,7 @@ KEYS = ("api", "queue:mail", "queue:other", "type:mail.send", "type:mailer.send"
         ({"queues": ["mail"]}, ("queue:mail",)),
         ({"job_types": ["mail.*"]}, ("type:mail.send",)),
         ({"job_types": ["report.daily"]}, ("type:report.daily",)),
-        ({"queues": ["mail"], "job_types": ["mail.*"]}, ("queue:mail", "type:mail.send")),
+        ({"queues": ["mail"], "job_types": ["mail.*"]}, ()),  # neither is all its own
     ],
 )
 def test_a_key_sees_and_sets_the_rate_limits_of_its_queues_and_types(
@@ -272,3 +273,86 @@ def test_lists_show_a_limited_key_its_share(with_key: Any) -> None:
     assert {event["queue"] for event in by_queue.get("/events").json()["events"]} == {"mail"}
     assert {event["job_id"] for event in by_type.get("/events").json()["events"]} == {mine["id"]}
     error_of(by_type.get("/events", {"job_types": "other.send"}), 403, "permission_denied")
+
+
+#: What touches a queue as a whole, at both doors.
+WHOLE = [
+    ("POST", "/queues", {"name": "new"}),
+    ("DELETE", "/queues/mail?strategy=discard", None),
+    ("DELETE", "/queues/mail", {"strategy": "move", "target_queue": "other"}),
+    ("PUT", "/queues/mail/config", {"concurrency": 1}),
+    ("PATCH", "/queues/mail/config", {"concurrency": 1}),
+    ("POST", "/queues/mail/pause", {}),
+    ("POST", "/queues/mail/resume", {}),
+    ("POST", "/queues/mail/purge", {"states": ["discarded"], "confirm": True}),
+    ("PUT", "/rate-limits/queue:mail", {"concurrency": 1}),
+    ("PUT", "/rate-limits/queue:mail/override", {"concurrency": 1}),
+    ("DELETE", "/rate-limits/queue:mail/override", None),
+    ("GET", "/rate-limits/queue:mail", None),
+    ("PUT", "/admin/queues/mail/config", {"concurrency": 1}),
+    ("PATCH", "/admin/queues/mail/config", {"concurrency": 1}),
+    ("PUT", "/admin/queues/_default/config", {"concurrency": 1}),
+    ("PUT", "/admin/queues/mail/rate-limit", {"concurrency": 1}),
+    ("PATCH", "/admin/queues/mail/rate-limit", {"limit": 1, "period": "PT1S"}),
+    ("PUT", "/admin/queues/_default/rate-limit", {"concurrency": 1}),
+    ("POST", "/admin/queues/mail/pause", {}),
+    ("POST", "/admin/queues/mail/resume", {}),
+    ("DELETE", "/admin/queues/mail/jobs?states=discarded&confirm=true", None),
+    ("PUT", "/admin/rate-limits/queue:mail", {"concurrency": 1}),
+    ("PUT", "/admin/rate-limits/queue:mail/override", {"concurrency": 1}),
+    ("DELETE", "/admin/rate-limits/queue:mail/override", None),
+    ("POST", "/admin/system/maintenance", {"enabled": True}),
+    ("POST", "/admin/maintenance", {"enabled": True}),
+]
+#: Figures of whole queues.
+FIGURES = [
+    "/queues", "/queues/mail", "/queues/mail/stats", "/admin/queues", "/admin/queues/mail", "/admin/stats",
+    "/admin/queues/mail/config",
+    "/admin/stats?queue=mail", "/admin/stats/history", "/admin/stats/history?queue=mail", "/admin/scheduling/stats",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limits", [{"job_types": ["mail.*"]}, {"job_types": ["mail.*"], "queues": ["mail", "new"]}])
+@pytest.mark.parametrize("method, path, body", WHOLE, ids=[f"{call[0]} {call[1]}" for call in WHOLE])
+def test_a_key_of_types_changes_no_queue(
+    with_key: Any, limits: dict[str, Any], method: str, path: str, body: Any
+) -> None:
+    boss, api = with_key("admin"), with_key("admin", **limits)
+    boss.dead_letter(job_type="other.send", queue="mail")
+    boss.push("other.send", queue="mail")
+    before = [*Queue.objects.order_by("pk").values(), *Job.objects.order_by("pk").values(), *RateLimit.objects.values()]
+    sent = api.client.generic(method, f"/ojs/v1{path}", json.dumps(body or {}), content_type="application/json")
+    error_of(sent, 403, "permission_denied")
+    after = [*Queue.objects.order_by("pk").values(), *Job.objects.order_by("pk").values(), *RateLimit.objects.values()]
+    assert after == before
+
+
+@pytest.mark.parametrize("path", FIGURES)
+def test_a_key_of_types_sees_no_figures_of_queues(with_key: Any, path: str) -> None:
+    with_key("admin").push("other.send", queue="mail")
+    error_of(with_key("admin", job_types=["mail.*"]).get(path), 403, "permission_denied")
+    assert with_key("admin", queues=["mail"]).get(path).status_code == 200
+
+
+def test_a_key_of_types_counts_its_own_jobs_by_priority(with_key: Any) -> None:
+    boss = with_key("admin")
+    for name in ("mail.send", "other.send", "other.send"):
+        boss.push(name, queue="mail", priority=5)
+    shown = with_key("read", job_types=["mail.*"]).get("/queues/mail/priority-stats").json()
+    assert (shown["total"], shown["counts_by_priority"]) == (1, {"5": 1})
+
+
+def test_a_key_of_types_sees_its_own_schemas(with_key: Any) -> None:
+    boss, api = with_key("admin"), with_key("admin", job_types=["mail.*"])
+    for name in ("mail.send", "other.send"):
+        uri = f"urn:ojs:schema:{name}:v1"
+        body = {"job_type": name, "version": "1", "uri": uri, "schema": {"type": "array", "title": name}}
+        assert boss.post("/schemas", body).status_code == 201
+    for base in ("/schemas", "/admin/schemas"):
+        page = api.get(base).json()
+        assert [one.get("job_type") or one["type"] for one in page["schemas"]] == ["mail.send"]
+        for path in ("", "/versions", "/versions/1" if base == "/schemas" else "/1"):
+            assert api.get(f"{base}/mail.send{path}").status_code == 200
+            error_of(api.get(f"{base}/other.send{path}"), 403, "permission_denied")
+    assert api.get("/schemas/urn:ojs:schema:mail.send:v1").status_code == 200
+    error_of(api.get("/schemas/urn:ojs:schema:other.send:v1"), 403, "permission_denied")

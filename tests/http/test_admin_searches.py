@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
-from django_ojs.jobs.search import id_at
+from django_ojs.rules.ids import first_at
 from tests.conftest import FrozenClock
 from tests.http.conftest import Api, error_of
 
@@ -130,7 +130,7 @@ def test_times_are_looked_up_by_the_ids(api: Api, frozen_clock: FrozenClock) -> 
     def made(second: int) -> str:  # with an id of the caller's: that of the server may be older by a millisecond
         at = dt.datetime(2026, 1, 15, 12, 0, second, tzinfo=dt.UTC)
         frozen_clock.move_to(at)
-        return str(api.push(id=str(uuid.UUID(int=id_at(at).int | 7 << 76 | 2 << 62)))["id"])
+        return str(api.push(id=str(uuid.UUID(int=first_at(at).int | 7 << 76 | 2 << 62)))["id"])
 
     first, second, _third = (made(second) for second in range(3))
     with CaptureQueriesContext(connection) as queries:

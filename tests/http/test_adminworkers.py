@@ -15,7 +15,7 @@ from django.urls import reverse
 from django_ojs import clock
 from django_ojs.models import AuditEntry, Job, Worker
 from django_ojs.statistics import summary
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.http.conftest import Api, error_of
 
 pytestmark = pytest.mark.django_db

@@ -211,6 +211,118 @@ def test_a_zstd_bomb_is_refused_before_it_is_unpacked() -> None:
         tracemalloc.stop()
 
 
+# What a body costs is bounded by what may be sent
+
+
+@pytest.fixture
+def handed(monkeypatch: Any) -> list[int]:
+    """The bytes that decompressors were given, and those that they handed back."""
+    counted = [0]
+
+    def spy(unpacker: Any) -> Any:
+        class Spy:
+            def decompress(self, data: bytes, *most: int) -> bytes:
+                counted[0] += len(data)
+                return unpacker.decompress(data, *most)
+
+            @property
+            def unused_data(self) -> bytes:
+                counted[0] += len(unpacker.unused_data)
+                return unpacker.unused_data
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(unpacker, name)
+
+        return Spy()
+
+    gzip_opener, zstd_opener = zlib.decompressobj, zstandard.ZstdDecompressor
+    monkeypatch.setattr(zlib, "decompressobj", lambda *given: spy(gzip_opener(*given)))
+
+    class Opener:
+        def __init__(self, **given: Any) -> None:
+            self.opener = zstd_opener(**given)
+
+        def decompressobj(self) -> Any:
+            return spy(self.opener.decompressobj())
+
+    monkeypatch.setattr(zstandard, "ZstdDecompressor", Opener)
+    return counted
+
+
+#: A frame that decompressors skip.
+SKIPPED = b"\x50\x2a\x4d\x18\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "encoding, nothing, step",
+    [("gzip", gzip.compress(b"", mtime=0), 65_536), ("zstd", zstd(b""), 128), ("zstd", SKIPPED, 128)],
+    ids=["gzip", "zstd", "skippable"],
+)
+def test_the_parts_of_a_packed_body_are_counted_and_none_costs_the_rest(
+    api: Api, handed: list[int], encoding: str, nothing: bytes, step: int
+) -> None:
+    large = b'{"type":"a.b","args":["' + os.urandom(400_000).hex().encode() + b'"]}'
+    packed = nothing * 900 + (gzip.compress(large) if encoding == "gzip" else zstd(large))
+    assert api.raw("/jobs", packed, **{"Content-Encoding": encoding}).status_code == 201
+    assert handed[0] <= len(packed) + 2 * step * 901
+    handed[0] = 0
+    error = error_of(api.raw("/jobs", nothing * 40_000, **{"Content-Encoding": encoding}), 413, "payload_too_large")
+    assert error["details"] == {"max_parts": 1000, "field": "body"}
+    assert handed[0] <= 2 * step * 1001
+
+
+@pytest.fixture
+def numbers(monkeypatch: Any) -> list[str]:
+    """The numbers that were read."""
+    read: list[str] = []
+    plain = jsontext._plain
+    monkeypatch.setattr(jsontext, "_plain", lambda literal: read.append(literal) or plain(literal))
+    return read
+
+
+@pytest.mark.parametrize("path", ["/jobs/batch", "/jobs/bulk", "/jobs", "/workflows", "/workers/ack", "/cron"])
+def test_16_kilobytes_that_are_four_million_numbers_are_refused_before_one_is_read(
+    api: Api, numbers: list[str], path: str
+) -> None:
+    limit = 16_000_000 if path in ("/jobs/batch", "/jobs/bulk", "/workflows") else 2_000_000
+    packed = gzip.compress(b'{"jobs":[' + b"1e5," * (limit // 4) + b"1]}")
+    if limit < 4_000_000:  # that many numbers fit no such body
+        packed = gzip.compress(b'{"jobs":[' + b"0," * (limit // 2) + b"1]}")
+    assert len(packed) < 20_000
+    error = error_of(api.raw(path, packed, **{"Content-Encoding": "gzip"}), 413, "payload_too_large")
+    assert error["details"] == {"max_values": 1_000_000, "field": "body"}
+    assert numbers == []
+
+
+@pytest.mark.parametrize(
+    "path, member",
+    [("/jobs/batch", "jobs"), ("/jobs/bulk", "jobs"), ("/jobs/bulk/cancel", "job_ids"), ("/jobs/results", "ids"),
+     ("/admin/jobs/bulk/retry", "job_ids"), ("/admin/dead-letter/retry", "job_ids")],
+)  # fmt: skip
+def test_a_batch_that_is_too_large_is_refused_before_it_is_read(
+    api: Api, settings: Any, numbers: list[str], path: str, member: str
+) -> None:
+    settings.OJS = {**settings.OJS, "MAX_BATCH_SIZE": 20}
+    response = api.raw(path, b'{"' + member.encode() + b'":[' + b"1e5," * 50_000 + b"1]}")
+    error = error_of(response, 413, "batch_size_exceeded")
+    assert error["details"]["field"] == member
+    assert error["details"]["actual_is_minimum"] is True
+    assert response["X-OJS-Max-Batch-Size"] == "20"
+    assert len(numbers) == 20
+    assert "21" not in error["message"]
+
+
+def test_numbers_that_no_float_holds_are_counted(api: Api, numbers: list[str]) -> None:
+    error = error_of(api.raw("/jobs/batch", b'{"jobs":[[' + b"1e999," * 400_000 + b"1]]}"), 413, "payload_too_large")
+    assert error["details"] == {"max_numbers": 100_000, "field": "body"}
+    assert "texts" in error["hint"]
+    assert len(numbers) == 100_001
+
+
+def test_a_text_full_of_commas_is_one_value(api: Api) -> None:
+    assert api.raw("/jobs", b'{"type":"a.b","args":["' + b",:" * 500_000 + b'"]}').status_code == 201
+
+
 class Endless(io.RawIOBase):
     """A body that never ends, as a chunked one may be."""
 

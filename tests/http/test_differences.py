@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_ojs.http import manifest
-from django_ojs.jobs.timers import settle
+from django_ojs.jobs.timers import apply_due
 from tests.http.conftest import Api, error_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ def test_an_expired_job_is_told_of_once_and_has_an_end(
     settings.OJS = {**settings.OJS, "DIALECT": dialect}
     job = api.push(expires_at=(frozen_clock.now + dt.timedelta(seconds=1)).isoformat())
     frozen_clock.advance(seconds=2)
-    settle()
+    apply_due()
     shown = api.get(f"/jobs/{job['id']}").json()["job"]
     assert (shown["state"], "completed_at" in shown) == ("discarded", has_end)
     types = [event["type"] for event in api.get("/events").json()["events"]]

@@ -147,13 +147,16 @@ def test_what_is_there_in_part_cannot_be_demanded(api: Api, name: str) -> None:
 
 
 def test_every_extension_is_declared_in_full_and_in_the_documentation(api: Api) -> None:
-    declared = api.client.get("/ojs/manifest").json()["extensions"]["official"]
+    extensions = api.client.get("/ojs/manifest").json()["extensions"]
+    declared = extensions["official"]
     text = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
     section = text.partition("## Extensions")[2].partition("The server has these extensions only in part")[0]
     names = [entry["name"] for entry in declared]
     assert names == sorted(set(names))
     assert all(entry["uri"] == f"urn:ojs:ext:{entry['name']}" and entry["version"] for entry in declared)
-    assert set(re.findall(r"`([a-z-]+)`", section)) - {"urn:ojs:ext:"} == {*names, "webhooks"}
+    trials = {entry["name"]: entry["uri"] for entry in extensions["experimental"]}
+    assert trials == {name: f"urn:ojs:ext:experimental:{name}" for name in trials}
+    assert set(re.findall(r"`([a-z-]+)`", section)) - {"urn:ojs:ext:"} == {*names, *trials, "webhooks"}
 
 
 @pytest.mark.parametrize(

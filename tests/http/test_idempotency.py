@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import OperationalError, connection, connections, transaction
 
-from django_ojs import clock
-from django_ojs.jobs import gathered, idempotency
-from django_ojs.jobs.idempotency import Answer, Operation
+from django_ojs import clock, keys
+from django_ojs.jobs import idempotency, push_group
+from django_ojs.jobs.idempotency import Answer, KeyedRequest
 from django_ojs.limits import ratelimits
 from django_ojs.models import IdempotencyKey, Job, RateLimit
 from tests.http.conftest import Api, error_of
@@ -96,7 +97,7 @@ def test_the_replay_comes_under_the_type_that_the_new_request_wants(api: Api) ->
 # While the first request is still running
 
 
-OPERATION = Operation("k", "p", "push", b"{}")
+OPERATION = KeyedRequest("k", "p", "push", b"{}")
 
 
 def answer() -> Answer:
@@ -156,19 +157,19 @@ def test_a_running_key_is_409_over_http(transactional_db: None) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one writer: there the second waits")
     api = Api()
-    push = gathered.push_each
+    read = push_group.read
 
     def slow(*args: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as fast:
-            fast.setattr(gathered, "push_each", push)
+            fast.setattr(push_group, "read", read)
             response = in_a_thread(lambda: api.post("/jobs", JOB, **KEY))
         error = error_of(response, 409, "conflict")
         assert error["retryable"] is True
         assert response["Retry-After"] == "1"
-        return push(*args, **options)
+        return read(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathered, "push_each", slow)
+        patch.setattr(push_group, "read", slow)
         assert api.post("/jobs", JOB, **KEY).status_code == 201
     assert Job.objects.count() == 1
 
@@ -201,18 +202,18 @@ def test_a_database_that_restarts_in_between_leaves_nothing(
 ) -> None:
     """As a restart does it, for one connection: the server ends the session."""
     api = Api()
-    push = gathered.store
+    keep = idempotency.keep
 
-    def cut(*args: Any, **options: Any) -> Any:
-        done = push(*args, **options)
+    def cut(*args: Any, **options: Any) -> None:
+        """The job has been stored by then."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             (pid,) = cursor.fetchone()
         in_a_thread(lambda: connections["default"].cursor().execute("SELECT pg_terminate_backend(%s)", [pid]))
-        return done
+        keep(*args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gathered, "store", cut)
+        patch.setattr(idempotency, "keep", cut)
         assert api.post("/jobs", JOB, **KEY).status_code == 503
     connection.close()
     assert api.post("/jobs", JOB, **KEY).status_code == 201
@@ -274,7 +275,7 @@ def test_a_crash_frees_the_key_at_once() -> None:
 @pytest.mark.django_db
 def test_keys_and_their_owners_cannot_be_mixed_up() -> None:
     digests = {
-        Operation(k, p, n, b"").digest
+        KeyedRequest(k, p, n, b"").digest
         for k, p, n in [("a", "b", "c"), ("b", "a", "c"), ("c", "ab", ""), ("", "ab", "c")]
     }
     assert len(digests) == 4
@@ -293,13 +294,13 @@ def test_the_answer_and_the_job_are_stored_together(api: Api) -> None:
     [
         ({"key": "new", "concurrency": 3}, "3"),
         ({"key": "new", "rate": {"limit": 5, "period": "PT1M"}}, "5"),
-        ({"key": "queue:orders", "throttle": {"limit": 2, "period": "PT1S"}}, "2"),
+        ({"throttle": {"limit": 2, "period": "PT1S"}}, "2"),
     ],
 )
 def test_a_push_under_a_limit_that_nobody_noted_yet(api: Api, limit: dict[str, Any], left: str) -> None:
     answer = api.post("/jobs", JOB | {"rate_limit": limit}, **KEY)
     assert (answer.status_code, answer["X-RateLimit-Limit"], answer["X-RateLimit-Remaining"]) == (201, left, left)
-    assert RateLimit.objects.get().key == limit["key"]
+    assert RateLimit.objects.get().key == limit.get("key", "queue:default")
     again = api.post("/jobs", JOB | {"rate_limit": limit}, **KEY)
     assert (again.content, again["X-RateLimit-Limit"]) == (answer.content, left)
     batch = {"jobs": [JOB | {"rate_limit": limit | {"key": "another"}}] * 2}
@@ -325,3 +326,51 @@ def test_such_a_push_inside_a_transaction_of_the_sites(api: Api) -> None:
         answer = api.post("/jobs", JOB | {"rate_limit": {"key": "new", "concurrency": 3}})
     assert (answer.status_code, answer["X-RateLimit-Limit"]) == (201, "3")
     assert RateLimit.objects.get().key == "new"
+
+
+def test_a_key_that_is_made_anew_under_an_old_name_gets_no_answer_of_the_old_one(db: None, settings: Any) -> None:
+    """Someone may have the old answers that must not reach who got the name."""
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": False}
+    ids, texts = [], []
+    for _ in range(2):
+        made, text = keys.create("shop", ["push", "read"])
+        client = Api(authorization=f"Bearer {text}")
+        for path, body in (("/jobs", JOB), ("/jobs/batch", {"jobs": [JOB]}), ("/jobs/bulk", {"jobs": [JOB]})):
+            answer = client.post(path, body, **KEY)
+            assert (answer.status_code, answer.has_header("Idempotency-Replayed")) == (201, False)
+            ids.append(answer.content)
+        assert client.post("/jobs", JOB, **KEY)["Idempotency-Replayed"] == "true"
+        texts.append(text)
+        made.delete()
+    assert len(set(ids)) == 6
+    assert Job.objects.count() == 6
+
+
+def test_a_user_that_is_made_anew_under_an_old_name_gets_no_answer_of_the_old_one(db: None, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": False}
+    ids = set()
+    for _ in range(2):
+        user = get_user_model().objects.create_superuser("ann", password="pw")
+        client = Api()
+        client.client.force_login(user)
+        ids.add(client.post("/jobs", JOB, **KEY).json()["job"]["id"])
+        assert client.post("/jobs", JOB, **KEY)["Idempotency-Replayed"] == "true"
+        user.username = "renamed"
+        user.save()
+        assert client.post("/jobs", JOB, **KEY)["Idempotency-Replayed"] == "true"
+        user.delete()
+    assert len(ids) == 2
+
+
+def test_a_limited_key_sees_no_bulk_action_of_an_older_key_of_its_name(db: None, settings: Any) -> None:
+    settings.OJS = {**settings.OJS, "ALLOW_ANONYMOUS": False}
+    seen = []
+    for _ in range(2):
+        made, text = keys.create("ops", ["admin"], queues=["mail"])
+        client = Api(authorization=f"Bearer {text}")
+        seen.append(client.get("/admin/bulk-actions").json()["items"])
+        body = {"filter": {"queue": "mail"}, "confirm": True, "background": True}
+        assert client.post("/admin/jobs/bulk/retry", body).status_code == 202
+        assert len(client.get("/admin/bulk-actions").json()["items"]) == 1
+        made.delete()
+    assert seen == [[], []]

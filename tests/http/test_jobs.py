@@ -9,10 +9,10 @@ import pytest
 
 from django_ojs import middleware
 from django_ojs.client.handle import get_job
+from django_ojs.envelope import validate
 from django_ojs.errors import MiddlewareRejected
 from django_ojs.models import Job
 from django_ojs.rules import durations
-from django_ojs.rules.problems import validate
 from tests.http.conftest import Api, error_of
 
 UNKNOWN = "019539a4-0000-7000-8000-000000000000"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import middleware
+from django_ojs import clock, middleware
 from django_ojs.models import AuditEntry, Job
+from django_ojs.queues import configuration
 from tests.http.conftest import Api, error_of
 
 pytestmark = pytest.mark.django_db
@@ -89,12 +91,13 @@ def test_the_attempts_of_a_job_are_for_who_may_see_it(with_key: Any) -> None:
     error_of(with_key("read", queues=["b"]).get(f"/jobs/{job}/retries"), 403, "permission_denied")
 
 
-def test_a_queue_is_purged_of_what_has_ended_by_who_may_purge_and_only_if_confirmed(with_key: Any) -> None:
+def test_a_queue_is_purged_of_what_has_ended_by_who_may_purge(with_key: Any) -> None:
     api = with_key("admin")
     gone, kept, live = ended(api, "q"), ended(api, "other"), api.push(queue="q")["id"]
     body = {"states": ["completed"], "confirm": True}
     error_of(with_key("read", "push", "work").post("/queues/q/purge", body), 403, "permission_denied")
-    error_of(api.post("/queues/q/purge", {"states": ["completed"]}), 400, "invalid_request")
+    for confirm in (False, None, "true"):
+        error_of(api.post("/queues/q/purge", {**body, "confirm": confirm}), 400, "invalid_request")
     error_of(api.post("/queues/q/purge", {**body, "states": ["available"]}), 400, "invalid_request")
     assert Job.objects.count() == 3
     purger = with_key("admin")
@@ -195,3 +198,33 @@ def test_the_middleware_is_named_in_its_order_without_the_sites_paths(settings: 
         "execution": [{"name": "around", "phase": "execution", "order": 0}],
     }
     error_of(with_key("read").get("/middleware"), 403, "permission_denied")
+
+
+def test_the_command_line_purges_without_confirm_and_no_other_path_does(api: Api) -> None:
+    ended(api, "q")
+    other: Any = {"content_type": "application/json", "data": json.dumps({"states": ["completed"]})}
+    for path in ("/ojs/v1/admin/queues/q/jobs", "/ojs/v1/admin/dead-letter", "/ojs/v1/dead-letter"):
+        given = other if "queues" in path else {**other, "data": "{}"}
+        assert error_of(api.client.delete(path, **given), 400, "invalid_request")["details"]["field"] == "confirm"
+    for path in ("/dead-letter/purge", "/admin/dead-letter/purge"):
+        assert error_of(api.post(path, {"filter": {}}), 400, "invalid_request")["details"]["field"] == "confirm"
+    counted = api.post("/queues/q/purge", {"states": ["completed"], "dry_run": True}).json()
+    assert (counted["matched"], counted["purged_count"]) == (1, 0)
+    assert api.post("/queues/q/purge", {"states": ["completed"]}).json()["purged_count"] == 1
+
+
+def test_a_client_that_reads_one_page_sees_all_queues(api: Api) -> None:
+    configuration.ensure([f"q{number:03}" for number in range(300)], clock.now(), "default")
+    body = api.get("/queues").json()
+    assert len(body["queues"]) == 301  # `default` is always there
+    assert (body["pagination"]["has_more"], body["pagination"]["limit"]) == (False, 1000)
+    assert len(api.get("/queues", {"limit": "7"}).json()["queues"]) == 7
+    assert len(api.get("/admin/queues").json()["items"]) == 20
+
+
+def test_schedules_stand_under_each_name_that_clients_look_for(api: Api) -> None:
+    api.post("/cron", {"name": "nightly", "expression": "@daily", "type": "a.b", "args": []})
+    for path in ("/cron", "/crons", "/admin/cron"):
+        body = api.get(path).json()
+        assert [entry["name"] for entry in body["entries"]] == ["nightly"]
+        assert body["entries"] == body["crons"] == body["items"]

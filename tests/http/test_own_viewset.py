@@ -18,7 +18,7 @@ from django_ojs.http.workers import WorkerLineSerializer, WorkerViewSet
 from django_ojs.models import AuditEntry, Job, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.urls import served_by
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.http.conftest import Api, error_of
 
 
@@ -41,7 +41,7 @@ class Detail(JobDetailSerializer):
 
 class SiteJobViewSet(JobViewSet):
     operator_serializer_class = Detail
-    action_serializers = {**JobViewSet.action_serializers, "list": ShortLine}
+    operation_changes = {"list": {"answer": ShortLine}}
     permission_classes = (*JobViewSet.permission_classes, NotPayroll)
 
     def get_queryset(self) -> Any:
@@ -55,7 +55,7 @@ class Letter(DeadLetterSerializer):
 
 class SiteDeadLetterViewSet(DeadLetterViewSet):
     serializer_class = Letter
-    action_serializers = {**DeadLetterViewSet.action_serializers, "list": Letter}
+    operation_changes = {"list": {"answer": Letter}}
     permission_classes = (*DeadLetterViewSet.permission_classes, NotPayroll)
 
     def get_queryset(self) -> Any:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
+from django_ojs import retention as pruning
 from django_ojs.events import log
-from django_ojs.jobs import prune as pruning
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
-from django_ojs.jobs.prune import prune
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs.read import info
 from django_ojs.models import Job
+from django_ojs.retention import prune
 from django_ojs.rules import durations
 from tests.http.conftest import Api, error_of
 from tests.http.test_bulk import bounded
@@ -130,7 +130,7 @@ def test_a_waiting_caller_is_answered_when_the_job_ends() -> None:
     def work() -> None:
         try:
             assert asked.wait(60)
-            (row,) = fetch(["default"])
+            (row,) = fetch(Fetch(["default"]))
             ack_one(Ack(row["id"], "42"))
         finally:
             connections.close_all()

@@ -22,7 +22,7 @@ from django_ojs.jobs.fetch import Fetch, fetch, fetch_each
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.store import prepared
-from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests.gathering import gathering
 from tests.http.conftest import Api
 
@@ -52,9 +52,8 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], tuple
         before = trips
         with CaptureQueriesContext(connection) as captured:
             act()
-        begun = sum(query["sql"] == "BEGIN" for query in captured)  # sent within the next statement's wait
         statements = sum(query["sql"] not in ("BEGIN", "COMMIT") for query in captured)
-        return statements, trips - before + begun if ON_POSTGRESQL else statements
+        return statements, trips - before if ON_POSTGRESQL else statements
 
     return measure
 
@@ -66,7 +65,7 @@ def jobs(count: int) -> None:
 
 def claimed(count: int) -> list[uuid.UUID]:
     jobs(count)
-    return [row["id"] for row in fetch(["default"], count=count, worker_id="w")]
+    return [row["id"] for row in fetch(Fetch(["default"], count=count, worker_id="w"))]
 
 
 def warm() -> None:
@@ -77,7 +76,7 @@ def warm() -> None:
         fail_one(Failure(job, {"message": "no"}))
     beat(Beat("w"))
     jobs(3)
-    while fetch(["mail", "default"], worker_id="w"):
+    while fetch(Fetch(["mail", "default"], worker_id="w")):
         pass
 
 
@@ -98,10 +97,10 @@ def check(name: str, found: tuple[int, int]) -> None:
 
 def test_the_verbs(cost: Any) -> None:
     warm()
-    check("idle", cost(lambda: fetch(["default", "mail"], worker_id="w")))
+    check("idle", cost(lambda: fetch(Fetch(["default", "mail"], worker_id="w"))))
     jobs(30)
-    check("fetch", cost(lambda: fetch(["default"], worker_id="w")))
-    check("fetch", cost(lambda: fetch(["mail", "default"], count=3, worker_id="w")))
+    check("fetch", cost(lambda: fetch(Fetch(["default"], worker_id="w"))))
+    check("fetch", cost(lambda: fetch(Fetch(["mail", "default"], count=3, worker_id="w"))))
     some = [Fetch(("default",), 1, "w") for _ in range(5)]
     check("together", cost(lambda: fetch_each(some, using="default")))
     one, two = claimed(2)
@@ -176,7 +175,7 @@ class TestHealthOfConnections:
     def test_of_calls_that_meet_only_those_that_lead_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
         looks: list[int] = []
         for module in (groupcommit, base):
-            monkeypatch.setattr(module, "look_at_health", lambda using: looks.append(threading.get_ident()))
+            monkeypatch.setattr(module, "check_health", lambda using: looks.append(threading.get_ident()))
         with gathering(fetching._fetches) as meeting:
             asks = [{"queues": ["default"], "worker_id": f"w{number}"} for number in range(6)]
             done = meeting.together(*(lambda ask=ask: Api().post("/workers/fetch", ask) for ask in asks))  # type: ignore[misc]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import include, path, reverse
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from django_ojs.http.base import OJSViewSet
+from django_ojs.http.operation import operation
 from django_ojs.http.router import OJSRouter
 
 
@@ -26,30 +26,29 @@ class FullThrottle(BaseThrottle):
 
 class BoatViewSet(OJSViewSet):
     lookup_url_kwarg = "boat_id"
-    action_scopes = {"list": "read", "retrieve": "read", "row": "push"}
-    action_rights = {"row": "change_job", "sink": "delete_job"}
     model_name = "job"
-    public_only = ("create",)
-    operator_only = ("sink",)
 
+    @operation(scope="read")
     def list(self, request: Request) -> Response:
         return Response({"boats": [], "operator": self.operator})
 
+    @operation(doors="public")
     def create(self, request: Request) -> Response:
         return Response(self.payload(), status=201)
 
+    @operation(scope="read")
     def retrieve(self, request: Request, boat_id: str) -> Response:
         return Response({"id": boat_id})
 
-    @action(detail=True, methods=["post"], aliases=("paddle", "/paddles"))
+    @operation(detail=True, methods=["post"], scope="push", right="change_job", aliases=("paddle", "/paddles"))
     def row(self, request: Request, boat_id: str = "") -> Response:
         return Response({"rowed": boat_id})
 
-    @action(detail=True, methods=["post"])
+    @operation(detail=True, methods=["post"], right="delete_job", doors="operator")
     def sink(self, request: Request, boat_id: str) -> Response:
         return Response(status=204)
 
-    @action(detail=False, methods=["get"], throttle_classes=(FullThrottle,))
+    @operation(detail=False, methods=["get"], throttle_classes=(FullThrottle,))
     def fleet(self, request: Request) -> Response:
         return Response({})
 

@@ -11,9 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.jobs import schemas
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
-from django_ojs.jobs.verbs import retry_one
+from django_ojs.jobs.retry import retry_one
 from django_ojs.models import Job, JobSchema
 from django_ojs.rules import schemas as policy
 from tests.http.conftest import Api, error_of
@@ -194,7 +194,7 @@ class TestPush:
     def test_a_schema_registered_by_another_process_is_found(self, api: Api) -> None:
         push(api, [])  # fills the cache
         register(api)
-        schemas._cache["default"] = schemas._Registry(schemas.time.monotonic(), {}, {})
+        schemas._cache["default"] = schemas._LoadedSchemas(schemas.time.monotonic(), {}, {})
         error_of(push(api, [1], schema="urn:ojs:schema:test.echo:v1"), 422, "schema_validation")
 
     @pytest.mark.parametrize("mode, status", [("off", 201), ("warn", 201), ("strict", 422)])
@@ -229,7 +229,7 @@ class TestPush:
         register(api)
         register(api, {"maxItems": 0}, version=2)
         push(api, ["a", 1], version=1, retry={"max_attempts": 1})
-        (row,) = fetch(["default"])
+        (row,) = fetch(Fetch(["default"]))
         fail_one(Failure(row["id"], {"message": "no"}))
         assert retry_one(row["id"], override={"args": ["b", 2]})["state"] == "available"
 

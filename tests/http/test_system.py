@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import django_ojs
-from django_ojs.conformance import claim
-from django_ojs.http import manifest
+from django_ojs.http import claim, manifest
 from tests.http.conftest import Api
 
 
@@ -53,9 +52,10 @@ def test_the_tier_is_full_where_both_bindings_are_offered_and_have_passed(
         assert tier() == "runtime"
 
 
-def test_clients_that_send_a_version_get_the_extensions_as_a_list(api: Api, monkeypatch: Any) -> None:
+def test_clients_that_send_a_version_get_the_extensions_as_a_list(api: Api, monkeypatch: Any, settings: Any) -> None:
     entry = {"name": "x", "uri": "urn:ojs:ext:x", "version": "1.0.0"}
     monkeypatch.setitem(manifest.EXTENSIONS, "official", [entry])
+    settings.OJS = {**settings.OJS, "EXECUTION_HISTORY": False}
     assert api.client.get("/ojs/manifest").json()["extensions"]["official"] == [entry]
     assert api.client.get("/ojs/manifest", headers={"OJS-Version": "1.0"}).json()["extensions"] == ["x"]
 

@@ -13,7 +13,7 @@ from django_ojs.jobs import fetch as fetching
 from django_ojs.jobs import finish
 from django_ojs.jobs.push import push
 from django_ojs.models import Event
-from django_ojs.workers import heartbeat
+from django_ojs.workerregistry import heartbeat
 from tests.gathering import SECONDS, gathering
 from tests.http.conftest import Api
 

@@ -19,8 +19,8 @@ SLIPS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"options": {"retry_policy": {"max_attemps": 3}}}, "options.retry_policy.max_attemps", "max_attempts"),
     ({"options": {"timout": 30}}, "options.timout", "timeout"),
     ({"prority": 5}, "prority", "priority"),
-    ({"retry_policy": {"max_attempts": 3}}, "retry_policy", "options.retry_policy"),
-    ({"delay_until": "2030-01-01T00:00:00Z"}, "delay_until", "options.delay_until"),
+    ({"retry_policy": {"max_attempts": 3}}, "retry_policy", "retry"),
+    ({"delay_until": "2030-01-01T00:00:00Z"}, "delay_until", "scheduled_at"),
 ]
 
 

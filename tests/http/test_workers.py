@@ -342,7 +342,7 @@ def test_the_directive_of_a_test_acts_only_in_a_test_server(api: Api, hooks: Any
     beat = {"worker_id": "w1", "active_jobs": [job["id"]]}
     assert api.post("/workers/heartbeat", beat).json()["state"] == "terminate"
     assert Worker.objects.get().directive == ""
-    testhooks.enable(False)
+    testhooks.disable()
     assert api.post("/workers/heartbeat", beat).json()["state"] == "running"
 
 
@@ -352,7 +352,7 @@ def test_the_rejecting_middleware_acts_only_in_a_test_server(api: Api, hooks: An
     faulty = {"type": "a.b", "args": [], "meta": {"ojs_validate": True}}
     error_of(api.post("/jobs", faulty), 422, "x_middleware_rejected")
     assert api.post("/jobs", {**faulty, "args": [1]}).status_code == 201
-    testhooks.enable(False)
+    testhooks.disable()
     assert api.post("/jobs", faulty).status_code == 201
 
 

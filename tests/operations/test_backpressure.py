@@ -13,10 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock, jsontext
 from django_ojs.errors import QueueFull
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push, push_each
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs.read import info
 from django_ojs.models import Job, Queue
 from django_ojs.queues import bounds as backpressure
 from django_ojs.queues import configuration
@@ -106,7 +106,7 @@ class TestReject:
         make(scheduled_at="2100-01-01T00:00:00Z")
         make(pending=True)
         active, retryable = make(priority=9), make(priority=8)
-        fetch([QUEUE], count=2)
+        fetch(Fetch([QUEUE], count=2))
         fail_one(Failure(retryable["id"], {"message": "no"}))
         make()
         with pytest.raises(QueueFull):
@@ -125,7 +125,7 @@ class TestReject:
     def test_a_retry_is_never_refused(self) -> None:
         bound(max_depth=1)
         row = make()
-        fetch([QUEUE])
+        fetch(Fetch([QUEUE]))
         fail_one(Failure(row["id"], {"message": "no"}))
         assert info(row["id"])["state"] == "retryable"
 
@@ -171,7 +171,7 @@ class TestDropOldest:
     def test_where_nothing_can_be_dropped_the_job_is_refused(self) -> None:
         bound(max_depth=2, strategy="drop_oldest")
         make()
-        fetch([QUEUE])
+        fetch(Fetch([QUEUE]))
         make(scheduled_at="2100-01-01T00:00:00Z")
         with pytest.raises(QueueFull):
             make()
@@ -231,7 +231,7 @@ class TestDropOldest:
 
         def work() -> list[Any]:
             try:
-                return [jsontext.loads(row["args"])[1] for row in fetch([QUEUE], count=20)]
+                return [jsontext.loads(row["args"])[1] for row in fetch(Fetch([QUEUE], count=20))]
             finally:
                 connections.close_all()
 
@@ -254,7 +254,7 @@ class TestWarning:
         make()
         make()
         assert backpressure.relieve() == 0
-        for row in fetch([QUEUE], count=2):
+        for row in fetch(Fetch([QUEUE], count=2)):
             ack_one(Ack(row["id"]))
         assert backpressure.relieve() == 1
         assert backpressure.relieve() == 0
@@ -327,7 +327,7 @@ class TestConcurrency:
 
         with ThreadPoolExecutor(1) as pool:
             blocked = pool.submit(wait)
-            (row,) = fetch([QUEUE])
+            (row,) = fetch(Fetch([QUEUE]))
             assert not blocked.done()
             ack_one(Ack(row["id"]))
             assert blocked.result(20)["id"] != first["id"]

@@ -17,10 +17,10 @@ from django_ojs.errors import InvalidRequest, OJSError
 from django_ojs.http import filters
 from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import How
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.selection import JobFilter, Member, dead_letters
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job
 from tests.admin.conftest import one_in_each_state, pushed
 
@@ -31,7 +31,7 @@ VERBS = [(name, dead) for dead, verbs in ((False, bulk.JOBS), (True, bulk.DEAD_L
 def kept_out() -> uuid.UUID:
     """A discarded job that is no dead letter."""
     (job,) = pushed(queue="kept-out", retry={"max_attempts": 1, "on_exhaustion": "discard"})
-    (row,) = fetch(["kept-out"])
+    (row,) = fetch(Fetch(["kept-out"]))
     fail_one(Failure(row["id"], {"type": "ValueError", "message": "no"}, "", row["attempt"]))
     job.refresh_from_db()
     assert (job.state, job.dead_letter) == ("discarded", False)
@@ -67,7 +67,7 @@ def test_a_dry_run_takes_as_many_statements_for_many_jobs_as_for_few(django_asse
 
 def test_who_spares_running_jobs_is_told_what_is_cancelled() -> None:
     (job,) = pushed()
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     (refused,) = bulk.run(bulk.JOBS["cancel"], [job.pk], How(spare_active=True), partial=True)
     assert "active" not in refused.details["expected_state"]
     assert cancel_one(job.pk).changed
@@ -89,7 +89,7 @@ def test_a_site_adds_a_member_in_a_subclass() -> None:
         highest = django_filters.NumberFilter(field_name="priority", lookup_expr="lte")
 
     jobs = pushed(2)
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     assert [job.pk for job in Ours({"attempt": 1}).jobs()] == [jobs[0].pk]
     assert [job.pk for job in Ours({"attempt": 0, "states": "available"}).jobs()] == [jobs[1].pk]
     request = Request(RequestFactory().get("/", {"attempt": "0", "highest": "0", "queue": "default"}))

@@ -10,14 +10,15 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
+from django_ojs import retention as prune
 from django_ojs.audit import Act
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, SchemaValidation
-from django_ojs.jobs import bulk, prune, schemas
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs import bulk, schemas
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail
 from django_ojs.jobs.push import push
+from django_ojs.jobs.retry import retry
 from django_ojs.jobs.selection import dead_letters
-from django_ojs.jobs.verbs import retry
 from django_ojs.models import AuditEntry, BulkAction, Event, Job
 from django_ojs.queues.configuration import configure
 from django_ojs.scheduler.scheduler import Bulk
@@ -33,7 +34,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch, frozen_clock: Any) -> None:
 
 def dead(count: int, **attributes: Any) -> list[uuid.UUID]:
     push([{"type": "mail.send", "args": ["a"], "queue": "claims", **attributes}] * count)
-    ids = [row["id"] for row in fetch([attributes.get("queue", "claims")], count=count, worker_id="w")]
+    ids = [row["id"] for row in fetch(Fetch([attributes.get("queue", "claims")], count=count, worker_id="w"))]
     fail([Failure(job_id, error=FATAL) for job_id in ids])
     return ids
 
@@ -82,7 +83,7 @@ def test_a_job_that_dies_again_meanwhile_is_not_done_twice() -> None:
     action = started()
     bulk.advance_action()
     clock.advance(seconds=10)
-    again = [row["id"] for row in fetch(["claims"], count=3, worker_id="w")]
+    again = [row["id"] for row in fetch(Fetch(["claims"], count=3, worker_id="w"))]
     fail([Failure(job_id, error=FATAL) for job_id in again])
     finish()
     assert states(again) == ["discarded"] * 3
@@ -120,7 +121,7 @@ def test_one_that_cannot_go_on_ends_at_once_and_lets_the_others(
     broken, fine = started("delete", queue="a"), started(queue="b")
     bulk.advance_action()
     with monkeypatch.context() as patch:
-        patch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _err())
+        patch.setattr(bulk, "delete", lambda *args, **kwargs: _err())
         assert bulk.advance_action()
     finish()
     broken.refresh_from_db()
@@ -144,7 +145,7 @@ def test_one_that_the_database_refuses_is_tried_again_behind_the_others(monkeypa
     broken = started("delete", queue="a")
     started(queue="b")
     with monkeypatch.context() as patch:
-        patch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _explode())
+        patch.setattr(bulk, "delete", lambda *args, **kwargs: _explode())
         with pytest.raises(OperationalError):
             bulk.advance_action()
         broken.refresh_from_db()
@@ -163,7 +164,7 @@ def test_a_batch_that_is_done_after_all_begins_the_tries_anew(monkeypatch: pytes
     dead(1)
     action = started("delete")
     with monkeypatch.context() as patch:
-        patch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _explode())
+        patch.setattr(bulk, "delete", lambda *args, **kwargs: _explode())
         with pytest.raises(OperationalError):
             bulk.advance_action()
     finish()
@@ -175,7 +176,7 @@ def test_what_the_site_hides_is_not_in_the_reason(monkeypatch: pytest.MonkeyPatc
     settings.OJS = {"REDACT": {"keys": ["password"]}}
     dead(1)
     action = started("delete")
-    monkeypatch.setattr(bulk.verbs, "delete", lambda *args, **kwargs: _err())
+    monkeypatch.setattr(bulk, "delete", lambda *args, **kwargs: _err())
     bulk.advance_action()
     action.refresh_from_db()
     assert (action.state, action.problem) == ("failed", "ValueError")

@@ -13,16 +13,16 @@ from django.db import connection
 from django_ojs import clock
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs.read import info
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import CronSchedule, Lease, Ticket
 from django_ojs.scheduler.scheduler import LEASE_SECONDS, Cron, Leadership
-from django_ojs.workers.dead import rescue_dead_workers
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import register
 from tests.stepping import shifted
 
 on_a_server = pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no clock but that of the host")
@@ -67,10 +67,10 @@ class TestAStep:
     def test_takes_no_job_from_its_worker(self, host: Host, seconds: float) -> None:
         register("w", {"queues": ["default"]})
         held = job()
-        assert [row["id"] for row in fetch(["default"], worker_id="w", visibility_ms=30_000)] == [held]
+        assert [row["id"] for row in fetch(Fetch(["default"], worker_id="w", visibility_ms=30_000))] == [held]
         host.step(seconds)
         beat(Beat("w", [held]))
-        assert (settle(), rescue_dead_workers()) == (0, 0)
+        assert (apply_due(), rescue_dead_workers()) == (0, 0)
         assert info(held)["visible_until"] - clock.now("default") < dt.timedelta(seconds=31)
         ack_one(Ack(held, worker_id="w"))
         row = info(held)
@@ -84,7 +84,7 @@ class TestAStep:
         soon = job(scheduled_at=(dt.datetime.now(dt.UTC) + dt.timedelta(milliseconds=1)).isoformat())
         job(options={"delay_until": (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=30)).isoformat()})
         host.wait(1)
-        assert [row["id"] for row in fetch(["default"], count=9)] == [soon]
+        assert [row["id"] for row in fetch(Fetch(["default"], count=9))] == [soon]
 
     @STEPS
     def test_neither_gives_away_the_lease_nor_keeps_it_for_ever(self, host: Host, seconds: float) -> None:
@@ -122,7 +122,13 @@ class TestAServerDatabase:
         assert abs(clock.now("default") - before) < dt.timedelta(seconds=20)
         assert abs(clock.now() - before) < dt.timedelta(seconds=20), "without a name it is the one asked last"
 
-    def test_goes_on_between_two_questions(self, host: Host, django_assert_num_queries: Any) -> None:
+    def test_goes_on_between_two_questions(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
+    ) -> None:
+        """Time passes only when the test lets it."""
+        monkeypatch.setattr(clock, "_ticks", lambda: host.passed)
+        monkeypatch.setattr(clock, "_RESYNC_SECONDS", 60.0)
+        clock.forget()
         before = clock.now("default")
         with django_assert_num_queries(0):
             host.wait(59)

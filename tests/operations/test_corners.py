@@ -13,24 +13,27 @@ from django.db import connection, transaction
 from django_ojs import clock, jsontext, middleware, states
 from django_ojs.errors import Duplicate, InvalidPayload, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.delete import delete
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, ack_one, fail, fail_one
-from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.transitions import wake_at
-from django_ojs.jobs.verbs import cancel, delete, info, retry, retry_one
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import retry, retry_one
+from django_ojs.jobs.timers import apply_due, next_due
+from django_ojs.lifecycle.transitions import wake_at
 from django_ojs.models import Event, EventCommit, Job, Queue, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
+from django_ojs.retention import prune
 from django_ojs.rules import envelope
-from django_ojs.rules.names import new_id
-from django_ojs.rules.retry import MAX_ATTEMPTS
+from django_ojs.rules.ids import new_job_id
+from django_ojs.rules.retrypolicy import MAX_ATTEMPTS
 from django_ojs.states import State, Verb
-from django_ojs.store.base import Ack
-from django_ojs.workers.dead import rescue_dead_workers
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import deregister, direct, register
+from django_ojs.store.values import Ack
+from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import deregister, direct, register
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -47,7 +50,7 @@ def dead_letters(count: int, **attributes: Any) -> list[uuid.UUID]:
     ids = []
     for _ in range(count):
         row = make(retry={"max_attempts": 1}, **attributes)
-        fetch(["default"])
+        fetch(Fetch(["default"]))
         ids.append(fail_one(Failure(row["id"], ERROR))["id"])
     return ids
 
@@ -128,12 +131,12 @@ def test_a_taken_id_does_not_spoil_the_callers_transaction() -> None:
 
 
 def test_a_transaction_that_is_spoilt_already_is_not_asked() -> None:
-    from django_ojs.jobs.push import duplicate_of_id
+    from django_ojs.jobs.candidates import Candidate, duplicate_of_id
 
     spec = envelope.parse({"type": "a.b", "args": []}, now=clock.now())
     with transaction.atomic():
         transaction.set_rollback(True)
-        error = duplicate_of_id([spec], "default")
+        error = duplicate_of_id([Candidate(None, spec)], "default")
     assert error.details == {"job_id": str(spec.id), "existing_job_id": str(spec.id)}
 
 
@@ -159,7 +162,7 @@ def test_done_twice_is_done_once() -> None:
 
 
 def test_ids_that_do_not_exist_change_nothing() -> None:
-    unknown = new_id()
+    unknown = new_job_id()
     for outcome in (*cancel([unknown]), *retry([unknown]), *delete([unknown])):
         assert isinstance(outcome, NotFound)
     for call in (lambda: ack_one(Ack(unknown)), lambda: info(unknown), lambda: direct("nobody", "quiet"),
@@ -170,7 +173,7 @@ def test_ids_that_do_not_exist_change_nothing() -> None:
 
 
 def test_time_has_nothing_to_do() -> None:
-    assert (settle(), next_due(), rescue_dead_workers()) == (0, None, 0)
+    assert (apply_due(), next_due(), rescue_dead_workers()) == (0, None, 0)
     for state in states.TERMINAL:
         assert wake_at({"state": state.value}) is None
 
@@ -194,11 +197,11 @@ def test_a_worker_says_since_when_it_runs_and_that_it_lives_by_fetching(frozen_c
     began = clock.now() - dt.timedelta(hours=1)
     assert register("w", {"started_at": began}).started_at == began
     frozen_clock.advance(seconds=16)
-    fetch(["a"], worker_id="w")
+    fetch(Fetch(["a"], worker_id="w"))
     worker = Worker.objects.get(pk="w")
     assert (worker.last_seen_at, worker.queues) == (clock.now(), ["a"])
     frozen_clock.advance(seconds=14)
-    fetch(["b"], worker_id="w")
+    fetch(Fetch(["b"], worker_id="w"))
     assert Worker.objects.get(pk="w").queues == ["a"], "not a write for each FETCH"
 
 
@@ -210,7 +213,7 @@ def test_an_operators_word_is_heard_until_it_is_replaced() -> None:
     direct("w", "terminate")
     assert beat(Beat("w")).directive == "terminate"
     make()
-    assert fetch(["default"], worker_id="w") == []
+    assert fetch(Fetch(["default"], worker_id="w")) == []
 
 
 # Dead letters
@@ -221,12 +224,12 @@ def test_a_revived_job_keeps_what_its_client_called_like_our_history() -> None:
         (job_id,) = dead_letters(1, x_previous_errors=sent)
         extra = jsontext.loads(retry_one(job_id)["extra"])
         assert len(extra["x_previous_errors"]) == kept + 1, sent
-        fetch(["default"])
+        fetch(Fetch(["default"]))
 
 
 def test_only_dead_letters_are_revived_and_only_they_are_deleted() -> None:
     row = make(retry={"max_attempts": 1, "on_exhaustion": "discard"})
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     fail_one(Failure(row["id"], ERROR))
     for outcome in (*retry([row["id"]]), *delete([row["id"]])):
         assert isinstance(outcome, NotFound)
@@ -253,7 +256,7 @@ def test_of_earlier_errors_as_many_are_kept_as_of_a_jobs_own(settings: Any) -> N
     (job_id,) = dead_letters(1)
     for n in range(11):
         retry_one(job_id)
-        fetch(["default"])
+        fetch(Fetch(["default"]))
         fail_one(Failure(job_id, {"message": f"again {n}"}))
     retry_one(job_id)
     earlier = envelope.render(info(job_id))["x_previous_errors"]
@@ -264,7 +267,7 @@ def test_dead_letters_of_one_instant_are_not_thrown_out_together(settings: Any, 
     settings.OJS = {"DEAD_LETTER_MAX_COUNT": 3}
     ids = [make(retry={"max_attempts": 1})["id"] for _ in range(5)]
     frozen_clock.advance(milliseconds=1)
-    fetch(["default"], count=5)
+    fetch(Fetch(["default"], count=5))
     fail([Failure(job_id, ERROR) for job_id in ids])
     assert len({info(job_id)["finished_at"] for job_id in ids}) == 1
     assert prune()["dead_letters"] == 2
@@ -304,7 +307,7 @@ def test_old_events_go_with_their_numbers_and_the_reader_is_told_of_the_gap(froz
 
 def test_a_job_may_snooze_at_the_largest_limit_there_is() -> None:
     row = make(retry={"max_attempts": MAX_ATTEMPTS})
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     row = fail_one(Failure(row["id"], snooze_ms=1000))
     assert (row["state"], row["max_attempts"]) == ("retryable", MAX_ATTEMPTS)
 

@@ -12,12 +12,12 @@ from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import Conflict, InvalidRequest, MiddlewareRejected, NotFound
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.prune import prune
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.queues.configuration import pause
+from django_ojs.retention import prune
 from django_ojs.rules.cron import OverlapPolicy
 from django_ojs.scheduler.scheduler import Cron
 
@@ -39,7 +39,7 @@ def events(*types: str) -> list[dict[str, Any]]:
 
 
 def claimed(queue: str = "default", count: int = 10) -> list[Any]:
-    return [row["id"] for row in fetch([queue], count=count, worker_id="w")]
+    return [row["id"] for row in fetch(Fetch([queue], count=count, worker_id="w"))]
 
 
 class TestRegister:
@@ -100,7 +100,7 @@ class TestTick:
         frozen_clock.advance(milliseconds=1)
         assert tick() == 1
         assert tick() == 0
-        (row,) = fetch(["q"], count=5)
+        (row,) = fetch(Fetch(["q"], count=5))
         job = Job.objects.get(pk=row["id"])
         assert (job.priority, job.args) == (5, [{"n": 1.0}])
         assert job.meta == {"team": "x", "cron_name": "report", "cron_triggered_at": "2026-01-15T12:01:00.000Z"}
@@ -410,13 +410,13 @@ class TestEnqueuePolicy:
             return let_go(chosen, using)
 
         monkeypatch.setattr(runs, "_let_go", slow)
-        assert runs.release() == 0
+        assert runs.unhold_next() == 0
         assert len(taken) == 1
         assert claimed() == []
 
     def test_other_queues_are_not_looked_at(self) -> None:
         ack_one(Ack(claimed()[0]))
-        runs.release(["another"])
+        runs.unhold_next(["another"])
         assert CronRun.objects.filter(held=True).count() == 2
 
     def test_the_schedule_may_be_gone(self) -> None:

@@ -12,7 +12,7 @@ from django.db import connections
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import Conflict
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.models import CronRun, CronSchedule, Job
 from django_ojs.queues import configuration
@@ -104,7 +104,7 @@ def test_runs_in_line_are_never_active_together() -> None:
 
     def work(number: int) -> None:
         while Job.objects.live().exists():
-            for row in persist(lambda: fetch(["default"], count=3, worker_id=f"w{number}"), "default", NEVER):
+            for row in persist(lambda: fetch(Fetch(["default"], count=3, worker_id=f"w{number}")), "default", NEVER):
                 together.append(Job.objects.filter(state="active").count())
                 order.append(row["id"])
                 persist(lambda row=row: ack_one(Ack(row["id"])), "default", NEVER)

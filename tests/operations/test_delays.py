@@ -12,14 +12,15 @@ from django_ojs import enqueue
 from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
+from django_ojs.jobs.promote import activate_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate_one, info
+from django_ojs.jobs.read import info
+from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.rules import envelope
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.scheduler import Settle
+from django_ojs.scheduler.scheduler import ApplyDue
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +32,7 @@ def make(**members: Any) -> Any:
 
 
 def fetched() -> list[Any]:
-    return [row["id"] for row in fetch(["default"], count=10)]
+    return [row["id"] for row in fetch(Fetch(["default"], count=10))]
 
 
 def at(clock: Any, **delta: float) -> str:
@@ -56,7 +57,7 @@ def test_not_a_microsecond_early_and_at_once_without_a_scheduler(frozen_clock: A
     due = frozen_clock.now + dt.timedelta(seconds=5)
     assert (row["state"], next_due()) == ("scheduled", due)
     frozen_clock.move_to(due - MICROSECOND)
-    settle()
+    apply_due()
     assert fetched() == []
     frozen_clock.move_to(due)
     assert fetched() == [row["id"]]
@@ -69,7 +70,7 @@ def test_python_s_at_is_not_cut_to_an_earlier_millisecond(frozen_clock: Any) -> 
 
 def test_the_scheduler_promotes_at_the_instant_within_its_look(frozen_clock: Any) -> None:
     row = make(scheduled_at=at(frozen_clock, seconds=5))
-    duty = Settle()
+    duty = ApplyDue()
     while info(row["id"])["state"] == "scheduled":
         frozen_clock.advance(seconds=max(duty.run_once("default"), 0.001))
     late = frozen_clock.now - row["due_at"]
@@ -127,13 +128,13 @@ def test_a_deadline_holds_in_every_waiting_state(frozen_clock: Any, state: str, 
     assert info(row["id"])["state"] == ("available" if state == "held" else state)
     deadline = info(row["id"])["expires_at"]
     frozen_clock.move_to(deadline - MICROSECOND)
-    settle()
+    apply_due()
     assert info(row["id"])["state"] != "discarded"
     frozen_clock.move_to(deadline)
     if how == "fetch":
         assert row["id"] not in fetched()
     if how == "scheduler" or state == "pending":  # who fetches need not look at staged jobs
-        settle()
+        apply_due()
     job = envelope.render(info(row["id"]))
     assert (job["state"], job["error"]["type"]) == ("discarded", "expired")
     assert [e["type"] for e in log.read(job_id=row["id"], limit=100).events][-1] == "job.expired"
@@ -143,7 +144,7 @@ def test_a_deadline_before_the_start_wins(frozen_clock: Any) -> None:
     """Seed case L2-002."""
     row = make(scheduled_at=at(frozen_clock, seconds=10), expires_at=at(frozen_clock, seconds=5))
     frozen_clock.advance(seconds=7)
-    settle()
+    apply_due()
     assert info(row["id"])["state"] == "discarded"
 
 
@@ -151,5 +152,5 @@ def test_a_deadline_means_nothing_to_a_job_that_started(frozen_clock: Any) -> No
     row = make(expires_at=at(frozen_clock, seconds=5))
     assert fetched() == [row["id"]]
     frozen_clock.advance(seconds=6)
-    settle()
+    apply_due()
     assert info(row["id"])["state"] == "active"

@@ -14,10 +14,11 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock
 from django_ojs.errors import QueueFull
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.candidates import Pushed
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
-from django_ojs.jobs.push import Pushed, push, push_each
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs.push import push, push_each
+from django_ojs.jobs.read import info
 from django_ojs.models import Job, Queue, Workflow
 from django_ojs.queues import configuration
 from django_ojs.workflows import workflow as operations
@@ -79,7 +80,7 @@ class TestWorkflows:
         flow = create(type="group", jobs=[job("a"), job("b")])
         add()
         assert state(flow) == "running"
-        ack([Ack(row["id"]) for row in fetch([FULL], count=2)])
+        ack([Ack(row["id"]) for row in fetch(Fetch([FULL], count=2))])
         assert state(flow) == "failed"
 
     def test_a_batch_calls_back(self) -> None:
@@ -87,7 +88,7 @@ class TestWorkflows:
         flow = batch("a", queue="elsewhere", on_complete=job("all", "elsewhere"))
         add()
         assert waiting("elsewhere") == ["all", "rescue"]
-        ack([Ack(row["id"]) for row in fetch(["elsewhere"], count=2)])
+        ack([Ack(row["id"]) for row in fetch(Fetch(["elsewhere"], count=2))])
         assert state(flow) == "completed"
 
     def test_the_members_of_several_workflows_in_one_push(self) -> None:
@@ -115,7 +116,7 @@ class TestWorkflows:
         first = create(type="chain", steps=[job("a"), job("b")])
         second = create(type="chain", steps=[job("c", "elsewhere"), job("d")])
         assert state(first) == "running"
-        ack([Ack(row["id"]) for row in fetch(["elsewhere"])])
+        ack([Ack(row["id"]) for row in fetch(Fetch(["elsewhere"]))])
         assert (state(first), waiting()) == ("failed", ["d"])
         third = create(type="chain", steps=[job("e")])
         assert (state(second), state(third), waiting()) == ("failed", "running", ["e"])
@@ -123,7 +124,7 @@ class TestWorkflows:
     def test_a_workflow_that_is_resumed_displaces_the_member_of_another(self) -> None:
         bound(1)
         first = create(type="chain", steps=[job("a", "elsewhere"), job("b")])
-        ack([Ack(row["id"]) for row in fetch(["elsewhere"])])
+        ack([Ack(row["id"]) for row in fetch(Fetch(["elsewhere"]))])
         operations.cancel_jobs([Job.objects.get(type="test.b").pk])
         second = create(type="chain", steps=[job("c")])
         operations.retry(first.pk)
@@ -218,7 +219,7 @@ def test_pushes_and_completions_at_once_leave_no_workflow_behind() -> None:
                     with contextlib.suppress(QueueFull):  # a claim may hold for a moment all that could be dropped
                         add()
                 else:
-                    ack([Ack(row["id"]) for row in fetch([FULL], count=2, types=["test.a", "test.b"])])
+                    ack([Ack(row["id"]) for row in fetch(Fetch([FULL], count=2, types=["test.a", "test.b"]))])
         finally:
             connections.close_all()
 

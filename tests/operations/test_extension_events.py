@@ -11,11 +11,11 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs.errors import Duplicate, MiddlewareRejected
 from django_ojs.events import catalogue, log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one, retrieved
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import info
+from django_ojs.jobs.read import info
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Event
 from django_ojs.worker.runs import Failed, of_result
 from tests.operations.test_workflows import ONCE, added, chain, claim, complete, create, discard, job
@@ -121,7 +121,7 @@ class TestResults:
     def test_rejected_when_too_large(self, settings: Any) -> None:
         settings.OJS |= {"MAX_RESULT_BYTES": 100}
         push([job("a"), job("b")])
-        (row,) = fetch(["default"], worker_id="w")
+        (row,) = fetch(Fetch(["default"], worker_id="w"))
         big = '"' + "x" * 100 + '"'
         ack([Ack(row["id"], big, "stranger")])
         assert not told()
@@ -165,10 +165,10 @@ def dead() -> list[tuple[str, str]]:
     """Discard a job by a failure, one that wants to stay out, and one whose deadline passed."""
     once, never = {"max_attempts": 1}, {"max_attempts": 1, "on_exhaustion": "discard"}
     push([{"type": "a.b", "args": [], "queue": "q", "retry": retry} for retry in (once, never)])
-    for row in fetch(["q"], count=2):
+    for row in fetch(Fetch(["q"], count=2)):
         fail_one(Failure(row["id"], error={"message": "broken"}))
     push([{"type": "a.late", "args": [], "queue": "q", "expires_at": "2026-01-01T00:00:00Z"}])
-    settle()
+    apply_due()
     found = log.read(types=["dead_letter.added", "job.discarded", "job.expired"], limit=100).events
     return [(event["type"], event["data"]["job_type"]) for event in found]
 

@@ -11,10 +11,10 @@ from django.db.models import QuerySet
 from django_ojs import database
 from django_ojs.database import harmless
 from django_ojs.jobs.push import push
+from django_ojs.lifecycle import waking
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit
 from django_ojs.queues import configuration
-from django_ojs.workers import waking
 
 LIMITED = {"type": "a.b", "args": [], "queue": "q", "rate_limit": {"key": "k", "concurrency": 1}}
 
@@ -23,9 +23,14 @@ def broken(*args: Any, **kwargs: Any) -> None:
     raise OperationalError("database is locked")
 
 
+def full(*args: Any, **kwargs: Any) -> None:
+    """Not contention: the row of a queue that another transaction is making is not made twice."""
+    raise OperationalError("database or disk is full")
+
+
 def _without_queues(create: Any) -> Any:
     """`bulk_create`, broken for queues alone: some databases push jobs by it."""
-    return lambda rows, *args, **kwargs: (broken if rows.model is Queue else create)(rows, *args, **kwargs)
+    return lambda rows, *args, **kwargs: (full if rows.model is Queue else create)(rows, *args, **kwargs)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +42,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestAfterACommit:
     def test_a_limit_that_cannot_be_noted_costs_no_second_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(ratelimits, "_note", broken)
+            patch.setattr(ratelimits, "_record_limit", broken)
             push([LIMITED])
         assert Job.objects.count() == 1
         assert not RateLimit.objects.exists()
@@ -64,7 +69,9 @@ class TestAfterACommit:
     @pytest.mark.parametrize("in_callers", [False, True])
     def test_nor_do_workers_that_cannot_be_woken(self, monkeypatch: pytest.MonkeyPatch, in_callers: bool) -> None:
         monkeypatch.setattr(waking, "_wake", broken)
-        monkeypatch.setattr("django_ojs.jobs.push.insert", _noting_sleepers())
+        noting = _noting_sleepers()
+        for module in ("newrows", "decisions"):
+            monkeypatch.setattr(f"django_ojs.jobs.{module}.insert", noting)
         if in_callers:
             with transaction.atomic():
                 push([LIMITED])
@@ -94,9 +101,9 @@ def test_inside_a_transaction_the_fault_is_the_callers() -> None:
 
 
 def _noting_sleepers() -> Any:
-    from django_ojs.jobs import push as pushing
+    from django_ojs.jobs import newrows
 
-    real = pushing.insert
+    real = newrows.insert
 
     def insert(*args: Any) -> bool:
         real(*args)

@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError, connection, connections,
 
 from django_ojs import groupcommit
 from django_ojs.errors import BackendUnavailable, Duplicate
-from django_ojs.groupcommit import ALONE, Group
+from django_ojs.groupcommit import LEFT_OUT, Group
 from tests.gathering import SECONDS, gathering
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -88,7 +88,7 @@ def test_a_batch_that_fails_is_executed_one_by_one_by_its_callers() -> None:
 def test_an_item_that_a_batch_leaves_out_is_executed_alone() -> None:
     """The second of two that cannot be in one statement."""
     group: Group[int, int] = Group(
-        lambda items, *, using: [ALONE if item in items[:i] else item for i, item in enumerate(items)]
+        lambda items, *, using: [LEFT_OUT if item in items[:i] else item for i, item in enumerate(items)]
     )
     with gathering(group) as meeting:
         done = meeting.together(*(lambda item=item: group.call(item, "default") for item in (0, 1, 2, 1, 2)))
@@ -196,24 +196,92 @@ def test_an_operation_with_too_few_outcomes_leaves_none_waiting() -> None:
     assert isinstance(done[4].exception(), BackendUnavailable)
 
 
-def test_a_caller_that_no_leader_takes_goes_alone() -> None:
-    """The leader waits for a lock that another transaction holds, say."""
-    held, release = threading.Event(), threading.Event()
+#: Seconds in which the callers of a test come together behind a leader, before one of them leads beside it.
+ENOUGH_TO_MEET = 2.0
 
-    def execute(items: Sequence[int], *, using: str) -> Sequence[int]:
+
+class Hanging:
+    """An operation in which the batch with the item 0 hangs until `release`. `batches` has what was executed."""
+
+    def __init__(self) -> None:
+        self.hangs, self.release = threading.Event(), threading.Event()
+        self.batches: list[list[int]] = []
+
+    def __call__(self, items: Sequence[int], *, using: str) -> Sequence[int]:
+        self.batches.append(list(items))
         if 0 in items:
-            held.set()
-            assert release.wait(SECONDS)
+            self.hangs.set()
+            assert self.release.wait(SECONDS)
         return items
 
-    group = Group(execute, patience=0.01)
+
+def test_a_caller_leads_beside_a_leader_that_hangs() -> None:
+    """The leader waits for a lock that another transaction holds, say."""
+    act = Hanging()
+    group = Group(act, patience=0.01)
     leader = threading.Thread(target=lambda: [group.call(0, "default"), connections.close_all()])
     leader.start()
-    assert held.wait(SECONDS)
+    assert act.hangs.wait(SECONDS)
     assert group.call(1, "default") == 1
-    release.set()
+    assert group.call(2, "default") == 2  # nobody leads now, so it does at once
+    act.release.set()
     leader.join(SECONDS)
-    assert group.call(2, "default") == 2
+    assert group.call(3, "default") == 3
+    assert act.batches == [[0], [1], [2], [3]]
+    assert group._lanes["default"].leader is None
+
+
+def test_it_leads_for_all_that_wait_and_hands_the_lead_on() -> None:
+    act = Hanging()
+    group: Group[int, int] = Group(act, limit=3)
+    with gathering(group) as meeting:
+        group._patience = ENOUGH_TO_MEET
+        meeting.go.set()
+        leader = meeting.lead(lambda: group.call(0, "default"))
+        behind = [meeting.follow(lambda n=n: group.call(n, "default")) for n in range(1, 7)]
+        assert [future.result(SECONDS) for future in behind] == list(range(1, 7))
+        assert not leader.done()
+        assert len(act.batches) == 3  # not one for each
+        act.release.set()
+        assert leader.result(SECONDS) == 0
+    assert sorted(item for batch in act.batches for item in batch) == list(range(7))
+
+
+def test_what_a_leader_has_taken_stays_its_own_while_it_hangs() -> None:
+    """It may have been executed, so that nobody else may."""
+    act = Hanging()
+    group: Group[int, int] = Group(act, limit=3)
+    with gathering(group) as meeting:
+        group._patience = ENOUGH_TO_MEET
+        first = meeting.lead(lambda: group.call(-1, "default"))
+        behind = [meeting.follow(lambda n=n: group.call(n, "default")) for n in range(5)]
+        meeting.go.set()
+        assert [future.result(SECONDS) for future in (first, *behind[3:])] == [-1, 3, 4]
+        assert not any(future.done() for future in behind[:3])
+        act.release.set()
+        assert [future.result(SECONDS) for future in behind[:3]] == [0, 1, 2]
+    assert act.batches == [[-1], [0, 1, 2], [3, 4]]
+
+
+def test_a_leader_that_hangs_and_fails_leaves_its_own_to_go_alone() -> None:
+    act = Hanging()
+
+    def execute(items: Sequence[int], *, using: str) -> Sequence[int]:
+        found = act(items, using=using)
+        if len(items) > 1 and 0 in items:
+            raise OperationalError("database is locked")
+        return found
+
+    group: Group[int, int] = Group(execute, limit=2)
+    with gathering(group) as meeting:
+        group._patience = ENOUGH_TO_MEET
+        first = meeting.lead(lambda: group.call(-1, "default"))
+        behind = [meeting.follow(lambda n=n: group.call(n, "default")) for n in range(4)]
+        meeting.go.set()
+        assert [future.result(SECONDS) for future in (first, *behind[2:])] == [-1, 2, 3]
+        act.release.set()
+        assert [future.result(SECONDS) for future in behind[:2]] == [0, 1]
+    assert sorted(act.batches) == [[-1], [0], [0, 1], [1], [2, 3]]
 
 
 def test_inside_the_callers_transaction_a_call_is_executed_alone() -> None:
@@ -269,7 +337,7 @@ def test_each_database_has_its_own_leader() -> None:
         group._lanes["other"] = groupcommit._Lane()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(groupcommit, "autocommits", lambda using: True)
-            assert meeting.group._lanes["other"].join(groupcommit._Call(1))
+            assert meeting.group._lanes["other"].join(groupcommit._PendingCall(1))
         meeting.go.set()
         assert leader.result(SECONDS) == 0
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from django_ojs import states
 from django_ojs.errors import InvalidStateTransition
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
 from django_ojs.states import INITIAL, TRANSITIONS, State, Verb
@@ -94,7 +94,7 @@ def test_the_table_is_closed_and_reachable() -> None:
 
 
 def test_a_claimed_job_saved_from_an_old_copy_does_not_lose_its_claim(job: Job) -> None:
-    (row,) = fetch(["default"], worker_id="w")
+    (row,) = fetch(Fetch(["default"], worker_id="w"))
     job.state = State(row["state"])
     with pytest.raises(InvalidStateTransition):
         job.save()

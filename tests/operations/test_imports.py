@@ -13,7 +13,7 @@ PROGRAM = """
 import importlib, pkgutil, sys
 import django
 django.setup()
-folders = ("jobs", "queues", "limits", "cron", "workflows", "workers", "webhooks")
+folders = ("jobs", "queues", "limits", "cron", "workflows", "workerregistry", "webhooks")
 packages = [importlib.import_module(f"django_ojs.{folder}") for folder in folders]
 names = [f"{package.__name__}.{m.name}" for package in packages for m in pkgutil.iter_modules(package.__path__)]
 for name in names:

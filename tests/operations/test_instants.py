@@ -9,11 +9,11 @@ import pytest
 
 from django_ojs import clock
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.jobs.progress import Report, of, report
+from django_ojs.jobs.progress import ProgressReport, of, report
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job
 from django_ojs.models.statistics import CountDelta
 from django_ojs.store import store_of
@@ -49,25 +49,25 @@ def test_no_job_starts_before_it_was_enqueued_though_the_claim_began_earlier(
     monkeypatch: pytest.MonkeyPatch, limited: bool, raw: bool
 ) -> None:
     store = store_of("default")
-    outlook = type(store).outlook
+    queue_status = type(store).queue_status
     jobs: list[Any] = []
     limit = {"rate_limit": {"key": "k", "concurrency": 9}} if limited else {}
     make(1, **limit)
 
     def late(*args: Any, **given: Any) -> Any:
-        found = outlook(store, *args, **given)
+        found = queue_status(store, *args, **given)
         jobs.extend(make(**limit))
         return found
 
-    monkeypatch.setattr(store, "outlook", late)
-    rows = fetch(["q"], count=9, raw=raw)
+    monkeypatch.setattr(store, "queue_status", late)
+    rows = fetch(Fetch(["q"], count=9, raw=raw))
     assert {row["id"] for row in rows} >= set(jobs)
     check(jobs)
 
 
 def test_no_promoted_job_starts_before_it_was_promoted() -> None:
     jobs = make(options={"delay_until": (clock.now("default") + dt.timedelta(milliseconds=1)).isoformat()})
-    while not (rows := fetch(["q"], count=9)):
+    while not (rows := fetch(Fetch(["q"], count=9))):
         pass
     assert {row["id"] for row in rows} <= set(jobs)
     check(jobs)
@@ -85,7 +85,7 @@ def test_no_promoted_job_starts_before_it_was_promoted() -> None:
 )
 def test_no_job_ends_before_it_started_though_the_report_began_earlier(frozen_clock: Any, verb: Any) -> None:
     jobs = make()
-    assert len(fetch(["q"], count=9)) == 3
+    assert len(fetch(Fetch(["q"], count=9))) == 3
     frozen_clock.move_to(frozen_clock.now - STARTED_EARLIER)
     verb(jobs)
     assert not Job.objects.filter(state="active").exists()
@@ -96,8 +96,8 @@ def test_no_report_of_progress_is_hidden_though_it_began_earlier_than_the_claim_
     frozen_clock: Any,
 ) -> None:
     (job, *_) = make()
-    assert len(fetch(["q"], count=9)) == 3
+    assert len(fetch(Fetch(["q"], count=9))) == 3
     frozen_clock.move_to(frozen_clock.now - STARTED_EARLIER)
-    report([Report(job, percent=40.0)])
+    report([ProgressReport(job, percent=40.0)])
     assert [known.percent for known in of(Job.objects.filter(pk=job).rows(), "default").values()] == [40.0]
     check([job])

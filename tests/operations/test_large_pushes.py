@@ -12,12 +12,13 @@ from django.db import connection, transaction
 
 from django_ojs.errors import Duplicate, OJSError
 from django_ojs.jobs import bulk
-from django_ojs.jobs.push import Outcome, Pushed, push, push_each
+from django_ojs.jobs.candidates import Pushed, PushOutcome
+from django_ojs.jobs.push import push, push_each
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Event, Job
 from django_ojs.queues import configuration
 from django_ojs.store import prepared, store_of
-from django_ojs.store.base import Store
+from django_ojs.store.orm import Store
 from django_ojs.store.postgresql import PART
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,7 +66,7 @@ def events() -> list[uuid.UUID | None]:
     return list(Event.objects.filter(job_type="a.b", type="job.enqueued").values_list("job_id", flat=True))
 
 
-def seen(outcomes: list[Outcome]) -> list[Any]:
+def seen(outcomes: list[PushOutcome]) -> list[Any]:
     return [
         (type(one).__name__, one.details.get("index")) if isinstance(one, OJSError) else (one.status, one.row is None)
         for one in outcomes
@@ -118,7 +119,7 @@ def test_a_job_that_needs_a_decision_is_decided_on_as_in_a_small_push(
         if not hurried:
             monkeypatch.setattr(type(store_of(connection.alias)), "takes_rows_as_they_come", lambda self, count: False)
         with transaction.atomic() if inside else contextlib.nullcontext():
-            outcomes: list[Outcome]
+            outcomes: list[PushOutcome]
             try:
                 outcomes = push_each(many(**late), partial=partial)
             except Duplicate as error:  # of an id, in an atomic push

@@ -18,21 +18,25 @@ from django_ojs.errors import (
     ResultTooLarge,
 )
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.delete import delete_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one, requeue
-from django_ojs.jobs.prune import prune
+from django_ojs.jobs.promote import activate_one, run_now
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate_one, cancel_one, delete_one, info, retry_one, run_now
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import retry_one
+from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import pause, resume
 from django_ojs.queues.deletion import remove
+from django_ojs.retention import prune
 from django_ojs.rules import envelope
-from django_ojs.rules.names import new_id
-from django_ojs.workers.dead import hand_back, replace_dead_worker, rescue_dead_workers
-from django_ojs.workers.heartbeat import Beat, beat, extend
-from django_ojs.workers.registration import NameInUse, deregister, direct, register, requeue_unknown
+from django_ojs.rules.ids import new_job_id
+from django_ojs.workerregistry.dead import hand_back, replace_dead_worker, rescue_dead_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat, extend
+from django_ojs.workerregistry.registration import NameInUse, deregister, direct, register, requeue_unknown
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
 
@@ -45,7 +49,7 @@ def make(type: str = "test.job", args: list[Any] | None = None, **fields: Any) -
 
 
 def claim(queue: str = "default", **options: Any) -> Any:
-    rows = fetch([queue], **options)
+    rows = fetch(Fetch([queue], **options))
     assert len(rows) == 1
     return rows[0]
 
@@ -108,7 +112,7 @@ class TestPush:
         assert Job.objects.count() == 1
 
     def test_a_batch_with_the_same_id_twice_is_refused(self) -> None:
-        job_id = str(new_id())
+        job_id = str(new_job_id())
         with pytest.raises(Duplicate):
             push([{"type": "a.b", "args": [], "id": job_id}] * 2)
 
@@ -142,18 +146,18 @@ class TestFetch:
         names = [("low", -5), ("first", 0), ("second", 0), ("high", 7)]
         for name, priority in names:
             make(args=[name], priority=priority)
-        order = [jsontext.loads(row["args"])[0] for row in fetch(["default"], count=10)]
+        order = [jsontext.loads(row["args"])[0] for row in fetch(Fetch(["default"], count=10))]
         assert order == ["high", "first", "second", "low"]
 
     def test_a_batch_keeps_its_order_whatever_the_ids(self) -> None:
-        ids = sorted((str(new_id()) for _ in range(20)), reverse=True)
+        ids = sorted((str(new_job_id()) for _ in range(20)), reverse=True)
         push([{"type": "a.b", "args": [], "id": job_id} for job_id in ids])
-        assert [str(row["id"]) for row in fetch(["default"], count=20)] == ids
+        assert [str(row["id"]) for row in fetch(Fetch(["default"], count=20))] == ids
 
     def test_queues_are_served_left_to_right(self) -> None:
         for queue in ("b", "a", "b"):
             make(queue=queue)
-        assert [row["queue"] for row in fetch(["b", "a"], count=3)] == ["b", "b", "a"]
+        assert [row["queue"] for row in fetch(Fetch(["b", "a"], count=3))] == ["b", "b", "a"]
 
     def test_a_claim_counts_the_attempt_and_reserves_the_job(self, frozen_clock: Any) -> None:
         make()
@@ -162,7 +166,7 @@ class TestFetch:
         stored = info(row["id"])
         assert stored["visible_until"] - stored["started_at"] == dt.timedelta(seconds=5)
         assert stored == {**row, "visible_until": stored["visible_until"]}
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
 
     def test_the_requests_visibility_beats_the_jobs(self) -> None:
         make(visibility_timeout=100)
@@ -175,20 +179,20 @@ class TestFetch:
     def test_only_the_named_types_are_claimed(self) -> None:
         make("a.one")
         two = make("a.two")
-        assert [row["id"] for row in fetch(["default"], count=5, types=["a.two"])] == [two["id"]]
-        assert fetch(["default"], types=[]) == []
+        assert [row["id"] for row in fetch(Fetch(["default"], count=5, types=["a.two"]))] == [two["id"]]
+        assert fetch(Fetch(["default"], types=[])) == []
 
     def test_a_paused_queue_gives_nothing_and_takes_jobs(self) -> None:
         pause("default", by="me")
         row = make()
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
         resume("default")
         assert claim()["id"] == row["id"]
 
     def test_a_scheduled_job_is_fetched_when_due_and_not_before(self, frozen_clock: Any) -> None:
         row = make(scheduled_at=later(seconds=10))
         frozen_clock.advance(seconds=9.9)
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
         frozen_clock.advance(seconds=0.2)
         assert claim()["id"] == row["id"]
         assert events(row) == ["job.scheduled", "job.enqueued", "job.started"]
@@ -196,13 +200,13 @@ class TestFetch:
     def test_an_expired_job_is_never_fetched(self, frozen_clock: Any) -> None:
         row = make(expires_at=later(seconds=5))
         frozen_clock.advance(seconds=5)
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
         assert state(row) == "discarded"
         assert events(row) == ["job.enqueued", "job.expired"]
 
     def test_an_unknown_worker_is_noted_once(self) -> None:
         for _ in range(3):
-            fetch(["default"], worker_id="w9")
+            fetch(Fetch(["default"], worker_id="w9"))
         assert Worker.objects.get().last_heartbeat_at is None
         kinds = [event["type"] for event in log.read(types=["worker.*"]).events]
         assert kinds == ["worker.registered", "worker.started"]
@@ -212,8 +216,8 @@ class TestFetch:
         make()
         register("w1", {})
         direct("w1", mood)
-        assert fetch(["default"], worker_id="w1") == []
-        assert len(fetch(["default"], worker_id="w1", gate=False)) == 1
+        assert fetch(Fetch(["default"], worker_id="w1")) == []
+        assert len(fetch(Fetch(["default"], worker_id="w1", check_worker=False))) == 1
 
 
 class TestAck:
@@ -244,7 +248,7 @@ class TestAck:
         row = make()
         claim(worker_id="slow", visibility_ms=1000)
         frozen_clock.advance(seconds=2)
-        settle()
+        apply_due()
         again = claim(worker_id="quick")
         assert again["attempt"] == 2
         with pytest.raises(InvalidStateTransition) as refusal:
@@ -281,7 +285,7 @@ class TestFail:
         failed = fail_one(Failure(row["id"], ERROR))
         assert (failed["state"], failed["retry_delay_ms"]) == ("retryable", 2000)
         frozen_clock.advance(seconds=1.9)
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
         frozen_clock.advance(seconds=0.1)
         assert claim()["attempt"] == 2
         assert envelope.render(info(row["id"]))["retry_delay_ms"] == 2000
@@ -341,12 +345,47 @@ class TestFail:
         for _ in range(2):
             claim()
             frozen_clock.advance(seconds=2)
-            settle()
+            apply_due()
             if state(row) == "available":
                 claim()
                 assert fail_one(Failure(row["id"], snooze_ms=1000))["losses"] == 1
                 frozen_clock.advance(seconds=1)
         assert state(row) == "discarded"
+
+    def test_an_outage_counts_as_a_loss_up_to_the_limit(self, frozen_clock: Any, settings: Any) -> None:
+        settings.OJS = {"POISON_LIMIT": 3}
+        row = make(retry={"max_attempts": 2, "initial_interval": "1h", "jitter": False})
+        found = []
+        for unrun in (True, False, True, False, False):
+            claim()
+            frozen_clock.advance(seconds=1)
+            found.append(fail_one(Failure(row["id"], requeue=True, outage="gone", unrun=unrun)))
+            frozen_clock.advance(hours=2)
+        assert [one["state"] for one in found] == ["retryable"] * 5
+        assert [one["losses"] for one in found] == [0, 1, 1, 2, 3]
+        assert [one["uncounted"] for one in found] == [1, 2, 3, 4, 4], "the last one is a failure as any other"
+        assert [one["retry_delay_ms"] for one in found] == [1000, 1000, 1000, 2000, 3_600_000]
+        assert len(jsontext.loads(found[-1]["errors"])) == 3, "where no handler ran nothing is recorded"
+        claim()
+        row = fail_one(Failure(row["id"], requeue=True, outage="gone"))
+        assert (row["state"], row["losses"], row["attempt"]) == ("discarded", 0, 6)
+
+    def test_another_end_begins_the_count_of_outages_anew(self, frozen_clock: Any, settings: Any) -> None:
+        settings.OJS = {"POISON_LIMIT": 2}
+        row = make(retry={"max_attempts": 3, "initial_interval": "1s", "jitter": False})
+        losses = []
+        for failure in ({"requeue": True, "outage": "gone"}, {"error": ERROR}, {"requeue": True, "outage": "gone"}):
+            claim()
+            losses.append(fail_one(Failure(row["id"], **failure))["losses"])
+            frozen_clock.advance(seconds=10)
+        assert losses == [1, 0, 1]
+
+    def test_an_outage_leaves_no_time_that_the_job_does_not_have(self, frozen_clock: Any) -> None:
+        row = make(total_timeout=1)
+        claim()
+        frozen_clock.advance(seconds=0.5)
+        row = fail_one(Failure(row["id"], requeue=True, outage="gone"))
+        assert (row["state"], jsontext.loads(row["errors"])[-1]["type"]) == ("discarded", "total_timeout")
 
     def test_a_hand_back_names_the_run_that_it_is_about(self) -> None:
         row = make(retry={"max_attempts": 1})
@@ -359,9 +398,9 @@ class TestFail:
     def test_a_claim_leaves_out_the_jobs_that_it_is_told_to(self) -> None:
         first, second = make(), make()
         limited = make(queue="limited", rate_limit={"key": "k", "concurrency": 5})
-        assert fetch(["default"], count=5, except_ids=[first["id"]])[0]["id"] == second["id"]
-        assert fetch(["limited"], count=5, except_ids=[limited["id"]]) == []
-        assert [row["id"] for row in fetch(["default", "limited"], count=5)] == [first["id"], limited["id"]]
+        assert fetch(Fetch(["default"], count=5, except_ids=[first["id"]]))[0]["id"] == second["id"]
+        assert fetch(Fetch(["limited"], count=5, except_ids=[limited["id"]])) == []
+        assert [row["id"] for row in fetch(Fetch(["default", "limited"], count=5))] == [first["id"], limited["id"]]
 
     def test_a_report_without_error_is_refused_and_changes_nothing(self) -> None:
         row = make()
@@ -410,7 +449,7 @@ class TestFail:
         row = make(timeout=2, retry={"non_retryable_errors": ["timeout"]})
         claim()
         frozen_clock.advance(seconds=3)
-        settle()
+        apply_due()
         shown = envelope.render(info(row["id"]))
         assert (shown["state"], shown["error"]["retryable"]) == ("discarded", False)
 
@@ -425,10 +464,10 @@ class TestTime:
     def test_a_lost_reservation_comes_back_with_its_attempt(self, frozen_clock: Any) -> None:
         row = make(retry={"max_attempts": 1})
         claim(worker_id="gone", visibility_ms=1000)
-        assert settle() == 0
+        assert apply_due() == 0
         assert next_due() == frozen_clock.now + dt.timedelta(seconds=1)
         frozen_clock.advance(seconds=1)
-        assert settle() == 1
+        assert apply_due() == 1
         stored = info(row["id"])
         assert (stored["state"], stored["attempt"], stored["started_at"]) == ("available", 1, None)
         assert jsontext.loads(stored["errors"])[-1]["type"] == "visibility_timeout"
@@ -440,7 +479,7 @@ class TestTime:
         for _ in range(3):
             claim(visibility_ms=1000)
             frozen_clock.advance(seconds=2)
-            settle()
+            apply_due()
         stored = info(row["id"])
         assert (stored["state"], stored["dead_letter"]) == ("discarded", True)
         assert jsontext.loads(stored["errors"])[-1]["type"] == "visibility_timeout"
@@ -451,7 +490,7 @@ class TestTime:
         frozen_clock.advance(seconds=1)
         beat(Beat("w", [row["id"]]))
         frozen_clock.advance(seconds=1)
-        settle()
+        apply_due()
         stored = info(row["id"])
         error = jsontext.loads(stored["errors"])[-1]
         assert (stored["state"], error["type"], error["timeout_kind"]) == ("retryable", "timeout", "execution")
@@ -470,7 +509,7 @@ class TestTime:
             fail_one(Failure(row["id"], ERROR, retry_after_ms=60_000))
         assert state(row) == waiting
         frozen_clock.advance(seconds=5)
-        settle()
+        apply_due()
         assert state(row) == "discarded"
         assert events(row)[-1] == "job.expired"
         assert [job.pk for job in Job.objects.dead_letters()] == [row["id"]]
@@ -479,7 +518,7 @@ class TestTime:
         row = make(expires_at=later(seconds=5))
         claim()
         frozen_clock.advance(seconds=6)
-        settle()
+        apply_due()
         assert state(row) == "active"
 
     def test_a_pending_job_with_a_start_ahead_is_not_fetched_early(self, frozen_clock: Any) -> None:
@@ -491,7 +530,7 @@ class TestTime:
         assert "enqueued_at" not in shown
         assert next_due() == info(row["id"])["due_at"] == dt.datetime.fromisoformat(start)
         assert events(row) == ["job.scheduled"]
-        assert fetch(["default"]) == []
+        assert fetch(Fetch(["default"])) == []
         frozen_clock.advance(seconds=10)
         assert claim()["id"] == row["id"]
         assert events(row) == ["job.scheduled", "job.enqueued", "job.started"]
@@ -514,7 +553,7 @@ class TestTime:
             run_now([row["id"]])
         else:
             frozen_clock.advance(seconds=10)
-            settle() if how == "scheduler" else claim()
+            apply_due() if how == "scheduler" else claim()
         shown = envelope.render(info(row["id"]))
         assert "scheduled_at" not in shown
         assert (shown["x_own"], shown["retry"]) == ({"scheduled_at": 1}, {"max_attempts": 2})
@@ -546,12 +585,12 @@ class Discarding:
     @staticmethod
     def total_timeout(row: Any, clock: Any) -> None:
         clock.advance(seconds=100)
-        settle()
+        apply_due()
 
     @staticmethod
     def expiry(row: Any, clock: Any) -> None:
         clock.advance(seconds=50)
-        settle()
+        apply_due()
 
     @staticmethod
     def overflow(row: Any, clock: Any) -> None:
@@ -566,7 +605,7 @@ class Discarding:
         Job.objects.filter(pk=row["id"]).update(rate_key="k", rate_limit='{"concurrency":1,"on_limit":"drop"}')
         make(queue="busy", rate_limit=limit)
         claim("busy")
-        assert fetch(["doomed"]) == []
+        assert fetch(Fetch(["doomed"])) == []
 
     @staticmethod
     def removal(row: Any, clock: Any) -> None:
@@ -577,7 +616,7 @@ class Discarding:
         for _ in range(2):
             claim("doomed", visibility_ms=1000)
             clock.advance(seconds=2)
-            settle()
+            apply_due()
 
 
 class TestDiscard:
@@ -593,7 +632,7 @@ class TestDiscard:
         claim("doomed")
         fail_one(Failure(row["id"], ERROR))
         frozen_clock.advance(seconds=1)
-        settle()
+        apply_due()
         assert envelope.render(info(row["id"]))["retry_delay_ms"] == 1000
         getattr(Discarding, way)(row, frozen_clock)
         stored = info(row["id"])
@@ -668,7 +707,7 @@ class TestCancelActivateRetryDelete:
             remove("doomed", "discard")
         else:
             frozen_clock.advance(seconds=5)
-            settle()
+            apply_due()
         revived = retry_one(row["id"], override={"queue": "default"})
         shown = envelope.render(revived)
         assert (shown["state"], shown.get("expires_at"), shown["x_own"]) == ("available", end if ahead else None, 1)
@@ -728,7 +767,7 @@ class TestWorkers:
         "reported, told, answer",
         [
             ("running", "", "running"), ("running", "quiet", "quiet"), ("quiet", "", "quiet"),
-            ("drain", "", "quiet"), ("quiet", "running", "running"), ("terminate", "running", "terminate"),
+            ("drain", "", "running"), ("quiet", "running", "running"), ("terminate", "running", "terminate"),
             ("quiet", "terminate", "terminate"),
         ],
     )  # fmt: skip
@@ -792,11 +831,11 @@ class TestPrune:
         assert page.gap is not None
 
     def test_workers_that_never_beat_are_forgotten_when_they_are_silent(self, frozen_clock: Any) -> None:
-        fetch(["default"], worker_id="gone")
-        fetch(["default"], worker_id="there")
+        fetch(Fetch(["default"], worker_id="gone"))
+        fetch(Fetch(["default"], worker_id="there"))
         beat(Beat("beating"))
         frozen_clock.advance(hours=20)
-        fetch(["default"], worker_id="there")
+        fetch(Fetch(["default"], worker_id="there"))
         assert prune()["workers"] == 0
         frozen_clock.advance(hours=20)
         assert prune()["workers"] == 1

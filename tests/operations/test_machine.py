@@ -22,11 +22,13 @@ from hypothesis.stateful import (
 from django_ojs import clock, states
 from django_ojs.errors import InvalidStateTransition, NotFound
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one, requeue
+from django_ojs.jobs.promote import activate_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import activate_one, cancel_one, retry_one
+from django_ojs.jobs.retry import retry_one
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Job
 from django_ojs.states import State, Verb
 
@@ -79,7 +81,7 @@ class Walk(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4), visibility=st.integers(1, 15), queues=st.permutations(["a", "b"]))
     def fetch(self, count: int, visibility: int, queues: list[str]) -> None:
         before = self.stored()
-        rows = fetch(queues, count=count, worker_id="w", visibility_ms=visibility * 1000)
+        rows = fetch(Fetch(queues, count=count, worker_id="w", visibility_ms=visibility * 1000))
         self.settled(before, claimed={row["id"] for row in rows})
         for row in rows:
             self.attempts[row["id"]] += 1
@@ -123,7 +125,7 @@ class Walk(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         clock.advance(seconds=seconds)
         before = self.stored()
-        settle()
+        apply_due()
         self.settled(before, claimed=set())
 
     @rule(job=consumes(jobs))
@@ -176,8 +178,5 @@ class Walk(RuleBasedStateMachine):
 
 @pytest.mark.django_db
 def test_random_verbs_never_leave_the_table() -> None:
-    steps = settings(
-        max_examples=40, stateful_step_count=40, deadline=None, derandomize=False,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    steps = settings(stateful_step_count=40, derandomize=False, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Walk, settings=steps)

@@ -16,17 +16,18 @@ from django_ojs.cron import runs, schedules
 from django_ojs.cron.runs import tick, trigger
 from django_ojs.errors import InvalidRequest
 from django_ojs.jobs import timers
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
+from django_ojs.jobs.promote import activate
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import activate, cancel
 from django_ojs.models import AuditEntry, CronSchedule, Job, Maintenance, Worker
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.scheduler import EndMaintenance, Scheduler, Settle
-from django_ojs.workers.dead import rescue_dead_workers
-from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.scheduler.scheduler import ApplyDue, EndMaintenance, Scheduler
+from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +41,7 @@ def job(**attributes: Any) -> Any:
 
 
 def claim(**options: Any) -> list[Any]:
-    return [row["id"] for row in fetch(["default"], count=10, **options)]
+    return [row["id"] for row in fetch(Fetch(["default"], count=10, **options))]
 
 
 def ahead(seconds: int) -> str:
@@ -106,11 +107,11 @@ class TestWhatStops:
         before = job()
         maintenance.start()
         after, other = job(), job(queue="other")
-        for options in ({}, {"worker_id": "w"}, {"ids": [before]}, {"types": ["a.b"]}, {"gate": False}):
-            assert fetch(["default", "other"], count=10, **options) == []
+        for options in ({}, {"worker_id": "w"}, {"ids": [before]}, {"types": ["a.b"]}, {"check_worker": False}):
+            assert fetch(Fetch(["default", "other"], count=10, **options)) == []
         assert {state(one) for one in (before, after, other)} == {"available"}
         maintenance.stop()
-        assert {row["id"] for row in fetch(["default", "other"], count=10)} == {before, after, other}
+        assert {row["id"] for row in fetch(Fetch(["default", "other"], count=10))} == {before, after, other}
 
     def test_a_limited_queue_gives_nothing_either(self) -> None:
         limited = job(rate_limit={"key": "k", "concurrency": 1})
@@ -138,20 +139,20 @@ class TestWhatStops:
         fail([Failure(failing, error={"type": "OSError", "message": "gone"})])
         maintenance.start()
         frozen_clock.advance(seconds=60)
-        assert timers.settle() == 0
+        assert timers.apply_due() == 0
         assert claim() == []
         assert (state(scheduled), state(failing)) == ("scheduled", "retryable")
         maintenance.stop()
-        assert timers.settle() == 2
+        assert timers.apply_due() == 2
         assert set(claim()) == {scheduled, failing}
 
     def test_the_scheduler_looks_less_often_at_what_has_to_wait(self, frozen_clock: FrozenClock) -> None:
         job(scheduled_at=ahead(10))
         frozen_clock.advance(seconds=60)
         maintenance.start()
-        assert Settle().run_once(connection.alias) == Settle.SUSPENDED
+        assert ApplyDue().run_once(connection.alias) == ApplyDue.SUSPENDED
         maintenance.stop()
-        assert Settle().run_once(connection.alias) == 0.0
+        assert ApplyDue().run_once(connection.alias) == 0.0
 
     def test_a_schedule_does_not_fire_and_catches_up_once(self, frozen_clock: FrozenClock) -> None:
         schedules.register({"name": "minutely", "cron": "* * * * *", "type": "a.b"})
@@ -184,9 +185,9 @@ class TestWhatStops:
         tick()
         maintenance.start()
         ack([Ack(running)])
-        assert runs.release() == 0
+        assert runs.unhold_next() == 0
         maintenance.stop()
-        assert runs.release() == 1
+        assert runs.unhold_next() == 1
         assert len(claim()) == 1
 
 
@@ -213,7 +214,7 @@ class TestWhatGoesOn:
         claim(worker_id="w")
         maintenance.start()
         frozen_clock.advance(seconds=11)
-        assert timers.settle() == 2
+        assert timers.apply_due() == 2
         assert (state(lost), state(slow)) == ("available", "discarded")
         assert claim() == []
         maintenance.stop()
@@ -233,9 +234,9 @@ class TestWhatGoesOn:
         late = job(expires_at="2026-01-15T12:01:00Z", **attributes)
         maintenance.start()
         frozen_clock.advance(seconds=30)
-        assert timers.settle() == 0
+        assert timers.apply_due() == 0
         frozen_clock.advance(seconds=31)
-        assert timers.settle() == 1
+        assert timers.apply_due() == 1
         assert state(late) == "discarded"
 
     def test_a_pending_job_is_activated_and_waits(self) -> None:
@@ -332,7 +333,7 @@ def test_a_fetch_that_begins_after_the_switch_gets_nothing_whatever_else_is_unde
         try:
             while not stop.is_set():
                 is_late = switched.is_set() or (len(claimed) >= 1000 and switched.wait(60))  # there must be jobs left
-                (late if is_late else claimed).append(len(fetch(["default"], count=1)))
+                (late if is_late else claimed).append(len(fetch(Fetch(["default"], count=1))))
         finally:
             connections.close_all()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
@@ -29,7 +29,7 @@ def test_a_change_of_jobs_fits_no_index_but_that_of_their_ids() -> None:
 
     push([{"type": "a.b", "args": [i]} for i in range(10)])
     with connection.execute_wrapper(explained):
-        rows = fetch(["default"], count=5)
+        rows = fetch(Fetch(["default"], count=5))
         ack([Ack(row["id"]) for row in rows])
     assert len(rows) == 5
     assert len(plans) == 2

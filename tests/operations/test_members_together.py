@@ -10,9 +10,9 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, Workflow
 from django_ojs.rules import envelope
 from django_ojs.workflows import workflow as operations
@@ -50,7 +50,7 @@ def test_members_that_end_at_once_take_their_workflows_on_once() -> None:
         operations.create({"type": "batch", "name": name, "jobs": [*good, *last], "callbacks": callbacks})
     heard: list[Any] = []
     with ThreadPoolExecutor(6) as pool:
-        while rows := fetch(["default"], count=100):
+        while rows := fetch(Fetch(["default"], count=100)):
             heard += [envelope.render(row)["parent_results"] for row in rows if row["type"] == "step"]
             list(pool.map(end, rows))
     assert not Job.objects.exclude(state__in=["completed", "cancelled", "discarded"]).exists()
@@ -90,7 +90,7 @@ def end_all(acks: list[Ack]) -> list[Any]:
 def test_a_completion_that_waited_for_a_workflow_sees_what_the_other_made_of_it(ending: str) -> None:
     """It is one statement, which sees most of the database as it was when it began, but not the workflow."""
     operations.create({"type": "batch", "jobs": [job("member")] * 3, "callbacks": {"on_complete": job("done")}})
-    ours, theirs, last = fetch(["default"], count=3)
+    ours, theirs, last = fetch(Fetch(["default"], count=3))
     if ending == "ends":
         end(last)
     flow = Workflow.objects.get()
@@ -114,7 +114,7 @@ def test_a_completion_that_waited_for_a_workflow_sees_what_the_other_made_of_it(
 def test_a_completion_locks_workflows_in_the_order_of_their_ids() -> None:
     for _ in range(20):
         operations.create({"type": "group", "jobs": [job("member")]})
-    acks = [Ack(row["id"], None, in_workflow=True) for row in fetch(["default"], count=20)]
+    acks = [Ack(row["id"], None, in_workflow=True) for row in fetch(Fetch(["default"], count=20))]
     first, *others = Workflow.objects.order_by("pk")
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():

@@ -15,21 +15,22 @@ from django_ojs import middleware
 from django_ojs.conf import ojs_settings
 from django_ojs.database import LostRace
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload
-from django_ojs.jobs import gathered, idempotency
-from django_ojs.jobs.gathered import push_once
-from django_ojs.jobs.idempotency import Answer, Operation
-from django_ojs.jobs.push import Pushed, push
+from django_ojs.jobs import idempotency, push_group
+from django_ojs.jobs.candidates import Pushed
+from django_ojs.jobs.idempotency import Answer, KeyedRequest
+from django_ojs.jobs.push import push
+from django_ojs.jobs.push_group import push_once
 from django_ojs.models import IdempotencyKey, Job
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from django_ojs.store import store_of
-from django_ojs.store.base import StoredKey
+from django_ojs.store.values import StoredKey
 from tests.gathering import SECONDS, Gathering, gathering
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
 
 
-def operation(key: object, body: bytes = b"{}") -> Operation:
-    return Operation(str(key), "caller", "push", body)
+def operation(key: object, body: bytes = b"{}") -> KeyedRequest:
+    return KeyedRequest(str(key), "caller", "push", body)
 
 
 def render(pushed: Pushed) -> Answer:
@@ -50,7 +51,7 @@ def tokens() -> list[int]:
 @pytest.fixture
 def keyed() -> Iterator[Gathering]:
     once("warm", -2)
-    with gathering(gathered._plain_keyed) as meeting:
+    with gathering(push_group._plain_keyed) as meeting:
         yield meeting
 
 
@@ -72,7 +73,7 @@ def test_a_push_with_a_key_is_four_statements_beside_begin_and_commit() -> None:
         assert once("a", 1) == ("[1]", True)
     assert len(captured) == 3
     with CaptureQueriesContext(connection) as captured:
-        once("b", 2, id=str(new_id()))
+        once("b", 2, id=str(new_job_id()))
     assert len(captured) - 2 <= 4
 
 
@@ -210,7 +211,7 @@ def test_an_answer_that_cannot_be_made_leaves_nothing_of_its_own(keyed: Gatherin
 
 def test_unique_jobs_with_keys() -> None:
     unique = {"unique": {"keys": ["type"], "on_conflict": "ignore"}}
-    with gathering(gathered._deciding_keyed) as meeting:
+    with gathering(push_group._deciding_keyed) as meeting:
         done = meeting.together(*(lambda n=n: once(n, n, **unique) for n in range(4)))  # type: ignore[misc]
         assert [future.result() for future in done] == [("[0]", False)] * 4
     assert tokens() == [0]

@@ -14,11 +14,14 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import jsontext
 from django_ojs.errors import Conflict, InvalidRequest, NotFound
 from django_ojs.jobs import replay
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.copy import duplicate
+from django_ojs.jobs.delete import delete
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import delete, duplicate, info, retry_one
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import retry_one
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Event, Job, JobReplay, ReplayRule
 from django_ojs.queues import maintenance
 from django_ojs.queues.configuration import pause
@@ -44,7 +47,7 @@ def dead(error: str = "Broken", **members: Any) -> uuid.UUID:
 
 
 def die(queue: str = "default", error: str = "Broken") -> None:
-    (row,) = fetch([queue], count=1)
+    (row,) = fetch(Fetch([queue], count=1))
     assert fail_one(Failure(row["id"], {"type": error, "message": "no"}))["state"] == "discarded"
 
 
@@ -127,7 +130,7 @@ def expired(clock: Any) -> uuid.UUID:
     row = push([{"type": "a.b", "args": [], "options": {"expires_at": at}}])[0].row
     assert row is not None
     clock.advance(seconds=2)
-    settle()
+    apply_due()
     return row["id"]
 
 
@@ -143,9 +146,9 @@ def test_jobs_that_expired_are_retried_only_by_a_rule_that_names_it(frozen_clock
 def test_a_lost_reservation_before_an_ordinary_failure_does_not_keep_a_job_from_its_retry(frozen_clock: Any) -> None:
     row = push([{"type": "a.b", "args": [], "retry": {"max_attempts": 2}, "visibility_timeout": 1}])[0].row
     assert row is not None
-    fetch(["default"], count=1)
+    fetch(Fetch(["default"], count=1))
     frozen_clock.advance(seconds=5)
-    settle()
+    apply_due()
     die()
     assert [error["type"] for error in jsontext.loads(info(row["id"])["errors"])] == ["visibility_timeout", "Broken"]
     rule(delay="PT0S")
@@ -256,7 +259,7 @@ def test_many_are_retried_in_a_constant_number_of_statements(frozen_clock: Any) 
         frozen_clock.advance(seconds=61)
         with CaptureQueriesContext(connection) as queries:
             assert replay.replay() == number
-        fetch(["default"], count=100)
+        fetch(Fetch(["default"], count=100))
         return len(queries)
 
     statements(1)  # what a process reads once and keeps

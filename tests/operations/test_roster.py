@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from django_ojs import clock
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
-from django_ojs.workers import directory
-from django_ojs.workers.directory import unserved_queues
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.registration import direct, register
+from django_ojs.workerregistry import directory
+from django_ojs.workerregistry.directory import unserved_queues
+from django_ojs.workerregistry.heartbeat import Beat, beat
+from django_ojs.workerregistry.registration import direct, register
 
 pytestmark = pytest.mark.django_db
 
@@ -34,7 +34,7 @@ def test_queues_with_available_jobs_and_no_worker_are_found_the_fullest_first(fr
 def test_a_worker_that_only_fetches_over_http_serves_the_queues_that_it_names(frozen_clock: Any) -> None:
     pushed(2, "default")
     pushed(2, "payments")
-    fetch(["default"], worker_id="curl")
+    fetch(Fetch(["default"], worker_id="curl"))
     assert unserved_queues() == {"payments": 2}
 
 

@@ -10,13 +10,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.jobs import schemas
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel
+from django_ojs.jobs.timers import apply_due
 from django_ojs.queues import configuration
-from django_ojs.workers.heartbeat import Beat, beat
+from django_ojs.workerregistry.heartbeat import Beat, beat
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory")]
 
@@ -39,14 +39,14 @@ def statements(act: Callable[[], Any]) -> int:
 
 def claimed(count: int) -> list[Any]:
     push(jobs(count))
-    return fetch(["default"], count=count)
+    return fetch(Fetch(["default"], count=count))
 
 
 def test_push_claim_complete_and_fail_cost_the_same_for_one_and_for_many() -> None:
     costs: dict[str, list[int]] = {name: [] for name in LIMIT}
     for count in (1, 10, 300):
         costs["push"].append(statements(lambda: push(jobs(count))))  # noqa: B023
-        costs["claim"].append(statements(lambda: fetch(["default"], count=count)))  # noqa: B023
+        costs["claim"].append(statements(lambda: fetch(Fetch(["default"], count=count))))  # noqa: B023
         acks = [Ack(row["id"], "1") for row in claimed(count)]
         costs["complete"].append(statements(lambda: ack(acks)))  # noqa: B023
         failures = [Failure(row["id"], {"message": "no"}) for row in claimed(count)]
@@ -64,16 +64,16 @@ def test_the_other_verbs_are_set_based_too() -> None:
         costs["beat"].append(statements(lambda: beat(Beat("w", ids))))  # noqa: B023
         costs["cancel"].append(statements(lambda: cancel(ids)))  # noqa: B023
         push([{**job, "scheduled_at": "2020-01-01T00:00:00Z"} for job in jobs(count)])
-        costs["settle"].append(statements(settle))
+        costs["settle"].append(statements(apply_due))
     for name, measured in costs.items():
         assert measured[0] == measured[1], (name, measured)
 
 
 @pytest.mark.sqlite
 def test_on_sqlite_a_claim_and_a_completion_read_their_jobs_once() -> None:
-    """Four statements each: the jobs, the change, the events and the counts. Beside them a claim has its outlook and
-    what is configured of the queue, and both have a savepoint."""
+    """Four statements each: the jobs, the change, the events and the counts. Beside them a claim asks for the status of
+    its queues and their configuration, and both have a savepoint."""
     push(jobs(300))
-    assert statements(lambda: fetch(["default"], count=300)) == 2 + 4 + 2
+    assert statements(lambda: fetch(Fetch(["default"], count=300))) == 2 + 4 + 2
     acks = [Ack(row["id"], "1") for row in claimed(300)]
     assert statements(lambda: ack(acks)) == 4 + 2

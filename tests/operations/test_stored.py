@@ -14,6 +14,8 @@ from django.db.models import Max
 
 from django_ojs import jsontext
 from django_ojs.events import catalogue
+from django_ojs.jobs.fetch import Fetch, fetch
+from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.models import CountDelta, Event, Job
 from django_ojs.models.job import COLUMNS
@@ -70,6 +72,33 @@ def test_one_job_and_several_with_the_same_members_are_stored_as_they_were_pushe
 
 def test_jobs_that_differ_in_everything_are_stored_as_they_were_pushed() -> None:
     stored([document for members in MEMBERS for document in documents(members)])
+
+
+@pytest.mark.parametrize("with_result", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_events_of_a_claim_and_of_a_completion_say_what_their_templates_say(
+    count: int, with_result: bool, settings: Any
+) -> None:
+    settings.OJS = {"RESULTS_IN_EVENTS": with_result}
+    push([{"type": "a.b", "args": [number], "meta": {"trace_id": "t"}, "unique": {}} for number in range(count)])
+    claimed = fetch(Fetch(["default"], count=count, worker_id="w"))
+    ack([Ack(row["id"], None if number else '{"a":[1]}', "w") for number, row in enumerate(claimed)])
+    ended = Job.objects.filter(pk__in=[row["id"] for row in claimed]).rows()  # type: ignore[attr-defined]
+    made = [catalogue.started(row, row["started_at"]) for row in claimed]
+    made += [catalogue.completed(row, row["finished_at"], with_result=with_result) for row in ended]
+    names = [name for name in catalogue.Record._fields if name != "data"]
+    told = Event.objects.filter(type__in=["job.started", "job.completed"])
+    logged = {(event.type, event.job_id): event for event in told}
+    assert len(logged) == len(told) == len(made) == 2 * count
+    for record in made:
+        event, data = logged[record.type, record.job_id], jsontext.loads(record.data)
+        assert [getattr(event, name) for name in names] == [*record[:-1]]
+        assert event.data.keys() == data.keys()
+        assert event.data.get("result") == data.get("result")
+        for name in data.keys() - {"result"}:
+            assert event.data[name] == pytest.approx(data[name], abs=1), "databases round in their own ways"
+    (first,) = [one for one in made if (one.type, one.job_id) == ("job.completed", claimed[0]["id"])]
+    assert ("result" in logged[first.type, first.job_id].data) == with_result
 
 
 @pytest.mark.django_db(transaction=True)

@@ -11,14 +11,16 @@ from django_ojs import jsontext
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import log
 from django_ojs.events.filters import change
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.progress import Report, report
+from django_ojs.jobs.progress import ProgressReport, report
+from django_ojs.jobs.promote import activate_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import next_due, settle
-from django_ojs.jobs.verbs import activate_one, info, retry_one
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import retry_one
+from django_ojs.jobs.timers import apply_due, next_due
 from django_ojs.queues.maintenance import start
-from django_ojs.workers.heartbeat import Beat, beat, extend
+from django_ojs.workerregistry.heartbeat import Beat, beat, extend
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events", "frozen_clock")]
 
@@ -31,7 +33,7 @@ def make(**fields: Any) -> Any:
 
 
 def claim(**options: Any) -> Any:
-    (row,) = fetch(["default"], **options)
+    (row,) = fetch(Fetch(["default"], **options))
     return row
 
 
@@ -51,7 +53,7 @@ def overruns(job: Any) -> list[dict[str, Any]]:
 def after(clock: Any, seconds: float) -> None:
     """Time goes by, and the scheduler looks."""
     clock.advance(seconds=seconds)
-    settle()
+    apply_due()
 
 
 class TestTotal:
@@ -68,8 +70,8 @@ class TestTotal:
             waiting, begun + dt.timedelta(seconds=2 if waiting == "retryable" else 5)
         )  # fmt: skip
         frozen_clock.advance(seconds=5)
-        assert fetch(["default"]) == []
-        settle()
+        assert fetch(Fetch(["default"])) == []
+        apply_due()
         stored = info(job)
         assert (stored["state"], stored["dead_letter"], stored["wake_at"]) == ("discarded", True, None)
         assert {name: error(job)[name] for name in ("type", "code", "timeout_kind", "limit_seconds", "retryable")} == {
@@ -138,8 +140,8 @@ class TestEnqueueTTL:
         after(frozen_clock, 1.999)
         assert info(job)["state"] == waiting
         frozen_clock.advance(seconds=0.001)
-        assert fetch(["default"]) == []
-        settle()
+        assert fetch(Fetch(["default"])) == []
+        apply_due()
         assert (info(job)["state"], info(job)["dead_letter"]) == ("discarded", True)
         assert (error(job)["type"], error(job)["timeout_kind"], error(job)["limit_seconds"]) == (
             "enqueue_ttl_expired", "enqueue_ttl", 2.0
@@ -208,7 +210,7 @@ class TestHeartbeat:
                 case "extend":
                     assert extend(job, "w")
                 case "progress":
-                    report([Report(job, 50.0, "", worker_id="w")])
+                    report([ProgressReport(job, 50.0, "", worker_id="w")])
         assert info(job)["state"] == "active"
         after(frozen_clock, 2)
         assert error(job)["type"] == "stalled"
@@ -259,6 +261,6 @@ def test_batches_carry_them_too(frozen_clock: Any) -> None:
         )  # fmt: skip
         assert (row["heartbeat_ms"], row["grace_ms"]) == (700, 50)
     frozen_clock.advance(milliseconds=1)  # the three were enqueued one after the other
-    rows = fetch(["default"], count=3)
+    rows = fetch(Fetch(["default"], count=3))
     assert {row["visible_until"] - row["started_at"] for row in rows} == {dt.timedelta(milliseconds=700)}
     assert {row["timeout_at"] - row["started_at"] for row in rows} == {dt.timedelta(milliseconds=9050)}

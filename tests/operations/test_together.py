@@ -15,20 +15,21 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
 from django_ojs.errors import InvalidRequest, InvalidStateTransition, NotFound, ResultTooLarge
-from django_ojs.groupcommit import ALONE
+from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.jobs import fetch as fetching
 from django_ojs.jobs import finish
+from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.fetch import Fetch, fetch, fetch_each, fetch_with_others
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail, fail_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.transitions import in_rounds
-from django_ojs.jobs.verbs import cancel_one
+from django_ojs.lifecycle.ended import jobs_ended
+from django_ojs.lifecycle.transitions import in_rounds
 from django_ojs.models import Event, Job, Worker
 from django_ojs.queues import configuration, maintenance
 from django_ojs.store import store_of
-from django_ojs.workers import heartbeat
-from django_ojs.workers.heartbeat import Beat, beat, beat_with_others
-from django_ojs.workers.registration import NameInUse, direct
+from django_ojs.workerregistry import heartbeat
+from django_ojs.workerregistry.heartbeat import Beat, beat, beat_with_others
+from django_ojs.workerregistry.registration import NameInUse, direct
 from django_ojs.workflows import workflow
 from tests.gathering import SECONDS, gathering
 
@@ -148,7 +149,7 @@ class TestFetch:
 
     def test_members_of_a_workflow_learn_of_the_jobs_before_them(self) -> None:
         two_links()
-        (first,) = fetch(["default"], worker_id="w0")
+        (first,) = fetch(Fetch(["default"], worker_id="w0"))
         ack_one(Ack(first["id"], '"yes"'))
         second, none = fetch_each(asking(2), using="default")
         assert [row["lineage"]["parent_results"] for row in second] == [["yes"]]  # type: ignore[union-attr]
@@ -157,7 +158,7 @@ class TestFetch:
 
 def claimed(count: int, worker_id: str = "w") -> list[uuid.UUID]:
     jobs(count)
-    return [row["id"] for row in fetch(["default"], count=count, worker_id=worker_id)]
+    return [row["id"] for row in fetch(Fetch(["default"], count=count, worker_id=worker_id))]
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ class TestAck:
     def test_each_caller_has_its_own_answer(self, told: Any) -> None:
         first, good, foreign, late, large, twice = claimed(6)
         two_links()
-        (member,) = fetch(["default"], worker_id="w")
+        (member,) = fetch(Fetch(["default"], worker_id="w"))
         ack_one(Ack(late))
         unknown = uuid.uuid4()
         calls = [
@@ -195,24 +196,24 @@ class TestAck:
         assert found[8].details["current_state"] == "completed"
         assert dict(Job.objects.values_list("pk", "state")).items() >= {foreign: "active", large: "active"}.items()
         assert told(twice) == ["job.enqueued", "job.started", "job.completed"]
-        (successor,) = fetch(["default"], worker_id="w")
+        (successor,) = fetch(Fetch(["default"], worker_id="w"))
         assert successor["type"] == "a.c"
 
     def test_what_goes_wrong_with_a_workflow_costs_the_others_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = claimed(1)
         two_links()
-        (member,) = fetch(["default"], worker_id="w")
+        (member,) = fetch(Fetch(["default"], worker_id="w"))
 
         def broken(rows: Sequence[Any], *args: Any) -> None:
             if any(row["workflow_id"] for row in rows):
                 raise DatabaseError("no")
 
-        monkeypatch.setattr(finish.advance, "settled", broken)
+        monkeypatch.setattr(jobs_ended, "subscribers", [broken])
         acks = [Ack(*plain), Ack(member["id"])]
         if store_of("default").single_statements:
             done, error = finish._ack_each(acks, using="default")
             assert done["id"] == plain[0]  # type: ignore[index]
-            assert error is ALONE  # its caller comes again with it, and meets the error
+            assert error is LEFT_OUT  # its caller comes again with it, and meets the error
         with pytest.raises(DatabaseError):
             finish._ack_each(acks[1:], using="default")
         assert Job.objects.get(pk=member["id"]).state == "active"
@@ -293,7 +294,7 @@ class TestLocked:
         """What three callers get. The job of the last is locked until the others have been answered."""
         first, second, locked = claimed(3)
         alone = threading.Event()
-        execute_alone = group._alone
+        execute_alone = group._by_itself
 
         def announced(item: Any, *, using: str) -> Any:
             if alone_for(item):
@@ -304,7 +305,7 @@ class TestLocked:
             return locked in (getattr(item, "job_id", None), *getattr(item, "active", ()))
 
         with gathering(group) as meeting:
-            monkeypatch.setattr(group, "_alone", announced)
+            monkeypatch.setattr(group, "_by_itself", announced)
             with transaction.atomic():
                 Job.objects.select_for_update().get(pk=locked)
                 futures = [meeting.lead(lambda: call(first))]
@@ -342,7 +343,7 @@ def test_a_race_that_is_lost_in_a_later_round_is_for_the_caller_to_run_again() -
             raise OperationalError("database is locked")
         return [report.upper() for report in reports]
 
-    assert in_rounds(["a", "b", "a"], act, about=lambda report: report) == ["A", "B", ALONE]
+    assert in_rounds(["a", "b", "a"], act, about=lambda report: report) == ["A", "B", LEFT_OUT]
     assert rounds == [["a", "b"], ["a"]]
 
 

@@ -14,14 +14,16 @@ from django.test.utils import CaptureQueriesContext
 from django_ojs import clock, states
 from django_ojs.errors import Duplicate, InvalidRequest, OJSError
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.candidates import Pushed
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.push import Pushed, push, push_each
-from django_ojs.jobs.verbs import cancel_one, info
+from django_ojs.jobs.push import push, push_each
+from django_ojs.jobs.read import info
 from django_ojs.models import Job, UniqueLock
 from django_ojs.queues import configuration
 from django_ojs.rules import envelope
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from django_ojs.store import store_of
 from django_ojs.store.postgresql import PostgreSQLStore
 
@@ -151,7 +153,7 @@ def bring(name: str) -> Any:
     if name == "cancelled":
         cancel_one(row["id"])
     if name in ("active", "completed", "discarded", "retryable"):
-        fetch(["default"])
+        fetch(Fetch(["default"]))
     if name == "retryable":
         Job.objects.filter(pk=row["id"]).update(max_attempts=5)
     if name in ("discarded", "retryable"):
@@ -244,7 +246,7 @@ class TestBatch:
         make([1])
         taken = push([{"type": "a.b", "args": []}])[0].row
         assert taken is not None
-        repeated = str(new_id())
+        repeated = str(new_job_id())
         outcomes = push_each(
             [
                 job([1]), job([2]), {"type": "a.b"}, job([2]), job([2], on_conflict="ignore"),

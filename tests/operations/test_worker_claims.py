@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from django_ojs import clock
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
 from django_ojs.queues import configuration, maintenance
@@ -39,19 +39,19 @@ HINDRANCES: dict[str, Callable[[], Any]] = {
 }
 
 
-def hopeful(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
-    """The jobs that a claim takes, and how many outlooks it asked for."""
-    outlooks: list[Any] = []
-    real = type(store_of(connection.alias)).outlook
+def optimistic(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
+    """The jobs that a claim takes, and how many statuses it asked for."""
+    statuses: list[Any] = []
+    real = type(store_of(connection.alias)).queue_status
 
-    def outlook(self: Any, *args: Any, **options: Any) -> Any:
-        outlooks.append(args)
+    def queue_status(self: Any, *args: Any, **options: Any) -> Any:
+        statuses.append(args)
         return real(self, *args, **options)
 
-    monkeypatch.setattr(type(store_of(connection.alias)), "outlook", outlook)
-    rows = fetch(names, count=9, worker_id="w", gate=False, hopeful=True)
+    monkeypatch.setattr(type(store_of(connection.alias)), "queue_status", queue_status)
+    rows = fetch(Fetch(names, count=9, worker_id="w", check_worker=False, optimistic=True))
     monkeypatch.undo()
-    return [str(row["id"]) for row in rows], len(outlooks)
+    return [str(row["id"]) for row in rows], len(statuses)
 
 
 @pytest.mark.parametrize("names", [("q",), ("empty", "q")])
@@ -59,9 +59,9 @@ def test_a_hopeful_claim_takes_what_another_takes(names: tuple[str, ...], monkey
     configuration.forget()
     make(2, queue="q")
     asked = 0 if connection.vendor == "postgresql" else 1
-    rows, outlooks = hopeful(names, monkeypatch)
-    assert (len(rows), outlooks) == (2, asked)
-    assert hopeful(names, monkeypatch) == ([], 1)
+    rows, statuses = optimistic(names, monkeypatch)
+    assert (len(rows), statuses) == (2, asked)
+    assert optimistic(names, monkeypatch) == ([], 1)
 
 
 @pytest.mark.parametrize("names", [("q",), ("empty", "q")])
@@ -75,14 +75,14 @@ def test_what_a_plain_claim_cannot_do_is_left_to_the_other(
     HINDRANCES[what]()
     waiting = Job.objects.order_by("-priority", "enqueued_at").values_list("pk", flat=True)
     expected = [str(pk) for pk in waiting]
-    rows, outlooks = hopeful(names, monkeypatch)
-    assert outlooks >= 1
+    rows, statuses = optimistic(names, monkeypatch)
+    assert statuses >= 1
     assert sorted(rows) == sorted(expected)
 
 
 def test_maintenance_closes_a_hopeful_claim_too(monkeypatch: pytest.MonkeyPatch) -> None:
     make()
     maintenance.start(reason="now", using=connection.alias)
-    assert hopeful(("q",), monkeypatch)[0] == []
+    assert optimistic(("q",), monkeypatch)[0] == []
     maintenance.stop(using=connection.alias)
-    assert len(hopeful(("q",), monkeypatch)[0]) == 1
+    assert len(optimistic(("q",), monkeypatch)[0]) == 1

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from django_ojs import jsontext
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, Workflow, WorkflowStep
 from django_ojs.rules import workflowgraph as rules
 from django_ojs.testing.database import reset
@@ -23,7 +23,7 @@ from tests.operations import reference_workflow as reference
 pytestmark = pytest.mark.django_db
 
 WORDS = {"c": "completed", "f": "failed", reference.OPEN: "running"}
-SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def trees(depth: int = 3) -> st.SearchStrategy[Any]:
@@ -82,7 +82,7 @@ def play(tree: Any, data: st.DataObject, retries: int = 0) -> None:
         jobs = {job.args[0]: job for job in Job.objects.filter(workflow_id=flow)}
         assert set(jobs) == begun
         assert Workflow.objects.get(pk=flow).state == WORDS[expected]
-        fetch(["default"], count=100)
+        fetch(Fetch(["default"], count=100))
         unfinished = sorted(begun - set(done))
         if not unfinished:
             break
@@ -147,7 +147,7 @@ def test_a_failed_workflow_resumes_and_completes_when_nothing_fails_any_more(tre
     flow = operations.create(document(tree)).workflow.pk
     done: dict[str, str] = {}
     for attempt in range(30):
-        while rows := fetch(["default"], count=100):
+        while rows := fetch(Fetch(["default"], count=100)):
             for row in rows:
                 name = jsontext.loads(row["args"])[0]
                 done[name] = data.draw(st.sampled_from("cfx")) if attempt == 0 else "c"

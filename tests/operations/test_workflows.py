@@ -14,17 +14,21 @@ from django_ojs import clock, jsontext, middleware
 from django_ojs.errors import Conflict, Duplicate, InvalidWorkflow, MiddlewareRejected, NotFound
 from django_ojs.events import log
 from django_ojs.jobs import schemas
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel, cancel_one
+from django_ojs.jobs.delete import delete_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, fail_one
-from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel, cancel_one, delete_one, info, retry_one
+from django_ojs.jobs.read import info
+from django_ojs.jobs.retry import retry_one
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Job, Workflow, WorkflowStart, WorkflowStep
 from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
+from django_ojs.retention import prune
 from django_ojs.rules import envelope, workflowgraph
-from django_ojs.workers.dead import hand_back, rescue_dead_workers
+from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
+from django_ojs.workerregistry.deaths import Death
 from django_ojs.workflows import workflow as operations
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
@@ -45,7 +49,7 @@ def chain(*names: str, **more: Any) -> Workflow:
 
 
 def claim(count: int = 1) -> list[dict[str, Any]]:
-    rows = fetch(["default"], count=count)
+    rows = fetch(Fetch(["default"], count=count))
     assert len(rows) == count, [row["type"] for row in rows]
     return rows
 
@@ -58,7 +62,7 @@ def complete(result: str | None = None) -> dict[str, Any]:
 
 def complete_any() -> int:
     """Complete what is there; how many jobs that were."""
-    rows = fetch(["default"], count=100)
+    rows = fetch(Fetch(["default"], count=100))
     ack([Ack(row["id"]) for row in rows])
     return len(rows)
 
@@ -85,7 +89,7 @@ class TestOrder:
     def test_a_chain_creates_a_job_when_the_one_before_has_completed(self) -> None:
         flow = chain("a", "b")
         assert [row["type"] for row in claim()] == ["test.a"]
-        assert not fetch(["default"], count=5)
+        assert not fetch(Fetch(["default"], count=5))
         assert states(flow) == ["active", "waiting"]
         ack([Ack(Job.objects.get(type="test.a").pk, None)])
         assert states(flow) == ["completed", "pending"]
@@ -283,21 +287,21 @@ class TestEveryWayToEnd:
     def test_expiry(self, frozen_clock: Any) -> None:
         flow = create(type="chain", name="c", steps=[job("a", options={"expires_at": "+PT5S"}), job("b")])
         frozen_clock.advance(seconds=10)
-        settle()
+        apply_due()
         assert self.failed(flow)["error"]["errors"][0]["type"] == "expired"
 
     def test_the_execution_timeout(self, frozen_clock: Any) -> None:
         flow = create(type="chain", name="c", steps=[job("a", timeout=1, retry=ONCE), job("b")])
         claim()
         frozen_clock.advance(seconds=2)
-        settle()
+        apply_due()
         assert self.failed(flow)["error"]["errors"][0]["code"] == "timeout"
 
     def test_a_member_that_kills_its_workers(self, frozen_clock: Any, settings: Any) -> None:
         settings.OJS = {"POISON_LIMIT": 1}
         flow = chain("a", "b")
-        fetch(["default"], worker_id="w")
-        from django_ojs.workers.registration import register
+        fetch(Fetch(["default"], worker_id="w"))
+        from django_ojs.workerregistry.registration import register
 
         register("w", {})
         frozen_clock.advance(seconds=100)
@@ -307,8 +311,8 @@ class TestEveryWayToEnd:
     def test_a_member_that_ends_its_worker_under_the_eyes_of_a_supervisor(self, settings: Any) -> None:
         settings.OJS = {"POISON_LIMIT": 1}
         flow = chain("a", "b")
-        fetch(["default"], worker_id="w")
-        hand_back("w", blame=True)
+        (row,) = fetch(Fetch(["default"], worker_id="w"))
+        hand_back("w", death=Death("SIGKILL", running=frozenset({(row["id"], row["attempt"])})))
         self.failed(flow)
 
     def test_a_rate_limit_that_drops(self) -> None:
@@ -316,7 +320,7 @@ class TestEveryWayToEnd:
         push([job("first", rate_limit=limit)])
         claim()
         flow = create(type="chain", name="c", steps=[job("a", rate_limit=limit), job("b")])
-        assert not fetch(["default"])
+        assert not fetch(Fetch(["default"]))
         assert self.failed(flow)["error"]["errors"][0]["type"] == "rate_limited"
 
     @pytest.mark.parametrize("active", [False, True])
@@ -324,7 +328,7 @@ class TestEveryWayToEnd:
         push([job("first", queue="doomed")])
         flow = create(type="chain", name="c", steps=[job("a", queue="doomed"), job("b")])
         if active:
-            fetch(["doomed"], count=2)
+            fetch(Fetch(["doomed"], count=2))
         remove("doomed", "discard")
         assert self.failed(flow)["error"]["errors"][0]["type"] == "queue_deleted"
 
@@ -439,7 +443,7 @@ class TestCancellation:
         done = operations.cancel(flow.pk, cancelled_by="me")
         assert (done.steps_cancelled, done.steps_already_completed) == (1, 1)
         assert states(flow) == ["completed", "active", "cancelled"]
-        assert not fetch(["default"], count=5)
+        assert not fetch(Fetch(["default"], count=5))
         ack([Ack(running["id"], "1")])
         assert states(flow) == ["completed", "completed", "cancelled"]
         assert shown(flow)["state"] == "cancelled"
@@ -452,7 +456,7 @@ class TestCancellation:
         operations.cancel(flow.pk, cancel_active=True)
         assert states(flow) == ["cancelled", "cancelled"]
         assert shown(flow)["callbacks"]["on_complete"]["state"] == "cancelled"
-        assert not fetch(["default"], count=5), "no callback fires after a cancellation"
+        assert not fetch(Fetch(["default"], count=5)), "no callback fires after a cancellation"
         assert "workflow.failed" not in types(flow)
 
 
@@ -498,7 +502,7 @@ class TestRetry:
         assert shown(flow)["error"]["callback"] == "on_failure"
         operations.retry(flow.pk)
         assert complete()["type"] == "test.bad"
-        assert not fetch(["default"])
+        assert not fetch(Fetch(["default"]))
         assert shown(flow)["state"] == "completed"
 
     def test_a_dead_letter_that_is_revived_counts_again(self) -> None:
@@ -515,7 +519,7 @@ class TestRetry:
         retry_one(discard()["id"])
         complete()
         assert shown(flow)["state"] == "failed"
-        assert not fetch(["default"])
+        assert not fetch(Fetch(["default"]))
 
 
 @pytest.mark.usefixtures("long_memory")
@@ -634,7 +638,7 @@ class TestCosts:
 
     def test_narrow_columns_advance_a_workflow_too(self) -> None:
         flow = chain("a")
-        (row,) = fetch(["default"], columns=["id", "args"])
+        (row,) = fetch(Fetch(["default"], columns=["id", "args"]))
         ack([Ack(row["id"], "1")], columns=["id"])
         assert shown(flow)["state"] == "completed"
 

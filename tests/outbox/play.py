@@ -28,14 +28,14 @@ def order(names: str) -> list[str]:
 
 def die_between() -> None:
     """Relay, and be killed when the jobs are stored and the entries are not deleted yet."""
-    from django_ojs.jobs import outbox
+    from django_ojs import outbox
 
     outbox._delete = lambda keys, source: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
     outbox.relay()
 
 
 def relay() -> int:
-    from django_ojs.jobs import outbox
+    from django_ojs import outbox
 
     return sum(iter(outbox.relay, 0))
 

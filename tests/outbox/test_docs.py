@@ -46,7 +46,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     files = {
         "settings.py": SETTINGS + routing, "shop/__init__.py": "", "shop/models.py": MODELS, "shop/jobs.py": JOBS,
-        "play.py": f"import django\ndjango.setup()\n{enqueueing}\nfrom django_ojs.jobs import outbox\n"
+        "play.py": f"import django\ndjango.setup()\n{enqueueing}\nfrom django_ojs import outbox\n"
         f"assert outbox.relay() == 1\nassert not handle.refresh().in_outbox\n{again}",
     }  # fmt: skip
     for name, text in files.items():

@@ -12,10 +12,10 @@ from django.db import InterfaceError, OperationalError, ProgrammingError, transa
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import chain, clock, enqueue, enqueue_many, get_job, get_workflow, job
+from django_ojs import chain, clock, enqueue, enqueue_many, get_job, get_workflow, job, outbox
 from django_ojs.checks import check_outbox, check_second_database
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload, NotFound
-from django_ojs.jobs import outbox, push
+from django_ojs.jobs import push
 from django_ojs.middleware import enqueue_chain
 from django_ojs.models import Job, OutboxEntry, Queue, Workflow
 from django_ojs.registry import Registry, registry
@@ -162,7 +162,7 @@ def test_what_breaks_the_statement_is_found_among_the_others(ship: Any, caplog: 
     real = outbox.push_read
 
     def breaking(candidates: Any, *rest: Any) -> Any:
-        if any(candidate.job.args == ["poison"] for candidate in candidates):
+        if any(candidate.valid_spec.args == ["poison"] for candidate in candidates):
             raise ValueError("poison")
         return real(candidates, *rest)
 

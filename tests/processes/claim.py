@@ -10,15 +10,15 @@ import django
 
 if __name__ == "__main__":
     django.setup()
-    from django_ojs.jobs.fetch import fetch
+    from django_ojs.jobs.fetch import Fetch, fetch
 
     name = sys.argv[1]
-    fetch(["nothing"], worker_id=name)  # connected, and known to the server
+    fetch(Fetch(["nothing"], worker_id=name))  # connected, and known to the server
     print("ready", flush=True)
     sys.stdin.readline()
     left = patience = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     while left:
-        rows = fetch(["default"], count=7, worker_id=name)
+        rows = fetch(Fetch(["default"], count=7, worker_id=name))
         left = patience if rows else left - 1
         for row in rows:
             print(row["id"], flush=True)

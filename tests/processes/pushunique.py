@@ -17,8 +17,8 @@ if __name__ == "__main__":
     from django.db import transaction
 
     from django_ojs.database import retried
+    from django_ojs.jobs.cancel import cancel
     from django_ojs.jobs.push import push_each
-    from django_ojs.jobs.verbs import cancel
     from django_ojs.models import Job
 
     chance = random.Random(int(sys.argv[1]))

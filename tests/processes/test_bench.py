@@ -54,6 +54,7 @@ def test_rates_are_told_beside_a_reference(child_environment: dict[str, str]) ->
         (["workflows", "unique", "limits"],
          ["group", "chain", "unique_enqueue", "unique_enqueue_bulk", "unique", "rate_limited"]),
         (["crowds"], ["snapshot", "pruning", "backlog"]),
+        (["durable"], ["steps", "drain_beside_sleepers"]),
         (["history"],
          ["history_enqueue", "history_enqueue_bulk", "history_unique_enqueue_bulk", "history_drain", "history_chain"]),
     ],

@@ -18,13 +18,13 @@ from django.db import connection, connections, transaction
 
 from django_ojs import clock
 from django_ojs.errors import Duplicate
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Event, Job, Queue, Workflow
 from django_ojs.queues import configuration
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from django_ojs.statistics import counters
 from django_ojs.workflows import workflow
 from tests.hostile.invariants import violations
@@ -71,7 +71,7 @@ def start(site: Site, point: str, file: Path, deed: dict[str, Any]) -> subproces
 
 def documents(count: int = SIZE, **more: Any) -> list[dict[str, Any]]:
     """With ids of the client's, so that a retry cannot enqueue twice."""
-    return [{"id": str(new_id()), "type": "a.b", "args": [n], "queue": QUEUE, **more} for n in range(count)]
+    return [{"id": str(new_job_id()), "type": "a.b", "args": [n], "queue": QUEUE, **more} for n in range(count)]
 
 
 def check_books(*, live: int) -> None:
@@ -111,7 +111,7 @@ def room(transactional_db: None) -> None:
 def test_a_plain_push_killed_between_its_jobs_and_their_events(site: Site, room: None, tmp_path: Path) -> None:
     jobs = documents()
     before = snapshot()
-    point = "django_ojs.store.sqlite:SQLiteStore.count" if one_writer else "django_ojs.store.base:Store.count"
+    point = "django_ojs.store.sqlite:SQLiteStore.count" if one_writer else "django_ojs.store.orm:Store.count"
     Stalled(site, tmp_path, point, push=jobs).kill()
     assert snapshot() == before
     push(jobs)
@@ -159,9 +159,9 @@ def sessions() -> set[int]:
 
 PUSH_POINTS = {
     "locked": f"{AFTER}queues.bounds:lock",
-    "cancelled": f"{AFTER}jobs.verbs:cancel",
-    "dropped": f"{AFTER}queues.bounds:settle",
-    "inserted": f"{AFTER}jobs.push:insert",
+    "cancelled": f"{AFTER}jobs.decisions:cancel",
+    "dropped": f"{AFTER}queues.bounds:enforce",
+    "inserted": f"{AFTER}jobs.decisions:insert",
     "called back": f"{AFTER}workflows.advance:enqueue",
     "commit": "commit",
 }
@@ -215,15 +215,15 @@ def test_a_fan_in_counts_each_member_once_and_calls_back_once(
         pytest.skip("PostgreSQL stores the progress and the callback in one statement, where `pushed` stops")
     points = {
         # The job is completed, and its workflow has not heard of it. PostgreSQL has locked it in the same statement.
-        "completed": AFTER + COMPLETED.get(connection.vendor, "store.base:Store.complete"),
+        "completed": AFTER + COMPLETED.get(connection.vendor, "store.orm:Store.complete"),
         "pushed": f"{AFTER}workflows.advance:enqueue",
-        "saved": f"{AFTER}store.base:Store.save",
+        "saved": f"{AFTER}store.orm:Store.save",
         "commit": "commit",
     }
     callbacks = {"on_complete": {"type": "a.c", "args": [], "queue": QUEUE}}
     members = [{"type": "a.b", "args": [n], "queue": QUEUE} for n in range(2)]
     flow = workflow.create({"type": "batch", "name": "n", "jobs": members, "callbacks": callbacks}).workflow
-    mine, other = (row["id"] for row in fetch([QUEUE], count=2, worker_id="victim", visibility_ms=1000))
+    mine, other = (row["id"] for row in fetch(Fetch([QUEUE], count=2, worker_id="victim", visibility_ms=1000)))
     if last:
         ack_one(Ack(other, "2", "victim"))
     before = snapshot()
@@ -245,11 +245,11 @@ def test_a_fan_in_counts_each_member_once_and_calls_back_once(
     assert Workflow.objects.get().progress == "r" + letters(flow, mine)
     clock.freeze(clock.now())
     clock.advance(seconds=60)
-    assert settle() == 1, "the reservation is over"
-    (row,) = fetch([QUEUE], count=9, worker_id="heir")
+    assert apply_due() == 1, "the reservation is over"
+    (row,) = fetch(Fetch([QUEUE], count=9, worker_id="heir"))
     assert (row["id"], row["attempt"]) == (mine, 2)
     ack_one(Ack(mine, "1", "heir"))
-    (callback,) = fetch([QUEUE], count=9, worker_id="heir")
+    (callback,) = fetch(Fetch([QUEUE], count=9, worker_id="heir"))
     assert callback["type"] == "a.c"
     ack_one(Ack(callback["id"], None, "heir"))
 

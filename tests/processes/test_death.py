@@ -48,7 +48,8 @@ def test_the_jobs_of_a_killed_worker_come_back_and_complete_once(
     assert site.runs("began") == dict.fromkeys(range(HELD), 2)
     assert site.runs("ended") == dict.fromkeys(range(HELD), 1), "completed exactly once"
     for job in Job.objects.all():
-        assert (job.state, job.attempt, job.losses, job.worker_id) == ("completed", 2, 0, "heir")
+        assert (job.state, job.attempt, job.losses) == ("completed", 2, 0)
+        assert job.worker_id.startswith("heir-alone"), "any of them may have killed the victim"
         assert job.errors is not None
         assert [error["type"] for error in job.errors] == [kind]
         told = Event.objects.filter(job_id=job.pk).exclude(type="job.heartbeat").order_by("id")

@@ -18,12 +18,12 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 from django_ojs import states
 from django_ojs.errors import InvalidStateTransition, OJSError
 from django_ojs.jobs import finish as fail_module
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, RateStart
-from django_ojs.store import base, postgresql, sqlite, store_of
+from django_ojs.store import orm, postgresql, sqlite, store_of
 from tests.processes.conftest import eventually
 
 Check = Callable[[], None]
@@ -31,7 +31,7 @@ Patch = pytest.MonkeyPatch
 
 pytestmark = pytest.mark.django_db(transaction=True)
 #: The module of the statements in use here.
-STATEMENTS: Any = {"postgresql": postgresql, "sqlite": sqlite}.get(connection.vendor, base)
+STATEMENTS: Any = {"postgresql": postgresql, "sqlite": sqlite}.get(connection.vendor, orm)
 several_writers = pytest.mark.skipif(
     connection.vendor == "sqlite", reason="SQLite has one writer, so no locked rows to skip: PostgreSQL, MariaDB"
 )
@@ -71,7 +71,7 @@ def check_a_claim_passes_by_an_open_claim(elsewhere: ThreadPoolExecutor) -> None
 
     def first() -> list[uuid.UUID]:
         with transaction.atomic():
-            rows = fetch(["default"], count=3, worker_id="first")
+            rows = fetch(Fetch(["default"], count=3, worker_id="first"))
             claimed.set()
             assert done.wait(60)
         return [row["id"] for row in rows]
@@ -80,7 +80,7 @@ def check_a_claim_passes_by_an_open_claim(elsewhere: ThreadPoolExecutor) -> None
     try:
         assert claimed.wait(30)
         wait_at_most_a_second()
-        second = [row["id"] for row in fetch(["default"], count=6, worker_id="second")]
+        second = [row["id"] for row in fetch(Fetch(["default"], count=6, worker_id="second"))]
     finally:
         done.set()
         held = running.result(30)
@@ -109,7 +109,7 @@ def test_a_limit_counts_no_start_of_a_job_that_another_transaction_holds(elsewhe
     running = elsewhere.submit(hold)
     try:
         assert held.wait(30)
-        assert [row["id"] for row in fetch(["default"], count=3)] == ids[1:]
+        assert [row["id"] for row in fetch(Fetch(["default"], count=3))] == ids[1:]
         assert sum(RateStart.objects.values_list("count", flat=True)) == 2
     finally:
         done.set()
@@ -118,7 +118,7 @@ def test_a_limit_counts_no_start_of_a_job_that_another_transaction_holds(elsewhe
 
 @several_writers
 def test_without_skip_locked_that_check_fails(elsewhere: ThreadPoolExecutor, monkeypatch: Patch) -> None:
-    if STATEMENTS is base:
+    if STATEMENTS is orm:
         monkeypatch.setattr(store_of("default"), "skip_locked", False)
     else:
         without(monkeypatch, "_claim_statement", " SKIP LOCKED")
@@ -157,7 +157,7 @@ def refused(outcomes: list[Any]) -> bool:
 def check_the_holder(report: Callable[..., list[Any]]) -> None:
     """Another worker's report changes nothing."""
     (job_id,) = make()
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     assert refused(report(job_id, "stranger"))
     assert look(job_id) == ("active", 1, "holder")
 
@@ -165,9 +165,9 @@ def check_the_holder(report: Callable[..., list[Any]]) -> None:
 def check_the_attempt(report: Callable[..., list[Any]]) -> None:
     """A report about a claim that was lost changes nothing, though the same worker has the job again."""
     (job_id,) = make()
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     requeue([job_id])
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     assert refused(report(job_id, "holder", 1))
     assert look(job_id) == ("active", 2, "holder")
 
@@ -175,7 +175,7 @@ def check_the_attempt(report: Callable[..., list[Any]]) -> None:
 def check_the_state(report: Callable[..., list[Any]]) -> None:
     """A report about a job that is over changes nothing."""
     (job_id,) = make()
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     cancel([job_id])
     assert refused(report(job_id, "holder", 1))
     assert look(job_id) == ("cancelled", 1, "holder")
@@ -205,7 +205,7 @@ def holds_without(part: str) -> Callable[[Any, str, int | None], bool]:
 
 def no_guard(monkeypatch: Patch) -> None:
     """Let the statements that write rows back touch a row in any state."""
-    monkeypatch.setattr(STATEMENTS, "guarded", lambda guard: states.ordered(states.State))
+    monkeypatch.setattr(STATEMENTS, "guarded_states", lambda guard: states.ordered(states.State))
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -216,8 +216,8 @@ def test_a_worker_that_lost_its_job_changes_nothing(part: str, report: str) -> N
 
 @pytest.mark.parametrize("part", CHECKS)
 def test_without_its_clause_in_the_completion_that_check_fails(part: str, monkeypatch: Patch) -> None:
-    if STATEMENTS is base:
-        monkeypatch.setattr(base, "holds", holds_without(part))
+    if STATEMENTS is orm:
+        monkeypatch.setattr(orm, "holds", holds_without(part))
         no_guard(monkeypatch)
     elif STATEMENTS is sqlite:  # which looks for the jobs first, and then finds them by their places
         without(monkeypatch, "_held_statement", CLAUSES[part])
@@ -241,7 +241,7 @@ def test_the_write_of_a_failure_has_a_guard_of_its_own(monkeypatch: Patch) -> No
     """The WHERE clause refuses what the condition in front of it would have let through."""
     monkeypatch.setattr(fail_module, "holds", holds_without("state"))
     (job_id,) = make()
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     cancel([job_id])
     with pytest.raises(InvalidStateTransition):
         fail([Failure(job_id, ERROR, "holder", 1)])
@@ -254,7 +254,7 @@ def test_the_write_of_a_failure_has_a_guard_of_its_own(monkeypatch: Patch) -> No
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_report_that_waits_for_a_cancellation_comes_too_late(report: str, elsewhere: ThreadPoolExecutor) -> None:
     (job_id,) = make()
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     with transaction.atomic():
         cancel([job_id])
         late = elsewhere.submit(lambda: REPORTS[report](job_id, "holder", 1))
@@ -266,7 +266,7 @@ def test_a_report_that_waits_for_a_cancellation_comes_too_late(report: str, else
 
 def test_of_two_reports_at_once_one_counts() -> None:
     (job_id,) = make()
-    fetch(["default"], worker_id="holder")
+    fetch(Fetch(["default"], worker_id="holder"))
     start = threading.Barrier(8)
 
     def settle(number: int) -> bool:

@@ -45,5 +45,5 @@ def test_a_group_that_was_killed_and_starts_again_under_its_name_gets_its_jobs_b
     site.stop(heir)
     assert site.runs("ended") == dict.fromkeys(range(HELD), 1)
     assert set(Job.objects.values_list("state", "attempt")) == {("completed", 2)}
-    ends = Event.objects.filter(type="worker.stopped").order_by("time")
+    ends = Event.objects.filter(type="worker.stopped", worker_id="again").order_by("time")
     assert [end.data["reason"] for end in ends] == ["error", "signal"]

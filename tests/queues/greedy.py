@@ -14,9 +14,9 @@ import django
 
 django.setup()
 
-from django_ojs.jobs.fetch import fetch  # noqa: E402
+from django_ojs.jobs.fetch import Fetch, fetch  # noqa: E402
 from django_ojs.jobs.finish import Ack, Failure, ack, fail  # noqa: E402  # noqa: E402
-from django_ojs.jobs.timers import settle  # noqa: E402
+from django_ojs.jobs.timers import apply_due  # noqa: E402
 from django_ojs.models import Job  # noqa: E402 - needs the apps
 from django_ojs.statistics import counters  # noqa: E402
 
@@ -27,7 +27,7 @@ def main(name: str, *queues: str) -> None:
     sys.stdin.readline()
     while Job.objects.live().exists():
         wanted = chance.sample(queues, len(queues))
-        rows = fetch(wanted, count=chance.randint(1, 4), worker_id=name, gate=False, visibility_ms=2000)
+        rows = fetch(Fetch(wanted, count=chance.randint(1, 4), worker_id=name, check_worker=False, visibility_ms=2000))
         time.sleep(0.002 * chance.random())  # the work
         if name == "doomed" and len(rows) > 1:
             print("holding", flush=True)
@@ -36,7 +36,7 @@ def main(name: str, *queues: str) -> None:
         lost = [row for row in rows if row not in kept]
         ack([Ack(row["id"], None, name, row["attempt"]) for row in kept])
         fail([Failure(row["id"], {"message": "no"}, name, row["attempt"]) for row in lost])
-        settle()
+        apply_due()
         if chance.random() < 0.2:
             counters.fold(limit=chance.randint(1, 200))
 

@@ -10,15 +10,15 @@ from django.test import Client
 from django_ojs import audit, clock
 from django_ojs.errors import Conflict, InvalidRequest, JobTypeNotAllowed, NotFound, QueuePaused
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Job, Queue
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure, document
 from django_ojs.queues.deletion import finish_removals, remove
+from django_ojs.retention import prune
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("described_events")]
@@ -103,7 +103,7 @@ class TestAdmission:
         configuration.forget()
         with pytest.raises(QueuePaused):
             make()
-        assert len(fetch(["q"])) == 1
+        assert len(fetch(Fetch(["q"]))) == 1
 
 
 class TestRemoval:
@@ -119,7 +119,7 @@ class TestRemoval:
     def test_discard_ends_every_live_job_and_counts_it(self) -> None:
         for fields in ({}, {"pending": True}, {"scheduled_at": "2099-01-01T00:00:00Z"}):
             make(**fields)
-        (claimed,) = fetch(["q"])
+        (claimed,) = fetch(Fetch(["q"]))
         done = remove("q", "discard")
         assert (done.jobs_affected, done.state) == (3, "deleted")
         assert set(Job.objects.values_list("state", flat=True)) == {"discarded"}
@@ -129,7 +129,7 @@ class TestRemoval:
     def test_move_takes_the_waiting_along_and_lets_the_active_finish(self) -> None:
         make()
         make(pending=True)
-        (claimed,) = fetch(["q"])
+        (claimed,) = fetch(Fetch(["q"]))
         answer = call("DELETE", "/queues/q", {"strategy": "move", "target_queue": "other"})
         assert (answer.status_code, answer.json()["state"], answer.json()["jobs_affected"]) == (202, "draining", 1)
         assert_exact()
@@ -179,7 +179,7 @@ class TestRetention:
         configure("long", {"retention": {"completed": "P30D"}})
         for queue in ("short", "long", "q"):
             make(queue)
-            ack_one(Ack(fetch([queue])[0]["id"]))
+            ack_one(Ack(fetch(Fetch([queue]))[0]["id"]))
         left = lambda: set(Job.objects.values_list("queue", flat=True))  # noqa: E731
         frozen_clock.advance(hours=2)
         prune()
@@ -197,7 +197,7 @@ class TestRetention:
         for _ in range(5):
             make(retry={"max_attempts": 1})
             frozen_clock.advance(seconds=1)
-            fail_one(Failure(fetch(["q"])[0]["id"], {"message": "no"}))
+            fail_one(Failure(fetch(Fetch(["q"]))[0]["id"], {"message": "no"}))
         kept = list(Job.objects.order_by("-finished_at").values_list("pk", flat=True)[:2])
         prune()
         assert set(Job.objects.values_list("pk", flat=True)) == set(kept)
@@ -248,7 +248,7 @@ class TestHTTP:
         for _ in range(3):
             make()
         frozen_clock.advance(seconds=2)
-        (row,) = fetch(["q"])
+        (row,) = fetch(Fetch(["q"]))
         frozen_clock.advance(seconds=1)
         ack_one(Ack(row["id"]))
         body = call("GET", "/queues/q/stats").json()
@@ -272,7 +272,7 @@ class TestHTTP:
 
     def test_periods_end(self, frozen_clock: Any) -> None:
         make()
-        ack_one(Ack(fetch(["q"])[0]["id"]))
+        ack_one(Ack(fetch(Fetch(["q"]))[0]["id"]))
         frozen_clock.advance(hours=2)
         stats = call("GET", "/queues/q/stats").json()["stats"]
         assert (stats["completed_last_hour"], stats["completed_today"], stats["throughput_per_second"]) == (0, 1, 0)

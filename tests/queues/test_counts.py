@@ -13,16 +13,19 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs import clock
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.delete import delete
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
-from django_ojs.jobs.prune import prune
+from django_ojs.jobs.promote import activate
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import activate, cancel, delete, retry
+from django_ojs.jobs.retry import retry
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import CountDelta, Job, QueueCount, QueueMinute
+from django_ojs.retention import prune
 from django_ojs.states import State
 from django_ojs.statistics import counters, history
-from django_ojs.workers.dead import rescue_dead_workers
+from django_ojs.workerregistry.dead import rescue_dead_workers
 from tests.queues.conftest import assert_exact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("long_memory", "described_events")]
@@ -56,13 +59,13 @@ def test_every_verb_keeps_the_counts_exact(frozen_clock: Any) -> None:
         push(documents)
 
     verbs: list[Callable[[], Any]] = [
-        birth, birth, lambda: fetch(chance.sample("abc", 3), count=5, visibility_ms=4000, worker_id="w"),
+        birth, birth, lambda: fetch(Fetch(chance.sample("abc", 3), count=5, visibility_ms=4000, worker_id="w")),
         lambda: ack([Ack(job) for job in some()]),
         lambda: fail([Failure(job, {"message": "no"}, requeue=chance.random() < 0.3) for job in some()]),
         lambda: fail([Failure(job, {"message": "no", "code": "DISCARD"}) for job in some()]),
         lambda: cancel(some()), lambda: activate(some()), lambda: requeue(some()), lambda: retry(some()),
         lambda: retry(some(), override={"queue": "b"}), lambda: delete(some()), rescue_dead_workers,
-        lambda: (frozen_clock.advance(seconds=3), settle()), lambda: counters.fold(limit=chance.randint(1, 9)),
+        lambda: (frozen_clock.advance(seconds=3), apply_due()), lambda: counters.fold(limit=chance.randint(1, 9)),
         lambda: (frozen_clock.advance(days=8), prune(batch=3)),
     ]  # fmt: skip
     for step in range(250):
@@ -83,7 +86,7 @@ def test_every_verb_keeps_the_counts_exact(frozen_clock: Any) -> None:
 
 def test_folding_changes_no_number_and_leaves_nothing(frozen_clock: Any) -> None:
     ids = jobs(7)
-    fetch(["q"], count=4)
+    fetch(Fetch(["q"], count=4))
     frozen_clock.advance(seconds=2)
     ack([Ack(job) for job in ids[:2]])
     before = counters.count("q")
@@ -97,7 +100,7 @@ def test_folding_changes_no_number_and_leaves_nothing(frozen_clock: Any) -> None
 def test_minutes_tell_what_was_done(frozen_clock: Any) -> None:
     jobs(3, retry={"max_attempts": 1})
     frozen_clock.advance(seconds=4)
-    first, second, third = (row["id"] for row in fetch(["q"], count=3))
+    first, second, third = (row["id"] for row in fetch(Fetch(["q"], count=3)))
     frozen_clock.advance(seconds=1)
     ack([Ack(first), Ack(second)])
     fail([Failure(third, {"message": "no"})])
@@ -112,7 +115,7 @@ def test_minutes_tell_what_was_done(frozen_clock: Any) -> None:
 def test_expiry_is_no_failure_and_a_revival_takes_nothing_back(frozen_clock: Any) -> None:
     jobs(1, expires_at=(clock.now() + dt.timedelta(seconds=1)).isoformat())
     frozen_clock.advance(seconds=2)
-    settle()
+    apply_due()
     (job,) = Job.objects.values_list("pk", flat=True)
     retry([job])
     counters.fold()

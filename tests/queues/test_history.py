@@ -12,7 +12,7 @@ from django.db import connection
 
 from django_ojs import clock
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.models import QueueHour, QueueMinute, QueueTraffic
@@ -37,7 +37,7 @@ def work(number: int, queue: str = "q", *, wait: float = 0.0, clock: Any) -> Non
     """So many jobs that wait so long, and are completed after a second, but for the first, which fails."""
     push([{"type": "a.b", "args": [], "queue": queue, "retry": {"max_attempts": 1}} for _ in range(number)])
     clock.advance(seconds=wait)
-    ids = [row["id"] for row in fetch([queue], count=number)]
+    ids = [row["id"] for row in fetch(Fetch([queue], count=number))]
     clock.advance(seconds=1)
     fail([Failure(ids[0], {"message": "no"})])
     ack([Ack(job_id) for job_id in ids[1:]])
@@ -209,5 +209,5 @@ def test_dispatching_tells_shares_and_who_starves(full_hour: Any) -> None:
         assert (shares["busy"].mean_wait_ms, shares["idle"].mean_wait_ms) == (3000, None)
         assert [name for name in names if shares[name].starved] == ["starving"]
         assert shares["halted"].available == 1
-    fetch(["starving"])
+    fetch(Fetch(["starving"]))
     assert not any(share.starved for share in dispatching.spread(names, {"halted"}).shares)

@@ -11,18 +11,18 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import clock
+from django_ojs import clock, spellings
 from django_ojs.errors import InvalidPayload, InvalidRequest, NotFound
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_one, fail_one
-from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
+from django_ojs.jobs.timers import apply_due
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Queue, RateLimit, RateStart
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure, pause
+from django_ojs.retention import prune
 from django_ojs.rules import ratelimit
 from django_ojs.rules.ratelimit import RatePolicy, Window
 from tests.queues.conftest import assert_exact
@@ -36,7 +36,7 @@ def make(count: int = 1, queue: str = "q", type: str = "a.b", **fields: Any) -> 
 
 
 def claim(count: int = 10, queue: str = "q", **options: Any) -> list[Any]:
-    return [row["id"] for row in fetch([queue], count=count, **options)]
+    return [row["id"] for row in fetch(Fetch([queue], count=count, **options))]
 
 
 def done(ids: list[Any]) -> None:
@@ -62,7 +62,7 @@ class TestForms:
         ],
     )
     def test_every_form_is_read_and_kept(self, given: Any, policy: RatePolicy) -> None:
-        assert ratelimit.parse(given) == policy
+        assert spellings.read_override(given) == policy
         assert ratelimit.from_json(ratelimit.to_json(policy)) == policy
 
     @pytest.mark.parametrize(
@@ -74,6 +74,8 @@ class TestForms:
             {"key": "k", "rate": {"limit": 1, "period": "PT0S"}}, {"key": "k", "throttle": 5}, {"max_per_second": 0},
             {"max_per_second": "1"}, {"key": "k", "concurrency": 1, "on_limit": "explode"}, {"key": "k" * 256},
             {"key": "k", "concurrency": 1, "scope": "moon"}, {"on_limit": "wait"}, {"max_per_second": float("inf")},
+            {"key": "queue:other", "concurrency": 1}, {"key": "type:pay.run"}, {"key": "queue:", "concurrency": 1},
+            {"key": "k", "concurrency": 0}, {"concurrency": 0},
         ],
     )  # fmt: skip
     def test_a_bad_policy_is_refused_and_stores_nothing(self, given: Any) -> None:
@@ -103,14 +105,15 @@ class TestConcurrency:
         free = make(2)
         assert set(claim(3)) > set(free)
 
-    def test_zero_stops_a_key(self) -> None:
-        make(1, rate_limit={"key": "k", "concurrency": 0})
+    def test_an_operators_zero_stops_a_key(self) -> None:
+        make(1, rate_limit={"key": "k", "concurrency": 1})
+        ratelimits.override("k", {"concurrency": 0})
         assert claim() == []
 
     def test_a_key_holds_across_queues_and_each_job_is_tested_by_its_own_numbers(self) -> None:
         make(2, "a", rate_limit={"key": "k", "concurrency": 1})
         make(2, "b", rate_limit={"key": "k", "concurrency": 3})
-        assert len(fetch(["a", "b"], count=10)) == 3
+        assert len(fetch(Fetch(["a", "b"], count=10))) == 3
         assert Job.objects.filter(queue="b", state="active").count() == 2
 
     def test_a_queues_concurrency(self) -> None:
@@ -138,10 +141,10 @@ class TestConcurrency:
         make(2, "b", type="slow.thing")
         free = make(1, "b", type="fast.thing")
         ratelimits.override("type:slow.thing", {"concurrency": 1})
-        assert len(fetch(["a", "b"], count=9)) == 2
+        assert len(fetch(Fetch(["a", "b"], count=9))) == 2
         assert Job.objects.get(pk=free[0]).state == "active"
         ratelimits.clear_override("type:slow.thing")
-        assert len(fetch(["a", "b"], count=9)) == 3
+        assert len(fetch(Fetch(["a", "b"], count=9))) == 3
         assert not Queue.objects.get(name="_default").limited
 
     def test_a_paused_queue_stays_paused(self) -> None:
@@ -205,13 +208,23 @@ class TestThrottle:
         frozen_clock.advance(seconds=0.1)
         assert len(claim(5)) == 1
 
-    def test_max_per_second_holds_for_the_whole_queue(self, frozen_clock: Any) -> None:
-        plain = make(1)
-        make(2, rate_limit={"max_per_second": 1})
-        assert (claim(5), claim(5)) == (plain, [])
+    def test_max_per_second_without_a_key_holds_for_those_of_the_queue_that_say_so(self, frozen_clock: Any) -> None:
+        make(3, rate_limit={"max_per_second": 1})
+        assert (len(claim(5)), claim(5)) == (1, [])
+        plain = make(2)
+        assert claim(5) == plain
         frozen_clock.advance(seconds=1.5)
         assert len(claim(5)) == 1
         assert ratelimits.inspect("queue:q")["throttle"]["limit"] == 1
+
+    @pytest.mark.parametrize("limit", [{"max_per_second": 0.001}, {"concurrency": 1}, {"limit": 1, "period": "P1D"}])
+    def test_a_jobs_own_limit_changes_nothing_of_the_queue(self, limit: Any) -> None:
+        make(1, rate_limit=limit)
+        queue = Queue.objects.get(name="q")
+        assert (queue.config or {}, queue.limited) == ({}, False)
+        claim(1)
+        plain = make(2)
+        assert claim(5) == plain
 
     def test_what_an_operator_set_is_not_replaced_by_a_job(self) -> None:
         configure("q", {"rate_limit": {"limit": 5, "period": "PT1M"}})
@@ -331,7 +344,7 @@ class TestCost:
     def test_idle_keys_are_forgotten(self, frozen_clock: Any) -> None:
         make(1, rate_limit={"key": "k", "concurrency": 1})
         done(claim())
-        settle()
+        apply_due()
         frozen_clock.advance(days=8)
         prune()
         prune()

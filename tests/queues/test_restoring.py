@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import ack
 from django_ojs.jobs.push import push
 from django_ojs.models import Job, Queue, Worker
@@ -18,7 +18,7 @@ from django_ojs.queues import configuration
 from django_ojs.queues.deletion import remove
 from django_ojs.scheduler.scheduler import FoldCounts, RestoreQueues
 from django_ojs.statistics import counters
-from django_ojs.store.base import Ack
+from django_ojs.store.values import Ack
 from django_ojs.worker.claimer import QueueNames
 
 USING = "default"
@@ -39,7 +39,7 @@ def duties() -> None:
 def serve_all() -> list[Any]:
     """What a worker of all queues gets."""
     rows: list[Any] = []
-    while taken := fetch(QueueNames([], USING).refresh() or ["default"], count=100, worker_id="w"):
+    while taken := fetch(Fetch(QueueNames([], USING).refresh() or ["default"], count=100, worker_id="w")):
         rows += taken
         ack([Ack(row["id"]) for row in taken])
     return rows
@@ -97,7 +97,7 @@ def test_sleeping_workers_are_woken_for_what_was_found(monkeypatch: pytest.Monke
         dying.setattr(configuration, "_create", lambda *args: None)
         waiting()
     counters.fold()
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
     Worker.objects.update(asleep=True)
     with CaptureQueriesContext(connection) as captured:
         configuration.restore()

@@ -10,7 +10,7 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from django_ojs.limits import ratelimits
@@ -28,20 +28,20 @@ def make(count: int = 1, queue: str = "q", type: str = "a.b", **fields: Any) -> 
 
 
 def claim(count: int, *queues: str, **options: Any) -> list[Any]:
-    return [row["id"] for row in fetch(queues or ("q",), count=count, columns=("id",), **options)]
+    return [row["id"] for row in fetch(Fetch(queues or ("q",), count=count, columns=("id",), **options))]
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queues of which a claim read candidates."""
+    """The queues of which a claim read claimable."""
     found: list[str] = []
-    real = type(store_of(connection.alias)).candidates
+    real = type(store_of(connection.alias)).claimable
 
-    def candidates(self: Any, queue: str, *args: Any, **options: Any) -> Any:
+    def claimable(self: Any, choice: Any, queue: str, *args: Any) -> Any:
         found.append(queue)
-        return real(self, queue, *args, **options)
+        return real(self, choice, queue, *args)
 
-    monkeypatch.setattr(type(store_of(connection.alias)), "candidates", candidates)
+    monkeypatch.setattr(type(store_of(connection.alias)), "claimable", claimable)
     return found
 
 
@@ -131,7 +131,7 @@ def test_a_claim_costs_the_same_for_one_and_for_many_and_tries_no_plain_one() ->
     def cost(count: int) -> int:
         configuration.defaults(["q"], connection.alias)
         with CaptureQueriesContext(connection) as captured:
-            assert len(claim(count, gate=False, hopeful=True)) == count
+            assert len(claim(count, check_worker=False, optimistic=True)) == count
         return sum("SAVEPOINT" not in query["sql"] for query in captured)
 
     few, many = cost(1), cost(200)

@@ -9,19 +9,19 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel
+from django_ojs.jobs.timers import apply_due
+from django_ojs.lifecycle.waking import woken_here
 from django_ojs.limits import ratelimits
 from django_ojs.models import Job, Worker
 from django_ojs.queues import configuration
 from django_ojs.queues.configuration import configure
 from django_ojs.queues.deletion import remove
-from django_ojs.workers.dead import hand_back, rescue_dead_workers
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.waking import woken_here
+from django_ojs.workerregistry.dead import hand_back, rescue_dead_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("long_memory")]
@@ -41,7 +41,7 @@ def found() -> Iterator[list[Any]]:
 
     def look() -> None:
         assert not connection.in_atomic_block
-        claims.append(next((row["id"] for row in fetch(["q"], worker_id="waits")), None))
+        claims.append(next((row["id"] for row in fetch(Fetch(["q"], worker_id="waits"))), None))
 
     with woken_here(connection.alias, look):
         yield claims
@@ -74,7 +74,7 @@ ENDS: dict[str, Callable[[Any, FrozenClock], Any]] = {
     "requeue": lambda job, time: requeue([job]),
     "cancel": lambda job, time: cancel([job]),
     "burial": lambda job, time: hand_back("works"),
-    "timeout": lambda job, time: (time.advance(days=1), settle()),
+    "timeout": lambda job, time: (time.advance(days=1), apply_due()),
     "death": lambda job, time: (time.advance(hours=1), rescue_dead_workers()),
 }
 
@@ -82,7 +82,7 @@ ENDS: dict[str, Callable[[Any, FrozenClock], Any]] = {
 @pytest.mark.parametrize("limit", [_by_key, _by_queue, _by_template, _by_type])
 def test_the_next_job_can_be_claimed_when_the_waiting_are_woken(limit: Callable[[], None], found: list[Any]) -> None:
     limit()
-    ((first,), nothing) = ([row["id"] for row in fetch(["q"], count=2)], fetch(["q"]))
+    ((first,), nothing) = ([row["id"] for row in fetch(Fetch(["q"], count=2))], fetch(Fetch(["q"])))
     assert not nothing
     found.clear()
     with transaction.atomic():
@@ -96,7 +96,7 @@ def test_the_next_job_can_be_claimed_when_the_waiting_are_woken(limit: Callable[
 def test_whatever_ends_a_limited_job_wakes(end: str, found: list[Any], frozen_clock: FrozenClock) -> None:
     beat(Beat("works"))
     make(rate_limit={"key": "k", "concurrency": 1})
-    (row,) = fetch(["q"], count=2, worker_id="works")
+    (row,) = fetch(Fetch(["q"], count=2, worker_id="works"))
     found.clear()
     ENDS[end](row["id"], frozen_clock)
     assert len(found) == 1
@@ -106,9 +106,9 @@ def test_whatever_ends_a_limited_job_wakes(end: str, found: list[Any], frozen_cl
 def test_the_removal_of_another_queue_makes_room_under_a_key(found: list[Any]) -> None:
     limit = {"key": "k", "concurrency": 1}
     push([{"type": "a.b", "args": [], "queue": "other", "rate_limit": limit}])
-    assert len(fetch(["other"])) == 1
+    assert len(fetch(Fetch(["other"]))) == 1
     make(rate_limit=limit)
-    assert not fetch(["q"])
+    assert not fetch(Fetch(["q"]))
     found.clear()
     remove("other", "discard")
     assert found[0] is not None
@@ -119,7 +119,7 @@ def test_nobody_is_woken_for_a_plain_job(found: list[Any]) -> None:
     make(4)
     beat(Beat("sleeps"))
     Worker.objects.update(asleep=True)
-    rows = [row["id"] for row in fetch(["q"], count=3)]
+    rows = [row["id"] for row in fetch(Fetch(["q"], count=3))]
     found.clear()
     with CaptureQueriesContext(connection) as captured:
         ack([Ack(rows[0], "1")])
@@ -131,7 +131,7 @@ def test_nobody_is_woken_for_a_plain_job(found: list[Any]) -> None:
 
 def test_the_cancellation_of_a_job_that_waits_makes_no_room(found: list[Any]) -> None:
     make(3, rate_limit={"key": "k", "concurrency": 1})
-    (row,) = fetch(["q"], count=3)
+    (row,) = fetch(Fetch(["q"], count=3))
     found.clear()
     cancel([Job.objects.exclude(pk=row["id"]).first().pk])  # type: ignore[union-attr]
     assert found == []
@@ -141,7 +141,7 @@ def test_the_cancellation_of_a_job_that_waits_makes_no_room(found: list[Any]) ->
 @pytest.mark.parametrize("end", ["ack", "fail", "cancel"])
 def test_other_processes_are_told_after_the_commit(end: str, frozen_clock: FrozenClock) -> None:
     make(rate_limit={"key": "k", "concurrency": 1})
-    (row,) = fetch(["q"], count=2)
+    (row,) = fetch(Fetch(["q"], count=2))
     beat(Beat("sleeps"))
     Worker.objects.update(asleep=True)
     with CaptureQueriesContext(connection) as captured:

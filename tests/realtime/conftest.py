@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_ojs.events import ids
 from django_ojs.jobs.push import push
-from django_ojs.realtime.hub import Item, Stream
+from django_ojs.realtime.hub import Stream, StreamItem
 
 PATIENCE = 60.0
 
@@ -30,14 +30,14 @@ async def enqueue(*names: str, queue: str = "default") -> list[str]:
     return pushed
 
 
-async def take(stream: Stream, count: int) -> list[Item]:
-    async def collect() -> list[Item]:
+async def take(stream: Stream, count: int) -> list[StreamItem]:
+    async def collect() -> list[StreamItem]:
         return [await anext(stream) for _ in range(count)]
 
     return await asyncio.wait_for(collect(), PATIENCE)
 
 
-def names(items: list[Item]) -> list[str]:
+def names(items: list[StreamItem]) -> list[str]:
     """The job type of each event, and of everything else its kind."""
     return [item.envelope["data"]["job_type"] if item.envelope else item.kind for item in items]
 
@@ -52,6 +52,6 @@ async def nothing_more(stream: Stream) -> None:
 @pytest.fixture
 async def database(transactional_db: None) -> AsyncIterator[None]:
     """A database that the hub's threads see too; the connection of the test's own thread is closed at the end."""
-    ids.salt_of.cache_clear()  # the log is a new one, and a server process of the test may be the first to salt it
+    ids.forget()  # the log is a new one, and a server process of the test may be the first to salt it
     yield
     await sync_to_async(connections.close_all)()

@@ -6,3 +6,4 @@ import os
 from tests.settings import *  # noqa: F403
 
 OJS = {"ALLOW_ANONYMOUS": True} | json.loads(os.environ.get("OJS_TEST_OJS", "{}"))
+FORCE_SCRIPT_NAME = os.environ.get("OJS_TEST_SCRIPT_NAME") or None

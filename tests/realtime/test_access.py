@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.middleware.csrf import CsrfViewMiddleware
 from django.test import Client
 
 from django_ojs import keys
+from django_ojs.access import UNLIMITED, Limits
 from django_ojs.models import APIKey, Ticket
 from django_ojs.realtime import access
 from tests.realtime.conftest import do, enqueue
@@ -38,12 +41,17 @@ async def works(socket: Socket) -> None:
     assert (await socket.take())["type"] == "job.enqueued"
 
 
+def permitted(user: Any, *codenames: str) -> Any:
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    return user
+
+
 @pytest.fixture
 async def session() -> str:
-    """The cookie of a member of staff."""
+    """The cookie of a user who may view everything."""
 
     def log_in() -> str:
-        user = get_user_model().objects.create_user("ann", password="pw", is_staff=True)
+        user = permitted(get_user_model().objects.create_user("ann", password="pw"), "view_event")
         client = Client()
         client.force_login(user)
         return f"sessionid={client.cookies['sessionid'].value}"
@@ -86,7 +94,7 @@ class TestBeforeTheUpgrade:
         for name in ("token", "api_key", "key", "access_token", "ticket"):
             assert (await refused(f"/ojs/v1/ws?{name}={text}")).status == 401
 
-    async def test_the_session_of_staff_from_a_page_of_this_site(self, session: str) -> None:
+    async def test_the_session_of_a_user_from_a_page_of_this_site(self, session: str) -> None:
         async with connected(headers={"cookie": session, **ORIGIN}) as socket:
             await works(socket)
 
@@ -103,6 +111,23 @@ class TestBeforeTheUpgrade:
         ):
             headers = {"cookie": session} | ({} if origin is None else {"origin": origin})
             assert (await refused(**headers)).status == 403, origin
+
+    @pytest.mark.parametrize(
+        "origin",
+        ["https://testserver", "http://testserver:8080", "http://testserver:80", "ws://testserver", "testserver"],
+    )
+    async def test_another_scheme_or_port_of_the_host_is_another_origin(self, session: str, origin: str) -> None:
+        assert (await refused(cookie=session, origin=origin)).status == 403
+
+    async def test_a_host_that_the_site_answers_to_is_another_origin_than_the_one_asked(
+        self, session: str, settings: Any
+    ) -> None:
+        settings.ALLOWED_HOSTS = ["testserver", "other.example", ".example.org"]
+        for origin in ("http://other.example", "http://a.example.org"):
+            assert (await refused(cookie=session, origin=origin)).status == 403
+        settings.CSRF_TRUSTED_ORIGINS = ["http://other.example"]
+        async with connected(headers={"cookie": session, "origin": "http://other.example"}) as socket:
+            await works(socket)
 
     async def test_a_page_of_another_site_cannot_use_an_open_server_either(self, settings: Any) -> None:
         settings.OJS = {"ALLOW_ANONYMOUS": True}
@@ -124,10 +149,10 @@ class TestBeforeTheUpgrade:
         monkeypatch.setattr(access, "import_module", lambda name: pytest.fail(f"asked {name}"))
         assert (await refused(cookie="sessionid=nonsense", **ORIGIN)).status == 401
 
-    async def test_a_user_who_is_not_staff(self) -> None:
+    async def test_a_user_without_permissions(self) -> None:
         def log_in() -> str:
             client = Client()
-            client.force_login(get_user_model().objects.create_user("bob", password="pw"))
+            client.force_login(get_user_model().objects.create_user("bob", password="pw", is_staff=True))
             return f"sessionid={client.cookies['sessionid'].value}"
 
         assert (await refused(cookie=await do(log_in), **ORIGIN)).status == 403
@@ -279,7 +304,7 @@ class TestRightsThatEnd:
 
         def tickets_of_both() -> list[str]:
             made, _ = keys.create("ci", ["read"], queues=["q1"])
-            user = get_user_model().objects.create_user("ann", password="pw", is_staff=True, pk=made.pk)
+            user = permitted(get_user_model().objects.create_user("ann", password="pw", pk=made.pk), "view_event")
             return [
                 keys.issue_ticket(made, None)[0],
                 keys.issue_ticket(None, user)[0],
@@ -295,7 +320,7 @@ class TestRightsThatEnd:
         for caller in callers:
             assert await caller.renew() is False
         assert [caller.name for caller in callers] == ["key:ci", "user:ann"]
-        assert [caller.limits for caller in callers] == [(("q1",), None), (None, None)]
+        assert [caller.limits for caller in callers] == [Limits(queues=("q1",)), UNLIMITED]
         settings.OJS = {"REALTIME_RECHECK_INTERVAL": 3600.0, "ALLOW_ANONYMOUS": True}
         assert (await access.Caller.of(opened(of_nobody))).credentials == "", "a stranger has none to lose"
 
@@ -308,8 +333,58 @@ class TestRightsThatEnd:
         scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": shown}
         callers = [await access.Caller.of(scope) for _ in range(5)]
         looks = []
-        look = access.Caller.look
-        monkeypatch.setattr(access.Caller, "look", lambda self: looks.append(1) or look(self))  # type: ignore[func-returns-value]
+        reauthenticate = access.Caller.reauthenticate
+        monkeypatch.setattr(access.Caller, "reauthenticate", lambda self: looks.append(1) or reauthenticate(self))  # type: ignore[func-returns-value]
         for caller in callers:
             assert await caller.renew() is False
         assert len(looks) == 1
+
+
+TRUSTED = ["https://app.example", "https://*.wild.example", "http://*.port.example:8080", "https://*"]
+ORIGINS = [
+    f"{scheme}://{host}{port}"
+    for scheme in ("http", "https", "ws", "")
+    for host in ("testserver", "TESTSERVER", "evil.testserver", "app.example", "a.app.example", "wild.example",
+                 "a.wild.example", "a.b.wild.example", "awild.example", "a.port.example", "proxied.example", "[::1]",
+                 "*", "*.wild.example", "user@testserver", "testserver@evil.example", "testserver.evil.example", "")
+    for port in ("", ":80", ":443", ":8080", ":x")
+] + ["null", "", "http://[", "//", "https://*.wild.example"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "headers, proxied",
+    [
+        ({"host": "testserver"}, False),
+        ({"host": "testserver:8080"}, False),
+        ({"host": "testserver", "x-forwarded-proto": "https"}, False),
+        ({"host": "testserver", "x-forwarded-proto": "https"}, True),
+        ({"host": "inner:8000", "x-forwarded-host": "testserver", "x-forwarded-proto": "https"}, True),
+        ({"host": "not-allowed.example"}, False),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+@pytest.mark.django_db
+def test_an_origin_may_open_a_socket_where_its_posts_would_pass(
+    settings: Any, headers: dict[str, str], scheme: str, proxied: bool
+) -> None:
+    """The same as Django's own check, for every origin."""
+    settings.ALLOWED_HOSTS = ["testserver"]
+    settings.CSRF_TRUSTED_ORIGINS = TRUSTED
+    if proxied:
+        settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+        settings.USE_X_FORWARDED_HOST = True
+    scope = {
+        "type": "websocket", "path": "/ojs/v1/ws", "query_string": b"", "scheme": scheme,
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    check: Any = CsrfViewMiddleware(lambda request: None)  # type: ignore[arg-type,return-value]
+    allowed = set()
+    for origin in ORIGINS:
+        request = access._request(scope)._request
+        request.META["HTTP_ORIGIN"] = origin
+        assert access._is_allowed(origin, request) == check._origin_verified(request), origin
+        allowed |= {origin} if access._is_allowed(origin, request) else set()
+    assert {"https://app.example", "https://a.wild.example", "http://a.port.example:8080"} <= allowed
+    settings.CSRF_TRUSTED_ORIGINS = []
+    settings.OJS = {"REALTIME_ALLOWED_ORIGINS": TRUSTED}
+    assert {origin for origin in ORIGINS if access._is_allowed(origin, access._request(scope)._request)} == allowed

@@ -69,7 +69,7 @@ async def test_other_paths_go_to_the_sites_own_websockets() -> None:
 
 
 @pytest.mark.usefixtures("database")
-async def test_the_end_of_the_lifespan_says_farewell() -> None:
+async def test_the_end_of_the_lifespan_drains_connections() -> None:
     said: list[str] = []
     messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 

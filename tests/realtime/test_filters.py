@@ -106,5 +106,5 @@ def test_the_limits_of_a_key_hold_whatever_is_asked_for(written: list[Event]) ->
 def test_who_sees_the_change_of_state(wanted: Filter, sees: set[str]) -> None:
     data = {"job_id": "1", "queue": "q", "type": "a.b", "state": "active"}
     envelope = {"type": "job.started", "id": ids.encode(1, clock.now(), "salt"), "data": data}
-    found = filters.views(wanted.kinds, envelope, "salt", order.Place(1, 1))
+    found = filters.views(wanted.kinds, envelope, "salt", order.LogPosition(1, 1))
     assert {view["type"] for view in found} == sees

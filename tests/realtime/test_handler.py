@@ -20,7 +20,7 @@ from django.urls import include, path
 
 from django_ojs.models import Job
 from django_ojs.realtime import handler
-from django_ojs.realtime.handler import ThreadedHandler, Threads, on_threads
+from django_ojs.realtime.handler import StreamThreads, ThreadedHandler, on_threads
 from tests.realtime.conftest import PATIENCE, do
 from tests.worker.conftest import eventually
 
@@ -134,7 +134,7 @@ async def ask(
 
 
 def threaded(width: int = 2) -> ThreadedHandler:
-    return ThreadedHandler(Threads(width))
+    return ThreadedHandler(StreamThreads(width))
 
 
 async def settled() -> None:
@@ -236,7 +236,7 @@ class TestRequests:
 
 class TestThreads:
     async def test_a_caller_that_is_cancelled_leaves_its_thread_to_others(self) -> None:
-        threads, begun, go = Threads(1), asyncio.Event(), threading.Event()
+        threads, begun, go = StreamThreads(1), asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
 
         def slow(answer: Callable[[Any], None]) -> None:
@@ -255,14 +255,14 @@ class TestThreads:
 
     async def test_a_thread_without_work_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(handler, "IDLE", 0.01)
-        threads = Threads(1)
+        threads = StreamThreads(1)
         used = [await threads.run(lambda answer: answer(threading.current_thread())) for _ in range(2)]
         used[-1].join(PATIENCE)
         assert not used[-1].is_alive()
         assert (await threads.run(lambda answer: answer(threading.current_thread()))).is_alive()
 
     async def test_a_thread_that_cannot_be_started_is_not_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        threads = Threads(1)
+        threads = StreamThreads(1)
 
         def full(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
@@ -274,7 +274,7 @@ class TestThreads:
         assert await asyncio.wait_for(threads.run(lambda answer: answer(2)), PATIENCE) == 2
 
     async def test_the_thread_that_worked_last_works_next(self) -> None:
-        threads = Threads(3)
+        threads = StreamThreads(3)
         both = threading.Barrier(3)
 
         def meet(answer: Callable[[Any], None]) -> None:
@@ -301,7 +301,7 @@ class TestDoor:
             ("/ojs/v1/jobs/1/result", "GET", {}, "short"),
             ("/ojs/v1/nowhere", "GET", {}, "short"),
             ("/ojs/v1/health", "GET", {}, "probes"),
-            ("/ojs/v1/jobs/1/result?wait=true&timeout=30", "GET", {}, "http"),
+            ("/ojs/v1/jobs/1/result?wait=true&timeout=30", "GET", {}, "waits"),
             ("/ojs/v1/jobs", "POST", {"ojs_block_timeout": "5"}, "http"),
             ("/ojs/v1/events", "GET", {"accept": "text/event-stream"}, "http"),
             ("/ojs/v1/events/stream", "GET", {}, "http"),

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 
 from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import Event, EventLog
 from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime.hub import Hub
 from tests.operations.test_event_order import OpenTransaction
-from tests.realtime.conftest import do, enqueue, names, nothing_more, take
+from tests.realtime.conftest import PATIENCE, do, enqueue, names, nothing_more, take
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -127,13 +128,13 @@ async def test_the_hub_begins_with_the_first_and_stops_with_the_last() -> None:
 async def test_fifty_subscribers_cost_the_queries_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks are counted, not time: each one is a constant number of statements for the whole process."""
     looks: list[int] = []
-    page = hub_module.Reader._page
+    page = hub_module.LogReader._page
 
     def counted(self: Any, *args: Any) -> Any:
         with connection.execute_wrapper(lambda execute, *rest: looks.append(1) or execute(*rest)):  # type: ignore[func-returns-value]
             return page(self, *args)
 
-    monkeypatch.setattr(hub_module.Reader, "_page", counted)
+    monkeypatch.setattr(hub_module.LogReader, "_page", counted)
 
     async def cost(subscribers: int) -> int:
         async with AsyncExitStack() as stack:
@@ -180,7 +181,7 @@ async def test_filters_and_what_a_key_may_see() -> None:
     ):
         await enqueue("a.one", "b.one", queue="q1")
         await enqueue("a.two", queue="q2")
-        await do(fetch, ["q2"], worker_id="w")
+        await do(fetch, Fetch(["q2"], worker_id="w"))
         assert names(await take(queue, 2)) == ["a.one", "b.one"]
         assert names(await take(started, 1)) == ["a.two"]
         assert names(await take(either, 3)) == ["a.one", "a.two", "a.two"]
@@ -214,7 +215,7 @@ async def test_the_database_goes_away_and_comes_back(monkeypatch: pytest.MonkeyP
 
 async def test_a_fault_of_ours_stops_nobody(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setattr(hub_module, "AFTER_FAULT", 0.01)
-    tail, faults = hub_module.Reader.tail, iter([ValueError("odd")])
+    tail, faults = hub_module.LogReader.tail, iter([ValueError("odd")])
 
     async def faulty(self: Any, *args: Any, **kwargs: Any) -> Any:
         for fault in faults:
@@ -222,7 +223,7 @@ async def test_a_fault_of_ours_stops_nobody(monkeypatch: pytest.MonkeyPatch, cap
         return await tail(self, *args, **kwargs)
 
     async with Hub.current().subscribe(ALL) as stream:
-        monkeypatch.setattr(hub_module.Reader, "tail", faulty)
+        monkeypatch.setattr(hub_module.LogReader, "tail", faulty)
         await enqueue("a.one")
         assert names(await take(stream, 1)) == ["a.one"]
     assert "Reading the event log failed" in caplog.text
@@ -253,3 +254,35 @@ async def test_a_transaction_held_open_delays_nobody_and_is_missed_by_nobody() -
         cursor = (await do(log.read, limit=1)).cursor
         async with Hub.current().subscribe(ALL, after=cursor) as replay:
             assert names(await take(replay, 2)) == ["a.more", "a.slow"]
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_the_connections_are_closed_also_where_the_loop_ends(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends an event loop cancels what is left in it: here the last subscriber is just leaving."""
+    closed: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    class Closing:
+        @staticmethod
+        def close_all() -> None:
+            connections.close_all()
+            closed.put(threading.current_thread().name.partition("_")[0])
+
+    monkeypatch.setattr(hub_module, "connections", Closing)
+
+    async def server() -> None:
+        inside = asyncio.Event()
+
+        async def subscriber() -> None:
+            async with Hub.current().subscribe(ALL):
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(subscriber())
+        await inside.wait()
+        task.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+
+    await asyncio.to_thread(asyncio.run, server())
+    threads = [await asyncio.to_thread(closed.get, timeout=PATIENCE) for _ in range(2)]
+    assert sorted(threads) == ["ojs-replay", "ojs-tail"]

@@ -15,7 +15,7 @@ from django_ojs.realtime.hub import Hub
 class NothingThere:
     """A reader of a log without events."""
 
-    async def end(self) -> Any:
+    async def end_position(self) -> Any:
         return SimpleNamespace()
 
     async def tail(self, place: Any, **_: Any) -> Any:

@@ -21,7 +21,7 @@ from django.db import connection, connections
 from websockets.asyncio.client import ClientConnection, connect
 
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
 from tests.operations.test_event_order import OpenTransaction
@@ -38,12 +38,12 @@ PATIENCE = 60.0
 class Server:
     """A uvicorn of the test's own on a fixed port, which can be killed and started again."""
 
-    def __init__(self, environment: dict[str, str], **ojs: Any) -> None:
+    def __init__(self, environment: dict[str, str], *options: str, **ojs: Any) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         settings = {"DJANGO_SETTINGS_MODULE": "tests.realtime.settings", "OJS_TEST_OJS": json.dumps(_open(ojs))}
-        self._environment = environment | settings
+        self._environment, self._options = environment | settings, options
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -59,6 +59,7 @@ class Server:
             str(self.port),
             "--log-level",
             "warning",
+            *self._options,
         ]
         self.process = subprocess.Popen([sys.executable, *command], env=self._environment)
 
@@ -124,7 +125,7 @@ def work(jobs: int) -> None:
     try:
         for first in range(0, jobs, 50):
             push([{"type": "a.b", "args": [n]} for n in range(first, min(first + 50, jobs))])
-            rows = fetch(["default"], worker_id="w", count=50)
+            rows = fetch(Fetch(["default"], worker_id="w", count=50))
             ack([Ack(row["id"]) for row in rows])
     finally:
         connections.close_all()

@@ -15,16 +15,18 @@ from django.test import Client
 
 from django_ojs import clock, keys
 from django_ojs.events import catalogue, log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs import joblog
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
-from django_ojs.jobs.progress import Report, report
+from django_ojs.jobs.progress import ProgressReport, report
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, EventLog, Queue
+from django_ojs.queues import configuration
 from django_ojs.realtime import slots, views
 from django_ojs.realtime.hub import Hub
-from django_ojs.workers.heartbeat import extend
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.heartbeat import extend
+from django_ojs.workerregistry.registration import register
 from tests.http.conftest import error_of
 from tests.realtime.conftest import do, enqueue
 from tests.realtime.listening import Frame, listen
@@ -47,7 +49,7 @@ def _slots_come_back() -> Any:
 
 async def claimed(**attributes: Any) -> Any:
     await do(push, [{"type": "mail.send", "args": [], **attributes}])
-    (row,) = await do(fetch, [attributes.get("queue", "default")], worker_id="w1")
+    (row,) = await do(fetch, Fetch([attributes.get("queue", "default")], worker_id="w1"))
     return row
 
 
@@ -75,7 +77,7 @@ class TestFraming:
 
     async def test_no_stream_repeats_an_id_so_that_who_deduplicates_loses_nothing(self) -> None:
         """A change of state has no id of a stored event, and comes only to who names it."""
-        await do(fetch, ["default"], worker_id="w1")  # from here on it is known
+        await do(fetch, Fetch(["default"], worker_id="w1"))  # from here on it is known
         (job_id,) = await enqueue("mail.send")
         for path, query in (
             ("/events/stream", ""), ("/events/stream", "types=job.*"), ("/events/stream", "channel=all"),
@@ -83,7 +85,7 @@ class TestFraming:
             (f"/jobs/{job_id}/events", ""), ("/queues/default/events", "event_types=job.*"),
         ):  # fmt: skip
             async with listen(path, query) as stream:
-                (row,) = await do(fetch, ["default"], worker_id="w1")
+                (row,) = await do(fetch, Fetch(["default"], worker_id="w1"))
                 await do(extend, row["id"], "w1")
                 found = await stream.events(2)
                 await do(fail_one, Failure(row["id"], requeue=True))
@@ -234,7 +236,7 @@ class TestChannels:
     async def test_a_job_ends_its_stream_whatever_is_asked_for(self) -> None:
         row = await claimed()
         async with listen(f"/jobs/{row['id']}/events", "event_types=job.progress") as stream:
-            await do(report, [Report(row["id"], 10)])
+            await do(report, [ProgressReport(row["id"], 10)])
             await do(ack_one, Ack(row["id"]))
             assert seen(await stream.rest()) == ["job.progress"]
 
@@ -393,14 +395,48 @@ class TestResume:
             assert [frame.id for frame in found][: len(events) - number] == [each["id"] for each in events[number:]]
 
 
+class TestLogs:
+    async def test_lines_come_as_they_are_stored_and_then_the_end(self) -> None:
+        row = await claimed()
+        lines = [joblog.SentLine("first"), joblog.SentLine("second", level=40)]
+        await do(joblog.append, row["id"], lines)
+        async with listen(f"/jobs/{row['id']}/logs/stream") as stream:
+            first = await stream.events(2)
+            await do(joblog.append, row["id"], [joblog.SentLine("third", fields={"n": 1})])
+            third = await stream.events(1)
+            await do(joblog.append, row["id"], [joblog.SentLine("last")])
+            await do(ack_one, Ack(row["id"]))
+            rest = await stream.rest()
+        assert [(frame.event, frame.data["message"]) for frame in (*first, *third)] == [
+            ("log", "first"), ("log", "second"), ("log", "third"),
+        ]  # fmt: skip
+        assert (first[1].data["level"], third[0].data["fields"]) == ("error", {"n": 1})
+        assert (rest[0].data["message"], rest[-1].event, rest[-1].data["state"]) == ("last", "end", "completed")
+        async with listen(f"/jobs/{row['id']}/logs/stream", last_event_id=first[1].id) as stream:
+            again = await stream.rest()
+        assert [frame.data.get("message") for frame in again] == ["third", "last", None]
+        async with listen(f"/jobs/{row['id']}/logs/stream", "level=error") as stream:
+            assert [frame.data.get("message") for frame in await stream.rest()] == ["second", None]
+
+    async def test_where_lines_are_missing_it_says_so(self, settings: Any) -> None:
+        settings.OJS = {**settings.OJS, "JOB_LOG_LINES": 2}
+        row = await claimed()
+        await do(joblog.append, row["id"], [joblog.SentLine(f"line {number}") for number in range(1, 6)])
+        await do(ack_one, Ack(row["id"]))
+        async with listen(f"/jobs/{row['id']}/logs/stream") as stream:
+            found = await stream.rest()
+        assert seen(found) == ["log", "dropped", "log", "end"]
+        assert (found[1].data["dropped"], found[2].data["message"]) == (3, "line 5")
+
+
 class TestProgressAndResult:
     async def test_each_report_twice_and_the_end(self, frozen_clock: Any) -> None:
         row = await claimed()
-        await do(report, [Report(row["id"], 10, "ten", {"n": 1})])
+        await do(report, [ProgressReport(row["id"], 10, "ten", {"n": 1})])
         frozen_clock.advance(seconds=1)
         async with listen(f"/jobs/{row['id']}/progress/stream") as stream:
             first = await stream.events(2)
-            await do(report, [Report(row["id"], 50, "fifty", {"n": 2})])
+            await do(report, [ProgressReport(row["id"], 50, "fifty", {"n": 2})])
             second = await stream.events(2)
             await do(ack_one, Ack(row["id"], '"r"'))
             last = await stream.rest()
@@ -432,7 +468,7 @@ class TestProgressAndResult:
     async def test_the_result_comes_last(self) -> None:
         row = await claimed()
         async with listen(f"/jobs/{row['id']}/result/stream") as stream:
-            await do(report, [Report(row["id"], 50)])
+            await do(report, [ProgressReport(row["id"], 50)])
             await do(ack_one, Ack(row["id"], '{"sent":[1,2]}'))
             found = await stream.rest()
         assert seen(found) == ["progress", "", "result"]
@@ -552,23 +588,41 @@ class TestRights:
             assert (await stream.events(1))[0].event == "job.enqueued"
         assert asked
 
-    async def test_staff_who_are_none_any_more(
-        self, settings: Any, monkeypatch: pytest.MonkeyPatch, django_user_model: Any
+    @pytest.mark.parametrize("left", ["", "view_job"])
+    async def test_a_user_who_may_not_view_all_events_any_more(
+        self, settings: Any, django_user_model: Any, left: str
     ) -> None:
         settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}
         user = await do(django_user_model.objects.create_user, "anna", password="x", is_staff=True)
+        await do(user.user_permissions.set, await do(list, Permission.objects.filter(codename="view_event")))
         client = Client()
         await do(client.force_login, user)
         async with listen("/events/stream", cookie=f"sessionid={client.cookies['sessionid'].value}") as stream:
             assert stream.status == 200
             assert [await stream.frame() for _ in range(2)][1] == Frame(comment="heartbeat")
-            await do(django_user_model.objects.update, is_staff=False)
+            await do(user.user_permissions.set, await do(list, Permission.objects.filter(codename=left)))
             (found,) = await stream.rest()
         assert found.data["error"]["code"] == "permission_denied"
+
+    async def test_a_user_who_may_view_jobs_hears_of_jobs_only(self, settings: Any, django_user_model: Any) -> None:
+        settings.OJS = {"REALTIME_HEARTBEAT": 0.02}
+        user = await do(django_user_model.objects.create_user, "anna", password="x")
+        await do(user.user_permissions.set, await do(list, Permission.objects.filter(codename="view_job")))
+        client = Client()
+        await do(client.force_login, user)
+        async with listen("/events/stream", cookie=f"sessionid={client.cookies['sessionid'].value}") as stream:
+            assert stream.status == 200
+            await do(register, "w1", {})
+            await do(configuration.pause, "default")
+            await enqueue("a.a")
+            assert (await stream.events(1))[0].event == "job.enqueued"
+        seen = (await do(client.get, "/ojs/v1/events")).json()["events"]
+        assert {event["type"] for event in seen} == {"job.enqueued"}
 
     async def test_who_logs_out_ends_their_streams(self, settings: Any, django_user_model: Any) -> None:
         settings.OJS = {"REALTIME_HEARTBEAT": 0.02, "REALTIME_RECHECK_INTERVAL": 0.0}
         user = await do(django_user_model.objects.create_user, "anna", password="x", is_staff=True)
+        await do(user.user_permissions.set, await do(list, Permission.objects.filter(codename="view_event")))
         client = Client()
         await do(client.force_login, user)
         async with listen("/events/stream", cookie=f"sessionid={client.cookies['sessionid'].value}") as stream:

@@ -9,11 +9,13 @@ import pytest
 
 from django_ojs.events import catalogue, log
 from django_ojs.events.filters import Filter
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail_one
+from django_ojs.jobs.promote import activate
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import activate, cancel, retry
+from django_ojs.jobs.retry import retry
+from django_ojs.jobs.timers import apply_due
 from django_ojs.rules.durations import format_instant
 
 pytestmark = pytest.mark.django_db
@@ -33,14 +35,14 @@ def changes() -> list[tuple[str, str]]:
 
 
 def claim(**options: Any) -> Any:
-    (row,) = fetch(["default"], worker_id="w", **options)
+    (row,) = fetch(Fetch(["default"], worker_id="w", **options))
     return row
 
 
 def test_success(frozen_clock: Any) -> None:
     job(scheduled_at=format_instant(frozen_clock.now + dt.timedelta(seconds=5)))
     frozen_clock.advance(seconds=6)
-    settle()
+    apply_due()
     ack([Ack(claim()["id"])])
     assert changes() == [
         ("", "scheduled"),
@@ -70,7 +72,7 @@ def test_cancel_activate_expire_and_snooze(frozen_clock: Any) -> None:
     assert changes() == [("pending", "available"), ("available", "cancelled")]
     job(expires_at=format_instant(frozen_clock.now + dt.timedelta(seconds=5)))
     frozen_clock.advance(seconds=6)
-    settle()
+    apply_due()
     assert changes()[-1] == ("available", "discarded")
     job()
     fail_one(Failure(claim()["id"], ERROR, snooze_ms=1000))
@@ -83,7 +85,7 @@ def test_a_lost_worker(frozen_clock: Any, settings: Any) -> None:
     for _ in range(2):
         claim(visibility_ms=1000)
         frozen_clock.advance(seconds=2)
-        settle()
+        apply_due()
     assert changes() == [
         ("", "available"), ("available", "active"), ("active", "available"), ("available", "active"),
         ("active", "discarded"),

@@ -11,15 +11,15 @@ import pytest
 from django.db import OperationalError
 
 from django_ojs.events import ids, log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, EventLog
 from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime import websocket as connection_module
 from django_ojs.realtime.hub import Hub
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 from tests.realtime.conftest import do, enqueue
 from tests.realtime.sockets import Socket, connected
 
@@ -40,7 +40,7 @@ async def subscribe(socket: Socket, **message: Any) -> dict[str, Any]:
 
 
 async def complete(count: int = 1, queue: str = "default") -> None:
-    rows = await do(fetch, [queue], worker_id="w", count=count)
+    rows = await do(fetch, Fetch([queue], worker_id="w", count=count))
     await do(ack, [Ack(row["id"]) for row in rows])
 
 
@@ -340,7 +340,7 @@ class TestHostileFrames:
 
     async def test_an_unknown_job_is_refused_and_a_queue_is_listened_to_before_its_first_job(self) -> None:
         async with connected() as socket:
-            answer = await socket.ask({"action": "subscribe", "channel": f"job:{new_id()}"})
+            answer = await socket.ask({"action": "subscribe", "channel": f"job:{new_job_id()}"})
             assert answer["code"] == "not_found"
             await subscribe(socket, channel="queue:nowhere", event_types=["job.enqueued"])
             await enqueue("first.job", queue="nowhere")

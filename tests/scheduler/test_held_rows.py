@@ -14,16 +14,16 @@ from django.db import connection, connections, transaction
 from django.db.models import QuerySet
 
 from django_ojs import clock
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Job, Maintenance, Queue, Worker, Workflow
 from django_ojs.queues import bounds, maintenance
 from django_ojs.queues.configuration import configure
 from django_ojs.rules import workflows
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.workers.dead import rescue_dead_workers
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.dead import rescue_dead_workers
+from django_ojs.workerregistry.registration import register
 from django_ojs.workflows.workflow import create
 
 pytestmark = [
@@ -98,9 +98,9 @@ def test_a_whole_pass_promotes_and_rescues_while_a_bounded_queue_is_held() -> No
     pressed("held")
     register("dead", {"queues": ["q"]})
     lost = job()
-    assert len(fetch(["q"], worker_id="dead")) == 1
+    assert len(fetch(Fetch(["q"], worker_id="dead"))) == 1
     expired = job()
-    assert len(fetch(["q"], worker_id="alive", visibility_ms=1)) == 1
+    assert len(fetch(Fetch(["q"], worker_id="alive", visibility_ms=1))) == 1
     Worker.objects.filter(pk="dead").update(last_heartbeat_at=clock.now("default") - LATER)
     due = due_job()
     scheduler = Scheduler("test")
@@ -127,7 +127,7 @@ def test_a_dead_worker_with_a_held_job_is_rescued_later_and_others_now() -> None
     for name in ("busy", "dead"):
         register(name, {"queues": ["q"]})
         given[name] = job()
-        assert len(fetch(["q"], worker_id=name)) == 1
+        assert len(fetch(Fetch(["q"], worker_id=name))) == 1
     Worker.objects.update(last_heartbeat_at=clock.now("default") - LATER)
     with held(lambda: Job.objects.filter(pk=given["busy"])):
         assert rescue_dead_workers() == 1
@@ -151,7 +151,7 @@ def test_what_a_workflow_needs_holds_up_that_workflow_only(what: str) -> None:
         return create(plan).workflow.pk
 
     stuck, free = flow("held"), flow("open")
-    assert len(fetch(["q"], count=9, visibility_ms=1)) == 2
+    assert len(fetch(Fetch(["q"], count=9, visibility_ms=1))) == 2
     Job.objects.filter(queue="q").update(expires_at=None)
     Job.objects.filter(state="active").update(
         deadline_at=clock.now("default") - LATER, wake_at=clock.now("default") - LATER
@@ -159,9 +159,9 @@ def test_what_a_workflow_needs_holds_up_that_workflow_only(what: str) -> None:
     due = due_job()
     rows = {"workflow": lambda: Workflow.objects.filter(pk=stuck), "queue": lambda: Queue.objects.filter(name="held")}
     with held(rows[what]):
-        assert settle() == 2
+        assert apply_due() == 2
         assert state(due) == "available"
         assert list(Job.objects.filter(state="active").values_list("workflow_id", flat=True)) == [stuck]
         assert Job.objects.filter(queue="open", workflow_id=free).exists()
-    assert settle() == 1
+    assert apply_due() == 1
     assert Job.objects.filter(queue="held", workflow_id=stuck).exists()

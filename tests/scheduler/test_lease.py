@@ -48,10 +48,10 @@ def test_another_takes_over_when_the_leader_falls_silent(frozen_clock: Any) -> N
 def test_a_lease_given_back_is_free_at_once(frozen_clock: Any) -> None:
     first, second = leadership("first"), leadership("second")
     first.run_once()
-    first.release()
+    first.resign()
     assert not first.leads
     assert second.run_once()
-    first.release()
+    first.resign()
     assert Lease.objects.get().holder == "second", "only the holder can give it back"
 
 

@@ -1,7 +1,7 @@
 """A process that ticks as fast as it can, without a lease: `python -m tests.scheduler.ticker [FOLDER POINT]`.
 
 With a folder it stops for ever in the middle of its first tick, and leaves a file there: at the `push` of the
-job, at the `note` of the run, which comes next, at the `log` of the event, or at the `commit`.
+job, at the `record_run`, which comes next, at the `log` of the event, or at the `commit`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def stall(folder: Path, point: str) -> None:
     match point:
         case "push":
             runs.push = stop  # type: ignore[assignment]
-        case "note":
-            runs.note = stop  # type: ignore[assignment]
+        case "record_run":
+            runs.record_run = stop  # type: ignore[assignment]
         case "log":
             runs.log = Log  # type: ignore[assignment]
         case "commit":

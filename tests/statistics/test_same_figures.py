@@ -16,14 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_ojs.admin import overview
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
-from django_ojs.jobs.verbs import cancel
 from django_ojs.models import Event, Job
 from django_ojs.states import State
 from django_ojs.statistics import counters, eventcounts, jobtypes, percentiles
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db
@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, api: Any, frozen_clock: FrozenClock) -
         push([{"type": "report.make", "queue": "reports", "args": []}])
         push([{"type": "mail.send", "queue": "nobody", "args": []}] * (minute % 2))
         frozen_clock.advance(seconds=7 + minute)
-        ids = [row["id"] for row in fetch(["mail", "reports"], count=8, worker_id="w-1")]
+        ids = [row["id"] for row in fetch(Fetch(["mail", "reports"], count=8, worker_id="w-1"))]
         frozen_clock.advance(seconds=3)
         ack([Ack(job_id) for job_id in ids[:5]])
         fail([Failure(ids[5], {"type": "ValueError", "message": "never", "retryable": False})])

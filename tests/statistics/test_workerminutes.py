@@ -9,12 +9,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs.jobs.prune import prune
 from django_ojs.models import Release, Worker, WorkerMinute
+from django_ojs.retention import prune
 from django_ojs.statistics import history, workerminutes
-from django_ojs.workers import releases
-from django_ojs.workers.heartbeat import Beat, beat, beat_with_others
-from django_ojs.workers.registration import direct, register
+from django_ojs.workerregistry import releases
+from django_ojs.workerregistry.heartbeat import Beat, beat, beat_with_others
+from django_ojs.workerregistry.registration import direct, register
 from tests.conftest import FrozenClock
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

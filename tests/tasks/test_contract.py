@@ -19,9 +19,9 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from django_ojs import enqueue, get_job, job, testing
-from django_ojs.jobs.prune import prune
 from django_ojs.models import Event, Job
 from django_ojs.registry import Registry, registry
+from django_ojs.retention import prune
 from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskResult, TaskFailed
 from tests.conftest import FrozenClock
 from tests.tasks.api import (
@@ -681,11 +681,11 @@ def test_a_broken_receiver_of_enqueued_is_the_callers_and_takes_its_job_back(tra
 
 
 def test_a_worker_in_another_language_runs_tasks(handlers: Registry) -> None:
-    from django_ojs.jobs.fetch import fetch
+    from django_ojs.jobs.fetch import Fetch, fetch
     from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 
     good, bad = tasks.add.enqueue(1, b=2), tasks.add.enqueue(3)
-    for row in fetch(["default"], count=2, worker_id="go-1"):
+    for row in fetch(Fetch(["default"], count=2, worker_id="go-1")):
         if str(row["id"]) == good.id:
             assert get_job(row["id"]).args == [1, {"$kwargs": {"b": 2}}]
             ack_one(Ack(row["id"], "3", "go-1", row["attempt"]))

@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 
 from django_ojs import enqueue, job
 from django_ojs.models import Job
-from django_ojs.registry import InvalidHandler, Registry, registry
+from django_ojs.registry import Registry, registry
 from django_ojs.tasks import discovery
 from django_ojs.tasks.task import from_path
 from tests.tasks.api import InvalidTask, task, task_backends
@@ -69,8 +69,8 @@ def test_two_tasks_with_one_type_are_refused_with_both_places(handlers: Registry
 
 def test_a_task_and_a_handler_do_not_share_a_type(handlers: Registry) -> None:
     task(twin("shop.tasks", "send"))
-    with pytest.raises(InvalidHandler, match="two handlers"):
-        job("shop.tasks.send")(nothing)
+    job("shop.tasks.send")(nothing)
+    assert ["two handlers" in fault.message for fault in handlers.faults()] == [True]
 
 
 def test_a_reloaded_module_replaces_its_tasks(handlers: Registry) -> None:

@@ -13,15 +13,20 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from opentelemetry.sdk.trace import TracerProvider
 
-from django_ojs.client.context import COLUMNS
-from django_ojs.jobs.fetch import fetch
+from django_ojs import alerts
+from django_ojs.client.context import CONTEXT_COLUMNS
+from django_ojs.events import catalogue, log
+from django_ojs.events.catalogue import DESCRIBED, STATE_CHANGED
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel
+from django_ojs.jobs.timers import apply_due
+from django_ojs.queues.configuration import pause
 from django_ojs.telemetry import logs
 from django_ojs.telemetry.logs import JSONFormatter
 from django_ojs.worker.middleware import show_logs
+from django_ojs.workerregistry.registration import register
 from tests.conftest import FrozenClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,15 +50,15 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def listen() -> Iterator[Callable[[int], Lines]]:
-    lines, before = Lines(), logs.logger.level
-    logs.logger.addHandler(lines)
+    lines, before = Lines(), logs.logger.logger.level
+    logs.logger.logger.addHandler(lines)
 
     def at(level: int) -> Lines:
         logs.logger.setLevel(level)
         return lines
 
     yield at
-    logs.logger.removeHandler(lines)
+    logs.logger.logger.removeHandler(lines)
     logs.logger.setLevel(before)
 
 
@@ -71,17 +76,17 @@ def test_every_change_has_its_level(listen: Any, frozen_clock: FrozenClock) -> N
     patient = {"max_attempts": 2, "initial_interval": "PT1S"}
     (first, _) = push([{"type": "a.b", "args": [], "retry": patient}, {"type": "a.b", "args": []}])
     assert first.row is not None
-    ids = [row["id"] for row in fetch(["default"], count=2, worker_id="w1", columns=COLUMNS, raw=True)]
+    ids = [row["id"] for row in fetch(Fetch(["default"], count=2, worker_id="w1", columns=CONTEXT_COLUMNS, raw=True))]
     ack([Ack(ids[1], worker_id="w1")], columns=("id",))
     fail([Failure(ids[0], {"message": "no"})])
     frozen_clock.advance(hours=1)
-    settle()
-    fetch(["default"])
+    apply_due()
+    fetch(Fetch(["default"]))
     fail([Failure(ids[0], {"message": "no"})])
     cancel([done.row["id"] for done in push([{"type": "a.b", "args": []}]) if done.row])
     push([{"type": "a.b", "args": [], "expires_at": "2026-01-15T13:00:10Z"}])
     frozen_clock.advance(hours=1)
-    settle()
+    apply_due()
     mine = [told for told in lines.told if told[1].startswith("job.")]
     assert mine == [
         ("info", "job.enqueued"), ("info", "job.enqueued"), ("debug", "job.started"), ("debug", "job.started"),
@@ -90,11 +95,39 @@ def test_every_change_has_its_level(listen: Any, frozen_clock: FrozenClock) -> N
     ]  # fmt: skip
 
 
+def test_each_type_of_event_has_a_level() -> None:
+    assert set(logs.LEVELS) == set(DESCRIBED) - {STATE_CHANGED}, "of which the second is never stored"
+
+
+def test_what_needs_an_operator_is_a_warning(listen: Any, settings: Any, frozen_clock: FrozenClock) -> None:
+    """At the level that most sites keep: alerts, jobs that a limit has dropped, deliveries that were given up."""
+    settings.OJS = {"ALERTS": {}}
+    dropped = {"key": "k", "concurrency": 1, "on_limit": "drop"}
+    (_, second) = push([{"type": "a.b", "args": [], "options": {"rate_limit": dropped}}] * 2)
+    register("w1", {"concurrency": 4})
+    pause("paused")
+    push([{"type": "a.b", "queue": "paused", "args": []}])
+    lines = listen(logging.WARNING)
+
+    assert len(fetch(Fetch(["default"], count=2, worker_id="w1"))) == 1
+    rules = alerts.rules()
+    assert rules is not None
+    alerts.check(rules, "default")
+    record = catalogue.of_webhook("webhook.dead", "sub_1", frozen_clock.now, error="HTTP 404")
+    log.append([record], "default")
+
+    texts = {line["attributes"]["event"]: line["message"] for line in lines.all if line["level"] == "warn"}
+    assert texts.keys() == {"rate_limit.dropped", "alert.raised", "webhook.dead"}
+    assert texts["alert.raised"].startswith("alert.raised: queue-paused: The queue paused is paused.")
+    assert second.row is not None
+    assert str(second.row["id"]) in json.dumps(lines.all)
+
+
 def test_a_line_has_its_facts_in_their_places(listen: Any, frozen_clock: FrozenClock) -> None:
     lines = listen(logging.INFO)
     trace_id = "a" * 32
     push([{"type": "a.b", "args": ["secret-argument"], "meta": {"trace_id": trace_id, "password": "secret-meta"}}])
-    (row,) = fetch(["default"], worker_id="w1")
+    (row,) = fetch(Fetch(["default"], worker_id="w1"))
     frozen_clock.advance(milliseconds=250)
     ack([Ack(row["id"], '"secret-result"', "w1")])
     line = lines.all[-1]
@@ -112,7 +145,7 @@ def test_a_line_has_its_facts_in_their_places(listen: Any, frozen_clock: FrozenC
 def test_an_error_is_told_without_a_traceback_of_ours(listen: Any) -> None:
     lines = listen(logging.WARNING)
     push([{"type": "a.b", "args": [], "retry": {"max_attempts": 1}}])
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail([Failure(row["id"], {"type": "KeyError", "code": "gone", "message": "no such key", "details": {"x": 1}})])
     (line,) = lines.all
     assert line["error"] == {"type": "KeyError", "code": "gone", "message": "no such key"}
@@ -133,11 +166,11 @@ def test_a_sites_filter_that_fails_has_no_job_stored_twice(listen: Any) -> None:
             raise ValueError("a fault of the site's")
 
     listen("DEBUG")
-    logs.logger.addFilter(broken := Broken())
+    logs.logger.logger.addFilter(broken := Broken())
     try:
         (pushed,) = push([{"type": "a.b", "args": []}])
     finally:
-        logs.logger.removeFilter(broken)
+        logs.logger.logger.removeFilter(broken)
     assert pushed.status == "created"
 
 
@@ -156,7 +189,9 @@ def test_listening_costs_no_statement(listen: Any) -> None:
         found = []
         for act in (
             lambda: push([{"type": "a.b", "args": []}] * 3),
-            lambda: ids.extend(row["id"] for row in fetch(["default"], count=3, columns=COLUMNS, raw=True)),
+            lambda: ids.extend(
+                row["id"] for row in fetch(Fetch(["default"], count=3, columns=CONTEXT_COLUMNS, raw=True))
+            ),
             lambda: ack([Ack(job_id) for job_id in ids], columns=("id",)),
         ):
             with CaptureQueriesContext(connection) as captured:
@@ -178,7 +213,7 @@ def test_nothing_is_formatted_for_nobody(listen: Any, monkeypatch: Any) -> None:
 
     monkeypatch.setattr(logs, "_fields_of", fail_)
     ids = [done.row["id"] for done in push([{"type": "a.b", "args": []}]) if done.row]
-    fetch(["default"])
+    fetch(Fetch(["default"]))
     ack([Ack(job_id) for job_id in ids])
 
 

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
-from django_ojs.jobs.prune import prune
 from django_ojs.jobs.push import push
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel
+from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Event, MetricPlace, MetricSeries, WebhookDelivery
+from django_ojs.retention import prune
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.statistics import eventcounts, webhookcounts
 from django_ojs.telemetry import collector, gather
@@ -81,7 +81,7 @@ def moved(act: Callable[[], Any]) -> dict[str, float]:
 def claimed(clock: FrozenClock, number: int = 1, **attributes: Any) -> list[uuid.UUID]:
     push([job(**attributes) for _ in range(number)])
     clock.advance(milliseconds=30)
-    return [row["id"] for row in fetch(["mail"], count=number)]
+    return [row["id"] for row in fetch(Fetch(["mail"], count=number))]
 
 
 def test_a_push_moves_enqueued_and_depth(frozen_clock: FrozenClock) -> None:
@@ -97,7 +97,7 @@ def test_a_start_measures_the_wait_in_both_units(frozen_clock: FrozenClock) -> N
     push([job()])
     count()
     frozen_clock.advance(milliseconds=40)
-    change = moved(lambda: fetch(["mail"]))
+    change = moved(lambda: fetch(Fetch(["mail"])))
     assert change["ojs_jobs_wait_ms_count"] == change["ojs_job_queue_time_seconds_count"] == 1
     assert change["ojs_jobs_wait_ms_sum"] == pytest.approx(40, abs=2)
     assert change["ojs_job_queue_time_seconds_sum"] == pytest.approx(0.040, abs=0.002)
@@ -136,7 +136,7 @@ def test_a_second_start_waits_but_is_not_the_first(frozen_clock: FrozenClock) ->
     fail([Failure(job_id, {"message": "no"})])
     frozen_clock.advance(hours=1)
     count()
-    change = moved(lambda: fetch(["mail"]))
+    change = moved(lambda: fetch(Fetch(["mail"])))
     assert change["ojs_jobs_wait_ms_count"] == 1
     assert "ojs_job_queue_time_seconds_count" not in change
 
@@ -158,7 +158,7 @@ def test_cancelling_and_expiring_have_counters_of_their_own(frozen_clock: Frozen
     push([job(expires_at="2026-01-15T12:00:10Z")])
     count()
     frozen_clock.advance(seconds=11)
-    change = moved(settle)
+    change = moved(apply_due)
     assert change["ojs_job_expired_total"] == 1
     assert "ojs_jobs_failed_total" not in change
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from django_ojs.errors import InvalidPayload
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push, push_each
 from django_ojs.models import WebhookDelivery
@@ -74,7 +74,7 @@ def test_what_is_counted_is_recorded_once(reader: InMemoryMetricReader, frozen_c
     once = {"retry": {"max_attempts": 1}}
     push([{"type": "a.b", "args": [], **once} for _ in range(3)])
     frozen_clock.advance(milliseconds=40)
-    ids = [row["id"] for row in fetch(["default"], count=3)]
+    ids = [row["id"] for row in fetch(Fetch(["default"], count=3))]
     frozen_clock.advance(milliseconds=200)
     ack([Ack(job_id) for job_id in ids[:2]])
     fail([Failure(ids[2], {"message": "no"})])
@@ -100,13 +100,13 @@ def test_every_metric_has_an_instrument_by_its_name(reader: InMemoryMetricReader
 
     end(frozen_clock)
     push([{"type": "a.b", "args": []}])
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail([Failure(row["id"], {"message": "no"})])
     push([{"type": "a.b", "args": [], "retry": {"max_attempts": 1}}])
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     fail([Failure(row["id"], {"message": "no"})])
     push([{"type": "a.b", "args": []}])
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     ack([Ack(row["id"])])
     count()
     names = {name for counter in COUNTERS for name in (counter.seed, counter.companion) if name}

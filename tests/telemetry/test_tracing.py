@@ -19,17 +19,18 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import django_ojs
 from django_ojs import job
-from django_ojs.client.context import COLUMNS, NoLink, Snooze
+from django_ojs.client.context import CONTEXT_COLUMNS, NoLink
 from django_ojs.client.definition import enqueue, enqueue_many
+from django_ojs.client.directives import Snooze
 from django_ojs.errors import OJSError
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, Failure, ack, fail
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, Job, Workflow
 from django_ojs.registry import Registry, registry
 from django_ojs.telemetry import spans, tracing
 from django_ojs.worker.execution import aexecute, execute
-from django_ojs.worker.runs import Run
+from django_ojs.worker.runs import JobRun
 from django_ojs.workflows.workflow import create
 
 pytestmark = pytest.mark.django_db
@@ -74,8 +75,8 @@ def meta_of(job_type: str) -> Any:
 def run_next(handlers: Registry, handler: Any, job_type: str = "a.b") -> Any:
     """Claim the next job and run it as the worker does."""
     definition = handlers.get(job_type) or job(job_type)(handler)
-    (row,) = fetch(["default"], worker_id="w1", columns=COLUMNS)
-    run = Run(row, definition, time.monotonic(), NoLink())
+    (row,) = fetch(Fetch(["default"], worker_id="w1", columns=CONTEXT_COLUMNS))
+    run = JobRun(row, definition, time.monotonic(), NoLink())
     is_async = asyncio.iscoroutinefunction(handler)
     return asyncio.run(aexecute(run)) if is_async else execute(run)
 
@@ -303,6 +304,20 @@ def test_a_hidden_error_is_in_no_span(sdk: Made, handlers: Registry, settings: A
     assert "hunter2" not in span.to_json()
 
 
+@pytest.mark.parametrize("rule", [{"types": {"a.*": ["args"]}}, {"classified": True}, {"keys": ["pin"]}])
+def test_no_span_says_how_long_hidden_arguments_are(
+    sdk: Made, handlers: Registry, settings: Any, rule: dict[str, Any]
+) -> None:
+    def take(pin: str) -> None: ...
+
+    for shown in (True, False):
+        settings.OJS = {**settings.OJS, "REDACT": {} if shown else rule}
+        enqueue("a.b", "1234")
+        run_next(handlers, take)
+        for span in sdk.all()[-2:]:
+            assert ("messaging.message.body.size" in (span.attributes or {})) is shown
+
+
 def test_a_snooze_is_no_error(sdk: Made, handlers: Registry) -> None:
     def later() -> None:
         raise Snooze("5s")
@@ -328,8 +343,8 @@ def test_a_handler_runs_in_its_span_and_may_enqueue(sdk: Made, handlers: Registr
     enqueue("a.b")
     detach(token)
     if is_async:
-        (row,) = fetch(["default"], worker_id="w1", columns=COLUMNS)
-        run = Run(row, job("a.b")(ahandler), time.monotonic(), NoLink())
+        (row,) = fetch(Fetch(["default"], worker_id="w1", columns=CONTEXT_COLUMNS))
+        run = JobRun(row, job("a.b")(ahandler), time.monotonic(), NoLink())
         asyncio.run(aexecute(run))
     else:
         run_next(handlers, handler)
@@ -393,10 +408,10 @@ def test_a_workflow_is_one_trace(sdk: Made, handlers: Registry) -> None:
     for step in steps:
         job(str(step["type"]))(lambda: None)
     for job_type in ("s.one", "s.two"):
-        (row,) = fetch(["default"], worker_id="w1", columns=COLUMNS)
+        (row,) = fetch(Fetch(["default"], worker_id="w1", columns=CONTEXT_COLUMNS))
         definition = handlers.get(job_type)
         assert definition is not None
-        execute(Run(row, definition, time.monotonic(), NoLink()))
+        execute(JobRun(row, definition, time.monotonic(), NoLink()))
         ack([Ack(row["id"])])
     flow = sdk.one("ojs.workflow nightly")
     ran = [sdk.one("ojs.execute s.one"), sdk.one("ojs.execute s.two")]

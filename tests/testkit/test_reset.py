@@ -9,11 +9,12 @@ from django.apps import apps
 from django.db import OperationalError, connection
 
 from django_ojs import keys
+from django_ojs import retention as prune
 from django_ojs.audit import Act
 from django_ojs.events import order
 from django_ojs.events.ids import log_row
-from django_ojs.jobs import bulk, prune
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs import bulk
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
 from django_ojs.jobs.selection import JobFilter
@@ -74,7 +75,7 @@ def test_work_goes_on_afterwards() -> None:
     _use()
     database.reset()
     push([{"type": "a.b", "args": []}])
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     ack_one(Ack(row["id"]))
     order.catch_up("default")
     eventcounts.catch_up("default")
@@ -110,7 +111,7 @@ def _use() -> None:
     job: dict[str, Any] = {"type": "a.b", "args": []}
     push([job | {"unique": {}, "rate_limit": {"key": "k", "concurrency": 1}}])
     workflow.create({"type": "chain", "steps": [job | {"args": [1]}]})
-    (row,) = fetch(["default"])
+    (row,) = fetch(Fetch(["default"]))
     ack_one(Ack(row["id"]))
     order.catch_up("default")
     eventcounts.catch_up("default")

@@ -17,7 +17,7 @@ import django_ojs.testing
 PROJECT = Path(__file__).parent / "project"
 ROOT = PROJECT.parents[2]
 
-needs_mypy = pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="needs mypy: pip install -e '.[dev]'")
+needs_mypy = pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="needs mypy: pip install --group dev")
 
 
 def read(name: str) -> list[tuple[int, str]]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from django_ojs.errors import InvalidPayload, OJSError
 from django_ojs.jsontext import ExactNumber
 from django_ojs.rules import envelope
-from django_ojs.rules.names import new_id
+from django_ojs.rules.ids import new_job_id
 
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 
@@ -32,7 +32,7 @@ _values: dict[str, list[Any]] = {
     "rate_limit": [{"key": "k", "concurrency": 1}],
     "scheduled_at": ["2026-06-01T00:00:00Z"],
     "options": [
-        {"queue": "other"}, {"meta": {"b": 2}}, {"metadata": 3}, {"delay_until": "+1h"}, {"priority": 2}, [[1]], 7,
+        {"queue": "other"}, {"meta": {"b": 2}}, {"meta": 3}, {"scheduled_at": "+1h"}, {"priority": 2}, [[1]], 7,
     ],
     "another": [1, [1, {"b": None}]],
 }  # fmt: skip
@@ -81,7 +81,7 @@ def test_jobs_of_one_form_have_ids_arguments_and_keys_of_their_own() -> None:
 
 
 def test_a_clients_id_is_its_own() -> None:
-    wanted = [str(new_id()) for _ in range(4)]
+    wanted = [str(new_job_id()) for _ in range(4)]
     assert [str(envelope.parse({"type": "a.b", "args": [], "id": i}, now=NOW).id) for i in wanted] == wanted
 
 
@@ -97,7 +97,7 @@ def test_a_caller_who_changes_a_document_changes_no_other_job() -> None:
 
 
 def test_a_relative_time_counts_from_each_push() -> None:
-    document = {"type": "a.b", "args": [], "options": {"delay_until": "+1h"}}
+    document = {"type": "a.b", "args": [], "options": {"scheduled_at": "+1h"}}
     starts = [envelope.parse(document, now=NOW + dt.timedelta(minutes=i)).scheduled_at for i in range(4)]
     assert starts == [NOW + dt.timedelta(minutes=i, hours=1) for i in range(4)]
 

@@ -7,13 +7,14 @@ import json
 import math
 import pickle
 from decimal import Decimal
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs import jsontext
-from django_ojs.jsontext import ExactNumber, JSONTextError, dumps, dumps_bytes, loads
+from django_ojs.jsontext import BeyondBounds, Bounds, ExactNumber, JSONTextError, dumps, dumps_bytes, loads
 
 LITERALS = [
     "1e400",
@@ -196,3 +197,83 @@ def test_depth(value: object, limit: int, deeper: bool) -> None:
 )
 def test_which_numbers_are_integers(value: object, integer: bool) -> None:
     assert jsontext.is_integer(value) is integer
+
+
+# What a text may cost
+
+WIDE = Bounds(values=1000, numbers=10, arrays=("jobs",), elements=5)
+
+
+@given(
+    st.from_regex(r"\A-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?[eE][+-]?[0-9]{1,3}\Z")
+    | st.from_regex(r"\A-?(0|[1-9][0-9]{0,17})\.[0-9]{1,18}\Z")
+)
+def test_a_float_stands_for_a_number_only_where_it_is_that_number(literal: str) -> None:
+    number, read = Decimal(literal), loads(literal)
+    same = math.isfinite(float(literal)) and Decimal(repr(float(literal))) == number
+    assert type(read) is (float if same else ExactNumber)
+    assert Decimal(repr(read)) == number if same else read.literal == literal
+
+
+@given(st.dictionaries(whole_text | st.just("jobs"), documents, max_size=4), st.sampled_from(["", " ", "\n\t\r "]))
+def test_a_text_within_its_bounds_is_read_as_without_them(value: object, space: str) -> None:
+    text = space + json.dumps(value, indent=1 if space else None, separators=(f"{space},{space}", f"{space}:{space}"))
+    bounds = Bounds(10_000, 1000, ("jobs",), 10**6)
+    with mock.patch.object(jsontext, "_AS_A_WHOLE", 0):  # so that the elements are counted one by one
+        assert loads(text + space, bounds) == loads(text) == loads(text.encode(), bounds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "[]", "{", '{"jobs"', '{"jobs":[', '{"jobs":[1', '{"jobs":[1,', '{"jobs":[1,]}', '{"jobs":[1}',
+     '{"jobs":', '{"jobs":[1 2]}', '{"jobs":[1],}', '{"jobs":[1]}x',
+     '{jobs:[1]}', '{"jobs" [1]}', '{"a\\q":1}',
+     '{"jobs":[NaN]}', '{"jobs":[1]} {}', '{"a":1 "b":2}', '{"jobs":["\x01"]}'],
+)  # fmt: skip
+def test_what_is_no_json_is_told_as_without_bounds(text: str) -> None:
+    said = []
+    for bounds in (None, Bounds(arrays=("jobs",), elements=9)):
+        with mock.patch.object(jsontext, "_AS_A_WHOLE", 0):
+            try:
+                said.append(loads(text, bounds))
+            except JSONTextError as error:
+                said.append(str(error))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    "text, what, made",
+    [
+        ('{"jobs":[' + "1e5," * 100_000 + "1]}", "values", 0),
+        ('{"jobs":[' + "1e5," * 900 + "1]}", "jobs", 5),
+        ('{"jobs":[' + "{}," * 400 + "{}]}", "jobs", 0),
+        ('{"jobs":[' + '"a,b,c",' * 900 + "1]}", "jobs", 0),
+        ('{"args":[' + "1e400," * 900 + "1]}", "numbers", 11),
+        ('{"args":[' + "0.123456789012345678," * 400 + "1]}", "numbers", 11),
+        ('{"' + '":0,"'.join(map(str, range(500))) + '":0}', "values", 0),
+        ("[" * 2000, "values", 0),
+    ],
+)
+def test_what_is_beyond_the_bounds_is_known_before_it_is_made(
+    text: str, what: str, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    plain = jsontext._plain
+    monkeypatch.setattr(jsontext, "_plain", lambda literal: read.append(literal) or plain(literal))
+    with pytest.raises(BeyondBounds) as beyond:
+        loads(text, WIDE)
+    assert beyond.value.what == what
+    assert len(read) == made
+
+
+def test_commas_in_strings_are_no_values() -> None:
+    for text in ("a,b:[{" * 1000, '\\",' * 1000, "é\\," * 1000):
+        value = {"args": [text]}
+        assert loads(dumps(value), WIDE) == value
+    assert loads('{"jobs":[' + '"a,b,c"' + "]}", WIDE)
+
+
+def test_a_string_without_an_end_is_looked_at_once() -> None:
+    """Where the search began again at each quote, this would take minutes."""
+    with pytest.raises(JSONTextError):
+        loads('{"a":"' + '\\",' * 300_000, WIDE)

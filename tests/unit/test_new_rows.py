@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs.jobs.push import NewRows
+from django_ojs.jobs.newrows import NewRows
 
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 

@@ -17,13 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ojs import clock, states
+from django_ojs.envelope import validate
 from django_ojs.errors import Duplicate, InvalidRequest, OJSError
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Failure, fail
 from django_ojs.jobs.push import push, push_each
 from django_ojs.rules.attributes import SYSTEM
-from django_ojs.rules.envelope import parse, render
-from django_ojs.rules.problems import validate, validate_sequence
+from django_ojs.rules.envelope import render
+from django_ojs.rules.problems import validate_sequence
+from django_ojs.spellings import read_job
 from django_ojs.states import State, Verb
 
 ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
@@ -43,7 +45,8 @@ GOOD: list[dict[str, Any]] = [
     {"state": "active", "attempt": 1, "created_at": "2026-01-01T00:00:00.000Z", "errors": []},
     {"error": {"type": "E", "message": "m", "backtrace": ["at x"], "code": None, "x_own": 1, "attempt": 1}},
     {"errors": [{"type": "E", "message": "m", "details": {}, "retryable": False, "timestamp": "2026-01-01T00:00:00Z"}]},
-    {"rate_limit": {"key": "k", "rate": 5, "period": "minute"}}, {"rate_limit": {"max_per_second": 0.5}},
+    {"rate_limit": {"key": "k", "rate": 5, "period": "minute"}}, {"rate_limit": {"key": "queues:a", "concurrency": 1}},
+    {"rate_limit": {"max_per_second": 0.5}},
     {"id": "019461a8-6f70-7182-d394-0e1f2a3b4c5d"},
     {"queue": None, "meta": None, "retry": None, "unique": None, "id": None, "options": None},
 ]  # fmt: skip
@@ -55,6 +58,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"timeout": "5"}, "timeout"), ({"scheduled_at": "tomorrow"}, "scheduled_at"), ({"pending": 1}, "pending"),
     ({"expires_at": "2026-01-01T00:00:00"}, "expires_at"), ({"tags": "a"}, "tags"), ({"tags": [1]}, "tags"),
     ({"schema": "nope"}, "schema"), ({"version": 1.5}, "version"), ({"result_ttl": "1h"}, "result_ttl"),
+    ({"rate_limit": {"key": "queue:b", "concurrency": 1}}, "rate_limit.key"),
+    ({"rate_limit": {"key": "k", "concurrency": 0}}, "rate_limit.concurrency"),
     ({"retry": 3}, "retry"), ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
     ({"retry": {"backoff_coefficient": 0.5}}, "retry.backoff_coefficient"),
     ({"retry": {"initial_interval": 5}}, "retry.initial_interval"), ({"retry": {"jitter": "no"}}, "retry.jitter"),
@@ -81,7 +86,7 @@ def test_a_good_document_has_no_problem_and_fits_the_schema(change: dict[str, An
     document = {**FINE, **change}
     assert validate(document) == []
     JUDGE.validate(document)
-    parse(document, now=clock.now())
+    read_job(document, now=clock.now())
 
 
 @pytest.mark.parametrize("change, path", BAD)
@@ -187,7 +192,7 @@ def test_the_server_takes_from_a_worker_every_error_that_is_fine_in_an_envelope(
             taken.append(error)
     assert len(taken) > 50
     push([FINE] * len(taken))
-    claimed = fetch(["default"], count=len(taken))
+    claimed = fetch(Fetch(["default"], count=len(taken)))
     for row in fail([Failure(row["id"], error) for row, error in zip(claimed, taken, strict=True)]):
         assert not isinstance(row, OJSError)
         shown = render(row)
@@ -258,7 +263,7 @@ def test_push_takes_exactly_what_has_no_problem(document: dict[str, Any]) -> Non
     places = {problem.path for problem in validate(document)}
     refused = None
     try:
-        parse(document, now=clock.now())
+        read_job(document, now=clock.now())
     except OJSError as error:
         refused = str(error.details.get("field", "")).replace("job", "")
     assert refused in places if refused is not None else not places
@@ -271,7 +276,7 @@ class TestSequence:
             ["PUSH", "FETCH", "BEAT", "ACK", "INFO"], ["push", "fetch", "fail", "promote", "fetch", "ack"],
             ["PUSH", "CANCEL", "CANCEL"],
             ["push", "fetch", {"operation": "fail", "state": "discarded"}, "retry", "fetch"],
-            [{"op": "push", "job": "a"}, {"op": "push", "job": "b"}, {"op": "fetch", "job": "a"}],
+            [{"operation": "push", "job": "a"}, {"operation": "push", "job": "b"}, {"operation": "fetch", "job": "a"}],
             {"operations": ["PUSH"]},
         ],
     )  # fmt: skip

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
 from django_ojs.errors import InvalidRequest
-from django_ojs.rules.alertrules import AlertRules, Limits, parse
+from django_ojs.rules.alertrules import AlertLimits, AlertRules, parse
 
 MINUTE = dt.timedelta(minutes=1)
 
@@ -18,8 +18,8 @@ MINUTE = dt.timedelta(minutes=1)
 def test_without_a_setting_the_defaults_hold() -> None:
     for rules in (parse(None), parse({})):
         assert rules == AlertRules()
-        assert rules.of_queue("mail") == Limits(oldest_wait=15 * MINUTE, drain_time=60 * MINUTE)
-        assert rules.of_type("mail.send") == Limits(error_rate=0.2)
+        assert rules.of_queue("mail") == AlertLimits(oldest_wait=15 * MINUTE, drain_time=60 * MINUTE)
+        assert rules.of_type("mail.send") == AlertLimits(error_rate=0.2)
         assert (rules.mail_to, rules.every) == ((), dt.timedelta(seconds=30))
 
 
@@ -31,11 +31,13 @@ def test_the_longest_pattern_counts_and_the_name_most() -> None:
         },
         "types": {"mail.*": {"error_rate": None}},
     })  # fmt: skip
-    assert rules.of_queue("mail-bulk") == Limits(
+    assert rules.of_queue("mail-bulk") == AlertLimits(
         oldest_wait=60 * MINUTE, backlog=10, dead_letters=3, workers=False, drain_time=60 * MINUTE
     )
     assert rules.of_queue("mailer").oldest_wait == 5 * MINUTE
-    assert rules.of_queue("other") == Limits(oldest_wait=2 * MINUTE, backlog=5, dead_letters=3, drain_time=60 * MINUTE)
+    assert rules.of_queue("other") == AlertLimits(
+        oldest_wait=2 * MINUTE, backlog=5, dead_letters=3, drain_time=60 * MINUTE
+    )
     assert rules.of_type("mail.send").error_rate is None
     assert rules.of_type("mailer").error_rate == 0.2
 

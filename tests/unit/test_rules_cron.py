@@ -158,7 +158,8 @@ def test_a_day_that_a_zone_skipped_is_lost_and_told() -> None:
         dt.datetime(2011, 12, 29, 23, tzinfo=UTC)
     )
     assert occurrence.at == dt.datetime(2011, 12, 30, 22, tzinfo=UTC)
-    assert occurrence.lost == cron.Lost(dt.datetime(2011, 12, 30, 10, tzinfo=UTC), dt.datetime(2011, 12, 30, 12))  # noqa: DTZ001
+    wall = dt.datetime(2011, 12, 30, 12)  # noqa: DTZ001
+    assert occurrence.lost == cron.LostOccurrence(dt.datetime(2011, 12, 30, 10, tzinfo=UTC), wall)
     assert occurrence.wake_at == dt.datetime(2011, 12, 30, 10, tzinfo=UTC)
 
 
@@ -209,3 +210,49 @@ def test_nothing_is_advised_in_place_of_an_offset() -> None:
 def test_a_zone_that_was_meant_is_named(name: str, meant: str) -> None:
     with pytest.raises(ValueError, match=f"did you mean {meant}"):
         cron.check_zone(name)
+
+
+# Both days. Vixie's cron marks a field that begins with `*`, whatever follows, and asks for both days where one is
+# marked, else for either (`DOM_STAR`, `DOW_STAR`).
+
+DAYS_OF_MONTH = {"*": range(1, 32), "*/2": range(1, 32, 2), "*/10,5": (1, 5, 11, 21, 31), "*,15": range(1, 32),
+                 "15,*": range(1, 32), "1-31": range(1, 32), "1-31/2": range(1, 32, 2), "13": (13,)}  # fmt: skip
+DAYS_OF_WEEK = {"*": range(7), "*/2": (0, 2, 4, 6), "*/3,1": (0, 1, 3, 6), "1": (1,), "MON-FRI": range(1, 6),
+                "0-6": range(7), "1,*": range(7)}  # fmt: skip
+
+
+@pytest.mark.parametrize("month", DAYS_OF_MONTH)
+@pytest.mark.parametrize("week", DAYS_OF_WEEK)
+def test_two_days_mean_what_they_mean_in_vixies_cron(month: str, week: str) -> None:
+    together = "*" in (month[0], week[0])
+    expected = []
+    for number in range(200):
+        day = dt.date(2026, 1, 1) + dt.timedelta(days=number)
+        fits = (day.day in DAYS_OF_MONTH[month], day.isoweekday() % 7 in DAYS_OF_WEEK[week])
+        if all(fits) if together else any(fits):
+            expected.append(day)
+    schedule = cron.parse_expression(f"30 4 {month} * {week}")
+    found, instant = [], dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    for _ in expected:
+        instant = schedule.next_after(instant).at
+        found.append(instant.date())
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "expression,first",
+    [
+        ("0 0 */2 * 1", ["2026-01-05", "2026-01-19", "2026-02-09"]),  # odd Mondays
+        ("0 0 1-31/2 * 1", ["2026-01-01", "2026-01-03", "2026-01-05"]),  # odd days, and Mondays
+        ("0 0 */2 * 5#3", ["2026-04-17", "2026-05-15", "2026-06-19"]),
+        ("0 0 15W * */2", ["2026-01-15", "2026-09-15", "2026-10-15"]),
+        ("0 0 L * */2", ["2026-01-31", "2026-02-28", "2026-03-31"]),
+    ],
+)
+def test_a_field_that_begins_with_a_star_is_open(expression: str, first: list[str]) -> None:
+    schedule, instant = cron.parse_expression(expression), dt.datetime(2025, 12, 31, 12, tzinfo=dt.UTC)
+    found = []
+    for _ in first:
+        instant = schedule.next_after(instant).at
+        found.append(str(instant.date()))
+    assert found == first

@@ -111,9 +111,10 @@ class Watch:
         minute, hour, day, month, weekday = expression.split()
         minutes, hours, months = _set(minute, 0, 59), _set(hour, 0, 23), _set(month, 1, 12)
         days: dict[dt.date, bool] = {}
+        together = "*" in (day[0], weekday[0])
         for date in {wall.date() for wall in self.minutes}:
-            fits = [test(date, text) for test, text in ((_fits_day, day), (_fits_weekday, weekday)) if text != "*"]
-            days[date] = date.month in months and (any(fits) if fits else True)
+            fits = _fits_day(date, day), _fits_weekday(date, weekday)
+            days[date] = date.month in months and (all(fits) if together else any(fits))
         return sorted(
             at
             for wall, at in self.minutes.items()

@@ -1,9 +1,6 @@
-"""Names, ids and priorities."""
+"""Names and priorities."""
 
 from __future__ import annotations
-
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -76,27 +73,6 @@ def test_too_long_is_told_apart() -> None:
 @pytest.mark.parametrize(
     "text, valid",
     [
-        ("019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", True),
-        ("019461A8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", False),
-        ("019461a8-1a2b-4c3d-8e4f-5a6b7c8d9e0f", False),
-        ("019461a8-1a2b-7c3d-ce4f-5a6b7c8d9e0f", True),
-        ("019461a8-1a2b-7c3d-d394-5a6b7c8d9e0f", True),
-        ("019461a8-1a2b-7c3d-ee4f-5a6b7c8d9e0f", False),
-        ("019461a8-1a2b-7c3d-7e4f-5a6b7c8d9e0f", False),
-        ("019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f\n", False),
-        ("019461a81a2b7c3d8e4f5a6b7c8d9e0f", False),
-        ("", False),
-        (None, False),
-        (uuid.UUID(int=0), False),
-    ],
-)
-def test_job_ids(text: object, valid: bool) -> None:
-    assert names.is_job_id(text) is valid
-
-
-@pytest.mark.parametrize(
-    "text, valid",
-    [
         ("urn:ojs:schema:a:v1", True),
         ("https://x/y", True),
         ("noscheme", False),
@@ -155,50 +131,6 @@ def test_what_is_no_priority(value: object) -> None:
         attributes.parse_priority(value, LEVELS)
     with pytest.raises(ValueError, match=r"integer from -100 to 100$"):
         attributes.parse_priority(value, {})
-
-
-def test_new_ids_are_uuid7_and_in_order() -> None:
-    made = [names.new_id() for _ in range(5_000)]
-    assert made == sorted(made)
-    assert len(set(made)) == len(made)
-    assert all(names.is_job_id(str(one)) for one in made)
-
-
-def test_threads_never_share_an_id_and_the_time_does_not_run_ahead() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        made = [one for part in pool.map(lambda _: [names.new_id() for _ in range(2_000)], range(8)) for one in part]
-    assert len(set(made)) == len(made)
-    milliseconds = [one.int >> 80 for one in made]
-    assert max(milliseconds) <= (names.new_id().int >> 80)
-    assert max(milliseconds) - min(milliseconds) < 10_000
-
-
-def test_a_clock_set_back_and_a_spent_counter_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_last_ms", 1_000)
-    monkeypatch.setattr(names, "_counter", (1 << 42) - 2)
-    seeds = iter([5, 6])
-    monkeypatch.setattr(names, "_seed", lambda: next(seeds))
-    assert names._tick(900) == (1_000, (1 << 42) - 1)
-    assert names._tick(900) == (1_001, 5)
-    assert names._tick(2_000) == (2_000, 6)
-
-
-def test_a_counter_begins_anywhere_in_half_of_its_range() -> None:
-    seeds = {names._seed() for _ in range(1_000)}
-    assert len(seeds) > 990
-    assert all(0 <= seed < 1 << 41 for seed in seeds)
-    assert max(seeds) > 1 << 40
-
-
-def test_a_forked_child_gets_its_own_lock_and_random_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_lock", names._lock)
-    before = names._lock
-    names.new_id()
-    assert names._words
-    names._after_fork()
-    assert names._lock is not before
-    assert not names._words
-    assert names.is_job_id(str(names.new_id()))
 
 
 @given(st.text())

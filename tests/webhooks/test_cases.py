@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from django_ojs.conformance import servers
-from django_ojs.conformance.cases import load_path
-from django_ojs.conformance.suite import run_report
+from ojs_conformance.cases import load_path
+from ojs_conformance.djangoapp import servers
+from ojs_conformance.suite import run_report
 
 SUITE = Path(__file__).parent / "cases"
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_ojs import enqueue
 from django_ojs.database import retried
 from django_ojs.events import order
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import Lease, WebhookDelivery
 from django_ojs.scheduler.service import outage, persist
 from django_ojs.webhooks import deliveries as webhooksending
@@ -59,7 +59,7 @@ def test_two_schedulers_at_once_send_everything_once_and_in_order(receiver: Rece
     jobs = 25
     for _ in range(jobs):
         enqueue("a.b")
-    fetch(["default"], count=jobs, worker_id="w")
+    fetch(Fetch(["default"], count=jobs, worker_id="w"))
     stop = threading.Event()
 
     def run(_: int) -> None:
@@ -102,8 +102,8 @@ def test_what_came_of_an_attempt_that_counted_as_lost_changes_nothing(receiver: 
     assert second.delivery.public_id == first.delivery.public_id
     receiver.plan(500, 204)
     late, timely = webhooksending.attempt(first), webhooksending.attempt(second)
-    webhooksending.settle([(second, timely)])
-    webhooksending.settle([(first, late)])
+    webhooksending.record_replies([(second, timely)])
+    webhooksending.record_replies([(first, late)])
     (row,) = deliveries()
     assert (row.status, row.attempt_count) == ("success", 1)
 
@@ -114,7 +114,7 @@ def test_an_answer_that_comes_after_the_deletion_is_dropped(receiver: Receiver) 
     relayed()
     (sending,) = webhooksending.claim(10, {})
     subscriptions.delete(subscription.pk)
-    webhooksending.settle([(sending, webhooksending.attempt(sending))])
+    webhooksending.record_replies([(sending, webhooksending.attempt(sending))])
     assert deliveries() == []
 
 
@@ -211,14 +211,14 @@ def test_results_outlive_a_database_that_is_away(
     subscribe(receiver.url())
     enqueue("a.b")
     relayed()
-    real, failures = webhooksending.settle, iter([OperationalError("away"), OperationalError("away")])
+    real, failures = webhooksending.record_replies, iter([OperationalError("away"), OperationalError("away")])
 
     def settle(*args: Any, **kwargs: Any) -> Any:
         for failure in failures:
             raise failure
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(webhooksending, "settle", settle)
+    monkeypatch.setattr(webhooksending, "record_replies", settle)
     for _ in range(2):
         with pytest.raises(OperationalError):
             sender.until(lambda: False)
@@ -237,7 +237,7 @@ def test_killed_in_the_middle_it_is_sent_again_with_the_same_id(
     let_go = threading.Event()
     receiver.plan(lambda handler: let_go.wait(120))
     enqueue("a.b")
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
     first = site.start("ojs_scheduler", **ojs)
     eventually(lambda: receiver.got, "the first attempt")
     site.kill(first)
@@ -265,7 +265,7 @@ def test_when_the_leader_dies_another_scheduler_goes_on(site: Site, receiver: Re
     jobs = 60
     for _ in range(jobs):
         enqueue("a.b")
-    fetch(["default"], count=jobs, worker_id="w")
+    fetch(Fetch(["default"], count=jobs, worker_id="w"))
     eventually(lambda: len(receiver.got) > 10, "the first deliveries")
     holder = eventually(lambda: Lease.objects.values_list("holder", flat=True).first(), "a leader")
     leader = next((one for one in schedulers if str(one.pid) in holder), schedulers[0])

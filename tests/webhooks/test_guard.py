@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_ojs.webhooks import addresses, transport
-from django_ojs.webhooks.transport import Request, Verdict
+from django_ojs.webhooks.transport import DeliveryOutcome, WebhookRequest
 from tests.webhooks.receiver import Handler, Receiver
 
 INTERNAL = [
@@ -32,8 +32,8 @@ def strict(settings: Any) -> None:
     settings.OJS = {}
 
 
-def send(url: str, timeout: float = 5.0, **headers: str) -> transport.Reply:
-    return transport.send(Request(url, b"{}", headers, timeout, frozenset(headers)))
+def send(url: str, timeout: float = 5.0, **headers: str) -> transport.DeliveryReply:
+    return transport.send(WebhookRequest(url, b"{}", headers, timeout, frozenset(headers)))
 
 
 @pytest.mark.parametrize("address", INTERNAL)
@@ -42,11 +42,11 @@ def test_internal_addresses_are_refused_as_literals_and_behind_names(
 ) -> None:
     assert not addresses.is_public(ipaddress.ip_address(address))
     host = f"[{address}]" if ":" in address else address
-    with pytest.raises((addresses.Refused, addresses.Malformed)):
+    with pytest.raises((addresses.AddressRefused, addresses.Malformed)):
         addresses.parse_url(f"https://{host}/")
     monkeypatch.setattr(addresses, "lookup", lambda name, port: ["8.8.8.8", address])
     reply = send("https://innocent.example.com/")
-    assert reply.verdict is Verdict.DEAD
+    assert reply.verdict is DeliveryOutcome.DEAD
     assert "may not reach" in reply.error
     assert address not in reply.error, "nobody learns our network from it"
 
@@ -69,7 +69,7 @@ def test_public_addresses_are_let_through(strict: None, address: str) -> None:
     ],
 )  # fmt: skip
 def test_urls_against_the_policy_are_refused(strict: None, url: str) -> None:
-    with pytest.raises((addresses.Refused, addresses.Malformed)):
+    with pytest.raises((addresses.AddressRefused, addresses.Malformed)):
         addresses.parse_url(url)
 
 
@@ -85,7 +85,7 @@ def test_urls_against_the_policy_are_refused(strict: None, url: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_url_is_refused(strict: None, url: str) -> None:
-    with pytest.raises((addresses.Refused, addresses.Malformed)):
+    with pytest.raises((addresses.AddressRefused, addresses.Malformed)):
         addresses.parse_url(url)
 
 
@@ -95,7 +95,7 @@ def test_the_allowlist_names_hosts_and_networks(settings: Any) -> None:
     assert addresses.parse_url("https://10.1.2.3:9000/").host == "10.1.2.3"
     assert addresses.parse_url("https://1.1.1.1:9000/").port == 9000
     for other in ("https://other.internal/", "https://10.2.0.1/", "https://8.8.8.8:9000/"):
-        with pytest.raises(addresses.Refused):
+        with pytest.raises(addresses.AddressRefused):
             addresses.parse_url(other)
 
 
@@ -109,32 +109,32 @@ def test_the_connection_goes_to_the_checked_address_under_the_name_of_the_url(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     reply = send(f"http://hooks.example.com:{receiver.port}/x")
-    assert reply.verdict is Verdict.SUCCESS
+    assert reply.verdict is DeliveryOutcome.SUCCESS
     assert receiver.got[0].headers["Host"] == f"hooks.example.com:{receiver.port}"
 
 
 def test_every_redirect_is_checked_anew(receiver: Receiver) -> None:
     receiver.plan((302, {"Location": "http://169.254.169.254/latest/meta-data/"}, b""))
     reply = send(receiver.url())
-    assert (reply.verdict, reply.status) == (Verdict.DEAD, None)
+    assert (reply.verdict, reply.status) == (DeliveryOutcome.DEAD, None)
     assert "may not reach" in reply.error
 
 
 @pytest.mark.parametrize("location", ["https://db.internal/", "file:///etc/passwd", "https://a b/", "//127.1/", "\\x"])
 def test_a_redirect_to_anything_forbidden_ends_it(receiver: Receiver, location: str) -> None:
     receiver.plan((307, {"Location": location}, b""))
-    assert send(receiver.url()).verdict is Verdict.DEAD
+    assert send(receiver.url()).verdict is DeliveryOutcome.DEAD
     assert len(receiver.got) == 1
 
 
 def test_three_redirects_are_followed_with_the_body_and_a_fourth_is_not(receiver: Receiver) -> None:
     receiver.plan(*[(308, {"Location": f"/{n}"}, b"") for n in range(3)], 204)
-    assert send(receiver.url()).verdict is Verdict.SUCCESS
+    assert send(receiver.url()).verdict is DeliveryOutcome.SUCCESS
     assert [got.path for got in receiver.got] == ["/hook", "/0", "/1", "/2"]
     assert {got.body for got in receiver.got} == {b"{}"}
     receiver.plan(*[(308, {"Location": "/again"}, b"")] * 4)
     reply = send(receiver.url())
-    assert (reply.verdict, reply.error) == (Verdict.DEAD, "More than 3 redirects.")
+    assert (reply.verdict, reply.error) == (DeliveryOutcome.DEAD, "More than 3 redirects.")
 
 
 def test_headers_of_the_subscription_go_to_its_own_origin_only(receiver: Receiver) -> None:
@@ -142,7 +142,7 @@ def test_headers_of_the_subscription_go_to_its_own_origin_only(receiver: Receive
     try:
         receiver.plan((307, {"Location": other.url()}, b""))
         transport.send(
-            Request(
+            WebhookRequest(
                 receiver.url(), b"{}", {"Authorization": "s", "X-OJS-Signature": "x"}, 5, frozenset({"Authorization"})
             )
         )
@@ -157,9 +157,9 @@ def test_nobody_listening_and_no_such_name_are_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     reply = send(f"http://127.0.0.1:{port}/")
-    assert (reply.verdict, reply.error) == (Verdict.RETRY, "The connection was refused.")
+    assert (reply.verdict, reply.error) == (DeliveryOutcome.RETRY, "The connection was refused.")
     reply = send("https://nobody.invalid/")
-    assert (reply.verdict, reply.error) == (Verdict.RETRY, "The name of the host could not be resolved.")
+    assert (reply.verdict, reply.error) == (DeliveryOutcome.RETRY, "The name of the host could not be resolved.")
 
 
 def test_the_timeout_is_for_everything_and_not_for_each_byte(receiver: Receiver) -> None:
@@ -175,7 +175,7 @@ def test_the_timeout_is_for_everything_and_not_for_each_byte(receiver: Receiver)
         for _ in range(2):
             began = time.monotonic()
             reply = send(receiver.url(), timeout=0.5)
-            assert (reply.verdict, reply.error) == (Verdict.RETRY, "No answer within 0.5 s.")
+            assert (reply.verdict, reply.error) == (DeliveryOutcome.RETRY, "No answer within 0.5 s.")
             assert time.monotonic() - began < 30
     finally:
         stop.set()
@@ -194,7 +194,7 @@ def test_a_body_that_never_ends_is_read_for_a_while_only(receiver: Receiver) -> 
         reply = send(receiver.url(), timeout=0.5)
     finally:
         stop.set()
-    assert (reply.verdict, reply.body) == (Verdict.SUCCESS, "begin")
+    assert (reply.verdict, reply.body) == (DeliveryOutcome.SUCCESS, "begin")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_body_that_never_ends_is_read_for_a_while_only(receiver: Receiver) -> 
 )
 def test_what_is_no_http_is_no_crash(receiver: Receiver, raw: bytes) -> None:
     receiver.plan(lambda handler: handler.wfile.write(raw))
-    assert send(receiver.url()).verdict in (Verdict.RETRY, Verdict.SUCCESS)
+    assert send(receiver.url()).verdict in (DeliveryOutcome.RETRY, DeliveryOutcome.SUCCESS)
 
 
 def test_bytes_that_no_database_takes_are_replaced(receiver: Receiver) -> None:
@@ -250,18 +250,18 @@ def test_tls_is_verified_against_the_name_of_the_url(
     settings.OJS = {**settings.OJS, "WEBHOOK_ALLOWED_HOSTS": ["hooks.example.com", "other.example.com"]}
     monkeypatch.setattr(addresses, "lookup", lambda host, port: ["127.0.0.1"])
     reply = send(f"https://hooks.example.com:{receiver.port}/")
-    assert (reply.verdict, reply.error) == (Verdict.RETRY, "TLS failed: self-signed certificate.")
+    assert (reply.verdict, reply.error) == (DeliveryOutcome.RETRY, "TLS failed: self-signed certificate.")
     trusting = ssl.create_default_context(cafile=str(chain))
     monkeypatch.setattr(transport, "tls_context", lambda: trusting)
-    assert send(f"https://hooks.example.com:{receiver.port}/").verdict is Verdict.SUCCESS
+    assert send(f"https://hooks.example.com:{receiver.port}/").verdict is DeliveryOutcome.SUCCESS
     assert names[-1] == "hooks.example.com"
     reply = send(f"https://other.example.com:{receiver.port}/")
-    assert reply.verdict is Verdict.RETRY
+    assert reply.verdict is DeliveryOutcome.RETRY
     assert "Hostname mismatch" in reply.error
     assert len(receiver.got) == 1
 
 
 def test_plain_http_at_a_tls_port_is_a_tls_failure(receiver: Receiver) -> None:
     reply = send(f"https://127.0.0.1:{receiver.port}/")
-    assert reply.verdict is Verdict.RETRY
+    assert reply.verdict is DeliveryOutcome.RETRY
     assert reply.error.startswith("TLS failed")

@@ -116,7 +116,7 @@ def test_a_new_secret_key_reads_old_secrets_through_its_fallbacks(api: Api, sett
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", [old]
     assert subscriptions.unseal(row.secret) == BODY["secret"]
     settings.SECRET_KEY_FALLBACKS = []
-    with pytest.raises(subscriptions.Unreadable):
+    with pytest.raises(subscriptions.UnreadableSecret):
         subscriptions.unseal(row.secret)
     assert api.get(f"{SUBSCRIPTIONS}/{row.public_id}").status_code == 200
     tested = api.post(f"{SUBSCRIPTIONS}/{row.public_id}/test").json()
@@ -348,7 +348,7 @@ def test_a_limited_key_sees_only_its_deliveries(with_key: Any) -> None:
 
 
 def test_workers_of_a_queue_are_news_for_its_subscribers_but_not_for_limited_ones(with_key: Any) -> None:
-    from django_ojs.workers.registration import register
+    from django_ojs.workerregistry.registration import register
 
     admin = with_key("admin")
     wide = created(admin, events=["worker.*"], filter={"queues": ["mail"]})

@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.models import WebhookDelivery, WebhookRelay
-from django_ojs.scheduler.webhooks import Threads
+from django_ojs.scheduler.webhooks import DeliveryThreads
 from django_ojs.statistics import webhookcounts
 from django_ojs.webhooks import deliveries as webhookdeliveries
 from django_ojs.webhooks import subscriptions
@@ -85,8 +85,9 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(receiver: Receiver, sender
 
 
 def test_failures_are_tried_again_on_the_schedule_with_the_same_id_and_bytes_and_then_die(
-    receiver: Receiver, sender: Sender, frozen_clock: Any
+    receiver: Receiver, sender: Sender, frozen_clock: Any, caplog: Any
 ) -> None:
+    caplog.set_level("WARNING", logger="django_ojs")
     subscribe(receiver.url())
     receiver.otherwise = (503, {}, b"down for maintenance")
     enqueue("a.b")
@@ -108,6 +109,8 @@ def test_failures_are_tried_again_on_the_schedule_with_the_same_id_and_bytes_and
     assert {got.headers["X-OJS-Delivery-ID"] for got in receiver.got} == {delivery.public_id}
     assert len({got.headers["X-OJS-Timestamp"] for got in receiver.got}) == 8, "signed anew for each attempt"
     assert [event["data"]["delivery_id"] for event in log.read(types=["webhook.dead"]).events] == [delivery.public_id]
+    (line,) = [record for record in caplog.records if getattr(record, "event", "") == "webhook.dead"]
+    assert (line.levelname, line.__dict__["delivery_id"]) == ("WARNING", delivery.public_id)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,7 @@ def test_events_of_one_job_stay_in_order_while_the_first_is_tried_again(
     subscribe(receiver.url())
     receiver.plan(500, 500)
     enqueue("a.b")
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
     other = enqueue("c.d")
     deliver(sender)
     subjects = [got.event["subject"] for got in receiver.got]
@@ -162,7 +165,7 @@ def test_a_dead_delivery_lets_the_next_of_its_job_go(receiver: Receiver, sender:
     subscribe(receiver.url())
     receiver.plan(410)
     enqueue("a.b")
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
     deliver(sender)
     assert [(row.event_type, row.status) for row in deliveries()] == [
         ("job.enqueued", "dead"),
@@ -201,7 +204,7 @@ def test_a_subscription_gets_only_what_it_asks_for(receiver: Receiver, sender: S
     enqueue("mail.send", queue="mail")
     enqueue("mailer.send", queue="other")
     enqueue("x.y", queue="other")
-    fetch(["other"], worker_id="w")
+    fetch(Fetch(["other"], worker_id="w"))
     deliver(sender)
     got = sorted((one.path, one.event["type"], one.event["data"]["job_type"]) for one in receiver.got)
     assert got == [
@@ -323,7 +326,7 @@ def test_a_replay_sends_the_same_id_and_bytes_in_turn(receiver: Receiver, sender
     subscribe(receiver.url())
     receiver.plan(400, 500)
     enqueue("a.b")
-    fetch(["default"], worker_id="w")
+    fetch(Fetch(["default"], worker_id="w"))
     deliver(sender)
     first, second = deliveries()
     assert (first.status, second.status) == ("dead", "failed")
@@ -436,7 +439,7 @@ def test_attempts_are_counted_for_the_metrics(receiver: Receiver, sender: Sender
 
 def test_a_thread_outlives_whatever_it_was_to_do(caplog: pytest.LogCaptureFixture) -> None:
     done, others = threading.Event(), set(threading.enumerate())
-    threads = Threads(done.set)
+    threads = DeliveryThreads(done.set)
 
     def fail() -> None:
         raise ValueError("a mail backend of the site's")

@@ -18,7 +18,7 @@ from django.db import connections
 
 from django_ojs.queues import configuration
 from django_ojs.registry import Registry, registry
-from django_ojs.worker.process import Options, Worker
+from django_ojs.worker.process import WorkerOptions, WorkerProcess
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ class WorkerThread:
 
     def __init__(self, **options: Any) -> None:
         self.lines: list[str] = []
-        self.worker = Worker(Options(**options), self.lines.append)
+        self.worker = WorkerProcess(WorkerOptions(**options), self.lines.append)
         self.ended_well: bool | None = None
         self.thread = threading.Thread(target=self._run)
 
@@ -94,14 +94,14 @@ def drain(start_worker: Callable[..., WorkerThread]) -> Callable[..., WorkerThre
     return run
 
 
-class WorkerProcess:
+class WorkerCommand:
     """`manage.py ojs_worker` with the handlers of tests.worker.app."""
 
     def __init__(self, environment: dict[str, str], traces: Path, *arguments: str) -> None:
         self.traces = traces
         self.process = subprocess.Popen(
             [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), *arguments],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1,
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, process_group=0,
         )  # fmt: skip
         self.lines: list[str] = []
         self.family: set[psutil.Process] = set()
@@ -135,6 +135,11 @@ class WorkerProcess:
         self.family |= self.relatives()  # who may outlive it
         self.process.send_signal(number)
 
+    def press_ctrl_c(self) -> None:
+        """What a terminal does: the signal reaches the parent and every process of its group."""
+        self.family |= self.relatives()
+        os.killpg(self.process.pid, signal.SIGINT)
+
     def wait(self, timeout: float = 90.0) -> int:
         try:
             code = self.process.wait(timeout)
@@ -148,13 +153,13 @@ class WorkerProcess:
 
 
 @pytest.fixture
-def start_process(child_environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
-    started: list[WorkerProcess] = []
+def start_process(child_environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., WorkerCommand]]:
+    started: list[WorkerCommand] = []
 
     def start(
         *arguments: str, grace: float = 10.0, heartbeat_timeout: float = 45.0, pool: int | None = None,
-        release: str = "",
-    ) -> WorkerProcess:  # fmt: skip
+        release: str = "", visibility: int = 60, poison_limit: int = 5,
+    ) -> WorkerCommand:  # fmt: skip
         environment = child_environment | {
             "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
             "OJS_TEST_TRACES": str(tmp_path),
@@ -162,11 +167,13 @@ def start_process(child_environment: dict[str, str], tmp_path: Path) -> Iterator
             "OJS_TEST_HEARTBEAT_TIMEOUT": str(heartbeat_timeout),
             "OJS_TEST_POOL": str(pool or ""),
             "OJS_TEST_RELEASE": release,
+            "OJS_TEST_VISIBILITY": str(visibility),
+            "OJS_TEST_POISON_LIMIT": str(poison_limit),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
         }
         environment.pop("PYTEST_XDIST_WORKER", None)
-        process = WorkerProcess(environment, tmp_path, *(arguments or ("ojs_worker",)))
+        process = WorkerCommand(environment, tmp_path, *(arguments or ("ojs_worker",)))
         started.append(process)
         return process
 

@@ -14,6 +14,7 @@ OJS = {
     "SHUTDOWN_GRACE_PERIOD": float(os.environ.get("OJS_TEST_GRACE", "10")),
     "HEARTBEAT_INTERVAL": 0.2,
     "HEARTBEAT_TIMEOUT": float(os.environ.get("OJS_TEST_HEARTBEAT_TIMEOUT", "45")),
+    "POISON_LIMIT": int(os.environ.get("OJS_TEST_POISON_LIMIT", "5")),
     "WORKER_SPOOL": os.environ.get("OJS_TEST_SPOOL", ""),
     "WORKER_VISIBILITY_TIMEOUT": int(os.environ.get("OJS_TEST_VISIBILITY", "60")),
 }

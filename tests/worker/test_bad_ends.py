@@ -12,16 +12,16 @@ from django.db import connection
 
 from django_ojs import enqueue, enqueue_many
 from django_ojs.models import Job, Worker
-from tests.worker.conftest import WorkerProcess, eventually
+from tests.worker.conftest import WorkerCommand, eventually
 
-Start = Callable[..., WorkerProcess]
+Start = Callable[..., WorkerCommand]
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 ONCE = {"timeout": 1, "retry": {"max_attempts": 1}}
 
 
-def stop(process: WorkerProcess) -> None:
+def stop(process: WorkerCommand) -> None:
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.output
 

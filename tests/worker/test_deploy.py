@@ -19,9 +19,9 @@ from django.db import connections
 from django_ojs import enqueue, enqueue_many
 from django_ojs.client.handle import JobHandle
 from django_ojs.models import Event, Job, Worker
-from tests.worker.conftest import WorkerProcess, eventually
+from tests.worker.conftest import WorkerCommand, eventually
 
-Start = Callable[..., WorkerProcess]
+Start = Callable[..., WorkerCommand]
 
 pytestmark = [
     pytest.mark.slow,
@@ -90,7 +90,7 @@ def states(names: list[str]) -> set[str]:
 def test_a_deploy_loses_nothing_and_repeats_nothing(
     start_process: Start, traffic: Traffic, tmp_path: Path, processes: int
 ) -> None:
-    def start(release: str) -> WorkerProcess:
+    def start(release: str) -> WorkerCommand:
         return start_process(
             "ojs_worker",
             "--name",

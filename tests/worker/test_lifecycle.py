@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 
@@ -35,6 +36,39 @@ def test_the_second_signal_hurries_and_an_operator_does_not() -> None:
     assert not lifecycle.hurried.is_set()
     obey(lifecycle, (Order.STOP, "SIGINT"))
     assert lifecycle.hurried.is_set()
+
+
+@pytest.mark.parametrize(
+    "source,running,line",
+    [
+        ("SIGINT", 1, "Stopping (SIGINT): 1 job is running. Press Ctrl-C again to stop at once."),
+        ("SIGTERM", 1200, "Stopping (SIGTERM): 1,200 jobs are running. A second signal stops it at once."),
+        ("the operator", 2, "Stopping (the operator): 2 jobs are running."),
+        ("SIGINT", 0, "Stopping (SIGINT)."),
+    ],
+)
+def test_a_stop_says_what_it_waits_for_and_more_signals_are_told_once(
+    source: str, running: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lifecycle = Lifecycle(running=lambda: running)
+    with caplog.at_level(logging.INFO, "django_ojs"):
+        obey(lifecycle, (Order.STOP, source))
+        assert caplog.messages == [line]
+        obey(lifecycle, *[(Order.STOP, "SIGTERM")] * 4)
+    assert caplog.messages == [line, "Stopping at once (SIGTERM)."]
+
+
+def test_what_a_signal_does_under_a_supervisor_is_for_the_supervisor_to_log(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[int, str, str]] = []
+    lifecycle = Lifecycle(running=lambda: 1, log_signal=lambda *said: told.append(said))
+    with caplog.at_level(logging.INFO, "django_ojs"):
+        obey(lifecycle, (Order.QUIET, "SIGTSTP"), (Order.STOP, "SIGTERM"), (Order.STOP, "SIGTERM"))
+    assert told == [
+        (logging.INFO, "SIGTSTP", "Quiet: no new jobs (SIGTSTP)."),
+        (logging.INFO, "SIGTERM", "Stopping (SIGTERM): 1 job is running. A second signal stops it at once."),
+        (logging.WARNING, "SIGTERM", "Stopping at once (SIGTERM)."),
+    ]
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from django_ojs import enqueue
 from django_ojs.worker import memory
-from django_ojs.worker.memory import ALL_EVERY, MOST, THRESHOLD, Collector, settle
-from tests.worker.conftest import WorkerProcess
+from django_ojs.worker.memory import ALL_EVERY, MOST, THRESHOLD, GarbageCollector, configure_gc
+from tests.worker.conftest import WorkerCommand
 
 PYTHONS = 700, 10, 10
 
@@ -61,11 +61,11 @@ def looks() -> Iterator[list[int]]:
 
 def test_what_is_there_at_the_start_is_not_looked_at_again() -> None:
     gone = garbage()
-    settle()
+    configure_gc()
     assert gone() is None, "what is garbage by then is freed before"
     assert gc.get_freeze_count() > 10_000
     assert gc.get_threshold() == (THRESHOLD, *PYTHONS[1:])
-    settle()
+    configure_gc()
     assert gc.get_threshold() == (THRESHOLD, *PYTHONS[1:]), "after a fork, for what came meanwhile"
 
 
@@ -76,14 +76,14 @@ def test_a_site_that_has_set_its_collector_keeps_it_as_it_is(
     collector = Mock(spec=gc)
     collector.get_threshold.return_value, collector.isenabled.return_value = (first, 10, 10), enabled
     monkeypatch.setattr(memory, "gc", collector)
-    settle()
+    configure_gc()
     assert not collector.set_threshold.called
     assert not collector.freeze.called
 
 
 def test_young_garbage_is_freed_within_a_second() -> None:
-    settle()
-    collector = Collector(clock := Clock())
+    configure_gc()
+    collector = GarbageCollector(clock := Clock())
     gone = garbage()
     clock.now = 0.9
     collector.collect()
@@ -94,8 +94,8 @@ def test_young_garbage_is_freed_within_a_second() -> None:
 
 
 def test_old_garbage_is_freed_within_a_minute() -> None:
-    settle()
-    collector = Collector(clock := Clock())
+    configure_gc()
+    collector = GarbageCollector(clock := Clock())
     node = Node()
     gone = weakref.ref(node)
     gc.collect()  # it has survived, so it is old
@@ -106,8 +106,8 @@ def test_old_garbage_is_freed_within_a_minute() -> None:
 
 
 def test_a_look_at_all_objects_that_takes_long_is_rare(looks: list[int]) -> None:
-    settle()
-    collector = Collector(clock := Clock())
+    configure_gc()
+    collector = GarbageCollector(clock := Clock())
     looks.clear()
     took = 2.0
 
@@ -130,8 +130,8 @@ def test_a_look_at_all_objects_that_takes_long_is_rare(looks: list[int]) -> None
 
 
 def test_a_process_that_does_other_things_too_is_left_alone(looks: list[int]) -> None:
-    """As that of a test which runs a worker: nobody has called `settle` there."""
-    collector = Collector(clock := Clock())
+    """As that of a test which runs a worker: nobody has called `configure_gc` there."""
+    collector = GarbageCollector(clock := Clock())
     looks.clear()
     clock.now = ALL_EVERY
     collector.collect()
@@ -139,7 +139,7 @@ def test_a_process_that_does_other_things_too_is_left_alone(looks: list[int]) ->
 
 
 @pytest.mark.slow
-def test_the_processes_of_a_worker_have_set_theirs_up(start_process: Callable[..., WorkerProcess]) -> None:
+def test_the_processes_of_a_worker_have_set_theirs_up(start_process: Callable[..., WorkerCommand]) -> None:
     handle = enqueue("site.collector")
     process = start_process("ojs_worker", "--until-empty")
     assert process.wait() == 0, process.output

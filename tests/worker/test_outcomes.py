@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from django_ojs.client.context import Discard, Retry, Snooze
+from django_ojs.client.directives import Discard, Retry, Snooze
 from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.jsontext import ExactNumber
 from django_ojs.worker import runs
-from django_ojs.worker.runs import Completed, Failed, Forgotten, HandedBack, Interruption, Snoozed, report
+from django_ojs.worker.runs import Completed, Failed, Forgotten, Interruption, JobHandedBack, Snoozed, report
 
 ID = uuid.uuid4()
 
@@ -21,7 +21,7 @@ def test_every_outcome_is_reported_with_holder_and_attempt() -> None:
     assert report(Completed("1"), ID, "w", 2) == Ack(ID, "1", "w", 2)
     assert report(Failed({"message": "m"}, 5), ID, "w", 2) == Failure(ID, {"message": "m"}, "w", 2, retry_after_ms=5)
     assert report(Snoozed(7), ID, "w", 2) == Failure(ID, None, "w", 2, snooze_ms=7)
-    assert report(HandedBack(), ID, "w", 2) == Failure(ID, None, "w", 2, requeue=True)
+    assert report(JobHandedBack(), ID, "w", 2) == Failure(ID, None, "w", 2, requeue=True)
     assert report(Forgotten(), ID, "w", 2) is None
 
 
@@ -96,7 +96,7 @@ def test_interruptions() -> None:
     timeout = runs.of_interruption(Interruption.TIMEOUT, 1500)
     assert isinstance(timeout, Failed)
     assert (timeout.error["code"], timeout.error["limit_seconds"]) == ("timeout", 1.5)
-    assert runs.of_interruption(Interruption.SHUTDOWN) == HandedBack()
+    assert runs.of_interruption(Interruption.SHUTDOWN) == JobHandedBack()
     assert runs.of_interruption(Interruption.CANCELLED) == Forgotten()
     assert runs.of_interruption(Interruption.LOST) == Forgotten()
 

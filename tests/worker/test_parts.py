@@ -18,9 +18,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import requeue
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry, registry
@@ -29,31 +29,31 @@ from django_ojs.scheduler.service import Outage, is_contention, persist
 from django_ojs.store import store_of
 from django_ojs.worker import processinfo
 from django_ojs.worker.claimer import Claimer, QueueNames
-from django_ojs.worker.heartbeat import Heartbeat
+from django_ojs.worker.keepalive import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order
 from django_ojs.worker.pool import ClaimAhead, Deadlines, Pool
-from django_ojs.worker.runs import Completed, Failed, Interruption, Run
+from django_ojs.worker.runs import Completed, Failed, Interruption, JobRun
 from django_ojs.worker.wakers import PollingWaker
-from django_ojs.worker.writer import FairTurn, Writer, deliver_reports, turn_for
-from django_ojs.workers.directory import unserved_types
-from django_ojs.workers.heartbeat import Beat, BeatAnswer, beat, extend
-from django_ojs.workers.registration import NameInUse, register
+from django_ojs.worker.writer import FairLock, Writer, deliver_reports, write_lock_for
+from django_ojs.workerregistry.directory import unserved_types
+from django_ojs.workerregistry.heartbeat import Beat, BeatAnswer, beat, extend
+from django_ojs.workerregistry.registration import NameInUse, register
 from tests.worker.conftest import eventually
 
 USING = "default"
 
 
 class FakePool:
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[JobRun]) -> None:
         self.runs = runs
         self.interrupted: dict[Interruption, list[uuid.UUID]] = {}
 
-    def active(self) -> list[Run]:
+    def active(self) -> list[JobRun]:
         return self.runs
 
     running = active
 
-    def give_up(self, run: Run) -> bool:
+    def give_up(self, run: JobRun) -> bool:
         return True
 
     def not_to_claim(self) -> list[uuid.UUID]:
@@ -70,18 +70,18 @@ def claimed(handlers: Registry, db: None) -> Any:
     @job("part.work")
     def work() -> None: ...
 
-    def claim(count: int, **options: Any) -> list[Run]:
+    def claim(count: int, **options: Any) -> list[JobRun]:
         enqueue_many([work.options(**options).s() for _ in range(count)])
-        rows = fetch(["default"], count=count, worker_id="w", gate=False, fallback_visibility_ms=60_000)
+        rows = fetch(Fetch(["default"], count=count, worker_id="w", check_worker=False, fallback_visibility_ms=60_000))
         return [make_run(row) for row in rows]
 
     return claim
 
 
-def make_run(row: JobRow) -> Run:
+def make_run(row: JobRow) -> JobRun:
     definition = registry.get(row["type"])
     assert definition is not None
-    return Run(row, definition, time.monotonic(), NoLink())
+    return JobRun(row, definition, time.monotonic(), NoLink())
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_one_poisonous_report_does_not_take_its_batch_with_it(
     good, bad = claimed(2)
     writer.write([(bad, Failed({"message": ""})), (good, Failed({"message": "fine"}))])
     states = {run.id: Job.objects.get(pk=run.id).state for run in (good, bad)}
-    assert states == {good.id: "retryable", bad.id: "active"}
+    assert states == {good.id: "retryable", bad.id: "retryable"}, "what is left of it is written"
     assert f"The outcome of job {bad.id} could not be written" in caplog.text
 
 
@@ -128,14 +128,14 @@ def test_two_runs_of_one_job_are_never_in_one_batch(claimed: Any) -> None:
     (lost,) = claimed(1)
     row = {**lost.context.row, "attempt": 2}
     won = make_run(row)
-    now, later = _one_for_each_job([(lost, Completed("1")), (won, Completed("2"))])
+    now, later = _one_for_each_job((), [(lost, Completed("1")), (won, Completed("2"))])
     assert ([run.attempt for run, _ in now], [run.attempt for run, _ in later]) == ([1], [2])
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_writer_that_is_stopped_writes_what_it_has(claimed: Any) -> None:
     runs = claimed(5)
-    written: list[Run] = []
+    written: list[JobRun] = []
     writer = Writer("w", USING, written.extend, lambda name: None)
     for run in runs:
         writer.put([(run, Completed(None))])
@@ -153,7 +153,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(outage_module, "outage", Outage())
-    for name in ("ack", "fail"):
+    for name in ("ack", "ack_free", "fail", "fail_free"):
         monkeypatch.setattr(f"django_ojs.worker.writer.{name}", refuse)
 
 
@@ -189,7 +189,7 @@ def test_outcomes_that_cannot_be_reported_are_delivered_at_the_next_start_once(
     assert (path.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
     text = path.read_text()
     requeue([late.id])
-    fetch(["default"], worker_id="other", gate=False)
+    fetch(Fetch(["default"], worker_id="other", check_worker=False))
     monkeypatch.undo()  # the database is back
     Heartbeat("w", dict, FakePool([]), Lifecycle(), USING)._deliver_reports()  # type: ignore[arg-type]
     found = {pk: (state, attempt) for pk, state, attempt in Job.objects.values_list("pk", "state", "attempt")}
@@ -253,14 +253,14 @@ def test_a_claim_is_urgent_where_the_worker_was_told_of_a_job_and_has_none(
         waker, threading.Event(), USING,
     )  # fmt: skip
 
-    def answer(*args: Any, hopeful: bool, urgent: bool, **options: Any) -> list[JobRow]:
-        asked.append((hopeful, urgent))
+    def answer(wanted: Fetch, *, using: str) -> list[JobRow]:
+        asked.append((wanted.optimistic, wanted.urgent))
         return found.pop(0)
 
     monkeypatch.setattr("django_ojs.worker.claimer.fetch", answer)
-    monkeypatch.setattr(type(store_of(USING)), "wants_practice", lambda store: practice)
+    monkeypatch.setattr(type(store_of(USING)), "needs_warmup", lambda store: practice)
     for _ in range(4):
-        claimer._look()
+        claimer._poll()
     assert asked == [(practice, False), (True, True), (True, False), (practice, False)]
 
 
@@ -273,7 +273,7 @@ def heart(claimed: Any) -> Heartbeat:
     return Heartbeat("w", lambda: {"hostname": "here", "cpu_percent": 1.5}, FakePool([]), Lifecycle(), USING)  # type: ignore[arg-type]
 
 
-def visible_until(run: Run) -> dt.datetime:
+def visible_until(run: JobRun) -> dt.datetime:
     value = Job.objects.get(pk=run.id).visible_until
     assert value is not None
     return value
@@ -317,7 +317,7 @@ def test_the_answer_about_an_earlier_run_interrupts_that_run_alone(
     """While the beat is on its way, the first run ends and the second attempt of the same job begins here."""
     (first,) = claimed(1)
     requeue([first.id])
-    second = make_run(fetch(["default"], worker_id="w", gate=False, fallback_visibility_ms=60_000)[0])
+    second = make_run(fetch(Fetch(["default"], worker_id="w", check_worker=False, fallback_visibility_ms=60_000))[0])
     pool = Pool(4, lambda done: None, lambda: None)
     pool._active = {first}
     heart._pool = pool
@@ -327,7 +327,7 @@ def test_the_answer_about_an_earlier_run_interrupts_that_run_alone(
         pool._active = {second}
         return answer
 
-    monkeypatch.setattr("django_ojs.worker.heartbeat.beat", answer_late)
+    monkeypatch.setattr("django_ojs.worker.keepalive.beat", answer_late)
     until = visible_until(second)
     answer = heart.beat_once()
     assert answer is not None
@@ -506,8 +506,9 @@ def test_a_run_ends_with_the_time_of_its_job_as_a_whole(claimed: Any) -> None:
 
 def test_who_cleans_up_is_left_alone_for_the_grace_period(claimed: Any) -> None:
     (run,) = claimed(1, timeout=10, grace_period=60)
-    stuck: list[Run] = []
+    stuck: list[JobRun] = []
     deadlines = Deadlines(FakePool([run]), on_stuck=stuck.append)  # type: ignore[arg-type]
+    run.enter(lambda: None)
     deadlines.run_once(run.claimed + 10.1)
     assert run.interruption is Interruption.TIMEOUT
     assert run.forced_at is not None
@@ -515,6 +516,27 @@ def test_who_cleans_up_is_left_alone_for_the_grace_period(claimed: Any) -> None:
     assert stuck == []
     deadlines.run_once(run.forced_at + 60 + Deadlines.STUCK + 0.1)
     assert stuck == [run]
+
+
+def test_one_that_waits_in_a_row_for_others_is_not_taken_for_stuck(claimed: Any) -> None:
+    """Of inline handlers several run one after the other. Else a slow one would cost its process, and all that hold
+    jobs there."""
+    (run,) = claimed(1, timeout=10)
+    run.deadline = run.claimed
+    stuck: list[JobRun] = []
+    deadlines = Deadlines(FakePool([run]), on_stuck=stuck.append)  # type: ignore[arg-type]
+    deadlines.run_once(run.claimed + 0.1)
+    assert run.interruption is Interruption.TIMEOUT
+    deadlines.run_once(time.monotonic() + 1000)
+    assert stuck == []
+    stopped: list[bool] = []
+    run.enter(lambda: stopped.append(True))
+    assert (stopped, run.began) == ([True], False), "it ends before its handler begins"
+    assert run.forced_at is not None
+    deadlines.run_once(run.forced_at + Deadlines.STUCK - 0.1)
+    assert stuck == [], "the wait does not count"
+    deadlines.run_once(run.forced_at + Deadlines.STUCK + 0.1)
+    assert stuck == [run], "what surrounds it does not end"
 
 
 def test_all_queues_are_those_of_handlers_and_database_each_in_turn_the_first(handlers: Registry, db: None) -> None:
@@ -660,18 +682,18 @@ def test_a_pool_tells_when_the_last_outcome_is_written(claimed: Any) -> None:
 
 def test_a_turn_goes_to_who_waits_for_it() -> None:
     """Though the thread that gives it back wants it again at once."""
-    turn, order = FairTurn(), list[str]()
+    write_lock, order = FairLock(), list[str]()
 
     def second() -> None:
-        with turn:
+        with write_lock:
             order.append("second")
 
     for _ in range(20):
         thread = threading.Thread(target=second)
-        with turn:
+        with write_lock:
             thread.start()
-            eventually(turn.is_wanted)
-        with turn:
+            eventually(write_lock.is_wanted)
+        with write_lock:
             order.append("first")
         thread.join(60)
     assert order == ["second", "first"] * 20
@@ -680,23 +702,23 @@ def test_a_turn_goes_to_who_waits_for_it() -> None:
 @pytest.mark.sqlite
 def test_claimer_and_writer_take_turns_on_sqlite(claimed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither finds the write lock taken by the other, for which it would sleep."""
-    turn = turn_for(USING)
+    write_lock = write_lock_for(USING)
     held: list[bool] = []
     (run,) = claimed(1)
     pool = Pool(1, lambda done: None, lambda: None)
     claimer = Claimer(
         "w", ["part.work"], QueueNames(["default"], USING), pool, NoLink(), Lifecycle(),  # type: ignore[arg-type]
-        PollingWaker(), threading.Event(), USING, turn=turn,
+        PollingWaker(), threading.Event(), USING, write_lock=write_lock,
     )  # fmt: skip
 
     def answer(rows: list[Any]) -> list[Any]:
-        held.append(turn.locked())  # type: ignore[attr-defined]
+        held.append(write_lock.locked())  # type: ignore[attr-defined]
         return rows
 
     monkeypatch.setattr("django_ojs.worker.claimer.fetch", lambda *args, **options: answer([]))
     monkeypatch.setattr("django_ojs.worker.writer.ack", lambda *args, **options: answer([None]))
     claimer._claim(1, ["part.work"])
     pool.close()
-    Writer("w", USING, lambda runs: None, lambda name: None, turn).write([(run, Completed(None))])
+    Writer("w", USING, lambda runs: None, lambda name: None, write_lock).write([(run, Completed(None))])
     assert held == [True, True]
-    assert not turn.locked()  # type: ignore[attr-defined]
+    assert not write_lock.locked()  # type: ignore[attr-defined]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +15,9 @@ from django_ojs import enqueue, enqueue_many, get_job
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, Lease, Worker
 from django_ojs.registry import Registry
-from tests.worker.conftest import WorkerProcess, eventually
+from tests.worker.conftest import WorkerCommand, eventually
 
-Start = Callable[..., WorkerProcess]
+Start = Callable[..., WorkerCommand]
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +113,62 @@ def test_a_second_signal_hurries(start_process: Start) -> None:
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.output
     assert handle.refresh().state == "available"
+
+
+def told(process: WorkerCommand) -> list[str]:
+    """What a person read of the stop, without the level, the worker's name and the time that it took."""
+    lines = [
+        re.sub(r"^(?:INFO|WARNING) |(?<=ojs_worker )\S+ |in [\d.]+ s", "", line.rstrip()) for line in process.lines
+    ]
+    words = ("Stopping", "running", "ojs_worker", "serves")
+    return [line for line in lines if any(word in line for word in words) and "started:" not in line]
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_stop_is_told_in_one_line_with_the_way_to_stop_at_once(start_process: Start, processes: str) -> None:
+    """A terminal sends its Ctrl-C to all processes; each of two runs a job, or the only one runs both."""
+    handles = [enqueue("site.hold", name) for name in ("one", "two")]
+    process = start_process(
+        "ojs_worker", "--processes", processes, "--concurrency", str(2 // int(processes)), grace=600
+    )
+    eventually(lambda: process.trace("one.started") and process.trace("two.started"))
+    process.press_ctrl_c()
+    eventually(lambda: process.said("Stopping"))
+    eventually(lambda: Worker.objects.filter(state="terminate").count() == int(processes))
+    process.let_go("one"), process.let_go("two")
+    assert process.wait() == 0, process.output
+    assert [handle.refresh().state for handle in handles] == ["completed"] * 2
+    assert told(process) == [
+        "Stopping (SIGINT): 2 jobs are running. Press Ctrl-C again to stop at once.",
+        "ojs_worker stopped: 2 jobs completed .",
+    ]
+
+
+def test_ctrl_c_pressed_again_stops_at_once(start_process: Start) -> None:
+    handle = enqueue("site.hold", "slow")
+    process = start_process("ojs_worker", "--name", "w", grace=600)
+    eventually(lambda: process.trace("slow.started"))
+    process.press_ctrl_c()
+    eventually(lambda: process.said("Stopping (SIGINT)"))
+    eventually(lambda: Worker.objects.filter(pk="w", state="terminate").exists())
+    process.press_ctrl_c()
+    eventually(lambda: process.said("Stopping at once (SIGINT)."))
+    assert process.wait() == 0, process.output
+    assert (handle.refresh().state, handle.attempt) == ("available", 1)
+    assert told(process) == [
+        "Stopping (SIGINT): 1 job is running. Press Ctrl-C again to stop at once.",
+        "Stopping at once (SIGINT).",
+        "ojs_worker stopped: 0 jobs completed .",
+    ]
+
+
+def test_a_signal_to_one_process_alone_is_told_with_its_name(start_process: Start) -> None:
+    process = start_process("ojs_worker", "--name", "w")
+    first = eventually(lambda: Worker.objects.filter(pk="w", last_heartbeat_at__isnull=False).first())
+    os.kill(first.pid, signal.SIGTERM)
+    eventually(lambda: process.said("w: Stopping (SIGTERM)."))
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0, process.output
 
 
 def test_sigtstp_quiets_and_sigcont_resumes(start_process: Start) -> None:

@@ -17,18 +17,19 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_ojs import JobContext, job
-from django_ojs.client.context import Interrupted, NoLink
+from django_ojs.client.context import NoLink
+from django_ojs.guard import Interrupted
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry
 from django_ojs.worker import execution
 from django_ojs.worker.execution import LoopRunner, ThreadRunner
-from django_ojs.worker.runs import Completed, Failed, Forgotten, HandedBack, Interruption, Outcome, Run
+from django_ojs.worker.runs import Completed, Failed, Forgotten, Interruption, JobHandedBack, JobRun, NotRun, RunOutcome
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture
-def ended() -> queue.SimpleQueue[tuple[Run, Outcome]]:
+def ended() -> queue.SimpleQueue[tuple[JobRun, RunOutcome]]:
     return queue.SimpleQueue()
 
 
@@ -57,17 +58,17 @@ def loop(ended: Any) -> Iterator[LoopRunner]:
 
 
 @pytest.fixture
-def make(handlers: Registry) -> Callable[..., Run]:
-    def make(handler: Callable[..., Any], args: str = "[]", **values: Any) -> Run:
+def make(handlers: Registry) -> Callable[..., JobRun]:
+    def make(handler: Callable[..., Any], args: str = "[]", **values: Any) -> JobRun:
         definition = job(f"test.t{len(handlers.types())}")(handler)
         row = blank_row(NOW, type=definition.type, args=args, attempt=1, timeout_ms=1000, **values)
-        return Run(row, definition, time.monotonic(), NoLink())
+        return JobRun(row, definition, time.monotonic(), NoLink())
 
     return make
 
 
-def outcome_of(ended: Any) -> Outcome:
-    outcome: Outcome = ended.get(timeout=60)[1]
+def outcome_of(ended: Any) -> RunOutcome:
+    outcome: RunOutcome = ended.get(timeout=60)[1]
     return outcome
 
 
@@ -159,7 +160,7 @@ def test_a_coroutine_that_does_not_end_is_cancelled(loop: LoopRunner, ended: Any
     loop.start([run])
     assert started.wait(60)
     run.interrupt(Interruption.SHUTDOWN, force=True)
-    assert outcome_of(ended) == HandedBack()
+    assert outcome_of(ended) == JobHandedBack()
 
 
 @pytest.mark.parametrize("reason", [Interruption.CANCELLED, Interruption.LOST])
@@ -210,7 +211,7 @@ def test_an_interruption_before_the_start_takes_effect_at_the_start(
         run = make(function)
         run.interrupt(Interruption.SHUTDOWN, force=True)
         runner.start([run])
-        assert outcome_of(ended) == HandedBack()
+        assert outcome_of(ended) == NotRun(), "it counts for nothing"
 
 
 def test_interruptions_at_the_last_moment_never_hit_the_runner(threads: ThreadRunner, ended: Any, make: Any) -> None:
@@ -220,7 +221,7 @@ def test_interruptions_at_the_last_moment_never_hit_the_runner(threads: ThreadRu
         threads.start([run])
         run.interrupt(Interruption.SHUTDOWN, force=True)
     outcomes = [outcome_of(ended) for _ in runs]
-    assert {type(outcome) for outcome in outcomes} <= {Completed, HandedBack}
+    assert {type(outcome) for outcome in outcomes} <= {Completed, JobHandedBack, NotRun}
     threads.start([make(lambda: "alive")])
     assert outcome_of(ended) == Completed('"alive"')
 
@@ -261,7 +262,7 @@ def pass_on(job: dict[str, Any], context: JobContext, next: Callable[[], Any]) -
     return next()
 
 
-@pytest.mark.parametrize("looks,expected", [(True, HandedBack), (False, Completed)])
+@pytest.mark.parametrize("looks,expected", [(True, JobHandedBack), (False, Completed)])
 def test_who_looked_whether_to_stop_and_returned_has_not_done_its_work(
     threads: ThreadRunner, ended: Any, make: Any, looks: bool, expected: type
 ) -> None:
@@ -289,7 +290,7 @@ def test_a_thread_that_has_used_no_database_looks_after_no_connection(
     threads.start([make(lambda: None), make(lambda: None)])
     outcome_of(ended), outcome_of(ended)
     assert not looks
-    threads.start([make(lambda: connection_created.send(BaseDatabaseWrapper)), make(lambda: None)])
+    threads.start([make(lambda: connection_created.send(BaseDatabaseWrapper, connection=None)), make(lambda: None)])
     outcome_of(ended), outcome_of(ended)
     assert len(looks) == 2
 

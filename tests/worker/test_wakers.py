@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
+from django_ojs.lifecycle.waking import CHANNEL, process_identity, wake_workers
 from django_ojs.models import Worker
 from django_ojs.worker import filewatch, wakers
 from django_ojs.worker.filewatch import Gone, Inotify, watch
 from django_ojs.worker.wakers import DescriptorWaker, Listener, ListeningWaker, WatchingWaker
-from django_ojs.workers.heartbeat import Beat, beat
-from django_ojs.workers.waking import CHANNEL, identity, wake_workers
+from django_ojs.workerregistry.heartbeat import Beat, beat
 
 HOURS = 3600.0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
@@ -43,7 +43,7 @@ def started() -> Iterator[Callable[[Any], Any]]:
 
     yield start
     for waker in made:
-        waker.end()
+        waker.close()
         assert waker.stop(60)
 
 
@@ -109,8 +109,8 @@ class FileWaker(WatchingWaker):
     def _path(self) -> str:
         return str(self.reader.execute("PRAGMA database_list").fetchone()[2])
 
-    def end(self) -> None:
-        super().end()
+    def close(self) -> None:
+        super().close()
 
     def stop(self, timeout: float | None = None) -> bool:
         self.reader.close()
@@ -473,7 +473,7 @@ def test_a_process_does_not_hear_itself(listening: ListeningWaker) -> None:
 
     wake_workers(connection.alias)
     assert not heard()
-    notify(f"not {identity()}")  # notifications come in the order of their commits
+    notify(f"not {process_identity()}")  # notifications come in the order of their commits
     assert heard()
 
 

@@ -14,15 +14,15 @@ from django.db import OperationalError, connection, transaction
 
 from django_ojs import Discard, JobContext, Retry, Snooze, enqueue, enqueue_many, job
 from django_ojs.events import log
+from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.finish import requeue
-from django_ojs.jobs.verbs import cancel_one
 from django_ojs.models import Job, Worker
 from django_ojs.registry import registry
 from django_ojs.telemetry import tracing
 from django_ojs.worker import process
 from django_ojs.worker.wakers import PollingWaker
 from django_ojs.worker.writer import Writer
-from django_ojs.workers.registration import direct
+from django_ojs.workerregistry.registration import direct
 from tests.worker.conftest import WorkerThread, eventually
 
 Drain = Callable[..., WorkerThread]
@@ -251,11 +251,11 @@ def test_a_claimer_that_a_limit_turned_away_is_woken_after_the_commit(
         assert waker.sleeping.wait(60)
         naps[0] = waker.naps
 
-    def write_late(self: Writer, batch: Any) -> None:
+    def write_late(self: Writer, batch: Any) -> Any:
         """Not before the end of the handler has made the claimer look in vain and lie down again."""
         if batch:
             eventually(lambda: waker.naps > naps[0] and waker.sleeping.is_set())
-        write(self, batch)
+        return write(self, batch)
 
     monkeypatch.setattr(Writer, "write", write_late)
     handles = enqueue_many([one.s() for _ in range(3)])
@@ -597,7 +597,7 @@ def test_a_worker_stops_though_the_database_is_away(
 
     worker = start_worker(scheduler=False)
     eventually(Worker.objects.exists)
-    for place in ("claimer.fetch", "heartbeat.beat", "process.deregister"):
+    for place in ("claimer.fetch", "keepalive.beat", "process.deregister"):
         monkeypatch.setattr(f"django_ojs.worker.{place}", gone)
     eventually(lambda: "The database cannot be used" in caplog.text)
     worker.stop()
@@ -622,7 +622,8 @@ def test_a_worker_never_runs_a_job_beside_its_own_earlier_run_of_it(start_worker
     @job("own.other")
     def other() -> None: ...
 
-    handle = slow.options(visibility_timeout=1).enqueue()
+    # From half of it on the worker does not claim the job: a machine may stand still for as long
+    handle = slow.options(visibility_timeout=3).enqueue()
     start_worker(name="w", concurrency=4)
     assert started.acquire(timeout=60)
     eventually(lambda: handle.refresh().errors)

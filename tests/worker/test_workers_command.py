@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_ojs.models import Worker
-from django_ojs.workers.registration import register
+from django_ojs.workerregistry.registration import register
 
 pytestmark = pytest.mark.django_db
 

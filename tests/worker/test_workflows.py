@@ -13,19 +13,18 @@ from django.db import connections
 
 from django_ojs import batch, chain, group
 from django_ojs.client.definition import PreparedJob
-from django_ojs.client.workflow import Workflow, get_workflow
+from django_ojs.client.workflow import PreparedWorkflow, get_workflow
 from django_ojs.events import log
-from django_ojs.jobs.fetch import fetch
+from django_ojs.jobs.cancel import cancel_one
+from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
-from django_ojs.jobs.timers import settle
-from django_ojs.jobs.verbs import cancel_one
-from django_ojs.models import Job
-from django_ojs.models import Workflow as Row
+from django_ojs.jobs.timers import apply_due
+from django_ojs.models import Job, Workflow
 from django_ojs.registry import Registry
 from django_ojs.workflows import workflow as operations
-from tests.worker.conftest import WorkerProcess, eventually
+from tests.worker.conftest import WorkerCommand, eventually
 
-Start = Callable[..., WorkerProcess]
+Start = Callable[..., WorkerCommand]
 
 
 def s(job_type: str, *args: Any, **options: Any) -> PreparedJob:
@@ -120,30 +119,30 @@ def at_once(*acts: Callable[[], Any]) -> list[BaseException]:
 class TestAtTheSameInstant:
     def make(self, size: int = 2) -> tuple[Any, list[Any]]:
         flow = batch(*(s("test.a") for _ in range(size)), on_complete=s("test.cb")).enqueue()
-        return flow, [row["id"] for row in fetch(["default"], count=size)]
+        return flow, [row["id"] for row in fetch(Fetch(["default"], count=size))]
 
     @pytest.mark.parametrize("attempt", range(5))
     def test_two_last_members_fire_one_callback(self, attempt: int) -> None:
         flow, ids = self.make(8)
         errors = at_once(*(lambda job=job: ack([Ack(job, "1")]) for job in ids))  # type: ignore[misc]
         assert errors == []
-        assert len(fetch(["default"], count=10)) == 1
+        assert len(fetch(Fetch(["default"], count=10))) == 1
         assert workflow_events(flow) == {"workflow.started": 1, "workflow.step_completed": 8}
 
     @pytest.mark.parametrize("attempt", range(5))
     def test_a_cancellation_among_acknowledgements(self, attempt: int) -> None:
         """Whoever wins, the workflow is whole: nothing runs after a cancellation, and nobody waits for ever."""
         flow = chain(group(*(s("test.a") for _ in range(4))), group(*(s("test.b") for _ in range(4)))).enqueue()
-        ids = [row["id"] for row in fetch(["default"], count=3)]
+        ids = [row["id"] for row in fetch(Fetch(["default"], count=3))]
         errors = at_once(
             lambda: operations.cancel(flow.key),
             *(lambda job=job: ack([Ack(job, "1")]) for job in ids),  # type: ignore[misc]
-            lambda: fetch(["default"], count=1),
-            settle,
+            lambda: fetch(Fetch(["default"], count=1)),
+            apply_due,
         )
         assert errors == []
         assert flow.refresh().state == "cancelled"
-        assert not fetch(["default"], count=10)
+        assert not fetch(Fetch(["default"], count=10))
 
     @pytest.mark.parametrize("attempt", range(5))
     def test_overlapping_batches_of_two_workflows(self, attempt: int) -> None:
@@ -157,23 +156,23 @@ class TestAtTheSameInstant:
             lambda: (cancel_one(second[3]), cancel_one(first[3])),
         )
         assert errors == []
-        assert len(fetch(["default"], count=10)) == 2
+        assert len(fetch(Fetch(["default"], count=10))) == 2
         assert {flow.refresh().state for flow in (one, two)} == {"running"}
 
     def test_claims_of_several_members_start_the_workflow_once(self) -> None:
         flow = group(*(s("test.a") for _ in range(8))).enqueue()
-        assert at_once(*(lambda: fetch(["default"], count=1) for _ in range(8))) == []
+        assert at_once(*(lambda: fetch(Fetch(["default"], count=1)) for _ in range(8))) == []
         assert workflow_events(flow) == {"workflow.started": 1}
         assert Job.objects.filter(state="active").count() == 8
 
     def test_a_retry_happens_once(self) -> None:
         flow = chain(s("test.a"), s("test.b")).enqueue()
-        ids = [row["id"] for row in fetch(["default"])]
+        ids = [row["id"] for row in fetch(Fetch(["default"]))]
         cancel_one(ids[0])
         errors = at_once(*(lambda: operations.retry(flow.key) for _ in range(4)))
         assert len(errors) == 3
         assert {type(error).__name__ for error in errors} == {"Conflict"}
-        assert len(fetch(["default"], count=10)) == 1
+        assert len(fetch(Fetch(["default"], count=10))) == 1
 
 
 def test_the_python_api_from_code_to_result(handlers: Registry, drain: Any) -> None:
@@ -191,7 +190,7 @@ def test_the_python_api_from_code_to_result(handlers: Registry, drain: Any) -> N
     async def done(context: JobContext) -> Any:
         return context.parent_results[-1]
 
-    graph = Workflow.graph(
+    graph = PreparedWorkflow.graph(
         {"load": load.s("sum"), "b": extract.s(2), "a": extract.s(1), "done": done.s()},
         after={"load": ["a", "b"], "done": "load"},
     )
@@ -202,4 +201,4 @@ def test_the_python_api_from_code_to_result(handlers: Registry, drain: Any) -> N
     assert flow.refresh().state == "completed"
     assert {found.type: found.result for found in flow.jobs}["etl.done"] == "sum=3"
     assert get_workflow(flow.id) == flow
-    assert Row.objects.count() == 1
+    assert Workflow.objects.count() == 1

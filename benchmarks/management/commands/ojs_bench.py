@@ -14,7 +14,19 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection, connections
 from django.test import override_settings
 
-from benchmarks import crash, crowds, measures, processes, reference, serving, subscribers, weight, workloads
+from benchmarks import (
+    crash,
+    crowds,
+    durable,
+    measures,
+    neighbours,
+    processes,
+    reference,
+    serving,
+    subscribers,
+    weight,
+    workloads,
+)
 from benchmarks.result import Result, table
 from benchmarks.soak.run import soak
 from django_ojs.database import url_of
@@ -24,7 +36,8 @@ KINDS = ("async", "inline", "sync")
 MEASURES = ("enqueue", "enqueue_bulk", "drain", "latency", "weight", "http", "grpc", "workflows", "unique", "limits")
 LATENCIES = 200  #: jobs of a measure of latency: of 50 the p99 would be the slowest, which says nothing but noise
 #: Take a while and some disk, or many sockets: only when asked for.
-CROWDS, HISTORY, SUBSCRIBERS = "crowds", "history", "subscribers"
+LARGE = ("crowds", "history", "subscribers", "neighbours", "durable")
+CROWDS, HISTORY, SUBSCRIBERS, NEIGHBOURS, DURABLE = LARGE
 
 
 class Command(BaseCommand):
@@ -39,8 +52,8 @@ class Command(BaseCommand):
         parser.add_argument("--jobs", type=int, default=20_000, help="jobs a drain; other measures take a part of it")
         parser.add_argument("--runs", type=int, default=3, help="runs of each measure; the median counts")
         parser.add_argument(
-            "--only", nargs="*", choices=(*MEASURES, CROWDS, HISTORY, SUBSCRIBERS), default=MEASURES,
-            help=f"some measures only (default: all but {CROWDS}, {HISTORY} and {SUBSCRIBERS})",
+            "--only", nargs="*", choices=(*MEASURES, *LARGE), default=MEASURES,
+            help=f"some measures only (default: all but {', '.join(LARGE)})",
         )  # fmt: skip
         parser.add_argument(
             "--crowd", type=int, default=1_000_000, help=f"jobs that stand about in {CROWDS} and {HISTORY}"
@@ -157,6 +170,10 @@ class Command(BaseCommand):
             yield from self._crowds(jobs, crowd, database, repeat)
         if HISTORY in only and reference.available():
             yield from self._history(jobs, crowd, options["runs"], database, repeat)
+        if DURABLE in only:
+            yield from self._durable(jobs, database, repeat)
+        if NEIGHBOURS in only:
+            yield from self._neighbours(options, database)
         if SUBSCRIBERS in only and subscribers.available():
             yield from self._subscribers(options, database)
 
@@ -211,6 +228,15 @@ class Command(BaseCommand):
         for act in (crowds.pruning, crowds.backlog):
             values = repeat(lambda a=act: a(jobs, crowd, database))
             yield Result(act.__name__, values, reference=plain, facts={"crowd": crowd})
+
+    def _durable(self, jobs: int, database: str, repeat: Any) -> Iterator[Result]:
+        """Steps beside plain SQL, and a drain beside jobs that sleep and wait, half as many as it has."""
+        count, sleepers = max(100, jobs // 10), jobs // 2
+        plain = self._median(repeat, lambda: durable.plain_steps(count))
+        yield Result("steps", repeat(lambda: durable.steps(count, database)), "steps/s", plain)
+        alone = self._median(repeat, lambda: durable.beside_nobody(jobs, database))
+        values = repeat(lambda: durable.beside_sleepers(jobs, sleepers, database))
+        yield Result("drain_beside_sleepers", values, reference=alone, facts={"sleepers": sleepers})
 
     def _history(self, jobs: int, crowd: int, runs: int, database: str, repeat: Any) -> Iterator[Result]:
         """Each beside the same on tables that hold nothing else. The history is made once: of ten million jobs it takes
@@ -269,6 +295,20 @@ class Command(BaseCommand):
                         )  # fmt: skip
                         bare = bare or found.median
                         yield found
+
+    def _neighbours(self, options: dict[str, Any], database: str) -> Iterator[Result]:
+        """Eight clients that push, beside each neighbour that could keep them waiting."""
+        port, jobs = _free_port(), max(200, options["jobs"] // 10)
+        for name, command, keeping in serving.servers(port):
+            with processes.running(command, processes.extended(database, keeping)):
+                server = serving.Server(port)
+                server.wait()
+                for neighbour in neighbours.possible(name):
+                    measures.empty()
+                    runs = [neighbours.beside(server, neighbour, jobs) for _ in range(options["runs"])]
+                    p50, p99 = [run.p50 for run in runs], [run.p99 for run in runs]
+                    facts = {"server": name, "beside": neighbour}
+                    yield Result("http_push", [run.rate for run in runs], "jobs/s", None, facts, p50, p99)
 
     def _grpc(self, options: dict[str, Any], database: str) -> Iterator[Result]:
         """Unary calls and streams of jobs; the rows of `http` stand beside them."""

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django_ojs import audit
 from django_ojs.database import database
 from django_ojs.jobs import bulk
-from django_ojs.management.shell import IN_PART, Progress, ShellCommand, entry, positive
+from django_ojs.management.shell import IN_PART, ProgressLine, ShellCommand, entry, positive
 from django_ojs.messages import jobs
 from django_ojs.models import BulkAction
 from django_ojs.rules.durations import format_instant
@@ -76,7 +76,7 @@ class Command(ShellCommand):
 
     def _wait(self, action: BulkAction) -> BulkAction:
         """Until it has ended. Ctrl-C ends the waiting and nothing else."""
-        progress = Progress(self.stderr, max(action.expected, 1))
+        progress = ProgressLine(self.stderr, max(action.expected, 1))
         warned = False
         try:
             while action.state == _RUNNING:

@@ -14,6 +14,7 @@ from django_ojs.client.sync import NotSynchronised, SyncResult, sync
 from django_ojs.cron import runs, schedules
 from django_ojs.database import database
 from django_ojs.management.shell import ShellCommand, entry
+from django_ojs.messages import count
 from django_ojs.models import CronSchedule
 
 
@@ -25,8 +26,9 @@ class Command(ShellCommand):
         syncing = actions.add_parser(
             "sync",
             help="Create, update and remove the schedules of the code; run it at deploy, after migrate. Those "
-            "registered over HTTP stay as they are.",
+            "registered over HTTP stay as they are, and so does what operators changed.",
         )
+        syncing.add_argument("--overwrite", action="store_true", help="Take back what operators changed, too.")
         syncing.add_argument("--dry-run", action="store_true", help="Only say what would change.")
         syncing.add_argument("--yes", action="store_true", help="Do not ask before schedules are removed.")
         actions.add_parser("list", help="Show all schedules.")
@@ -38,24 +40,28 @@ class Command(ShellCommand):
             actions.add_parser(action, help=text).add_argument("name")
 
     def do_sync(self, options: dict[str, Any]) -> None:
-        dry_run = options["dry_run"]
+        dry_run, overwrite = options["dry_run"], options["overwrite"]
         try:
-            if not dry_run and (gone := sync(dry_run=True).removed):
-                self.confirm(f"Remove {', '.join(gone)}, no longer in the code?", yes=options["yes"])
-            result = sync(dry_run=True) if dry_run else _audited_sync()
+            if not dry_run and (gone := sync(dry_run=True)).removed:
+                self.confirm(_question(gone), yes=options["yes"])
+            result = sync(dry_run=True, overwrite=overwrite) if dry_run else _audited_sync(overwrite)
         except NotSynchronised as error:
             raise CommandError(str(error)) from error
         would = "would be " if dry_run else ""
-        for word in ("created", "updated", "removed"):
-            for name in getattr(result, word):
+        for word, names in result.changes.items():
+            for name in names:
                 self.stdout.write(f"{name} {would}{word}")
-        if not (result.created or result.updated or result.removed):
-            self.stdout.write(f"Nothing to do: {len(result.unchanged)} schedules are as the code says.")
+        for name in result.kept:
+            self.stdout.write(f"{name} stays as an operator changed it; --overwrite makes it as the code says")
+        if not result.changes:
+            same = len(set(result.unchanged) - set(result.kept))
+            are = "is" if same == 1 else "are"
+            self.stdout.write(f"Nothing to do: {count(same, 'schedule')} {are} as the code says.")
 
     def do_list(self, options: dict[str, Any]) -> None:
         found = CronSchedule.objects.using(database(None))
         rows = [[cell(schedule) for cell in _COLUMNS.values()] for schedule in found]
-        empty = "There are no schedules. Write @job(..., cron=...) and run manage.py ojs_cron sync."
+        empty = "There are no schedules. Write @job(..., cron=...), and start a worker, or run manage.py ojs_cron sync."
         self.write_table(list(_COLUMNS), rows, empty)
 
     def do_trigger(self, options: dict[str, Any]) -> None:
@@ -75,12 +81,17 @@ class Command(ShellCommand):
         self.stdout.write(f"{name} {state}.")
 
 
-def _audited_sync() -> SyncResult:
+def _question(found: SyncResult) -> str:
+    foreign = f" ({', '.join(found.foreign)}: maybe of other code with this database)" if found.foreign else ""
+    return f"Remove {', '.join(found.removed)}, no longer in the code{foreign}?"
+
+
+def _audited_sync(overwrite: bool) -> SyncResult:
     act = entry("cron.sync")
 
     def run() -> SyncResult:
-        result = sync()
-        act.detail = {word: getattr(result, word) for word in ("created", "updated", "removed")}
+        result = sync(overwrite=overwrite)
+        act.detail = {word: getattr(result, word) for word in ("created", "updated", "removed")} | result.changes
         return result
 
     return audit.perform(run, act)

@@ -10,8 +10,8 @@ from django.core.management.base import CommandParser
 from django_ojs import audit
 from django_ojs.jobs import replay
 from django_ojs.jobs.bulk import DEAD_LETTERS
-from django_ojs.jobs.verbs import check_override
-from django_ojs.management.shell import JobAction, Operator, entry, last_error, member, positive
+from django_ojs.jobs.retry import check_override
+from django_ojs.management.shell import JobAction, Operator, entry, last_error, member_argument, positive
 from django_ojs.messages import jobs
 from django_ojs.models.job import JobRow
 from django_ojs.rules import replayrules
@@ -44,7 +44,7 @@ class Command(Operator):
             self.add_verb(action, states=False)
             if verb == "retry":
                 action.add_argument(
-                    "--set", action="append", default=[], type=member, dest="changes", metavar="KEY=JSON",
+                    "--set", action="append", default=[], type=member_argument, dest="changes", metavar="KEY=JSON",
                     help="retry with another args, meta, queue, priority or retry; repeat it for several",
                 )  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from typing import Any
@@ -12,7 +11,8 @@ from django.core.management.base import CommandParser
 
 from django_ojs import clock, doctor
 from django_ojs.database import database
-from django_ojs.management.shell import ShellCommand, printable
+from django_ojs.management.shell import ShellCommand, one_line
+from django_ojs.rules import suggest
 from django_ojs.rules.durations import format_instant
 
 
@@ -20,8 +20,8 @@ def known(text: str) -> str:
     """The id of a finding, also that of a system check (`django_ojs.W101`)."""
     if text in doctor.TITLES or re.fullmatch(r"django_ojs\.[EWI]\d{3}", text):
         return text
-    near = difflib.get_close_matches(text, doctor.TITLES, 1)
-    hint = f"did you mean {near[0]}?" if near else "docs/troubleshooting.md lists them"
+    near = suggest.nearest(text, doctor.TITLES.keys())
+    hint = f"did you mean {near}?" if near else "docs/troubleshooting.md lists them"
     raise argparse.ArgumentTypeError(f"no finding has the id {text!r}; {hint}")
 
 
@@ -50,5 +50,5 @@ class Command(ShellCommand):
     def _text(self, finding: doctor.Finding) -> str:
         """A heading with the id, what is wrong, and the mend."""
         heading = self.style.MIGRATE_HEADING(f"{finding.title} [{finding.id}]")
-        mend = [f"  Mend: {printable(finding.mend)}"] if finding.mend else []
-        return "\n".join([heading, f"  {printable(finding.says)}", *mend])
+        mend = [f"  Mend: {one_line(finding.mend)}"] if finding.mend else []
+        return "\n".join([heading, f"  {one_line(finding.says)}", *mend])

@@ -18,8 +18,9 @@ from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
-from django_ojs.management.shell import printable, refuse_unmigrated
-from django_ojs.rules import durations, names
+from django_ojs.management.shell import one_line, refuse_unmigrated
+from django_ojs.rules import durations
+from django_ojs.rules.ids import parse_id
 from django_ojs.scheduler.service import ERRORS
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ class Command(BaseCommand):
         cells = [moment, f"{kind:<23}", f"{_tidy(data.get('queue', ''), 16):<16}", f"{subject:<28}"]
         if who:
             cells += [who, f"#{data.get('attempt', 0)}"]
-        text = "  ".join([*cells, _note(data)]).rstrip()
+        text = "  ".join([*cells, _event_summary(data)]).rstrip()
         style = getattr(self.style, _STYLES.get(kind, ""), None)
         self.stdout.write(text, style)
 
@@ -156,9 +157,10 @@ def _filter(options: dict[str, Any]) -> Filter:
 def _identifier(text: str, name: str) -> tuple[uuid.UUID, ...]:
     if not text:
         return ()
-    if not names.is_job_id(text.lower()):
+    found = parse_id(text.lower())
+    if found is None:
         raise CommandError(f"{name} takes an id such as 01976f5e-0000-7000-8000-000000000000, not {text!r}.")
-    return (uuid.UUID(text.lower()),)
+    return (found,)
 
 
 def _instant(text: str) -> dt.datetime:
@@ -188,12 +190,12 @@ def _start(after: str, since: dt.datetime | None, using: str) -> str | None:
 def _last(wanted: Filter, count: int, using: str) -> tuple[list[dict[str, Any]], str | None]:
     """The last events that match, and the cursor behind all that is there."""
     order.catch_up(using, strict=False)
-    end = log.cursor(order.end(using), using)
+    end = log.cursor(order.end_position(using), using)
     found = log.newest(wanted, limit=count, using=using).events[::-1]
     return found, found[-1]["id"] if found else end
 
 
-def _note(data: dict[str, Any]) -> str:
+def _event_summary(data: dict[str, Any]) -> str:
     """What else is worth a glance: the error, or the few facts that differ."""
     if isinstance(error := data.get("error"), dict):
         return _tidy(f"{error.get('type', 'error')}: {error.get('message', '')}", 120)
@@ -202,5 +204,5 @@ def _note(data: dict[str, Any]) -> str:
 
 def _tidy(text: object, length: int) -> str:
     """One line of at most so many printable characters."""
-    plain = printable(text)
+    plain = one_line(text)
     return plain if len(plain) <= length else plain[: length - 1] + "…"

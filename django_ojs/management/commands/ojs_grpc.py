@@ -14,7 +14,7 @@ from django.db import connections
 from django_ojs import grpc
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.management.shell import refuse_unmigrated
+from django_ojs.management.shell import refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.middleware import show_logs
 
@@ -44,6 +44,7 @@ class Command(BaseCommand):
         if missing := grpc.missing():
             raise CommandError(f"Without {' and '.join(missing)} there is no gRPC. {grpc.HINT}")
         refuse_unmigrated()
+        refuse_faulty_handlers()
         if not ojs_settings.GRPC:
             self.stderr.write("OJS['GRPC'] is not set, so the manifest does not say that this site offers gRPC.")
         if self._from_command_line:
@@ -70,7 +71,7 @@ class Command(BaseCommand):
         at_once, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, handle)
-        self._announce(options, f"ojs_grpc listens on {_shown(options['bind'], port)}.")
+        self._announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
         await stop.wait()
         self._announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
         graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
@@ -93,7 +94,7 @@ def _keep_connections() -> None:
     connections[database(None)].settings_dict.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)
 
 
-def _shown(address: str, port: int) -> str:
+def _bound_address(address: str, port: int) -> str:
     return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 

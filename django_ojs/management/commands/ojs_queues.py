@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_ojs import audit
 from django_ojs.database import database
-from django_ojs.management.shell import ShellCommand, entry, member
+from django_ojs.management.shell import ShellCommand, entry, member_argument
 from django_ojs.models import Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.queues import configuration
@@ -35,7 +35,8 @@ class Command(ShellCommand):
             switch.add_argument("--reason", default="", help="for the event and the audit log")
         config = actions.add_parser("config", help="what a queue is set up for, as JSON; `_default` holds for all")
         config.add_argument("name", metavar="NAME")
-        config.add_argument("--set", action="append", default=[], type=member, dest="changes", metavar="KEY=JSON",
+        config.add_argument("--set", action="append", default=[], type=member_argument, dest="changes",
+                            metavar="KEY=JSON",
                             help='for instance concurrency=5 or rate_limit=\'{"limit": 10, "period": "1s"}\'; '
                             "null takes it back. More than once if need be")  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from django_ojs.management.shell import refuse_unmigrated
+from django_ojs.management.shell import refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.lifecycle import Lifecycle, Stage, signals
@@ -27,6 +27,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         show_logs(options["verbosity"])
         refuse_unmigrated()
+        refuse_faulty_handlers()
         name, lifecycle = default_name(), Lifecycle()
         scheduler = Scheduler(name)
         with signals(lifecycle):

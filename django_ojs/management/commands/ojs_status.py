@@ -16,7 +16,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
-from django_ojs.management.shell import IN_PART, ShellCommand, duration, positive, table
+from django_ojs.management.shell import IN_PART, ShellCommand, duration_argument, positive, table
 from django_ojs.models import Queue, Worker
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules import alertrules
@@ -25,7 +25,7 @@ from django_ojs.rules.durations import format_instant
 from django_ojs.scheduler.service import ERRORS
 from django_ojs.states import State
 from django_ojs.statistics.counters import totals
-from django_ojs.workers.directory import state_of, unserved_queues, with_held
+from django_ojs.workerregistry.directory import state_of, unserved_queues, with_held
 
 
 class Command(ShellCommand):
@@ -41,7 +41,7 @@ class Command(ShellCommand):
         parser.add_argument("--max-backlog", type=positive, metavar="N",
                             help="a queue with more available jobs than this needs attention, whatever "
                             "OJS['ALERTS'] says")  # fmt: skip
-        parser.add_argument("--max-age", type=duration, metavar="AGE",
+        parser.add_argument("--max-age", type=duration_argument, metavar="AGE",
                             help="a queue in which a job has waited longer needs attention: 90s, 15m, 2h")  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_ojs import jsontext
-from django_ojs.rules.problems import Problem, validate, validate_sequence
+from django_ojs import jsontext, spellings
+from django_ojs.rules.problems import Problem, validate_sequence
 
 
 class Command(BaseCommand):
@@ -53,10 +53,10 @@ class Command(BaseCommand):
             yield Problem("", str(error).rstrip("."), "Make the file valid JSON.")
             return
         if options["sequence"]:
-            yield from validate_sequence(content)
+            yield from validate_sequence(spellings.operations(content))
             return
         for prefix, document in _documents(content):
-            for problem in validate(document, complete=options["complete"]):
+            for problem in spellings.validate(document, complete=options["complete"]):
                 yield problem._replace(path=f"{prefix}.{problem.path}".strip("."))
 
 

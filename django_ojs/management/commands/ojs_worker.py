@@ -16,14 +16,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_ojs.conf import grace_from_environment, ojs_settings
 from django_ojs.database import database
-from django_ojs.management.shell import positive, refuse_unmigrated
+from django_ojs.management.shell import positive, refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.registry import registry
 from django_ojs.rules import names
 from django_ojs.scheduler.service import ERRORS
 from django_ojs.worker import memory, processinfo, supervisor
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.middleware import show_logs
-from django_ojs.worker.process import Options, Worker
+from django_ojs.worker.process import WorkerOptions, WorkerProcess
 from django_ojs.worker.processinfo import HealthFile
 from django_ojs.worker.supervisor import Supervisor
 
@@ -69,13 +69,14 @@ class Command(BaseCommand):
             raise CommandError("--reload runs one process: leave out --processes.")
         self._check_grace()
         types = registry.types()
-        if not types:
+        if not types and not registry.faults():
             raise CommandError(
                 f"There is nothing to run: no app has a {ojs_settings.JOBS_MODULE}.py with a @job. "
                 "A site whose workers are all elsewhere runs `manage.py ojs_scheduler` instead."
             )
         if options["reload"] and not supervisor.is_inner_process():
             sys.exit(supervisor.restart_on_change())
+        refuse_faulty_handlers()
         refuse_unmigrated()
         self._check_database(options["skip_checks"])
         if options["verbosity"] > 1:
@@ -92,7 +93,7 @@ class Command(BaseCommand):
 
     def _run(self, options: dict[str, Any]) -> bool:
         health = HealthFile(options["health_file"]) if options["health_file"] else None
-        asked = Options(
+        asked = WorkerOptions(
             queues=options["queues"], concurrency=options["concurrency"],
             name=options["name"] or processinfo.default_name(), scheduler=not options["no_scheduler"],
             until_empty=options["until_empty"], max_jobs=options["max_jobs"], max_memory=options["max_memory"],
@@ -101,14 +102,14 @@ class Command(BaseCommand):
         if forks or self._from_command_line:
             leave_pools()
         if self._from_command_line:
-            memory.settle()
+            memory.configure_gc()
         if forks:
             parts = self._announcer(options, 1), self._announcer(options, 2)
             return Supervisor(asked, options["processes"], *parts, health).run()
-        worker = Worker(asked, self._announcer(options, 1), health=health)
+        worker = WorkerProcess(asked, self._announcer(options, 1), health=health)
         if not options["reload"]:
             return worker.run()
-        watch = supervisor.FileWatch(worker.lifecycle)
+        watch = supervisor.Reloader(worker.lifecycle)
         watch.start()
         fine = worker.run()
         supervisor.end_inner_process(watch, fine=fine)

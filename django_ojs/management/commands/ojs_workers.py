@@ -16,8 +16,8 @@ from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.models import Worker
 from django_ojs.queues import maintenance
 from django_ojs.rules.durations import format_instant
-from django_ojs.workers.directory import is_stale, state_of, with_held
-from django_ojs.workers.registration import direct
+from django_ojs.workerregistry.directory import state_of, with_held
+from django_ojs.workerregistry.registration import direct
 
 
 class Command(ShellCommand):
@@ -109,7 +109,7 @@ class Command(ShellCommand):
 def _facts(worker: Worker, now: dt.datetime) -> dict[str, Any]:
     return {
         "id": worker.pk, "state": state_of(worker, now), "directive": worker.directive or None,
-        "stale": is_stale(worker, now), "hostname": worker.hostname, "pid": worker.pid,
+        "stale": worker.is_stale(now), "hostname": worker.hostname, "pid": worker.pid,
         "queues": worker.queues or [], "active_jobs": worker.held, "concurrency": worker.concurrency,
         "jobs_completed": worker.jobs_completed, "memory_mb": worker.memory_mb, "cpu_percent": worker.cpu_percent,
         "version": worker.version, "release": worker.release or None, "started_at": format_instant(worker.started_at),

@@ -8,23 +8,39 @@ import unittest
 from typing import Any, reveal_type
 
 from django_ojs import (
+    ApprovalDecision,
+    ApprovalTimeout,
+    ChildFailed,
     Discard,
+    EventTimeout,
     JobCancelled,
     JobContext,
     JobFailed,
     JobHandle,
+    RateLimitOptions,
+    ReplayMismatch,
     Retry,
+    RetryOptions,
     Snooze,
+    StepError,
+    StepTimeout,
+    UniqueOptions,
     Workflow,
     WorkflowCancelled,
     WorkflowFailed,
     WorkflowHandle,
+    aapprove,
+    aemit_event,
     aenqueue,
     aenqueue_many,
     aget_job,
     aget_workflow,
+    approvals_for,
+    approve,
     batch,
     chain,
+    delegate_approval,
+    emit_event,
     enqueue,
     enqueue_after_commit,
     enqueue_bulk,
@@ -33,6 +49,8 @@ from django_ojs import (
     get_workflow,
     group,
     job,
+    step,
+    step_type,
 )
 from django_ojs.testing import (
     Drained,
@@ -44,15 +62,27 @@ from django_ojs.testing import (
     Performed,
     WorkerJobs,
     WorkerJobsMixin,
+    assert_survives_crashes,
     fake,
     inline,
+    job_context,
     worker,
 )
+from django_ojs.testing import approve as decide_in_test
 
 
 @job("email.send", queue="email", retry={"max_attempts": 5, "initial_interval": "2s"}, timeout=30)
 def send_email(to: str, template: str = "plain") -> bool:
     return True
+
+
+PATIENT: RetryOptions = {"max_attempts": 8, "max_interval": dt.timedelta(hours=1), "backoff_strategy": "linear"}
+ONCE: UniqueOptions = {"keys": ["type", "args"], "states": ["available", "active"], "on_conflict": "ignore"}
+PARTNER: RateLimitOptions = {"key": "partner", "rate": {"limit": 100, "period": "1m"}, "on_limit": "reschedule"}
+
+
+@job("partner.sync", retry=PATIENT, unique=ONCE, rate_limit=PARTNER)
+def sync(customer: int) -> None: ...
 
 
 @job("report.make")
@@ -120,7 +150,7 @@ async def asynchronous() -> None:
 
 def flows() -> WorkflowHandle:
     mails = group(send_email.s("a"), send_email.s("b", template="c"))
-    reveal_type(chain(hash_file.s("/etc/hosts"), mails))  # django_ojs.client.workflow.Workflow
+    reveal_type(chain(hash_file.s("/etc/hosts"), mails))  # django_ojs.client.workflow.PreparedWorkflow
     batch(mails, send_email.s("c"), on_failure=take_anything.s(None)).enqueue(queue="slow", delay="10m", tags=["a"])
     steps = {"one": hash_file.s("a"), "two": count_words.s("b")}
     handle = Workflow.graph(steps, after={"two": "one"}).enqueue(name="both", id="2026-11")
@@ -140,6 +170,7 @@ async def asynchronous_flows() -> None:
 
 
 def tests() -> None:
+    reveal_type(job_context(send_email, attempt=2))  # django_ojs.client.context.JobContext
     with fake() as faked:
         send_email.enqueue("a")
     reveal_type(faked)  # django_ojs.testing.fakejobs.FakeJobs
@@ -187,3 +218,100 @@ class AtOnce(InlineJobsMixin, unittest.TestCase):
 class Mail(WorkerJobsMixin, unittest.TestCase):
     def test_it(self) -> None:
         reveal_type(self.jobs)  # django_ojs.testing.storedjobs.WorkerJobs
+
+
+@step_type(name="orders.Paid", encode=lambda paid: paid.number, decode=lambda number: Paid(number))  # noqa: PLW0108
+class Paid:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@step(retry={"max_attempts": 3}, timeout="30s")
+def charge(order: int) -> Paid:
+    return Paid(order)
+
+
+@step
+async def remind(order: int) -> str:
+    return f"order {order}"
+
+
+@job("orders.fulfil", durable="2", on_change="resume")
+def fulfil(context: JobContext, order: int) -> str:
+    reveal_type(charge(order))  # right.Paid
+    reveal_type(context.step("count", len, "abc", retry={"max_attempts": 2}))  # int
+    reveal_type(context.step_transaction("book", str, order))  # str
+    with context.step_transaction("ship") as block:
+        if block.is_new:
+            block.result = order
+    context.sleep("2d")
+    context.sleep_until(dt.datetime.now(dt.UTC))
+    reveal_type(context.now())  # datetime.datetime
+    reveal_type(context.uuid())  # uuid.UUID
+    reveal_type(context.random())  # str
+    with contextlib.suppress(StepTimeout, StepError, ReplayMismatch):
+        charge.named("again")(order)
+    return "done"
+
+
+@job("orders.watch", durable=True)
+async def watch(context: JobContext, order: int) -> None:
+    reveal_type(await remind(order))  # str
+    reveal_type(await context.astep("count", len, "abc"))  # int
+    await context.asleep("1h")
+    await context.acontinue_as_new(order)
+
+
+def test_fulfil() -> None:
+    assert_survives_crashes(fulfil.s(7), check=lambda handle: None)
+
+
+@job("orders.wait", durable=True)
+def wait(context: JobContext, order: int) -> None:
+    with contextlib.suppress(EventTimeout):
+        context.wait_for_event("order.paid", key=order, timeout="7d")
+    reveal_type(emit_event("order.seen", order, {"by": "us"}).is_new)  # bool
+
+
+@job("orders.all", durable=True)
+def all_orders(context: JobContext, orders: list[int]) -> list[str]:
+    try:
+        context.run(fulfil.s(orders[0]), name="first", cancel_with_parent=False)
+    except ChildFailed as error:
+        reveal_type(error.job_id)  # str
+    return [str(found) for found in context.run_all([fulfil.s(one) for one in orders], limit=50, raise_errors=False)]
+
+
+@job("orders.aall", durable=True)
+async def aall_orders(context: JobContext, order: int) -> None:
+    await context.arun(fulfil.s(order))
+    reveal_type(await context.arun_all([fulfil.s(order)]))  # list[Any]
+
+
+async def tell(order: int) -> None:
+    reveal_type((await aemit_event("order.paid", order)).is_new)  # bool
+
+
+@job("orders.refund", durable=True)
+def refund(context: JobContext, order: int) -> None:
+    with contextlib.suppress(ApprovalTimeout):
+        decision = context.wait_for_approval("refund", details={"order": order}, assignees=["group:x"], timeout="7d")
+        reveal_type(decision.approved)  # bool
+        keep: ApprovalDecision = decision
+        context.step("keep", str, keep.by)
+
+
+@job("orders.arefund", durable=True)
+async def arefund(context: JobContext, order: int) -> bool:
+    return (await context.await_for_approval("refund", default=False, timeout="7d")).approved
+
+
+def decide(user: Any) -> None:
+    for approval in approvals_for(user):
+        delegate_approval(approval, ["user:ben"], by=user)
+        reveal_type(approve(approval, by=user, approved=False))  # django_ojs.models.approval.Approval
+    decide_in_test(refund.enqueue(7), by=user)
+
+
+async def adecide(user: Any, approval: str) -> None:
+    await aapprove(approval, by=user, data={"amount": 1})

@@ -22,6 +22,20 @@ def other() -> None: ...
 def late() -> None: ...
 
 
+@job("email.again", retry={"max_attemps": 5})  # E: call-overload
+def again() -> None: ...
+
+
+@job("email.grow", retry={"backoff_strategy": "zigzag"})  # E: call-overload
+def grow() -> None: ...
+
+
+@job("email.once", unique={"on_conflict": "forget"})  # E: call-overload
+def once() -> None: ...
+
+
+send_email.options(unique={"states": ["running"]}).enqueue("a", "b")  # E: arg-type
+send_email.options(rate_limit={"rate": {"limit": 1}}).enqueue("a", "b")  # E: typeddict-item
 send_email.enqueue("a")  # E: call-arg
 send_email.enqueue("a", 1)  # E: arg-type
 send_email.enqueue("a", "b", "c")  # E: call-arg

@@ -4,7 +4,10 @@ The tests themselves know only the names of the types, so options belong where a
 """
 
 import asyncio
+import contextlib
 import gc
+import inspect
+import logging
 import os
 import re
 import signal
@@ -12,12 +15,16 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from django_ojs import JobContext, job
+from django_ojs.models import JobStep
+from tests.worker.app.ends import DEATHS, ENDS
 
 
 def trace(name: str) -> Path:
@@ -299,6 +306,39 @@ def note(number: int) -> None:
     os.close(line)
 
 
+@job("site.query", retry={"max_attempts": 1})
+def query(number: int) -> None:
+    """Is in a query of its own for most of its time, and says when it is over."""
+    Group.objects.count()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(0.01)")
+    note(number)
+
+
+@job("site.query_later", retry={"max_attempts": 1})
+async def query_later(number: int) -> None:
+    """The same in a coroutine."""
+    await sync_to_async(query)(number)
+
+
+@job("site.query_inline", retry={"max_attempts": 1}, inline=True)
+def query_inline(number: int) -> None:
+    query(number)
+
+
+@job("site.write", retry={"max_attempts": 1}, transactional=True)
+def write(number: int, name: str = "group") -> None:
+    """Writes in the transaction of its completion: once, however often it runs."""
+    Group.objects.create(name=f"{name} {number}")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(0.01)")
+
+
+@job("site.write_inline", retry={"max_attempts": 1}, transactional=True, inline=True)
+def write_inline(number: int) -> None:
+    write(number, "inline group")
+
+
 # Two releases of the site, told apart by the environment
 
 
@@ -317,3 +357,170 @@ def release(context: JobContext, number: int) -> str:
 
 if RELEASE == "new":
     job("site.novelty")(release.handler)
+
+
+@job("site.shy")
+def shy(context: JobContext, name: str) -> str:
+    """Fails once, in the first process that lets it come so far."""
+    hold(name)
+    if not trace(f"{name}.failed").exists():
+        trace(f"{name}.failed").touch()
+        raise ValueError("the first time")
+    return name
+
+
+@job("site.kill")
+def kill(name: str, how: str) -> None:
+    """Ends its own process as soon as it may, at every attempt."""
+    while not trace(f"{name}.go").exists():
+        time.sleep(0.01)
+    die.handler(name, how)
+
+
+@job("site.akill")
+async def akill(name: str, how: str) -> None:
+    while not trace(f"{name}.go").exists():  # noqa: ASYNC110 - another process makes the file
+        await asyncio.sleep(0.01)
+    die.handler(name, how)
+
+
+@job("site.ikill", inline=True)
+def ikill(name: str, how: str) -> None:
+    kill.handler(name, how)
+
+
+@job("site.signal")
+def send_signal(number: int) -> int:
+    os.kill(os.getpid(), number)
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def _keeps(name: str) -> None:
+    """Keeps every exception by which it is to end."""
+    trace(f"{name}.started").touch()
+    while True:
+        with contextlib.suppress(BaseException):
+            while True:
+                time.sleep(0.01)
+
+
+@job("site.keeps.sync")
+def keeps(name: str) -> None:
+    _keeps(name)
+
+
+@job("site.keeps.inline", inline=True)
+def ikeeps(name: str) -> None:
+    _keeps(name)
+
+
+@job("site.keeps.async")
+async def akeeps(name: str) -> None:
+    trace(f"{name}.started").touch()
+    while True:
+        with contextlib.suppress(BaseException):
+            await asyncio.Event().wait()
+
+
+@job("site.mute")
+def mute(how: str) -> str:
+    """Takes its process the places to write to."""
+    match how:
+        case "streams":
+            sys.stdout.close()
+            sys.stderr.close()
+        case "descriptors":
+            os.close(1)
+            os.close(2)
+        case "none":
+            sys.stdout = sys.stderr = None
+        case "full":
+            for number in (1, 2):
+                os.dup2(os.open("/dev/full", os.O_WRONLY), number)
+    return how
+
+
+# A durable flow: ten steps into the database, into a file and through a sleep
+
+
+@job("flow.ten", durable=True, retry={"max_attempts": 1})
+def flow_ten(context: JobContext, flow: int) -> str:
+    def write(name: str) -> str:
+        _refuse_recorded(context, name)
+        with trace("calls").open("a") as file:
+            file.write(f"{flow}:{name}\n")
+        return f"{flow}:{name}"
+
+    def book(name: str) -> str:
+        return Group.objects.create(name=f"{flow}:{name}:{uuid.uuid4()}").name
+
+    key = context.uuid()
+    done = [context.step_transaction(f"book-{number}", book, str(number)) for number in range(4)]
+    context.sleep(0.2)
+    done += [context.step(f"write-{number}", write, f"write-{number}") for number in range(4)]
+    assert len(done) == 8
+    return str(key)
+
+
+def _refuse_recorded(context: JobContext, name: str) -> None:
+    """A step that is recorded must not be called again."""
+    if JobStep.objects.filter(job_id=context.id, name=name).exists():
+        raise AssertionError(f"{name} is recorded, and is called again")
+
+
+# Every way to end, in every kind of handler: the table is in `ends`
+
+
+@job("end.sync")
+def end_sync(name: str) -> object:
+    return ENDS[name].act()
+
+
+@job("end.inline", inline=True)
+def end_inline(name: str) -> object:
+    return ENDS[name].act()
+
+
+@job("end.transactional", transactional=True)
+def end_transactional(name: str) -> object:
+    return ENDS[name].act()
+
+
+@job("end.async")
+async def end_async(name: str) -> object:
+    found = ENDS[name].act()
+    return await found if inspect.iscoroutine(found) else found
+
+
+@job("end.dies")
+def end_dies(name: str) -> object:
+    trace(f"{name}.began").touch()
+    return DEATHS[name][0]()
+
+
+@job("site.log")
+def log_lines(context: JobContext, name: str, lines: int, how: str = "") -> None:
+    """Logs so many lines, and then returns, kills its process, or waits until it is let go."""
+    logger = logging.getLogger("site.jobs")
+    for number in range(1, lines + 1):
+        logger.info("line %d of %s", number, name)
+    context.log("said at the end", level="warning", number=lines)
+    trace(f"{name}.logged").touch()
+    while how == "hold" and not trace(f"{name}.go").exists():
+        time.sleep(0.01)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job("flow.member")
+def flow_member(number: int) -> int:
+    time.sleep(0.05)
+    return number
+
+
+@job("flow.family", durable=True, retry={"max_attempts": 1})
+def flow_family(context: JobContext, family: int) -> list[int]:
+    """Runs jobs twice, so that a kill meets each part: what is not recorded, what waits, what goes on."""
+    first = context.run_all([flow_member.s(4 * family + number) for number in range(4)], limit=2)
+    return [*first, context.run(flow_member.s(family))]

@@ -1,0 +1,220 @@
+"""What durable jobs ask people: the inbox, the page of one approval with what its job did so far, and its decision.
+
+Who may view approvals sees all of them; who may only decide sees what asks that user.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_ojs import errors
+from django_ojs.admin import display, live, steps
+from django_ojs.admin.base import text_filter
+from django_ojs.admin.live import LivePage
+from django_ojs.errors import OJSError
+from django_ojs.jobs import approvals
+from django_ojs.jobs.approvals import Decider
+from django_ojs.models import Approval, Job
+from django_ojs.rules import redaction
+from django_ojs.rules.approvals import MAX_COMMENT, ApprovalState
+
+_COLOURS = {"open": "active", "approved": "good", "rejected": "discarded", "timed_out": "retryable"}
+_LIVE = (
+    "approval.requested", "approval.decided", "approval.delegated", "approval.escalated", "job.state_changed",
+)  # fmt: skip
+
+
+ApprovalTypeFilter = text_filter(_("job type"), "job_type", _("mail.send or mail.*"), field="type")
+
+
+class AskedUserFilter(admin.SimpleListFilter):
+    """Those that ask the user, by itself, by a group or by a permission."""
+
+    title, parameter_name = _("asks"), "asks"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("me", _("me"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
+        return queryset.filter(approvals.asks(request.user, queryset.db)) if self.value() == "me" else queryset
+
+
+class ApprovalStateFilter(admin.SimpleListFilter):
+    title, parameter_name = _("state"), "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(state.value, state.value) for state in ApprovalState]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
+        return queryset.filter(state=self.value()) if self.value() else queryset
+
+
+class DecisionForm(forms.Form):
+    """What is sent beside the form of the site."""
+
+    ojs_data = forms.JSONField(
+        label=_("data"), required=False, widget=forms.Textarea(attrs={"rows": 6, "cols": 60, "spellcheck": "false"})
+    )
+    ojs_comment = forms.CharField(
+        label=_("comment"), required=False, max_length=MAX_COMMENT,
+        widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
+    )  # fmt: skip
+    ojs_to = forms.CharField(
+        label=_("delegate to"), required=False, max_length=255, widget=forms.TextInput(attrs={"size": 40}),
+        help_text=_("Instead of a decision: who is asked from now on, such as user:anna or group:finance."),
+    )  # fmt: skip
+
+    def __init__(self, approval: Approval, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if approval.schema is None:
+            del self.fields["ojs_data"]
+        else:
+            self.fields["ojs_data"].help_text = display.pretty(approval.schema)
+
+
+@admin.register(Approval)
+class ApprovalAdmin(LivePage):
+    list_display = ("shown_title", "state_label", "type", "queue", "asked", "requested_ago", "due")
+    list_filter = (AskedUserFilter, ApprovalStateFilter, ApprovalTypeFilter)
+    ordering = ("-id",)
+    change_form_template = "django_ojs/admin/approval.html"
+    live_types = _LIVE
+    fieldsets = (
+        (None, {"fields": ("shown_title", "state_label", "asked", "shown_details", "its_job", "requested", "due")}),
+        (_("Decision"), {"fields": ("by", "decided", "shown_comment", "shown_data")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Approval]:
+        found: QuerySet[Approval] = super().get_queryset(request).prefetch_related("assignees")
+        if self._sees_all(request) or not self.has_view_permission(request):  # whom each page refuses
+            return found
+        return found.filter(approvals.asks(request.user, found.db))
+
+    def get_urls(self) -> list[URLPattern]:
+        page = self.route("<path:object_id>/decide/", self.decide_view, "approval_decide")
+        return [page, *super().get_urls()]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._sees_all(request) or request.user.has_perm("django_ojs.decide_approval")
+
+    def _sees_all(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("django_ojs.view_approval")
+
+    def live_age(self, obj: Approval) -> float:
+        """Its events are those of all approvals and jobs."""
+        return live.POLLING
+
+    def page_context(self, request: HttpRequest, obj: Approval) -> dict[str, Any]:
+        may = obj.state == ApprovalState.OPEN and _may_decide(request, obj)
+        job = Job.objects.using(obj._state.db).filter(pk=obj.job_id).first()
+        return {
+            "title": display.ellipsized(obj.title),
+            "subtitle": display.printable(obj.name),
+            "decide": self.own_url("decide", quote(obj.pk)) if may else "",
+            "steps": {} if job is None else steps.section(self, job, steps.read(job)),
+        }
+
+    def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """GET: the form. POST: approve, reject or delegate."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        approval = self.get_object(request, unquote(object_id))
+        if approval is None:
+            raise Http404
+        if not _may_decide(request, approval):
+            raise PermissionDenied
+        back = self.own_url("change", quote(approval.pk))
+        posted = request.POST if request.method == "POST" else None
+        own = DecisionForm(approval, posted)
+        try:
+            site = approvals.form_class(approval.form)(posted) if approval.form else None
+        except OJSError as error:  # the form is not in the site's code any more
+            self.message_user(request, display.explain(error), messages.ERROR)
+            return HttpResponseRedirect(back)
+        if posted is not None and own.is_valid() and self._decide(request, approval, own, site):
+            return HttpResponseRedirect(back)
+        return self.page(
+            request, "approval_decide", gettext("Decide"), own=own, site=site, back=back, here="approval",
+            heading=display.printable(approval.title), details=self.shown_details(approval),
+        )  # fmt: skip
+
+    def _decide(self, request: HttpRequest, approval: Approval, own: DecisionForm, site: Any) -> bool:
+        """Do what was chosen; False, with the reason in the forms, where that is refused."""
+        who, given = Decider.of(request.user), own.cleaned_data
+        approved = "approve" in request.POST
+        delegates = "delegate" in request.POST
+        entry = self.audit_entry(request, f"approval.{'delegate' if delegates else 'decide'}", approval.pk)
+        using = approval._state.db
+        try:
+            if delegates:
+                approvals.delegate(approval.pk, given["ojs_to"].split(), who, act=entry, using=using)
+            elif not approved and "reject" not in request.POST:
+                return False
+            else:
+                data = given.get("ojs_data") if site is None else request.POST
+                data = data if approved else None
+                approvals.decide(
+                    approval.pk, approved, who, comment=given["ojs_comment"].replace("\r\n", "\n"), data=data,
+                    act=entry, using=using,
+                )  # fmt: skip
+        except errors.Conflict as error:
+            self.message_user(request, display.explain(error), messages.WARNING)
+            return True
+        except OJSError as error:
+            if site is None or site.is_valid() or delegates:
+                own.add_error("ojs_to" if delegates else None, display.explain(error))
+            return False
+        text = gettext("Delegated.") if delegates else gettext("Approved.") if approved else gettext("Rejected.")
+        self.message_user(request, text, messages.SUCCESS)
+        return True
+
+    requested_ago = live.cell(display.column(display.ago, "requested_at", "created"))
+    requested = display.column(display.when, "requested_at", "created")
+    due = live.cell(display.column(display.when, "due_at", "due"))
+    decided = display.column(display.when, "decided_at", "ended")
+    by = display.column(display.code, "decided_by", "by")
+    shown_title = display.column(display.ellipsized, "title", "title")
+    shown_comment = display.column(lambda text: display.printable(text) or display.NOTHING, "comment", "comment")
+
+    @live.cell
+    @admin.display(description=_("state"))
+    def state_label(self, approval: Approval) -> SafeString:
+        return display.colour_label(approval.state, _COLOURS.get(approval.state, "other"))
+
+    @admin.display(description=_("asks"))
+    def asked(self, approval: Approval) -> SafeString | str:
+        return display.codes(approvals.names(approval))
+
+    @admin.display(description=_("details"))
+    def shown_details(self, approval: Approval) -> SafeString | str:
+        return display.json(redaction.part("payload", approval.details, approval.type, {}))
+
+    @admin.display(description=_("data"))
+    def shown_data(self, approval: Approval) -> SafeString | str:
+        return display.json(redaction.part("payload", approval.data, approval.type, {}))
+
+    @admin.display(description=_("job"))
+    def its_job(self, approval: Approval) -> SafeString:
+        address = self.url_of(Job, approval.job_id)
+        return format_html('<a class="ojs-id" href="{}">{}</a> {}', address, approval.job_id, approval.type)
+
+
+def _may_decide(request: HttpRequest, approval: Approval) -> bool:
+    """Whether it asks this user, or the user is a superuser."""
+    try:
+        Decider.of(request.user).check(approval, approval._state.db or "default")
+    except OJSError:
+        return False
+    return True

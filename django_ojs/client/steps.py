@@ -1,0 +1,1162 @@
+"""Let a durable handler do each step once, sleep for days, and go on where it was (extension durable-execution).
+
+A durable handler runs again from its beginning after each failure, restart, deploy and sleep. A step that is recorded
+is not done again: `context.step` returns what it returned. Steps are found by their names.
+
+    @job("order.fulfil", durable=True)
+    def fulfil(context, order_id):
+        charge_id = context.step("charge", charge, order_id)
+        context.sleep("2d")
+        context.step("remind", remind, order_id, charge_id)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import dataclasses
+import datetime as dt
+import functools
+import inspect
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from uuid import UUID, uuid4
+
+from asgiref.sync import sync_to_async
+from django.db import Error, connections, transaction
+
+from django_ojs import clock, jsontext, spellings
+from django_ojs.client import approvals, children, durableevents, stepvalues
+from django_ojs.client.directives import Directive, StepBoundary, Suspended
+from django_ojs.client.durableevents import EventKey
+from django_ojs.client.options import Duration, RetryOptions, attributes, check_json, encode_arguments, milliseconds
+from django_ojs.client.running import running
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import InvalidRequest
+from django_ojs.guard import Interrupted, release_logging_locks
+from django_ojs.rules import errorobjects, retrypolicy
+from django_ojs.rules.approvals import EVENT as APPROVAL
+from django_ojs.rules.approvals import ApprovalDecision, ApprovalRequest
+from django_ojs.rules.durableevents import CHILDREN_ENDED, RESERVED
+from django_ojs.rules.durableevents import check as check_event
+from django_ojs.rules.ids import new_id, new_job_id
+from django_ojs.rules.rows import HELD_UNTIL
+from django_ojs.rules.steps import MAX_STEP_NAME, Step, StepExists
+from django_ojs.rules.steps import StepKind as Kind
+
+if TYPE_CHECKING:
+    from django_ojs.client.definition import PreparedJob
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+OnChange = Literal["restart", "resume", "wait"]
+
+#: Seconds that a failed step may wait for its next try in the worker. For longer the job gives its slot back.
+LONGEST_PAUSE = 5.0
+#: Milliseconds after which a job asks again for an event, where a transaction that is open may have emitted it.
+EVENT_HELD_PAUSE = 1000
+#: Milliseconds after which a job that runs under older code is looked at again by a worker with newer code.
+OLD_CODE_PAUSE = 30_000
+ARGUMENTS = "$arguments"
+
+
+class ReplayMismatch(Exception):
+    """The handler does not do what its job's record says that it did. The job fails for good, and says what to do."""
+
+    __module__ = "django_ojs"
+
+
+class StepTimeout(TimeoutError):
+    """A step took longer than the `timeout` it was given."""
+
+    __module__ = "django_ojs"
+
+
+class EventTimeout(TimeoutError):
+    """The event did not come within the `timeout` of `context.wait_for_event`. Later runs of the job get it again."""
+
+    __module__ = "django_ojs"
+
+
+class ApprovalTimeout(TimeoutError):
+    """Nobody has decided within the `timeout` of `context.wait_for_approval`, which has no default. Later runs of the
+    job get it again."""
+
+    __module__ = "django_ojs"
+
+
+class StepError(RuntimeError):
+    """A step that cannot be done as it is called: the message says what to change."""
+
+    __module__ = "django_ojs"
+
+
+#: What passes through a step whatever its retry policy says.
+_NEVER_TRIED_AGAIN = (Directive, ReplayMismatch, StepError)
+
+
+class Durable:
+    """What `@job(durable=...)` says: the mark of the code, and what becomes of jobs that older code began.
+
+    `on_change`: `restart` forgets what is recorded, `resume` goes on with it, `wait` leaves such jobs to workers that
+    still run the older code.
+    """
+
+    __slots__ = ("code", "on_change")
+    MAX_CODE = 64
+
+    def __init__(self, code: str, on_change: OnChange) -> None:
+        self.code, self.on_change = code, on_change
+
+
+class StepStore(Protocol):
+    """Where the steps of one run are recorded: in that database, or in memory (`using` None)."""
+
+    @property
+    def using(self) -> str | None: ...
+
+    def load(self) -> list[Step]: ...
+
+    def record(self, step: Step, *, locked: bool) -> bool: ...
+
+    def replace(self, step: Step, *, locked: bool) -> bool: ...
+
+    def forget(self) -> bool: ...
+
+    def start_over(self, arguments: Step) -> bool: ...
+
+    def event(self, name: str, key: str) -> str | None: ...
+
+    def wait(self, step: Step) -> bool | None: ...
+
+    def time_out(self, step: Step) -> bool | None: ...
+
+    def begin(self, step: Step, document: dict[str, Any], *, limit: int, outlives: bool) -> bool: ...
+    def ask(self, step: Step, request: ApprovalRequest, *, again: bool) -> bool: ...
+
+    def time_out_approval(self, step: Step) -> bool: ...
+
+
+class MemorySteps:
+    """The steps of a context without a worker, for tests: kept as long as the context. `call` runs a job that the
+    handler runs, and returns the outcome that its parent gets."""
+
+    using: str | None = None
+
+    def __init__(self, call: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._call = call
+        self.steps: dict[str, Step] = {}
+        self.events: dict[tuple[str, str], str] = {}
+        self.decisions: dict[str, ApprovalDecision] = {}
+
+    def load(self) -> list[Step]:
+        return list(self.steps.values())
+
+    def record(self, step: Step, *, locked: bool) -> bool:
+        self.steps[step.name] = step
+        return True
+
+    replace = record
+
+    def forget(self) -> bool:
+        self.steps.clear()
+        return True
+
+    def start_over(self, arguments: Step) -> bool:
+        self.steps = {arguments.name: arguments}
+        return True
+
+    def event(self, name: str, key: str) -> str | None:
+        return self.events.get((name, key))
+
+    def wait(self, step: Step) -> bool | None:
+        raise StepError(
+            f"The handler waits for the event {_event(step)}, and this test has not emitted it: call "
+            f"context.emit({step.event_name!r}, {step.event_key!r}, payload) before the handler, or run the job with "
+            "django_ojs.testing.worker() and emit the event there."
+        )
+
+    def time_out(self, step: Step) -> bool | None:
+        return self.replace(step, locked=False)
+
+    def begin(self, step: Step, document: dict[str, Any], *, limit: int, outlives: bool) -> bool:
+        step.result = jsontext.dumps({"jobs": [self._call(job) for job in document["jobs"]]})
+        step.ended_at = step.began_at
+        return self.record(step, locked=False)
+
+    def ask(self, step: Step, request: ApprovalRequest, *, again: bool) -> bool:
+        decision = self.decisions.get(step.name)
+        if decision is None:
+            raise StepError(
+                f"The handler waits for the approval {step.name!r}, and this test has not decided it: call "
+                f"context.approve({step.name!r}) before the handler, or run the job with django_ojs.testing.worker() "
+                "and call django_ojs.testing.approve(job) there."
+            )
+        step.result, step.ended_at = jsontext.dumps(decision.to_json()), step.began_at
+        return self.record(step, locked=False)
+
+    def time_out_approval(self, step: Step) -> bool:
+        return False
+
+
+class StepLog:
+    """What is recorded of a job, and what its handler has asked for in this run."""
+
+    def __init__(self, store: StepStore, durable: Durable, attempt: int, *, sequential: bool) -> None:
+        self.store, self._durable, self._attempt = store, durable, attempt
+        self._known: dict[str, Step] = {}
+        self._unasked: dict[str, Step] = {}  #: what earlier runs did and this one has not asked for yet
+        self._asked: set[str] = set()
+        self._failed: list[Step] = []  #: steps whose exceptions the handler has caught, perhaps
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        #: Where a handler does its steps one after the other: the thread in which it does. The order counts there.
+        self._thread = threading.get_ident() if sequential else None
+        self._loaded = False
+
+    def load(self) -> None:
+        """Read what is recorded. Raises `Suspended` where workers with older code are to finish the job."""
+        steps = self.store.load()
+        changed = any(step.code not in (self._durable.code, None) for step in steps)
+        if changed and self._durable.on_change == "restart":
+            self.must(self.store.forget())
+            steps, changed = [], False
+        elif changed and self._durable.on_change == "wait":
+            raise Suspended(OLD_CODE_PAUSE)
+        self._known = {step.name: step for step in steps}
+        self._unasked = {name: step for name, step in self._known.items() if name != ARGUMENTS}
+        # Where a step failed the handler may have gone another way, which it need not go again; nor need changed code.
+        if changed or any(step.kind == Kind.CALL and not step.has_ended for step in steps):
+            self._thread = None
+        self._loaded = True
+
+    @property
+    def arguments(self) -> str | None:
+        """The arguments, as JSON text, with which the job was continued as new."""
+        found = self._known.get(ARGUMENTS)
+        return found.result if found else None
+
+    def now(self) -> dt.datetime:
+        return clock.now(self.store.using)
+
+    def numbered(self, kind: str) -> str:
+        """The name of the next step of a kind whose steps have no names."""
+        with self._lock:
+            self._counts[kind] = number = self._counts.get(kind, 0) + 1
+        return f"{RESERVED}{kind}-{number}"
+
+    def ask(self, name: str, kind: Kind) -> Step | None:
+        """The recorded step of this name, once in a run. Raises `ReplayMismatch` where the record does not fit."""
+        with self._lock:
+            if not self._loaded:
+                self.load()
+            if name in self._asked:
+                raise StepError(
+                    f"The handler does the step {name!r} twice in one run. Each step needs a name of its own, such as "
+                    f"{name + '-1'!r} and {name + '-2'!r} in a loop."
+                )
+            self._asked.add(name)
+            found = self._known.get(name)
+            if found is not None and found.kind != kind:
+                raise ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", f"a {_word(found.kind)} of that name"))
+            if found is None and self._unasked and self._thread == threading.get_ident():
+                other = next(iter(self._unasked.values()))
+                there = f"the {_word(other.kind)} {other.name!r}"
+                raise ReplayMismatch(_mismatch(f"the {_word(kind)} {name!r}", there))
+            self._unasked.pop(name, None)
+            return found
+
+    def add(self, step: Step, *, locked: bool = False) -> None:
+        """Record a new step. Raises `StepBoundary` where the job is no longer this run's, and `StepExists`."""
+        self._record_failed()
+        self.must(self.store.record(step, locked=locked))
+        self._known[step.name] = step
+
+    def _record_failed(self) -> None:
+        with self._lock:
+            failed, self._failed = self._failed, []
+        for one in failed:
+            if one.name not in self._known:
+                self.must(self.store.record(one, locked=False))
+                self._known[one.name] = one
+
+    def wait(self, step: Step) -> Step:
+        """Record a new step that waits for an event; the step as it is recorded, with the event if that has come.
+
+        Raises `StepBoundary`, and `Suspended` where it cannot be told yet whether the event has come.
+        """
+        step.result = self.store.event(*step.event)
+        try:
+            if step.result is not None:
+                step.ended_at = self.now()
+                self.add(step)
+                return step
+            self._record_failed()
+            recorded = self.store.wait(step)
+        except StepExists:  # a run that had lost the job waits already
+            found = self.reload(step.name)
+            if found is None:
+                raise
+            return found
+        if recorded is None:
+            raise Suspended(EVENT_HELD_PAUSE)
+        self.must(recorded)
+        self._known[step.name] = step
+        return step
+
+    def begin(self, step: Step, document: dict[str, Any], *, limit: int, outlives: bool) -> Step:
+        """Record a new step that runs jobs, and enqueue these; the step as it is recorded. Raises `StepBoundary`."""
+        self._record_failed()
+        with contextlib.suppress(StepExists):  # a run that had lost the job has enqueued them
+            self.must(self.store.begin(step, document, limit=limit, outlives=outlives))
+        return self.reload(step.name) or step
+
+    def time_out(self, step: Step) -> Step:
+        """Record that this step has waited in vain, unless the event has come; the step as it is recorded."""
+        message = f"The event {_event(step)} did not come in time."
+        over = dataclasses.replace(step, ended_at=self.now(), error={"type": "EventTimeout", "message": message})
+        recorded = self.store.time_out(over)
+        if recorded is None:
+            raise Suspended(EVENT_HELD_PAUSE)
+        if recorded:
+            self._known[step.name] = over
+            return over
+        found = self.reload(step.name)
+        if found is None or not found.has_ended:
+            raise StepBoundary
+        return found
+
+    def ask_people(self, step: Step, request: ApprovalRequest, *, again: bool) -> Step:
+        """Record a step that waits for a decision, with the approval; the step as it is recorded."""
+        if not again:
+            self._record_failed()
+        try:
+            self.must(self.store.ask(step, request, again=again))
+        except StepExists:  # a run that had lost the job waits already
+            found = self.reload(step.name)
+            if found is None:
+                raise
+            return found
+        self._known[step.name] = step
+        return step
+
+    def time_out_approval(self, step: Step) -> Step:
+        """Record that nobody has decided in time, unless somebody has; the step as it is recorded."""
+        self.store.time_out_approval(step)
+        found = self.reload(step.name)
+        if found is None or not found.has_ended:
+            raise StepBoundary
+        return found
+
+    def finish(self, step: Step, *, locked: bool = False) -> None:
+        """Record that a step has ended, whether an earlier try of it is recorded or not."""
+        if step.name in self._known:
+            self.must(self.store.replace(step, locked=locked))
+            self._known[step.name] = step
+        else:
+            self.add(step, locked=locked)
+
+    def postpone(self, step: Step) -> None:
+        """Record that a step has failed and is tried again later."""
+        if step.name in self._known:
+            self.must(self.store.replace(step, locked=False))
+            self._known[step.name] = step
+        else:
+            self.add(step)
+
+    def note_failure(self, step: Step) -> None:
+        """Remember a step whose exception the handler gets. It is recorded with what the handler does next, if that is
+        another step."""
+        with self._lock:
+            self._failed.append(step)
+
+    def reload(self, name: str) -> Step | None:
+        """The step as another run has recorded it meanwhile."""
+        found = next((step for step in self.store.load() if step.name == name), None)
+        if found is not None:
+            self._known[name] = found
+        return found
+
+    def new(self, name: str, kind: Kind, **values: Any) -> Step:
+        return Step(name, kind.value, self.now(), self._attempt, code=self._durable.code, **values)
+
+    @staticmethod
+    def must(held: bool) -> None:
+        if not held:
+            raise StepBoundary
+
+
+def _word(kind: str) -> str:
+    words = {Kind.CALL.value: "step", Kind.EVENT.value: "wait", Kind.CHILDREN.value: "run of other jobs"}
+    return words.get(kind, str(kind))
+
+
+def _mismatch(asked: str, found: str) -> str:
+    return (
+        f"{_place()}: the handler comes to {asked}, and the record of this job has {found} here. The code has changed "
+        "since this job began, or does not do the same each time. To start such jobs over, give the handler a new "
+        'mark, such as @job(..., durable="2"); with on_change="resume" they go on with what is recorded, and with '
+        'on_change="wait" workers with the older code finish them. Then retry this job.'
+    )
+
+
+def _event(step: Step) -> str:
+    return f"{step.event_name!r}" + (f" of {step.event_key!r}" if step.event_key else "")
+
+
+def _types(types: Sequence[str]) -> str:
+    """Job types, each once, with the number of jobs."""
+    return f"{len(types)} x {', '.join(dict.fromkeys(types))}"
+
+
+def _place() -> str:
+    """The file and the line of the site's code that asks for a step."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("django_ojs", "asgiref"):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "The handler"
+
+
+class StepMethods:
+    """The part of a `JobContext` that durable handlers use. Outside of them each of these raises `StepError`."""
+
+    _step_log: StepLog | None = None
+    type: str
+    _cancelled: bool
+
+    @property
+    def line(self) -> dict[str, str]:
+        """Where jobs come from that this run enqueues."""
+        raise NotImplementedError
+
+    # Steps
+
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, retry: RetryOptions | None = None,
+        timeout: Duration | None = None, **kwargs: Any,
+    ) -> T:  # fmt: skip
+        """Call the function once in the life of the job, and return what it returned.
+
+        In later runs the recorded result is returned without a call. The result is kept as JSON (`stepvalues`), and
+        returned as it is kept also the first time. An exception is not recorded: it passes through, and the step is
+        done again by the next run.
+
+        Args:
+            name: unique within the job, up to 200 characters. Later runs find the step by it.
+            retry: how often the step itself is tried, and after which pauses, such as `{"max_attempts": 3}`. Without it
+                once. The job gives its slot back during a pause of more than 5 s.
+            timeout: the longest time of one try, after which it has failed with `StepTimeout`.
+
+        Raises StepError where it cannot be done here, ReplayMismatch where the record does not fit the code, and
+        TypeError for a result that cannot be kept.
+        """
+        call = _Call(self, name, function, retry, timeout)
+        result: T
+        if call.has_ended:
+            result = call.value()
+            return result
+        while True:
+            try:
+                value = call.limited(functools.partial(call.function, *args, **kwargs))
+            except _NEVER_TRIED_AGAIN:
+                raise
+            except Exception as error:
+                if (pause := call.failed(error)) is None:
+                    raise
+                self._pause(pause)
+            else:
+                result = call.succeeded(value)
+                return result
+
+    async def astep(
+        self, name: str, function: Callable[..., Awaitable[T]] | Callable[..., T], /, *args: Any,
+        retry: RetryOptions | None = None, timeout: Duration | None = None, **kwargs: Any,  # noqa: ASYNC109
+    ) -> T:  # fmt: skip
+        """`step` of an asynchronous handler. The function may be asynchronous or not; several steps may run at once,
+        in `asyncio.gather` or a TaskGroup."""
+        call = await sync_to_async(_Call)(self, name, function, retry, timeout)
+        result: T
+        if call.has_ended:
+            result = await sync_to_async(call.value)()
+            return result
+        while True:
+            try:
+                value = await call.alimited(functools.partial(call.function, *args, **kwargs))
+            except _NEVER_TRIED_AGAIN:
+                raise
+            except Exception as error:
+                if (pause := await sync_to_async(call.failed)(error)) is None:
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                result = await sync_to_async(call.succeeded)(value)
+                return result
+
+    @overload
+    def step_transaction(self, name: str, /) -> StepTransaction: ...
+    @overload
+    def step_transaction(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
+    def step_transaction(self, name: str, function: Any = None, /, *args: Any, **kwargs: Any) -> Any:
+        """Do a step whose writes to the database and whose record are one commit: they are stored exactly once.
+
+        `context.step_transaction("book", book, rows)` returns what the function returned. As a block:
+
+            with context.step_transaction("book") as step:
+                if step.is_new:
+                    step.result = book(rows)
+
+        Python cannot skip a block. Without the `if` a later run does the block again, and its writes are undone.
+        The writes go to the database of the jobs. Raises what `step` raises.
+        """
+        block = StepTransaction(self, name)
+        if function is None:
+            return block
+        with block:
+            if block.is_new:
+                block.result = function(*args, **kwargs)
+        return block.result
+
+    async def astep_transaction(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """`step_transaction` of an asynchronous handler: the function, which is not asynchronous, runs in a thread."""
+        do: Callable[..., Any] = self.step_transaction
+        result: T = await sync_to_async(do)(name, function, *args, **kwargs)
+        return result
+
+    # What differs each time
+
+    def now(self) -> dt.datetime:
+        """The time, by the clock of the database (UTC): the same in all runs of the job."""
+        value = self._once("time", Kind.TIME, self._steps.now)
+        found: dt.datetime = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+        return found
+
+    def uuid(self) -> UUID:
+        """A random UUID: the same in all runs of the job."""
+        value = self._once("uuid", Kind.RANDOM, uuid4)
+        return UUID(value) if isinstance(value, str) else value
+
+    def random(self, size: int = 16) -> str:
+        """So many random bytes as hexadecimal text, fit for a secret: the same in all runs of the job."""
+        value: str = self._once("random", Kind.RANDOM, functools.partial(secrets.token_hex, size))
+        return value
+
+    async def anow(self) -> dt.datetime:
+        """`now` of an asynchronous handler."""
+        return await sync_to_async(self.now)()
+
+    async def auuid(self) -> UUID:
+        """`uuid` of an asynchronous handler."""
+        return await sync_to_async(self.uuid)()
+
+    async def arandom(self, size: int = 16) -> str:
+        """`random` of an asynchronous handler."""
+        return await sync_to_async(self.random)(size)
+
+    # Time
+
+    def sleep(self, length: Duration, *, name: str = "") -> None:
+        """Go on after this time. The job gives its slot back, and the worker may stop; the time is kept.
+
+        Until then the job is `retryable`, and it can be cancelled. Sleeps are counted in their order, unless they have
+        names. The attempt does not count against `max_attempts`.
+        """
+        self._sleep(name, lambda now: now + dt.timedelta(milliseconds=milliseconds(length, "length")))
+
+    def sleep_until(self, instant: dt.datetime, *, name: str = "") -> None:
+        """`sleep` until an instant, which has a time zone. Nothing happens where that has passed."""
+        if instant.utcoffset() is None:
+            raise ValueError(f"instant={instant!r} has no time zone: use django.utils.timezone.make_aware(...).")
+        self._sleep(name, lambda now: instant)
+
+    async def asleep(self, length: Duration, *, name: str = "") -> None:
+        """`sleep` of an asynchronous handler."""
+        await sync_to_async(self.sleep)(length, name=name)
+
+    async def asleep_until(self, instant: dt.datetime, *, name: str = "") -> None:
+        """`sleep_until` of an asynchronous handler."""
+        await sync_to_async(self.sleep_until)(instant, name=name)
+
+    # Events
+
+    def wait_for_event(
+        self, event: str, /, *, key: EventKey = "", timeout: Duration | None = None, name: str = ""
+    ) -> Any:
+        """Go on when this event has been emitted (`django_ojs.emit_event`), and return its payload.
+
+        It is returned at once if it was emitted before. Otherwise the job gives its slot back until the event comes;
+        until then it is `retryable`, and it can be cancelled. The attempt does not count against `max_attempts`.
+
+        Args:
+            key: what the event is about, such as the id of an order.
+            timeout: how long to wait; None: without end.
+            name: the name of the step; without one, waits are counted in their order.
+
+        Raises EventTimeout after that time, in this run and in all later ones.
+        """
+        log = self._ready()
+        key = durableevents.text_of(key)
+        name = _checked_name(name) if name else log.numbered("event")
+        found = log.ask(name, Kind.EVENT)
+        if found is None:
+            _refuse_inside_transaction(log, name)
+            _check_event("name", event)
+            _check_event("key", key)
+            step = log.new(name, Kind.EVENT, event_name=event, event_key=key)
+            if timeout is not None:
+                step.due_at = step.began_at + dt.timedelta(milliseconds=milliseconds(timeout, "timeout"))
+            found = log.wait(step)
+        elif (found.event_name, found.event_key) != (event, key):
+            asked = dataclasses.replace(found, event_name=event, event_key=key)
+            raise ReplayMismatch(
+                _mismatch(f"the wait {name!r} for the event {_event(asked)}", f"one for the event {_event(found)}")
+            )
+        now = log.now()
+        if not found.has_ended and found.due_at is not None and found.due_at <= now:
+            found = log.time_out(found)
+        if not found.has_ended:
+            raise _suspended(found, now)
+        if found.error is not None:
+            raise EventTimeout(found.error["message"])
+        return jsontext.loads(found.result or "null")
+
+    async def await_for_event(
+        self, event: str, /, *, key: EventKey = "", timeout: Duration | None = None, name: str = "",  # noqa: ASYNC109
+    ) -> Any:  # fmt: skip
+        """`wait_for_event` of an asynchronous handler."""
+        return await sync_to_async(self.wait_for_event)(event, key=key, timeout=timeout, name=name)
+
+    def emit(self, event: str, key: EventKey = "", payload: Any = None) -> None:
+        """For tests of a handler with `job_context()`: let `wait_for_event` find this event.
+
+        In a worker it raises StepError: there `django_ojs.emit_event` emits events.
+        """
+        store = self._steps.store
+        if not isinstance(store, MemorySteps):
+            raise StepError(
+                "context.emit is for tests with job_context(): use "
+                'context.step_transaction("NAME", django_ojs.emit_event, "EVENT", "KEY", payload) here.'
+            )
+        key = durableevents.text_of(key)
+        _check_event("name", event)
+        _check_event("key", key)
+        store.events.setdefault((event, key), durableevents.encode(payload))
+
+    # Other jobs
+
+    def run(self, job: PreparedJob, /, *, name: str = "", cancel_with_parent: bool = True) -> Any:
+        """Enqueue this job once, and go on with its result when it has completed.
+
+        The job of this handler gives its slot back until then; it is `retryable`, and it can be cancelled. The attempt
+        does not count against `max_attempts`.
+
+        Args:
+            job: `handler.s(...)`, with any options.
+            name: the name of the step; without one, these calls are counted in their order.
+            cancel_with_parent: whether the job is cancelled where the job of this handler ends before it.
+
+        Raises ChildFailed where it was discarded or cancelled, in this run and in all later ones, and what enqueueing
+        it raises.
+        """
+        return self.run_all([job], name=name, cancel_with_parent=cancel_with_parent)[0]
+
+    def run_all(
+        self, jobs: Sequence[PreparedJob], /, *, limit: int | None = None, raise_errors: bool = True, name: str = "",
+        cancel_with_parent: bool = True,
+    ) -> list[Any]:  # fmt: skip
+        """Enqueue these jobs once, and go on with their results, in their order, when all have ended.
+
+        Args:
+            limit: how many of them are enqueued at the same time; None: all.
+            raise_errors: whether the first that has failed is raised as ChildFailed. Otherwise its exception is in
+                the place of its result.
+            name, cancel_with_parent: as of `run`.
+
+        The results may have 8 MiB together. Raises what `run` raises, and InvalidWorkflow for more jobs than
+        `OJS["MAX_BATCH_SIZE"]`.
+        """
+        log = self._ready()
+        name = _checked_name(name) if name else log.numbered("run")
+        wanted = children.checked(jobs, limit)
+        if not wanted:
+            return []
+        found = log.ask(name, Kind.CHILDREN)
+        if found is None:
+            _refuse_inside_transaction(log, name)
+            key = str(new_id())
+            step = log.new(name, Kind.CHILDREN, event_name=CHILDREN_ENDED, event_key=key)
+            document = children.document_of(wanted, id=key, name=self.type, line=self.line)
+            found = log.begin(step, document, limit=limit or 0, outlives=not cancel_with_parent)
+        if not found.has_ended:
+            raise _suspended(found, log.now())
+        outcomes = jsontext.loads(found.result or "{}")
+        if "jobs" not in outcomes:
+            raise StepError(
+                f"The results of the jobs of {name!r} have {outcomes.get('bytes')} bytes together, more than the 8 MiB "
+                "that a handler can wait for. Let these jobs store what is large elsewhere and return a reference."
+            )
+        types = [outcome["type"] for outcome in outcomes["jobs"]]
+        if types != (asked := [job.type for job in wanted]):
+            raise ReplayMismatch(_mismatch(f"the run {name!r} of {_types(asked)}", f"one of {_types(types)}"))
+        return children.values(outcomes["jobs"], raise_errors=raise_errors)
+
+    async def arun(self, job: PreparedJob, /, *, name: str = "", cancel_with_parent: bool = True) -> Any:
+        """`run` of an asynchronous handler."""
+        return await sync_to_async(self.run)(job, name=name, cancel_with_parent=cancel_with_parent)
+
+    async def arun_all(
+        self, jobs: Sequence[PreparedJob], /, *, limit: int | None = None, raise_errors: bool = True, name: str = "",
+        cancel_with_parent: bool = True,
+    ) -> list[Any]:  # fmt: skip
+        """`run_all` of an asynchronous handler."""
+        return await sync_to_async(self.run_all)(
+            jobs, limit=limit, raise_errors=raise_errors, name=name, cancel_with_parent=cancel_with_parent
+        )
+
+    # People
+
+    def wait_for_approval(
+        self, name: str, /, *, title: str = "", details: Any = None, assignees: Iterable[Any] = (), form: Any = None,
+        timeout: Duration | None = None, default: bool | None = None, escalate_after: Duration | None = None,
+        escalate_to: Iterable[Any] = (),
+    ) -> ApprovalDecision:  # fmt: skip
+        """Ask people, and go on with what they decide.
+
+        The job gives its slot back until somebody has decided; until then it is `retryable`, and it can be cancelled,
+        which closes the approval. They are asked once, however often the handler runs.
+
+        Args:
+            name: the name of the step, such as `refund`.
+            title: what is asked, in a line; without it the name.
+            details: any JSON value that helps them to decide.
+            assignees: who may decide: users, groups, and texts such as `user:anna`, `group:finance` and
+                `perm:shop.refund`. Without any, everybody with the permission `django_ojs.decide_approval`.
+            form: what they fill in: a class of Django forms, or a JSON schema as a dict.
+            timeout: how long to wait; None: without end.
+            default: what counts after that time: true or false. None: it is an error.
+            escalate_after, escalate_to: who is asked as well after how long.
+
+        Raises ApprovalTimeout after the timeout without a default, in this run and in all later ones; InvalidRequest
+        for assignees that do not exist.
+        """
+        log = self._ready()
+        found = log.ask(_checked_name(name), Kind.EVENT)
+        if found is not None and found.event_name != APPROVAL:
+            raise ReplayMismatch(_mismatch(f"the approval {name!r}", f"the wait for the event {_event(found)}"))
+        if found is None or not found.has_ended:
+            request = approvals.request(
+                title or name, details, assignees, form, default, escalate_after, escalate_to, timeout
+            )
+            if found is None:
+                _refuse_inside_transaction(log, name)
+                step = log.new(name, Kind.EVENT, event_name=APPROVAL, event_key=str(new_job_id()))
+                if timeout is not None:
+                    step.due_at = step.began_at + dt.timedelta(milliseconds=milliseconds(timeout, "timeout"))
+                found = log.ask_people(step, request, again=False)
+            else:
+                found = log.ask_people(found, request, again=True)
+        now = log.now()
+        if not found.has_ended and found.due_at is not None and found.due_at <= now:
+            found = log.time_out_approval(found)
+        if not found.has_ended:
+            raise _suspended(found, now)
+        if found.error is not None:
+            raise ApprovalTimeout(found.error["message"])
+        return ApprovalDecision.of_json(jsontext.loads(found.result or "null"))
+
+    async def await_for_approval(
+        self, name: str, /, *, title: str = "", details: Any = None, assignees: Iterable[Any] = (), form: Any = None,
+        timeout: Duration | None = None, default: bool | None = None,  # noqa: ASYNC109
+        escalate_after: Duration | None = None, escalate_to: Iterable[Any] = (),
+    ) -> ApprovalDecision:  # fmt: skip
+        """`wait_for_approval` of an asynchronous handler."""
+        return await sync_to_async(self.wait_for_approval)(
+            name, title=title, details=details, assignees=assignees, form=form, timeout=timeout, default=default,
+            escalate_after=escalate_after, escalate_to=escalate_to,
+        )  # fmt: skip
+
+    def approve(self, name: str, *, approved: bool = True, comment: str = "", data: Any = None, by: str = "") -> None:
+        """For tests of a handler with `job_context()`: let `wait_for_approval` find this decision.
+
+        In a worker it raises StepError: there people decide, or `django_ojs.approve`.
+        """
+        store = self._steps.store
+        if not isinstance(store, MemorySteps):
+            raise StepError("context.approve is for tests with job_context(): use django_ojs.approve here.")
+        check_json(data, "data")
+        at = self._steps.now()
+        store.decisions.setdefault(_checked_name(name), ApprovalDecision(approved, by, at, comment, data))
+
+    # Anew
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> None:
+        """Forget what is recorded and run the handler anew, as the same job, with these arguments.
+
+        For handlers that go on for ever, such as a loop with a sleep in it: the record of a job stays small. The
+        envelope keeps the arguments that the job was enqueued with. It does not return.
+        """
+        log, given = self._ready(), encode_arguments(args, kwargs)
+        arguments = log.new(ARGUMENTS, Kind.ARGUMENTS, result=stepvalues.encode(given, ARGUMENTS))
+        arguments.ended_at = log.now()
+        log.must(log.store.start_over(arguments))
+        raise Suspended(0)
+
+    async def acontinue_as_new(self, *args: Any, **kwargs: Any) -> None:
+        """`continue_as_new` of an asynchronous handler."""
+        await sync_to_async(self.continue_as_new)(*args, **kwargs)
+
+    # What a worker and tests use
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the handler is durable."""
+        return self._step_log is not None
+
+    def record_steps(self, log: StepLog) -> None:
+        """For the worker and for tests: let the handler's steps be recorded there."""
+        self._step_log = log
+
+    @property
+    def step_arguments(self) -> list[Any] | None:
+        """For the worker: the arguments that `continue_as_new` gave; None: those of the job."""
+        text = self._steps.arguments
+        found: list[Any] | None = None if text is None else stepvalues.decode(text)
+        return found
+
+    @property
+    def _steps(self) -> StepLog:
+        if self._step_log is None:
+            raise StepError(
+                f"The handler of {self.type} is not durable, so it has no steps: declare it with "
+                f"@job({self.type!r}, durable=True)."
+            )
+        return self._step_log
+
+    def _ready(self) -> StepLog:
+        """The record, where a step may be done now."""
+        log = self._steps
+        if self._cancelled:
+            raise StepBoundary
+        return log
+
+    def _once(self, counted: str, kind: Kind, make: Callable[[], Any]) -> Any:
+        log = self._ready()
+        name = log.numbered(counted)
+        found = log.ask(name, kind)
+        if found is None:
+            _refuse_inside_transaction(log, name)
+            found = log.new(name, kind, result=stepvalues.encode(make(), name))
+            found.ended_at = found.began_at
+            log.add(found)
+        return stepvalues.decode(found.result or "null")
+
+    def _sleep(self, name: str, until: Callable[[dt.datetime], dt.datetime]) -> None:
+        log = self._ready()
+        name = _checked_name(name) if name else log.numbered("sleep")
+        found = log.ask(name, Kind.SLEEP)
+        if found is None:
+            _refuse_inside_transaction(log, name)
+            found = log.new(name, Kind.SLEEP)
+            found.due_at = until(found.began_at)
+            log.add(found)
+        assert found.due_at is not None
+        left = (found.due_at - log.now()).total_seconds()
+        if left > 0 and log.store.using is not None:
+            raise Suspended(max(1, round(left * 1000)))
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for the next try of a step, and look now and then whether the run has to end."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._cancelled:
+                raise StepBoundary
+            time.sleep(min(left, 0.2))
+
+
+class _Call:
+    """One step that calls a function: what is recorded of it, and how often it has been tried."""
+
+    def __init__(
+        self, context: StepMethods, name: str, function: Callable[..., Any], retry: RetryOptions | None,
+        timeout: Duration | None,
+    ) -> None:  # fmt: skip
+        self._context, self.name = context, _checked_name(name)
+        if isinstance(function, StepFunction):
+            retry, timeout = retry or function.retry, function.timeout if timeout is None else timeout
+            function = function.function
+        self.function = function
+        self._policy = _policy(retry) if retry is not None else None
+        self._seconds = None if timeout is None else milliseconds(timeout, "timeout") / 1000
+        self._log = log = context._ready()
+        self._found = log.ask(self.name, Kind.CALL)
+        self.has_ended = self._found is not None and self._found.has_ended
+        if not self.has_ended:
+            _refuse_inside_transaction(log, self.name)
+            self._step = log.new(self.name, Kind.CALL, tries=self._found.tries + 1 if self._found else 1)
+
+    def value(self) -> Any:
+        """The result that is recorded."""
+        assert self._found is not None
+        return stepvalues.decode(self._found.result or "null")
+
+    def succeeded(self, value: Any) -> Any:
+        """Record the result, and return it as it is kept."""
+        step = self._step
+        step.result, step.error, step.due_at = stepvalues.encode(value, self.name), None, None
+        step.ended_at = self._log.now()
+        try:
+            self._log.finish(step)
+        except StepExists:  # a run that had lost the job recorded the step after this one had looked
+            found = self._log.reload(self.name)
+            if found is None or not found.has_ended:
+                raise
+            step = found
+        return stepvalues.decode(step.result or "null")
+
+    def failed(self, error: Exception) -> float | None:
+        """How many seconds to wait for the next try; None: there is none. Raises `Suspended` where that is long."""
+        step, policy, said = self._step, self._policy, errorobjects.from_exception(error)
+        step.error = _brief(said)
+        if policy is None or retrypolicy.decide(policy, said, step.tries) != retrypolicy.FailureOutcome.RETRY:
+            self._log.note_failure(failed_step(self._log, self.name, error))
+            return None
+        delay = retrypolicy.backoff_ms(policy, step.tries)
+        here = self._log.store.using is None or (delay <= LONGEST_PAUSE * 1000 and clock.override() is None)
+        if not here:
+            step.due_at = self._log.now() + dt.timedelta(milliseconds=delay)
+            self._log.postpone(step)
+            raise Suspended(delay)
+        step.tries += 1
+        return 0.0 if self._log.store.using is None else delay / 1000
+
+    def limited(self, call: Callable[[], T]) -> T:
+        """What the call returns. Raises `StepTimeout` where it takes too long."""
+        if self._seconds is None:
+            return call()
+        alarm = _Alarm(self._seconds)
+        try:
+            with alarm:
+                return call()
+        except _TimeIsUp:
+            release_logging_locks()
+            if self._context._cancelled:  # the worker's own interruption may have been lost to this one
+                raise Interrupted from None
+            raise self._late() from None
+
+    async def alimited(self, call: Callable[[], Any]) -> Any:
+        """What the call returns, or its coroutine. Raises `StepTimeout` where it takes too long."""
+        if not inspect.iscoroutinefunction(getattr(call, "func", call)):
+            return await sync_to_async(self.limited)(call)
+        if self._seconds is None:
+            return await call()
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await call()
+        except TimeoutError:
+            if limit.expired():
+                raise self._late() from None
+            raise
+
+    def _late(self) -> StepTimeout:
+        return StepTimeout(f"The step {self.name!r} took longer than its timeout of {self._seconds:g} s.")
+
+
+def failed_step(log: StepLog, name: str, error: Exception) -> Step:
+    """What is recorded of a step whose exception the handler gets: the next run has all tries again."""
+    return log.new(name, Kind.CALL, tries=0, error=_brief(errorobjects.from_exception(error)))
+
+
+def _brief(error: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": error["type"], "message": error["message"]}
+
+
+class _TimeIsUp(BaseException):
+    """Ends a step in its thread."""
+
+
+class _Alarm:
+    """A block that is ended by `_TimeIsUp` after so many seconds, in whatever line of Python it is then."""
+
+    def __init__(self, seconds: float) -> None:
+        self._target = threading.get_ident()
+        self._timer = threading.Timer(seconds, self._ring)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._inside, self._rang = False, False
+
+    def __enter__(self) -> None:
+        self._inside = True
+        self._timer.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        with self._lock:
+            self._inside = False
+        self._timer.cancel()
+        if self._rang and kind is not _TimeIsUp:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), None)
+
+    def _ring(self) -> None:
+        with self._lock:
+            if self._inside:
+                self._rang = True
+                exception = ctypes.py_object(_TimeIsUp)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._target), exception)
+
+
+class StepTransaction:
+    """A block whose writes and whose record are one commit; see `step_transaction`.
+
+    Attributes: `is_new` (no earlier run has done it), `result` (what the block sets, or an earlier run has set).
+    """
+
+    def __init__(self, context: StepMethods, name: str) -> None:
+        if ojs_settings.OUTBOX:
+            raise StepError(
+                "step_transaction needs one database for the jobs and the site's data, and with "
+                'OJS["OUTBOX"] they are two: use step, and make what it does idempotent.'
+            )
+        self._log, self.name = context._ready(), _checked_name(name)
+        self.result: Any = None
+        self._found = self._log.ask(self.name, Kind.CALL)
+        self.is_new = self._found is None or not self._found.has_ended
+        if self._found is not None and self._found.has_ended:
+            self.result = stepvalues.decode(self._found.result or "null")
+        else:
+            _refuse_inside_transaction(self._log, self.name)
+
+    def __enter__(self) -> StepTransaction:
+        self._began = self._log.now()
+        self._block = transaction.atomic(using=self._log.store.using)
+        self._block.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        using = self._log.store.using
+        if not self.is_new:  # the block is done already; what it wrote this time is undone
+            transaction.set_rollback(True, using=using)
+            self._block.__exit__(None, None, None)
+            return isinstance(error, Error)
+        if error is not None:
+            self._block.__exit__(kind, error, trace)
+            if isinstance(error, Exception):
+                self._log.note_failure(failed_step(self._log, self.name, error))
+            return False
+        try:
+            step = self._log.new(self.name, Kind.CALL, result=stepvalues.encode(self.result, self.name))
+            step.began_at, step.ended_at = self._began, self._log.now()
+            self._log.finish(step, locked=True)
+            self.result = stepvalues.decode(step.result or "null")
+        except StepExists:
+            transaction.set_rollback(True, using=using)
+            self._block.__exit__(None, None, None)
+            found = self._log.reload(self.name)
+            if found is None or not found.has_ended:
+                raise
+            self.result, self.is_new = stepvalues.decode(found.result or "null"), False
+            return False
+        except BaseException:
+            self._block.__exit__(*sys.exc_info())
+            raise
+        self._block.__exit__(None, None, None)
+        return False
+
+
+def _suspended(step: Step, now: dt.datetime) -> Suspended:
+    """What a handler ends with that waits for this step: until its time is over or, without a time, until it is given
+    what it waits for."""
+    left = (step.due_at or HELD_UNTIL) - now
+    return Suspended(max(1, -(-left // dt.timedelta(milliseconds=1))), (step.name,))
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise StepError(f'The name of a step is a text, not {name!r}: context.step("charge", charge, order_id).')
+    printed = bool(name) and name == name.strip() and name.isprintable()
+    if not printed or len(name) > MAX_STEP_NAME or name.startswith(RESERVED):
+        raise StepError(
+            f"{name[:MAX_STEP_NAME]!r} cannot be the name of a step: it has 1 to {MAX_STEP_NAME} printable characters, "
+            f"none of them a space at an end, and does not begin with {RESERVED!r}."
+        )
+    return name
+
+
+def _check_event(field: str, text: str) -> None:
+    try:
+        check_event(field, text)
+    except InvalidRequest as error:
+        raise StepError(f"{error.message} This is none: {text!r:.300}.") from None
+
+
+def _policy(retry: RetryOptions) -> retrypolicy.RetryPolicy:
+    given = attributes({"retry": retry})["retry"]
+    return retrypolicy.merge(spellings.read_retry(given))
+
+
+def _refuse_inside_transaction(log: StepLog, name: str) -> None:
+    """Raise `StepError` inside a transaction of the handler's: what is recorded there could be undone."""
+    if log.store.using is None:
+        return
+    connection = connections[log.store.using]
+    if connection.in_atomic_block and not getattr(connection.atomic_blocks[-1], "_from_testcase", False):
+        raise StepError(
+            f"The step {name!r} is inside transaction.atomic, which could undo its record after it was done. Do it "
+            "outside, or do the whole block with context.step_transaction."
+        )
+
+
+class StepFunction(Generic[P, R_co]):
+    """A function that is a step where a durable handler calls it, and a plain function elsewhere; see `step`."""
+
+    def __init__(
+        self, function: Callable[P, R_co], name: str, retry: RetryOptions | None, timeout: Duration | None
+    ) -> None:
+        self.function, self.name, self.retry, self.timeout = function, _checked_name(name), retry, timeout
+        if retry is not None:
+            _policy(retry)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        context: Any = running.get()
+        if context is None or not context.has_steps:
+            return self.function(*args, **kwargs)
+        do = context.astep if inspect.iscoroutinefunction(self.function) else context.step
+        result: R_co = do(self.name, self, *args, **kwargs)
+        return result
+
+    def named(self, name: str) -> StepFunction[P, R_co]:
+        """The same step under another name, for a handler that does it more than once."""
+        return StepFunction(self.function, name, self.retry, self.timeout)
+
+
+@overload
+def step(function: Callable[P, R_co], /) -> StepFunction[P, R_co]: ...
+@overload
+def step(
+    *, name: str = "", retry: RetryOptions | None = None, timeout: Duration | None = None
+) -> Callable[[Callable[P, R_co]], StepFunction[P, R_co]]: ...
+def step(
+    function: Any = None, /, *, name: str = "", retry: RetryOptions | None = None, timeout: Duration | None = None
+) -> Any:
+    """Make a function a step: a durable handler that calls it, directly or not, does it once::
+
+        @step(retry={"max_attempts": 3}, timeout="30s")
+        def charge(order_id): ...
+
+        @job("order.fulfil", durable=True)
+        def fulfil(context, order_id):
+            charge_id = charge(order_id)
+            for page in pages:
+                send.named(f"send-{page}")(page)
+
+    Its name is that of the function, unless `name` gives another. Elsewhere it is the function that it was, also in a
+    thread that the handler starts without its context (`contextvars.copy_context`).
+    """
+    if function is not None:
+        return StepFunction(function, name or function.__name__, retry, timeout)
+    return lambda function: StepFunction(function, name or function.__name__, retry, timeout)

@@ -1,0 +1,383 @@
+"""The execution history over HTTP (extensions 7, experimental): a job's events, lineage and attempts, and the events of
+all jobs.
+
+Where the site has switched it off (`OJS["EXECUTION_HISTORY"]`), there is nothing at these paths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_ojs import clock, jsontext
+from django_ojs.conf import ojs_settings
+from django_ojs.errors import NotFound, SearchUnavailable
+from django_ojs.events import history, log
+from django_ojs.events.filters import Filter
+from django_ojs.events.history import HistoryQuery
+from django_ojs.http import fields, pagination, permissions, query
+from django_ojs.http.base import OJSViewSet, using
+from django_ojs.http.events import DEFAULT_EVENTS, MAX_EVENTS, EventSerializer, JobHistorySerializer, wanted_by
+from django_ojs.http.jobserializers import FailureField
+from django_ojs.http.operation import operation
+from django_ojs.http.pagination import SortKey
+from django_ojs.http.permissions import principal, queue_limit, type_limit
+from django_ojs.http.serializers import AnswerSerializer, InstantField, PaginationSerializer
+from django_ojs.jobs import attempts, lineage
+from django_ojs.jobs import history as erasing
+from django_ojs.jobs.attempts import Attempt, AttemptPage, Number
+from django_ojs.jobs.read import info
+from django_ojs.models.fields import RawJSON
+from django_ojs.models.job import JobRow
+from django_ojs.rules import redaction
+from django_ojs.rules.durations import format_instant
+from django_ojs.rules.faults import query_fault, shorten
+from django_ojs.spellings import EVENT_QUERY
+from django_ojs.statistics import happenings
+
+#: How many events a page of the whole history has, and how far the default of its statistics looks back.
+PER_PAGE, STATISTICS_FOR = 50, dt.timedelta(days=1)
+#: Of a limit that was above `MAX_EVENTS`.
+CLAMPED = "X-OJS-Limit-Clamped"
+_ACTORS = ("worker", "client", "system", "user")
+_SEARCH = "start end event_types queues job_types sources job_id workflow_id"
+_NEWEST_FIRST = (SortKey("round", True, int), SortKey("attempt", True, int))
+
+
+class ActorSerializer(AnswerSerializer):
+    """Who did it: a `worker`, a `client`, a `user`, or the `system`."""
+
+    type = serializers.CharField()
+    id = serializers.CharField()
+
+
+class HistoryEventSerializer(EventSerializer):
+    """An event in the words of the execution history, beside its own."""
+
+    event_type = serializers.CharField()
+    actor = ActorSerializer()
+
+
+class ExecutionHistorySerializer(JobHistorySerializer):
+    """What the history says beside the events."""
+
+    total = serializers.IntegerField()
+    next_cursor = serializers.CharField(allow_null=True)
+
+
+class HistoryErasedSerializer(AnswerSerializer):
+    deleted = serializers.BooleanField()
+    events_deleted = serializers.IntegerField()
+
+
+class WholeHistorySerializer(AnswerSerializer):
+    """What a page of the whole history says beside the events. An empty page with `has_more` is one of many."""
+
+    total_estimate = serializers.IntegerField()
+    query_time_ms = serializers.IntegerField()
+    has_more = serializers.BooleanField()
+    next_cursor = serializers.CharField(allow_null=True)
+
+
+class HistoryPurgedSerializer(AnswerSerializer):
+    """What was erased; where `purged` is false, about `estimated_events` are left for the next call."""
+
+    purged = serializers.BooleanField()
+    events_purged = serializers.IntegerField()
+    asynchronous = serializers.BooleanField()
+    estimated_events = serializers.IntegerField()
+
+    def get_fields(self) -> dict[str, Any]:
+        """`async`, which is no name in Python."""
+        fields = super().get_fields()
+        return {("async" if name == "asynchronous" else name): field for name, field in fields.items()}
+
+
+class EventBucketSerializer(AnswerSerializer):
+    """One period: its events by type, and how long the attempts took that ended in it."""
+
+    timestamp = InstantField()
+    events = serializers.DictField(child=serializers.IntegerField())
+    avg_duration_ms = serializers.FloatField(allow_null=True)
+    p95_duration_ms = serializers.IntegerField(allow_null=True)
+
+
+class HistoryStatisticsSerializer(AnswerSerializer):
+    """The periods in which something happened, the earliest first; `truncated` says that earlier ones were left out."""
+
+    group_by = serializers.ChoiceField(choices=tuple(happenings.PERIODS))
+    start = InstantField()
+    end = InstantField()
+    buckets = EventBucketSerializer(many=True)
+    truncated = serializers.BooleanField()
+
+
+class DescendantSerializer(serializers.Serializer[Any]):
+    """A job that was enqueued by another one."""
+
+    job_id = serializers.CharField()
+    children = serializers.ListField(child=serializers.DictField())
+
+
+class LineageSerializer(AnswerSerializer):
+    """Which job enqueued this one, the first of that line, and what this one enqueued."""
+
+    job_id = serializers.CharField()
+    parent_id = serializers.CharField(allow_null=True)
+    workflow_id = serializers.CharField(allow_null=True)
+    root_id = serializers.CharField()
+    children = serializers.ListField(child=DescendantSerializer())
+    truncated = serializers.BooleanField()
+
+
+class JobAttemptSerializer(AnswerSerializer):
+    """One attempt of a job. Attempts count from 1 in each round; each retry of a dead letter begins another round."""
+
+    round = serializers.IntegerField()
+    attempt = serializers.IntegerField()
+    outcome = serializers.ChoiceField(choices=attempts.OUTCOMES)
+    worker_id = serializers.CharField()
+    release = serializers.CharField()
+    started_at = InstantField()
+    ended_at = InstantField(allow_null=True)
+    duration_ms = serializers.IntegerField(allow_null=True)
+    error = FailureField(required=False)
+
+
+class AttemptsSerializer(AnswerSerializer):
+    """The attempts of a job, newest first."""
+
+    job_id = serializers.CharField()
+    state = serializers.CharField()
+    attempts = JobAttemptSerializer(many=True)
+    items = JobAttemptSerializer(many=True, source="attempts")
+    total = serializers.IntegerField()
+    next_cursor = serializers.CharField(allow_null=True)
+    pagination = PaginationSerializer()
+
+
+class _SwitchedViewSet(OJSViewSet):
+    """What a site may switch off."""
+
+    serializer_class = HistoryEventSerializer
+    pagination_class = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if not ojs_settings.EXECUTION_HISTORY:
+            raise NotFound(
+                "There is nothing at this path.",
+                details={"resource_type": "route", "resource_id": shorten(request.path)},
+                hint="The site has switched the execution history off (OJS['EXECUTION_HISTORY']).",
+            )
+        super().initial(request, *args, **kwargs)
+
+
+class HistoryViewSet(_SwitchedViewSet):
+    """`/jobs/{id}/history`, `/lineage` and `/attempts`."""
+
+    model_name = "job"
+
+    def get_object(self) -> Any:
+        """The row of the job in the path, if the caller may touch it."""
+        row = info(fields.path_id(self.kwargs["job_id"]))
+        permissions.check_row(self.request, row)
+        self.check_object_permissions(self.request, row)
+        return row
+
+    @operation(
+        scope="read",
+        query="cursor after types since until limit",
+        lists=("events", "items", "history"),
+        beside=ExecutionHistorySerializer,
+    )
+    def history(self, request: Request, job_id: str) -> Response:
+        """What happened to a job.
+
+        Oldest first, while it is known, also after the job itself was deleted.
+        """
+        identifier = fields.path_id(job_id)
+        limit = min(query.integer(request, "limit", minimum=1) or DEFAULT_EVENTS, MAX_EVENTS)
+        wanted = Filter(
+            types=tuple(query.texts(request, "types", EVENT_QUERY)) or history.EVERY_TYPE, job_ids=(identifier,),
+            only_queues=queue_limit(request), only_types=type_limit(request),
+        )  # fmt: skip
+        row: JobRow | None = None
+        try:
+            row = self.get_object()
+        except NotFound:  # pruned, perhaps before its events
+            if not log.read(wanted=Filter(types=history.EVERY_TYPE, job_ids=(identifier,)), limit=1).events:
+                raise
+        page = log.read(
+            wanted=wanted,
+            after=query.text(request, "cursor") or query.text(request, "after") or None,
+            since=query.instant(request, "since"),
+            until=query.instant(request, "until"),
+            limit=limit,
+        )
+        size = None if row is None else _args_size(row)
+        events = [history.entry(event, size) for event in page.events]
+        shown = RawJSON(jsontext.dumps(self.get_serializer(many=True).to_representation(events)))
+        total, following = log.count(wanted), page.cursor if page.has_more else None
+        standing = {"total": total, "limit": limit, "per_page": limit, "has_more": page.has_more}
+        beside = {
+            "job_id": identifier, "cursor": page.cursor, "has_more": page.has_more, "gap": page.gap or None,
+            "total": total, "next_cursor": following,
+        }  # fmt: skip
+        job = {} if row is None else {"state": row["state"], "attempt": row["attempt"]}
+        return self.whole_list(shown, standing | ({"next_cursor": following} if following else {}), job | beside)
+
+    @operation(scope="admin.purge", right="delete_job", answer=HistoryErasedSerializer, audit="job.purge_history")
+    def erase(self, request: Request, job_id: str) -> Response:
+        """Erase what happened to a job.
+
+        The job stays as it is, its attempts and its errors too.
+        """
+        row = self.get_object()
+        number = erasing.erase(row, principal(request), using())
+        self.act.detail["events_deleted"] = number
+        return Response(self.represent({"deleted": True, "events_deleted": number}))
+
+    @operation(scope="read", answer=LineageSerializer)
+    def lineage(self, request: Request, job_id: str) -> Response:
+        """Which job enqueued which.
+
+        Five generations of descendants, and a thousand of them, at most; `truncated` says that there are more.
+        """
+        row = self.get_object()
+        return Response(self.represent(lineage.of_job(row, limits=permissions.limits(request), using=using())))
+
+    @operation(scope="read", answer=AttemptsSerializer, query="limit offset page per_page cursor")
+    def attempts(self, request: Request, job_id: str) -> Response:
+        """The attempts of a job.
+
+        Newest first: who ran it, with which release, when, and what came of it.
+        """
+        row = self.get_object()
+        window = pagination.read(request, _NEWEST_FIRST)
+        before, offset = (None, window.offset) if window.after is None else (Number(*window.after), 0)
+        page = attempts.of_job(row, before=before, offset=offset, limit=window.limit, using=using())
+        return Response(self.represent(_attempts(row, page, window)))
+
+
+class WholeHistoryViewSet(_SwitchedViewSet):
+    """`/history`: the history of all jobs that the caller reaches, by what happened and when."""
+
+    model_name = "event"
+
+    @operation(
+        scope="read",
+        query=f"query actor_type=worker|client|system|user limit cursor {_SEARCH}",
+        lists=("events", "items"),
+        beside=WholeHistorySerializer,
+        errors=(501,),
+    )
+    def list(self, request: Request) -> Response:
+        """What happened to jobs, newest first.
+
+        `event_types` are names of the history or of the event log. One call looks through a part of a long log: where
+        `has_more` is true, the next page may have more, also if this one is empty.
+        """
+        began = time.monotonic()
+        if query.text(request, "query"):
+            raise SearchUnavailable("This server does not search the history for words.")
+        asked = query.integer(request, "limit", minimum=1) or PER_PAGE
+        limit, wanted = min(asked, MAX_EVENTS), _asked(request, actor_type=_one_of(request, "actor_type", _ACTORS))
+        since, until = query.instant(request, "start"), query.instant(request, "end")
+        page = log.earlier(
+            wanted.events, before=query.text(request, "cursor") or None, since=since, until=until,
+            accepts=wanted.accepts, limit=limit,
+        )  # fmt: skip
+        entries = [history.entry(event) for event in page.events]
+        shown = RawJSON(jsontext.dumps(self.get_serializer(many=True).to_representation(entries)))
+        standing: dict[str, Any] = {"limit": limit, "per_page": limit, "has_more": page.has_more}
+        standing |= {"next_cursor": page.cursor} if page.has_more else {}
+        beside = {
+            "total_estimate": log.count(wanted.events, since=since, until=until), "has_more": page.has_more,
+            "next_cursor": page.cursor if page.has_more else None,
+            "query_time_ms": round((time.monotonic() - began) * 1000),
+        }  # fmt: skip
+        answer = self.whole_list(shown, standing, beside)
+        if asked > limit:
+            answer[CLAMPED] = "true"
+        return answer
+
+    @operation(
+        scope="admin.purge", right="delete_job", answer=HistoryPurgedSerializer, audit="history.purge",
+        query="before queues event_types job_types",
+    )  # fmt: skip
+    def clear(self, request: Request) -> Response:
+        """Erase what happened to jobs before an instant.
+
+        One call erases a hundred thousand events at most, the earliest: where `purged` is false, call again. The jobs
+        stay as they are.
+        """
+        before = query.instant(request, "before")
+        if before is None:
+            raise query_fault("before", "is required: the instant before which events are erased", "")
+        wanted = _asked(request)
+        erased = erasing.erase_before(before, wanted, using())
+        self.act.detail |= {"before": format_instant(before), "events_deleted": erased.events}
+        self.act.detail |= {name: query.texts(request, name) for name in ("queues", "event_types", "job_types")
+                            if query.texts(request, name)}  # fmt: skip
+        told = {
+            "purged": not erased.left, "events_purged": erased.events, "async": False,
+            "estimated_events": erased.left,
+        }  # fmt: skip
+        return Response(self.represent(told))
+
+    @operation(scope="read", answer=HistoryStatisticsSerializer, query=f"group_by=minute|hour|day {_SEARCH}")
+    def stats(self, request: Request) -> Response:
+        """How many events of each type there were in each period.
+
+        Of the last day, by the hour, where nothing else is asked for. It counts the newest hundred thousand events.
+        """
+        group_by = _one_of(request, "group_by", tuple(happenings.PERIODS)) or "hour"
+        until = query.instant(request, "end") or clock.now(using()) + dt.timedelta(milliseconds=1)
+        since = query.instant(request, "start") or until - STATISTICS_FOR
+        found, truncated = happenings.buckets(_asked(request), happenings.PERIODS[group_by], since, until, using())
+        told = {"group_by": group_by, "start": since, "end": until, "buckets": found, "truncated": truncated}
+        return Response(self.represent(told))
+
+
+def _asked(request: Request, actor_type: str = "") -> HistoryQuery:
+    """What the query string asks for, within the limits of the caller's key."""
+    names = tuple(query.texts(request, "event_types"))
+    events = dataclasses.replace(wanted_by(request), types=history.stored_types(names))
+    return HistoryQuery(events, names, actor_type)
+
+
+def _one_of(request: Request, name: str, words: Sequence[str]) -> str:
+    """One of these words, '' where absent."""
+    given = query.text(request, name)
+    if given and given not in words:
+        raise query_fault(name, f"must be one of {', '.join(words)}", given)
+    return given
+
+
+def _attempts(row: JobRow, page: AttemptPage, window: pagination.PageWindow) -> dict[str, Any]:
+    standing = pagination.standing(page.total, window.limit, window.offset, has_more=page.has_more)
+    following = None
+    if page.has_more:
+        following = pagination.encode(window.offset + window.limit, page.attempts[-1].number)
+        standing["next_cursor"] = following
+    meta = jsontext.loads(row["meta"]) if redaction.active() else None
+    shown: list[Attempt] = [one.redacted(row["type"], meta) for one in page.attempts]
+    return {
+        "job_id": row["id"], "state": row["state"], "attempts": shown, "total": page.total, "next_cursor": following,
+        "pagination": standing,
+    }  # fmt: skip
+
+
+def _args_size(row: JobRow) -> int | None:
+    """The bytes of the arguments; None where a reader may not see those: it tells of them."""
+    rules = redaction.active()
+    if rules is not None and rules.tells(frozenset({"args"}), rules.hidden(row["type"], jsontext.loads(row["meta"]))):
+        return None
+    return jsontext.byte_length(row["args"])

@@ -1,0 +1,172 @@
+"""The steps that durable handlers record: read them, add one, replace an unfinished one, forget them.
+
+Every change is fenced: it needs the run that holds the job. A run that has lost it changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+from django.db import IntegrityError, connections
+from django.db.models import Exists, ExpressionWrapper, F, OuterRef, Q, TextField
+
+from django_ojs import clock, states
+from django_ojs.database import atomic, database, retried
+from django_ojs.errors import NotFound
+from django_ojs.messages import phrase
+from django_ojs.models import Approval, Job, JobCheckpoint, JobStep, Workflow
+from django_ojs.models.fields import RawJSON
+from django_ojs.rules import replaylog
+from django_ojs.rules.approvals import ApprovalState
+from django_ojs.rules.steps import Step, StepExists, StepKind
+from django_ojs.states import State
+from django_ojs.store import steps as statements
+from django_ojs.store.steps import EVENT_COLUMNS, STEP_COLUMNS, Holder
+
+#: The columns of a step in the order of its fields, without the result.
+_FIELDS = tuple(field.name for field in dataclasses.fields(Step))[:-1]
+
+
+def of(job_id: uuid.UUID, *, latest: int | None = None, using: str | None = None) -> list[Step]:
+    """The recorded steps of a job in the order in which they were recorded; so many of them, the latest; None: all."""
+    found = JobStep.objects.using(database(using)).filter(job_id=job_id).order_by("pk" if latest is None else "-pk")
+    text: Any = ExpressionWrapper(F("result"), output_field=TextField())  # as it is kept
+    steps = [Step(*values) for values in found.values_list(*_FIELDS, text)[:latest]]
+    return steps if latest is None else steps[::-1]
+
+
+@retried
+def record(holder: Holder, step: Step, *, locked: bool = False, using: str) -> bool:
+    """Add this step; False where the job is no longer this run's. Raises `StepExists`.
+
+    One statement, which is its own transaction unless one is open. `locked`: the effects of the step are in the open
+    transaction, and what would take the job away waits until it ends.
+    """
+    values = _values(step) | {"job_id": holder.job_id}
+    inside = connections[using].in_atomic_block
+    try:
+        with atomic(using=using) if inside else contextlib.nullcontext():
+            return statements.insert(holder, values, locked=locked, using=using)
+    except IntegrityError as error:
+        raise StepExists(step.name) from error
+
+
+@retried
+def replace(holder: Holder, step: Step, *, locked: bool = False, using: str) -> bool:
+    """Write this step over the unfinished one of its name; False where the job is no longer this run's.
+
+    `locked` as of `record`.
+    """
+    if locked and not _lock(holder, using):
+        return False
+    found = JobStep.objects.using(using).filter(_held(holder), name=step.name, ended_at=None)
+    return bool(found.update(**_values(step)))
+
+
+@retried
+def forget(holder: Holder, *, using: str) -> bool:
+    """Delete all steps of the job, whose code has changed; False where the job is no longer this run's."""
+    with atomic(using=using):
+        if not _lock(holder, using):
+            return False
+        delete([holder.job_id], using=using)
+    return True
+
+
+@retried
+def start_over(holder: Holder, arguments: Step, *, using: str) -> bool:
+    """Replace all steps of the job by its new arguments; False where the job is no longer this run's."""
+    with atomic(using=using):
+        if not _lock(holder, using):
+            return False
+        delete([holder.job_id], using=using)
+        JobStep.objects.using(using).create(job_id=holder.job_id, **_values(arguments))
+    return True
+
+
+def of_clients(job_id: uuid.UUID, now: dt.datetime, *, using: str) -> list[Step]:
+    """The steps in the replay log that a client of another language has kept in the job's checkpoint."""
+    metadata: Any = JobCheckpoint.objects.using(using).filter(pk=job_id).values_list("metadata", flat=True).first()
+    return replaylog.read((metadata or {}).get(replaylog.LOG), now)
+
+
+def delete(job_ids: Collection[uuid.UUID], *, using: str) -> int:
+    """Delete the steps of jobs that the caller has locked: their handlers start over. Return how many there were."""
+    return _delete(JobStep.objects.using(using).filter(job_id__in=job_ids), job_ids, using)
+
+
+def delete_from(job_id: uuid.UUID, name: str, *, using: str) -> int:
+    """Delete this step of a job that the caller has locked, and those that were recorded after it: its handler does
+    them again. Return how many there were. Raises NotFound where nothing of the name is recorded."""
+    found = JobStep.objects.using(using).filter(job_id=job_id)
+    pk = found.filter(name=name).exclude(kind=StepKind.ARGUMENTS).values_list("pk", flat=True).first()
+    if pk is None:
+        raise NotFound(
+            phrase("Job '%(job)s' has recorded no step '%(step)s'.", job=job_id, step=name),
+            details={"resource_type": "step", "resource_id": name},
+        )
+    return _delete(found.filter(pk__gte=pk), [job_id], using)
+
+
+def _delete(found: Any, job_ids: Collection[uuid.UUID], using: str) -> int:
+    """Delete these steps of locked jobs, and what they wait for. A wait for people is asked anew, with all others of
+    the job that nobody has decided."""
+    if keys := list(_of_children(found).values_list("event_key", flat=True)):
+        _leave(keys, using)
+    count: int = found._raw_delete(using)
+    if count:
+        close_approvals(job_ids, clock.now(using), using=using)
+    return count
+
+
+def withdraw(job_id: uuid.UUID, key: str, *, using: str) -> None:
+    """Forget that a job, which the caller has locked, waits for the jobs of this workflow: if it runs again, it
+    enqueues such jobs anew."""
+    _of_children(JobStep.objects.using(using).filter(job_id=job_id, event_key=key))._raw_delete(using)
+    _leave([key], using)
+
+
+def _of_children(found: Any) -> Any:
+    return found.filter(kind=StepKind.CHILDREN, ended_at__isnull=True)
+
+
+def _leave(keys: Collection[str], using: str) -> None:
+    """Nobody waits for the end of these workflows any more, and `workflows.children` cancels them."""
+    Workflow.objects.using(using).filter(pk__in=list(keys)).update(awaited=None)
+
+
+def close_approvals(job_ids: Collection[uuid.UUID], now: dt.datetime, *, ended: bool = False, using: str) -> int:
+    """Close the open approvals of these jobs, which have ended or forget that they wait; return how many there were.
+
+    The caller has locked the jobs, unless it says that they have `ended`: those that run again meanwhile keep theirs.
+    """
+    found = Approval.objects.using(using).filter(job_id__in=list(job_ids), state=ApprovalState.OPEN)
+    if ended:
+        live = states.ordered(set(State) - states.TERMINAL)
+        found = found.filter(~Q(Exists(Job.objects.filter(pk=OuterRef("job_id"), state__in=live))))
+    return found.update(state=ApprovalState.CLOSED.value, decided_at=now, next_at=None)
+
+
+def _lock(holder: Holder, using: str) -> bool:
+    """Lock the job's row; whether it is still this run's."""
+    return Job.objects.using(using).filter(_is(holder)).select_for_update().values_list("pk").first() is not None
+
+
+def _is(holder: Holder) -> Q:
+    return Q(pk=holder.job_id, state=State.ACTIVE, worker_id=holder.worker_id, attempt=holder.attempt)
+
+
+def _held(holder: Holder) -> Q:
+    return Q(job_id=holder.job_id) & Q(Exists(Job.objects.filter(_is(holder))))
+
+
+def _values(step: Step) -> dict[str, Any]:
+    columns = EVENT_COLUMNS if step.event_name is not None else STEP_COLUMNS
+    values = {name: getattr(step, name) for name in columns if name != "job_id"}
+    values["result"] = None if step.result is None else RawJSON(step.result)
+    return values

@@ -1,0 +1,247 @@
+"""Retry policies: what a client may say, how layers combine, the backoff and the decision at FAIL (jobs 1)."""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from django_ojs import jsontext
+from django_ojs.messages import phrase
+from django_ojs.rules import durations
+from django_ojs.rules.faults import checked, job_fault, retry_fault
+
+MAX_ATTEMPTS = 2_147_483_647  #: the largest `max_attempts`: what every database's integer column holds
+
+#: What a worker reports when it is stopped: not the job's fault, so always worth a retry (orchestration 4).
+SHUTDOWN = frozenset({"shutdown", "ShutdownError", "ShutdownTimeout"})
+
+#: The words of `backoff_strategy`, with what each means, and those of `on_exhaustion`.
+STRATEGIES = ("exponential", "linear", "polynomial", "constant")
+EXHAUSTION = ("discard", "dead_letter")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """A complete policy with the defaults of jobs 1.1; intervals in milliseconds."""
+
+    max_attempts: int = 3
+    initial_ms: int = 1_000
+    coefficient: float = 2.0
+    max_ms: int = 300_000
+    jitter: bool = True
+    non_retryable: tuple[str, ...] = ()
+    on_exhaustion: str | None = None
+    strategy: str = "exponential"
+
+
+class FailureOutcome(StrEnum):
+    """What becomes of a job that failed."""
+
+    RETRY = "retry"  #: `retryable`, with backoff
+    DISCARD = "discard"  #: `discarded` and kept out of the dead letter queue
+    DEAD_LETTER = "dead_letter"  #: `discarded`, in the dead letter queue
+
+
+#: The codes by which a handler ends its job for good.
+_VERDICTS = {
+    "DISCARD": FailureOutcome.DISCARD,
+    "FAIL": FailureOutcome.DISCARD,
+    "DEAD_LETTER": FailureOutcome.DEAD_LETTER,
+}
+
+DEFAULT = RetryPolicy()
+_NAMES = frozenset(field.name for field in fields(RetryPolicy))
+
+
+def parse(given: object, path: str = "retry") -> dict[str, Any]:
+    """The fields that a client's policy gives, by their names in `RetryPolicy`; null and unknown keys are ignored.
+
+    Raises InvalidPayload (400) where `given` is not an object, InvalidRetryPolicy (422) for a bad value.
+    """
+    if not isinstance(given, dict):
+        raise job_fault(path, phrase('must be an object such as {"max_attempts": 5}'), given)
+    parsed: dict[str, Any] = {}
+    for member, (name, read) in _MEMBERS.items():
+        value = given.get(member)
+        if value is not None:
+            parsed[name] = checked(read, value, f"{path}.{member}", retry_fault)
+    _check_order(parsed, path)
+    return parsed
+
+
+def merge(*layers: Mapping[str, Any]) -> RetryPolicy:
+    """The policy of several `parse` results over the defaults; later layers win field by field.
+
+    A layer that gives only the initial interval raises a smaller cap that it inherits. A layer whose own cap
+    is below its own initial interval raises InvalidRetryPolicy (422).
+    """
+    values: dict[str, Any] = {}
+    for layer in layers:
+        if not layer:
+            continue
+        _check_order(layer, "retry")
+        values.update(layer)
+        if "initial_ms" in layer and "max_ms" not in layer:
+            values["max_ms"] = max(values.get("max_ms", DEFAULT.max_ms), layer["initial_ms"])
+    return RetryPolicy(**values) if values else DEFAULT
+
+
+def to_json(policy: RetryPolicy) -> str:
+    """The fields of `policy` that differ from the defaults as JSON text; '' where none does."""
+    if policy is DEFAULT or policy == DEFAULT:
+        return ""
+    values = {name: getattr(policy, name) for name in RetryPolicy.__slots__}
+    return jsontext.dumps({name: value for name, value in values.items() if value != getattr(DEFAULT, name)})
+
+
+@lru_cache(maxsize=1024)
+def from_json(text: str) -> RetryPolicy:
+    """The inverse of `to_json`. Fields of a later version are ignored; ValueError for text that is not JSON."""
+    if not text:
+        return DEFAULT
+    values = {name: value for name, value in jsontext.loads(text).items() if name in _NAMES}
+    if "non_retryable" in values:
+        values["non_retryable"] = tuple(values["non_retryable"])
+    return RetryPolicy(**values)
+
+
+def backoff_ms(policy: RetryPolicy, attempt: int, random: Callable[[], float] = random_module.random) -> int:
+    """Milliseconds to wait after `attempt` (from 1) failed: capped, spread by 0.5 to 1.5, capped again (jobs 1.3)."""
+    wait = min(_raw_ms(policy, max(attempt, 1)), float(policy.max_ms))
+    if policy.jitter:
+        wait = min(wait * (0.5 + random()), float(policy.max_ms))
+    return round(wait)
+
+
+def is_non_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
+    """Whether type, error class or code is listed, whole or by a `prefix.*` (jobs 1.5); of a group of exceptions,
+    whether all of its exceptions are."""
+    if not policy.non_retryable:
+        return False
+    details = error.get("details")
+    facts = details if isinstance(details, Mapping) else {}
+    candidates = (error.get("type"), facts.get("error_class"), error.get("code"))
+    return _is_listed(policy, candidates) or _are_all_listed(policy, facts.get("error_classes"))
+
+
+def _is_listed(policy: RetryPolicy, names: Iterable[object]) -> bool:
+    return any(_matches(entry, name) for entry in policy.non_retryable for name in names if isinstance(name, str))
+
+
+def _are_all_listed(policy: RetryPolicy, classes: object) -> bool:
+    """Whether each of the exceptions of a group is listed: one that is not may end well the next time."""
+    if not isinstance(classes, list) or not classes:
+        return False
+    return all(isinstance(name, str) and _is_listed(policy, (name, name.rpartition(".")[2])) for name in classes)
+
+
+def is_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
+    """Whether an attempt that ended with `error` is worth another one, however many are left (jobs 1.4)."""
+    code = error.get("code")
+    if code in _VERDICTS:
+        return False
+    hopeless = is_non_retryable(policy, error) or (error.get("retryable") is False and code != "RETRY")
+    return not hopeless or _is_shutdown(error)
+
+
+def decide(policy: RetryPolicy, error: Mapping[str, Any], attempt: int) -> FailureOutcome:
+    """What becomes of a job whose `attempt` failed with `error`: the first matching row of jobs 1.4.
+
+    Not asked where a worker gives its own delay, or hands the job back without an error (`jobs.finish`).
+    """
+    if verdict := _VERDICTS.get(str(error.get("code"))):
+        return verdict
+    if attempt < max(1, policy.max_attempts) and is_retryable(policy, error):
+        return FailureOutcome.RETRY
+    return FailureOutcome.DISCARD if policy.on_exhaustion == "discard" else FailureOutcome.DEAD_LETTER
+
+
+def _is_shutdown(error: Mapping[str, Any]) -> bool:
+    if error.get("type") in SHUTDOWN or error.get("code") in SHUTDOWN:
+        return True
+    return error.get("code") == "cancelled" and error.get("retryable") is True
+
+
+def _matches(entry: str, text: str) -> bool:
+    return text.startswith(entry[:-1]) if entry.endswith(".*") else text == entry
+
+
+def _raw_ms(policy: RetryPolicy, number: int) -> float:
+    try:
+        match policy.strategy:
+            case "constant":
+                factor = 1.0
+            case "linear":
+                factor = float(number)
+            case "polynomial":
+                factor = float(number) ** policy.coefficient
+            case _:
+                factor = policy.coefficient ** (number - 1)
+    except OverflowError:  # beyond every cap
+        return float(policy.max_ms)
+    return policy.initial_ms * factor
+
+
+def _check_order(layer: Mapping[str, Any], path: str) -> None:
+    initial, largest = layer.get("initial_ms"), layer.get("max_ms")
+    if initial is not None and largest is not None and largest < initial:
+        message = phrase("must be at least the initial interval (%(least)s)", least=durations.format_iso(initial))
+        raise retry_fault(f"{path}.max_interval", message, durations.format_iso(largest))
+
+
+def _attempts(value: object) -> int:
+    if jsontext.is_integer(value) and 0 <= value <= MAX_ATTEMPTS:
+        return int(value)
+    raise ValueError(phrase("must be an integer from %(minimum)s to %(maximum)s", minimum=0, maximum=MAX_ATTEMPTS))
+
+
+def _coefficient(value: object) -> float:
+    if isinstance(value, int | float | jsontext.ExactNumber) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = float("inf")
+        if 1.0 <= number < float("inf"):
+            return number
+    raise ValueError(phrase("must be a number of at least 1.0"))
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(phrase("must be true or false"))
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):
+        return tuple(value)
+    raise ValueError(phrase("must be an array of non-empty strings"))
+
+
+def _one_of(words: Sequence[str]) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        raise ValueError(phrase("must be one of %(words)s", words=", ".join(words)))
+
+    return read
+
+
+#: The members of a policy on the wire: the field of `RetryPolicy`, and the reader of its value (jobs 1.1).
+_MEMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "max_attempts": ("max_attempts", _attempts),
+    "initial_interval": ("initial_ms", durations.parse_length_ms),
+    "backoff_coefficient": ("coefficient", _coefficient),
+    "max_interval": ("max_ms", durations.parse_length_ms),
+    "jitter": ("jitter", _boolean),
+    "non_retryable_errors": ("non_retryable", _strings),
+    "on_exhaustion": ("on_exhaustion", _one_of(EXHAUSTION)),
+    "backoff_strategy": ("strategy", _one_of(STRATEGIES)),
+}
+
+#: What a policy may have on the wire.
+MEMBERS = frozenset(_MEMBERS)

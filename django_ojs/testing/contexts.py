@@ -1,0 +1,95 @@
+"""A `JobContext` without a worker, for tests that call a handler as the function that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from django_ojs import clock, jsontext
+from django_ojs.client.context import JobContext
+from django_ojs.client.options import check_json, decode_arguments
+from django_ojs.client.running import running
+from django_ojs.client.steps import Durable, MemorySteps, StepError, StepLog
+from django_ojs.jobs.checkpoints import Kept
+from django_ojs.models.job import blank_row
+from django_ojs.registry import registry
+from django_ojs.rules import errorobjects
+from django_ojs.rules.ids import new_job_id
+from django_ojs.states import State
+from django_ojs.testing.jobs import JobType, name_of
+
+
+def job_context(
+    type: JobType = "test.job",
+    args: Sequence[Any] = (),
+    *,
+    queue: str = "default",
+    attempt: int = 1,
+    max_attempts: int = 3,
+    meta: Mapping[str, Any] | None = None,
+    parent_results: Sequence[Any] = (),
+    checkpoint: Any = None,
+) -> JobContext:
+    """What a worker gives a handler that takes a context, for a call in a test. Needs no database, and stores nothing.
+
+    Args:
+        type: the job type, by its name or by its handler.
+        args: the `args` of the job. The handler gets its arguments from its caller all the same.
+        queue: the name of the job's queue.
+        attempt: the number of this attempt; 1 is the first.
+        max_attempts: after how many attempts the job is given up.
+        meta: the job's `meta`.
+        parent_results: the results of the jobs before this one in its workflow.
+        checkpoint: the state that an earlier attempt has saved.
+
+    The context keeps what `context.checkpoint()` saves. The steps of a durable handler are kept in it, too: they run at
+    once, and sleeps take no time. It waits for no event: `context.emit("order.paid", 7, payload)` before the call lets
+    it find one. Jobs that it runs (`context.run`) are called here, each with a context of its own and tried once.
+
+    `context.cancel()` lets `is_cancelled` be true, `context.take_progress()` is the newest report, `(50.0, "half")`,
+    and `context.result` what the handler gave to `set_result()`.
+
+    Raises TypeError for arguments and meta that are not JSON.
+    """
+    check_json(list(args), "args")
+    check_json(dict(meta or {}), "meta")
+    check_json(list(parent_results), "parent_results")
+    now = clock.now()
+    row = blank_row(
+        now, id=new_job_id(), type=name_of(type), queue=queue, state=State.ACTIVE.value,
+        args=jsontext.dumps(list(args)), meta=jsontext.dumps(dict(meta or {})), attempt=attempt,
+        max_attempts=max_attempts, started_at=now,
+    )  # fmt: skip
+    lineage = {"lineage": {"parent_results": list(parent_results)}}
+    check_json(checkpoint, "checkpoint")
+    kept = {} if checkpoint is None else {"checkpoint": Kept(jsontext.dumps(checkpoint), 1)}
+    context = JobContext({**row, **lineage, **kept})
+    context.record_steps(StepLog(MemorySteps(_call), Durable("", "restart"), attempt, sequential=False))
+    return context
+
+
+def _call(document: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of a job that is run here and now, as its parent is told of it."""
+    name, args = document["type"], document["args"]
+    definition: Any = registry.get(name)
+    if definition is None:
+        raise StepError(f"The handler runs the job {name!r}, and no handler of that type is known here.")
+    context = job_context(name, args, meta=document.get("meta"))
+    known = {"id": str(context.id), "type": name}
+    given, named = decode_arguments(args)
+    token = running.set(context)
+    try:
+        call = async_to_sync(definition.handler) if definition.is_async else definition.handler
+        result = call(*([context] if definition.takes_context else []), *given, **named)
+        if context.result is not None:
+            result = context.result
+        check_json(result, "result")
+    except Exception as error:  # noqa: BLE001 - the parent gets it, as it gets that of a job
+        said = errorobjects.from_exception(error)
+        shown = {word: said.get(word) for word in ("code", "type", "message")}
+        return known | {"state": State.DISCARDED.value, "error": shown}
+    finally:
+        running.reset(token)
+    return known | {"state": State.COMPLETED.value, "result": result}

@@ -1,0 +1,589 @@
+"""Durable handlers: what is recorded is not done again, what is not recorded is (CKP-17, CKP-18, CKP-20, CKP-22)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import decimal
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_ojs import Discard, JobContext, ReplayMismatch, StepError, StepTimeout, clock, job, step, step_type
+from django_ojs.client import stepvalues
+from django_ojs.models import Job, JobStep
+from django_ojs.registry import Registry, registry
+from django_ojs.testing import job_context
+from django_ojs.testing.storedjobs import WorkerJobs
+from django_ojs.testing.storedjobs import worker as stored
+
+pytestmark = pytest.mark.django_db
+
+NOW = dt.datetime(2026, 5, 4, 12, tzinfo=dt.UTC)
+TWICE = {"max_attempts": 2, "initial_interval": "1s", "jitter": False}
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[Registry]:
+    with registry.isolated() as isolated:
+        yield isolated
+
+
+@pytest.fixture
+def jobs() -> Iterator[WorkerJobs]:
+    with clock.frozen(NOW), stored() as found:
+        yield found
+
+
+@pytest.fixture
+def calls() -> list[Any]:
+    return []
+
+
+def names(job_id: uuid.UUID) -> list[str]:
+    return list(JobStep.objects.filter(job_id=job_id).order_by("pk").values_list("name", flat=True))
+
+
+def test_a_recorded_step_is_not_done_again(jobs: WorkerJobs, calls: list[Any]) -> None:
+    @job("flow.two", durable=True, retry=TWICE)
+    def handler(context: JobContext, order: int) -> list[Any]:
+        charged = context.step("charge", lambda: calls.append("charge") or {"id": order})
+        if context.attempt == 1:
+            raise ValueError("the power goes")
+        mailed = context.step("mail", calls.append, "mail")
+        return [charged, mailed]
+
+    handle = handler.enqueue(7)
+    jobs.drain(with_scheduled=True)
+    assert calls == ["charge", "mail"]
+    assert handle.refresh().result == [{"id": 7}, None]
+    assert names(handle.id) == ["charge", "mail"]
+    found = JobStep.objects.get(name="mail")
+    assert (found.attempt, found.kind, found.tries, found.error) == (2, "call", 1, None)
+    assert found.began_at <= found.ended_at  # type: ignore[operator]
+
+
+def test_an_exception_is_not_recorded(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def charge() -> str:
+        calls.append("charge")
+        if len(calls) == 1:
+            raise ConnectionError("no line")
+        return "paid"
+
+    @job("flow.fails", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> str:
+        return context.step("charge", charge)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().result, calls) == ("paid", ["charge", "charge"])
+
+
+def test_a_recorded_step_costs_one_statement(jobs: WorkerJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    @job("flow.cost", durable=True)
+    def handler(context: JobContext) -> None:
+        for number in range(5):
+            with CaptureQueriesContext(connection) as captured:
+                context.step(f"step-{number}", int)
+            # In a TestCase a savepoint is around it, so that a refusal leaves the transaction whole.
+            seen.append(len([query for query in captured if "SAVEPOINT" not in query["sql"]]))
+
+    handler.enqueue()
+    jobs.drain().raise_first()
+    assert seen == [1] * 5
+
+
+def test_a_job_that_is_not_durable_pays_for_nothing(jobs: WorkerJobs) -> None:
+    @job("flow.plain")
+    def plain() -> None:
+        return None
+
+    @job("flow.durable", durable=True)
+    def durable(context: JobContext) -> None:
+        return None
+
+    plain.enqueue()
+    with CaptureQueriesContext(connection) as captured:
+        jobs.drain()
+    assert not [query for query in captured if "jobstep" in query["sql"]]
+    durable.enqueue()
+    with CaptureQueriesContext(connection) as captured:
+        jobs.drain()
+    assert len([query for query in captured if "jobstep" in query["sql"]]) == 1
+
+
+def test_steps_end_with_their_job(jobs: WorkerJobs) -> None:
+    @job("flow.gone", durable=True)
+    def handler(context: JobContext) -> None:
+        context.step("one", int)
+        raise Discard
+
+    handle = handler.enqueue()
+    jobs.drain()
+    from django_ojs.jobs.delete import delete_ended
+
+    delete_ended([handle.id])
+    assert names(handle.id) == []
+
+
+@dataclasses.dataclass
+class Money:
+    amount: decimal.Decimal
+    currency: str = "EUR"
+
+
+VALUES = [
+    None, True, 0, -1.5, "ü\0", [1, [2, {}]], {"a": {"b": None}}, {1: "x", (1, 2): "y"}, {"$type": "x", "value": 1},
+    (1, (2, [3])), {1, 2}, frozenset({"a"}), b"\x00\xff", decimal.Decimal("1.50"), uuid.UUID(int=5), NOW, NOW.date(),
+    dt.time(1, 2, 3, 4), dt.timedelta(-1, 2, 3), Money(decimal.Decimal("0.10")), [Money(decimal.Decimal(1), "USD")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_result_comes_back_as_it_was(value: Any) -> None:
+    step_type(name="tests.Money")(Money)
+    found = stepvalues.decode(stepvalues.encode(value, "x"))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_row_of_a_model_is_kept_by_its_primary_key() -> None:
+    group = Group.objects.create(name="before")
+    text = stepvalues.encode([group], "x")
+    Group.objects.update(name="after")
+    assert stepvalues.decode(text)[0].name == "after"
+    with pytest.raises(TypeError, match="save it first"):
+        stepvalues.encode(Group(name="new"), "x")
+
+
+def test_what_cannot_be_kept_is_refused_where_it_is_returned(jobs: WorkerJobs) -> None:
+    @job("flow.odd", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step("odd", lambda: {"found": [object()]})
+
+    handler.enqueue()
+    (failed,) = jobs.drain().exceptions
+    assert isinstance(failed, TypeError)
+    assert "'odd'['found'][0] is a builtins.object" in str(failed)
+    with pytest.raises(LookupError, match="not registered"):
+        stepvalues.decode('{"$type":"gone.Away","value":1}')
+
+
+def test_names_are_unique_in_a_run_and_well_formed(jobs: WorkerJobs) -> None:
+    context = job_context()
+    context.step("a", int)
+    with pytest.raises(StepError, match="'a-1' and 'a-2'"):
+        context.step("a", int)
+    for name in ("", " a", "$a", "a\n", "x" * 201, 5):
+        with pytest.raises(StepError):
+            context.step(name, int)  # type: ignore[arg-type]
+    context.step("A", int)  # another name, also in MariaDB
+
+
+def test_names_that_differ_in_their_case_are_two(jobs: WorkerJobs) -> None:
+    @job("flow.case", durable=True)
+    def handler(context: JobContext) -> list[str]:
+        return [context.step("a", str, "small"), context.step("A", str, "large")]
+
+    handle = handler.enqueue()
+    jobs.drain().raise_first()
+    assert handle.refresh().result == ["small", "large"]
+
+
+def test_a_handler_that_is_not_durable_has_no_steps(jobs: WorkerJobs) -> None:
+    @job("flow.none", retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step("a", int)
+
+    handler.enqueue()
+    (failed,) = jobs.drain().exceptions
+    assert "durable=True" in str(failed)
+
+
+def test_time_and_chance_are_the_same_in_each_run(jobs: WorkerJobs, calls: list[Any]) -> None:
+    @job("flow.chance", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> None:
+        calls.append((context.now(), context.uuid(), context.uuid(), context.random(4), context.now()))
+        if context.attempt == 1:
+            raise ValueError
+
+    handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert calls[0] == calls[1]
+    assert calls[0][0] == NOW
+    assert calls[0][1] != calls[0][2]
+    assert len(calls[0][3]) == 8
+
+
+# Code that has changed
+
+
+def kinds(context: JobContext) -> None:
+    context.step("charge", int)
+    raise ValueError
+
+
+def flow(handler: Any, **options: Any) -> Any:
+    return job("flow.changing", retry={"max_attempts": 5, "jitter": False}, **{"durable": True, **options})(handler)
+
+
+def changed(jobs: WorkerJobs, before: Any, after: Any, **options: Any) -> Any:
+    """The job after one run by the first handler and the next by the second."""
+    with registry.isolated():
+        handle = flow(before).enqueue()
+        jobs.drain()
+    with registry.isolated():
+        flow(after, **options)
+        jobs.drain(with_scheduled=True, max_jobs=1)
+    return handle.refresh()
+
+
+def one_two(context: JobContext) -> str:
+    context.step("one", int)
+    context.step("two", int)
+    if context.attempt == 1:
+        raise ValueError
+    return "done"
+
+
+def one_new_two(context: JobContext) -> str:
+    context.step("one", int)
+    context.step("new", int)
+    context.step("two", int)
+    return "new code"
+
+
+def one_sleeps(context: JobContext) -> None:
+    context.sleep("1h", name="one")
+
+
+@pytest.mark.parametrize("after,words", [
+    (one_sleeps, ("the sleep 'one'", "a step of that name")), (one_new_two, ("the step 'new'", "the step 'two'")),
+], ids=["kind", "order"])  # fmt: skip
+def test_a_record_that_does_not_fit_the_code_is_told_in_words(jobs: WorkerJobs, after: Any, words: Any) -> None:
+    found = changed(jobs, one_two, after)
+    assert found.state == "discarded"
+    assert Job.objects.get(pk=found.id).dead_letter
+    error = found.errors[-1]
+    assert (error["type"], error["code"]) == ("ReplayMismatch", "replay_mismatch")
+    assert all(word in error["message"] for word in words)
+    assert f"{__file__}:" in error["message"]
+    assert 'durable="2"' in error["message"]
+
+
+def test_new_code_starts_over_goes_on_or_waits_for_the_old(jobs: WorkerJobs) -> None:
+    found = changed(jobs, one_two, one_new_two, durable="2")
+    assert (found.state, found.result) == ("completed", "new code")
+    assert set(JobStep.objects.filter(job_id=found.id).values_list("name", "code")) == {
+        ("one", "2"), ("new", "2"), ("two", "2")
+    }  # fmt: skip
+    found = changed(jobs, one_two, one_new_two, durable="2", on_change="resume")
+    assert (found.state, found.result) == ("completed", "new code")
+    assert set(JobStep.objects.filter(job_id=found.id).values_list("name", "code")) == {
+        ("one", ""), ("new", "2"), ("two", "")
+    }  # fmt: skip
+    found = changed(jobs, one_two, one_new_two, durable="2", on_change="wait")
+    assert found.state == "retryable"
+    assert found.errors[-1]["type"] == "ValueError"  # the newest is that of the first run
+    with registry.isolated():
+        flow(one_two)
+        jobs.drain(with_scheduled=True)
+    assert found.refresh().result == "done"
+
+
+def test_a_handler_that_went_another_way_after_a_failure_need_not_go_it_again(
+    jobs: WorkerJobs, calls: list[Any]
+) -> None:
+    def charge() -> None:
+        calls.append("charge")
+        if len(calls) == 1:
+            raise ConnectionError
+
+    @job("flow.fallback", durable=True, retry=TWICE)
+    def handler(context: JobContext) -> str:
+        try:
+            context.step("charge", charge)
+        except ConnectionError:
+            context.step("invoice", int)
+        if context.attempt == 1:
+            raise ValueError
+        return context.step("end", str, "end")
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().result, calls) == ("end", ["charge", "charge"])
+
+
+# Steps that are tried again, and that take too long
+
+
+def test_a_step_has_tries_of_its_own(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def charge() -> str:
+        calls.append(clock.now())
+        if len(calls) < 4:
+            raise ConnectionError
+        return "paid"
+
+    @job("flow.tries", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        policy = {"max_attempts": 4, "initial_interval": "1m", "jitter": False}
+        return context.step("charge", charge, retry=policy)
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().result == "paid"
+    assert [(at - NOW).total_seconds() for at in calls] == [0, 60, 180, 420]
+    found = JobStep.objects.get(job_id=handle.id)
+    assert (found.tries, found.due_at, found.error) == (4, None, None)
+
+
+def test_a_step_whose_tries_are_used_up_fails_its_job(jobs: WorkerJobs, calls: list[Any]) -> None:
+    def charge() -> None:
+        calls.append("charge")
+        raise ConnectionError("no line")
+
+    @job("flow.used", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        context.step("charge", charge, retry={"max_attempts": 3})
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().state, len(calls)) == ("discarded", 3)
+    assert handle.errors[-1]["type"] == "ConnectionError"
+
+
+def test_a_step_ends_at_its_timeout() -> None:
+    free = threading.Event()
+    context = job_context()
+
+    def busy() -> None:
+        while not free.is_set():
+            pass
+
+    with pytest.raises(StepTimeout, match="'busy' took longer than its timeout"):
+        context.step("busy", busy, timeout=0.05)
+    assert context.step("quick", str, "quick", timeout=60) == "quick"
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async def handler() -> None:
+        with pytest.raises(StepTimeout):
+            await context.astep("wait", wait, timeout=0.05)
+        with pytest.raises(StepTimeout):
+            await context.astep("thread", busy, timeout=0.05)
+
+    asyncio.run(handler())
+
+
+# Transactions
+
+
+def test_effects_and_record_of_a_transaction_come_together(jobs: WorkerJobs) -> None:
+    @job("flow.books", durable=True, retry={"max_attempts": 3, "jitter": False})
+    def handler(context: JobContext) -> list[str]:
+        first = context.step_transaction("first", lambda: Group.objects.create(name=f"first-{context.attempt}").name)
+        with context.step_transaction("second") as block:
+            block.result = Group.objects.create(name="second").name
+            if context.attempt == 1:
+                raise ValueError("undone")
+        if context.attempt == 2:
+            raise ValueError("after both")
+        return [first, block.result, str(block.is_new)]
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().result == ["first-1", "second", "False"]
+    assert sorted(Group.objects.values_list("name", flat=True)) == ["first-1", "second"]
+
+
+def test_a_step_inside_a_transaction_is_refused(jobs: WorkerJobs) -> None:
+    @job("flow.inside", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> None:
+        with transaction.atomic():
+            context.step("charge", int)
+
+    handler.enqueue()
+    (failed,) = jobs.drain().exceptions
+    assert isinstance(failed, StepError)
+    assert "step_transaction" in str(failed)
+
+
+def test_a_site_with_an_outbox_has_no_step_transaction(settings: Any) -> None:
+    settings.OJS = {"OUTBOX": "default"}
+    with pytest.raises(StepError, match="OUTBOX"):
+        job_context().step_transaction("book")
+
+
+# Sleep
+
+
+def test_a_job_that_sleeps_gives_its_slot_back_and_keeps_the_time(jobs: WorkerJobs, calls: list[Any]) -> None:
+    @job("flow.sleeps", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        context.step("before", int)
+        try:
+            context.sleep("2d")
+        except Exception:  # noqa: BLE001 - what many handlers have around everything
+            calls.append("caught")
+        calls.append(clock.now() - NOW)
+        context.sleep_until(NOW + dt.timedelta(days=1))
+        context.sleep_until(NOW + dt.timedelta(days=5), name="until")
+        return "awake"
+
+    handle = handler.enqueue()
+    assert len(jobs.drain()) == 1
+    assert (handle.refresh().state, Job.objects.get().due_at) == ("retryable", NOW + dt.timedelta(days=2))
+    with clock.frozen(NOW + dt.timedelta(days=1)):
+        assert len(jobs.drain()) == 0
+    jobs.drain(with_scheduled=True)
+    assert (handle.refresh().result, handle.errors) == ("awake", [])
+    assert calls == [dt.timedelta(days=2), dt.timedelta(days=5)]
+
+
+def test_a_sleeping_job_can_be_cancelled(jobs: WorkerJobs) -> None:
+    @job("flow.cancelled", durable=True)
+    def handler(context: JobContext) -> None:
+        context.sleep("2d")
+
+    handle = handler.enqueue()
+    jobs.drain()
+    handle.cancel()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().state == "cancelled"
+
+
+def test_a_loop_without_end_keeps_a_small_record(jobs: WorkerJobs) -> None:
+    @job("flow.loop", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext, left: int, *, total: int = 0) -> int:
+        total += context.step("work", int, 2)
+        context.sleep("1h")
+        if left:
+            context.continue_as_new(left - 1, total=total)
+        return total
+
+    handle = handler.enqueue(20)
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().result == 42
+    assert handle.args == [20]
+    assert names(handle.id) == ["$arguments", "work", "$sleep-1"]
+    assert clock.now() == NOW
+
+
+# Decorated functions
+
+
+@step
+def reserve(order: int) -> str:
+    return f"reserved {order}"
+
+
+@step(name="pay", retry={"max_attempts": 2}, timeout="10s")
+def charge(order: int) -> str:
+    return f"charged {order}"
+
+
+def test_a_function_is_a_step_where_a_durable_handler_calls_it(jobs: WorkerJobs) -> None:
+    @job("flow.functions", durable=True)
+    def handler(context: JobContext, order: int) -> list[str]:
+        return [reserve(order), charge(order), reserve.named("reserve-again")(order)]
+
+    @job("flow.bare")
+    def bare() -> str:
+        return reserve(1)
+
+    handle, other = handler.enqueue(3), bare.enqueue()
+    jobs.drain().raise_first()
+    assert handle.refresh().result == ["reserved 3", "charged 3", "reserved 3"]
+    assert names(handle.id) == ["reserve", "pay", "reserve-again"]
+    assert (other.refresh().result, names(other.id)) == ("reserved 1", [])
+    assert reserve(5) == "reserved 5"
+
+
+# Asynchronous handlers
+
+
+@pytest.mark.django_db(transaction=True)
+def test_steps_of_an_asynchronous_handler_run_side_by_side(jobs: WorkerJobs, calls: list[Any]) -> None:
+    async def fetch(page: int, others: asyncio.Barrier) -> int:
+        await others.wait()  # which nobody passes alone
+        calls.append(page)
+        return page * 10
+
+    @job("flow.pages", durable=True, retry=TWICE)
+    async def handler(context: JobContext) -> list[int]:
+        together = asyncio.Barrier(3)
+        found = await asyncio.gather(*(context.astep(f"page-{n}", fetch, n, together) for n in range(3)))
+        await context.asleep("1h")
+        moment = await context.anow()
+        if context.attempt == 2:
+            raise ValueError
+        context.metadata["at"] = moment
+        await context.astep_transaction("book", Group.objects.create, name="booked")
+        return [*found, await context.astep("sync", int, 5)]
+
+    handle = handler.enqueue()
+    jobs.drain(with_scheduled=True)
+    assert handle.refresh().result == [0, 10, 20, 5]
+    assert sorted(calls) == [0, 1, 2]
+    assert set(names(handle.id)) == {"page-0", "page-1", "page-2", "$sleep-1", "$time-1", "book", "sync"}
+
+
+# Fences
+
+
+@pytest.mark.parametrize("how", ["step", "step_transaction", "sleep", "now"])
+def test_a_run_that_has_lost_its_job_ends_at_its_next_step(jobs: WorkerJobs, calls: list[Any], how: str) -> None:
+    @job("flow.lost", durable=True, retry={"max_attempts": 1})
+    def handler(context: JobContext) -> str:
+        if not calls:
+            calls.append("lost")
+            Job.objects.filter(pk=context.id).update(attempt=7)
+            arguments: dict[str, Any] = {
+                "step": ("a", calls.append, "done"), "sleep": ("1h",), "now": (),
+                "step_transaction": ("a", lambda: Group.objects.create(name="effect").name),
+            }  # fmt: skip
+            getattr(context, how)(*arguments[how])
+            calls.append("went on")
+        return "second"
+
+    handle = handler.enqueue()
+    with pytest.raises(RuntimeError, match="could not be stored"):
+        jobs.drain()
+    assert calls == (["lost", "done"] if how == "step" else ["lost"])
+    assert names(handle.id) == []
+    assert not Group.objects.exists()
+
+
+@pytest.mark.parametrize("options,word", [
+    ({"durable": True, "transactional": True}, "step_transaction"), ({"durable": True, "inline": True}, "inline"),
+    ({"durable": 5}, "durable=5"), ({"durable": "x" * 65}, "64 characters"),
+    ({"durable": True, "on_change": "wiat"}, "'wait'"),
+], ids=str)  # fmt: skip
+def test_what_does_not_go_together_is_a_fault_of_the_declaration(handlers: Registry, options: Any, word: str) -> None:
+    job("flow.wrong", **options)(lambda context: None)
+    (fault,) = handlers.faults()
+    assert word in fault.message
+
+
+def test_a_handler_with_steps_can_be_called_as_the_function_that_it_is(calls: list[Any]) -> None:
+    def handler(context: JobContext) -> int:
+        found = context.step("one", lambda: calls.append(1) or len(calls))
+        context.sleep("5d")
+        return context.step("two", int, found)
+
+    assert handler(job_context()) == 1
+    assert calls == [1]
+
+
+def test_a_mismatch_is_an_error_of_its_own() -> None:
+    assert ReplayMismatch.__module__ == StepError.__module__ == StepTimeout.__module__ == "django_ojs"

@@ -1,0 +1,107 @@
+"""The OpenAPI document, and how an answer differs from what it says, in both directions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from django_ojs.http import openapi
+
+Schema = Mapping[str, Any]
+_FORMATS: dict[str, Callable[[str], object]] = {
+    "date-time": dt.datetime.fromisoformat,
+    "uuid": uuid.UUID,
+}
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def mistake(value: Any, schema: Schema) -> str:
+    """What is wrong with a value by itself, whatever is in it; "" for nothing."""
+    types = schema.get("type", list(_TYPES))
+    wanted = [types] if isinstance(types, str) else types
+    if not any(_TYPES[one](value) for one in wanted):
+        return f"not {' or '.join(wanted)}"
+    if value is not None and "enum" in schema and value not in schema["enum"]:
+        return f"none of {schema['enum']}"
+    if isinstance(value, str) and (check := _FORMATS.get(schema.get("format", ""))):
+        try:
+            check(value)
+        except ValueError:
+            return f"no {schema['format']}"
+    return ""
+
+
+class Described:
+    """The document, and how a value differs from a schema in it."""
+
+    def __init__(self) -> None:
+        self.document = openapi.document("1", "")
+
+    def schemas(self, path: str, method: str, status: int) -> Schema | None:
+        said = self.document["paths"][path][method.lower()]["responses"].get(str(status))
+        if said is None:
+            return None
+        content = said.get("content", {})
+        found: Schema = content.get("application/json", {}).get("schema", {})
+        return found
+
+    def resolve(self, schema: Schema) -> Schema:
+        """What the component says to which a schema refers."""
+        while "$ref" in schema or len(schema.get("allOf", ())) == 1:
+            if "$ref" in schema:
+                schema = self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+            else:
+                schema = schema["allOf"][0]
+        return self.joined([self.resolve(part) for part in schema["allOf"]], schema) if "allOf" in schema else schema
+
+    def joined(self, parts: list[Schema], whole: Schema) -> Schema:
+        """One schema for all of which a value has to be."""
+        found: dict[str, Any] = {name: value for name, value in whole.items() if name != "allOf"}
+        for part in parts:
+            found = {
+                **part,
+                **found,
+                "properties": {**part.get("properties", {}), **found.get("properties", {})},
+                "required": [*part.get("required", ()), *found.get("required", ())],
+            }
+        return found
+
+    def differences(self, value: Any, schema: Schema, place: str) -> Iterator[str]:
+        """What a value at this place of an answer has that the schema does not say, and the other way round."""
+        schema = self.resolve(schema)
+        if branches := schema.get("oneOf") or schema.get("anyOf"):
+            found = [list(self.differences(value, branch, place)) for branch in branches]
+            if all(found):
+                yield from min(found, key=len)
+            return
+        if wrong := mistake(value, schema):
+            yield f"{place} is {value!r:.60}, {wrong}"
+        elif isinstance(value, list):
+            for item in value:
+                yield from self.differences(item, schema.get("items", {}), f"{place}[]")
+        elif isinstance(value, dict) and ("properties" in schema or schema.get("additionalProperties") is not None):
+            yield from self._of_object(value, schema, place)
+
+    def _of_object(self, value: dict[str, Any], schema: Schema, place: str) -> Iterator[str]:
+        known: Schema = schema.get("properties", {})
+        others = schema.get("additionalProperties", False)
+        for member, inside in known.items():
+            if member in value:
+                yield from self.differences(value[member], inside, f"{place}.{member}")
+            elif member in schema.get("required", ()):
+                yield f"{place} lacks {member}"
+        for member in value.keys() - known.keys():
+            if others is False:
+                yield f"{place} has {member}, undeclared"
+            elif isinstance(others, dict):
+                yield from self.differences(value[member], others, f"{place}.*")

@@ -1,0 +1,23 @@
+-- Committed events get their places in the log.
+
+-- parameters: integer
+SELECT `django_ojs_eventlog`.`id`, `django_ojs_eventlog`.`salt`, `django_ojs_eventlog`.`snapshot`,
+    `django_ojs_eventlog`.`last_seq`, `django_ojs_eventlog`.`pruned_to`
+FROM `django_ojs_eventlog`
+WHERE `django_ojs_eventlog`.`id` = %s
+ORDER BY `django_ojs_eventlog`.`id` ASC
+LIMIT 1
+FOR UPDATE SKIP LOCKED;
+
+SELECT `django_ojs_event`.`id` AS `id`
+FROM `django_ojs_event`
+WHERE `django_ojs_event`.`seq` IS NULL
+ORDER BY 1 ASC
+LIMIT 1000;
+
+-- sent once for each row
+-- parameters: integer, integer
+UPDATE django_ojs_event SET seq = %s WHERE id = %s;
+
+-- parameters: integer, integer
+UPDATE `django_ojs_eventlog` SET `last_seq` = %s WHERE `django_ojs_eventlog`.`id` = %s;

@@ -1,0 +1,63 @@
+-- ACK of one job with a result.
+
+-- parameters: ids text, results text, workers text, attempts text, now time
+WITH a AS MATERIALIZED (
+    SELECT a.*
+    FROM unnest(%(ids)s::uuid[], %(results)s::text[], %(workers)s::text[], %(attempts)s::int[]) AS a(
+        id, result, worker, attempt
+    )
+    JOIN django_ojs_job AS locked ON locked.id = a.id
+    ORDER BY a.id
+    FOR UPDATE OF locked SKIP LOCKED
+),
+done AS (
+    UPDATE django_ojs_job j
+    SET state = 'completed', result = a.result, losses = 0, finished_at = greatest(%(now)s, j.started_at),
+        due_at = NULL, visible_until = NULL, timeout_at = NULL, wake_at = NULL
+    FROM a
+    WHERE j.id = a.id
+      AND j.state || '' IN ('active')
+      AND (a.worker = '' OR j.worker_id = '' OR j.worker_id = a.worker)
+      AND (a.attempt IS NULL OR a.attempt = j.attempt)
+      AND j.workflow_id IS NULL
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.uncounted, j.round,
+        j.args, j.meta, j.extra, j.retry, j.timeout_ms, j.visibility_ms, j.heartbeat_ms, j.grace_ms,
+        j.trace_id, j.created_at, j.enqueued_at, j.due_at, j.expires_at, j.start_by, j.deadline_at,
+        j.activated_at, j.started_at, j.finished_at, j.visible_until, j.timeout_at, j.wake_at, j.worker_id,
+        j.lease_ms, j.losses, j.suspected, j.resumable, j.retry_delay_ms, j.errors, j.result, j.result_ttl,
+        j.dead_letter, j.unique_key, j.workflow_id, j.parent_id, j.rate_key, j.rate_limit
+),
+logged AS (
+    INSERT INTO django_ojs_event (
+        txid, type, time, component, subject, job_id, job_type, queue, state, attempt, worker_id, trace_id,
+        workflow_id, data
+    )
+    SELECT pg_current_xact_id()::text::bigint, 'job.completed', finished_at, 'workers', '', id, type, queue,
+        'completed', attempt, worker_id, trace_id, workflow_id,
+        '{"duration_ms":' || coalesce(round(date_part('epoch', finished_at - started_at) * 1000)::bigint, 0) || coalesce(
+            ',"result":' || result, ''
+        ) || '}'
+    FROM done
+),
+counted AS (
+    INSERT INTO django_ojs_countdelta (queue, at, active, completed, run_ms)
+    SELECT queue, %(now)s, -count(*), count(*),
+        round(sum(date_part('epoch', finished_at - started_at)) * 1000)::bigint
+    FROM done
+    GROUP BY queue
+)
+SELECT done.id, done.type, done.queue, done.state, done.priority, done.attempt, done.max_attempts,
+    done.uncounted, done.round, done.args, done.meta, done.extra, done.retry, done.timeout_ms,
+    done.visibility_ms, done.heartbeat_ms, done.grace_ms, done.trace_id, done.created_at, done.enqueued_at,
+    done.due_at, done.expires_at, done.start_by, done.deadline_at, done.activated_at, done.started_at,
+    done.finished_at, done.visible_until, done.timeout_at, done.wake_at, done.worker_id, done.lease_ms,
+    done.losses, done.suspected, done.resumable, done.retry_delay_ms, done.errors, done.result,
+    done.result_ttl, done.dead_letter, done.unique_key, done.workflow_id, done.parent_id, done.rate_key,
+    done.rate_limit,
+    (
+        rate_key <> ''
+          OR EXISTS (
+              SELECT 1 FROM django_ojs_queue AS q WHERE q.limited AND q.name IN (done.queue, '_default')
+          )
+    )
+FROM done;

@@ -1,0 +1,3 @@
+-- Committed events get their places in the log.
+
+-- Nothing is sent.
