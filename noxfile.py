@@ -28,18 +28,36 @@ nox.options.sessions = ["tests", "lint", "types"]
 DJANGO = {"3.11": "5.2", "3.12": "6.0", "3.13": "6.1"}
 OLDEST = min(DJANGO)
 
+#: Everything, with `OJS_CI_WIDE`; else what each change has to pass.
+WIDE = bool(os.environ.get("OJS_CI_WIDE"))
+EACH = "not conformance" if WIDE else "not wide and not conformance"
+
 #: The parts of the suite that the framework below us can break, by its version: what it renders, parses, checks,
 #: migrates and runs. The others ask the ORM for what these ask it for, too.
-FRAMEWORK = [
-    *("tests/admin", "tests/api", "tests/commands", "tests/durable", "tests/http", "tests/realtime", "tests/sites"),
-    *("tests/tasks", "tests/testkit", "tests/worker", "tests/test_migrations.py"),
+RENDERED = [
+    *("tests/admin", "tests/api", "tests/commands", "tests/durable", "tests/sites", "tests/tasks", "tests/testkit"),
+    "tests/test_migrations.py",
+]
+FRAMEWORK = [*RENDERED, "tests/http", "tests/realtime", "tests/worker"]
+#: Those whose statements MariaDB can take otherwise than PostgreSQL and SQLite do.
+SQL = [
+    *("tests/doctor", "tests/durable", "tests/events", "tests/history", "tests/operations", "tests/outbox"),
+    *(
+        "tests/processes",
+        "tests/queues",
+        "tests/scheduler",
+        "tests/sql",
+        "tests/statistics",
+        "tests/test_migrations.py",
+    ),
+    "tests/webhooks",
 ]
 
 #: What of the fast tests runs on SQLite with each Python. Those that use no database run once.
 FAST = {
     "3.11": ["-m", "not slow"],
-    "3.12": ["-m", "database and not slow", *FRAMEWORK],
-    "3.13": ["-m", "database and not slow", *FRAMEWORK],
+    "3.12": ["-m", "database and not slow", *(FRAMEWORK if WIDE else RENDERED)],
+    "3.13": ["-m", "database and not slow", *([] if WIDE else FRAMEWORK)],
 }
 
 #: What `wheel` asks the Python that it installed the package for.
@@ -49,11 +67,15 @@ here = pathlib.Path(django_ojs.__file__).parent
 assert here.parent.name == "site-packages" and (here / "py.typed").exists(), here
 """
 
-#: They run with one Python: those that use a database on PostgreSQL, a few of them (`sqlite_too`) on SQLite as well.
-SLOW = "slow and not nightly and not conformance and (not database or sqlite or sqlite_too)"
-ELSEWHERE = "database and not sqlite and not once and not nightly and not conformance"
-ON_POSTGRES = f"{ELSEWHERE} and not sample"
-ON_MARIADB = f"{ELSEWHERE} and (not slow or mariadb)"
+#: Slow ones run with one Python: those with a database on PostgreSQL, a few of them (`sqlite_too`) on SQLite as well.
+SLOW = ["-m", f"slow and {EACH} and (not database or sqlite or sqlite_too or once)"]
+ON_POSTGRES = ["-m", f"database and not sqlite and not once and {EACH}"]
+ON_MARIADB = [
+    "-m",
+    f"database and not sqlite and not once and {EACH} and (not slow or mariadb)",
+    *([] if WIDE else SQL),
+]
+PUBLISHED = ["-m", "conformance" if WIDE else "conformance and not wide"]
 
 
 def install(session: nox.Session, *extras: str, groups: Sequence[str] = ()) -> None:
@@ -83,40 +105,44 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """The slow tests that use no database, and those marked sqlite_too."""
     install(session, "test")
-    pytest(session, "-n", "4", "-m", SLOW)  # they wait for processes more than they work
+    pytest(session, "-n", "3", *SLOW)  # they wait for processes more than they work
 
 
 @nox.session(python=OLDEST)
 def postgres(session: nox.Session) -> None:
     """The tests that use a database, slow ones too, on PostgreSQL, with Redis below the channel layer."""
     install(session, "test", "postgres", "redis")
-    pytest(session, "-n", "4", "-m", ON_POSTGRES, **postgres_urls())
+    pytest(session, "-n", "3", *ON_POSTGRES, **postgres_urls())
 
 
 @nox.session(python=OLDEST)
 def mariadb(session: nox.Session) -> None:
     """The tests that use a database, on MariaDB."""
     install(session, "test", "mysql")
-    pytest(session, "-m", ON_MARIADB, OJS_TEST_DATABASE_URL=mariadb_url())
+    pytest(session, "-n", "2", *ON_MARIADB, OJS_TEST_DATABASE_URL=mariadb_url())
 
 
 @nox.session(python=OLDEST)
 def conformance(session: nox.Session) -> None:
     """The published conformance cases (OJS_CONFORMANCE_DIR), on SQLite."""
     install(session, "test")
-    pytest(session, "-n", "4", "-m", "conformance and not nightly")  # they wait more than they work
+    pytest(session, "-n", "2", *PUBLISHED)
+
+
+@nox.session(venv_backend="none")
+def wide(session: nox.Session) -> None:
+    """Everything that the gate leaves out, too: before an issue is closed, and each night."""
+    session.run("bash", ".ci/run", "wide", *session.posargs, external=True)
 
 
 @nox.session(python=[OLDEST, max(DJANGO)])
 @nox.parametrize("database", ["sqlite", "postgres", "mariadb"])
 def nightly(session: nox.Session, database: str) -> None:
-    """All tests, slow ones too, on one database, in the full size: 20,000 jobs, ten years of time zone changes.
-
-    With the newest Python, too, of which a change has those of `FRAMEWORK` alone.
-    """
+    """All tests on one database, in the full size: 20,000 jobs, ten years of time zone changes."""
     install(session, "test", "postgres", "mysql", "redis")
     urls = {"sqlite": {}, "postgres": postgres_urls(), "mariadb": {"OJS_TEST_DATABASE_URL": mariadb_url()}}[database]
-    pytest(session, "-n", "4", "-m", "" if database == "sqlite" else "database", OJS_TEST_FULL="1", **urls)
+    select = "" if database == "sqlite" else "database"
+    pytest(session, "-n", "4", "-m", select, "--timeout", "3600", OJS_TEST_FULL="1", **urls)
 
 
 @nox.session(python=OLDEST)

@@ -1,62 +1,48 @@
 #!/usr/bin/env bash
-# Database servers for the gate. `services.sh postgres|mariadb|redis` prints a URL to test with: of the server
-# that answers on the usual local port if it lets us make databases, else of one that is installed from Debian's
-# packages where needed and started on a port of its own. `stop` ends the latter. All but URLs goes to stderr.
-# `headers`, `curl`, `chromium`, `nginx` and `node` install only.
-# OJS_CI_PRIVATE_SERVICES=1 passes over servers that are running already.
+# Services for the gate, below its folder and on ports of their own: `services.sh postgres|mariadb|redis` starts one and
+# prints the URL to test with, `stop` ends them all. No other server of this machine is used: its settings, its load and
+# its databases are somebody else's. `headers`, `curl`, `chromium`, `nginx` and `node` install only.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin
 state=$CI_WORK/services
-private=${OJS_CI_PRIVATE_SERVICES-}
 
 postgres() {
-  local user bin port=54329 data=$state/postgres
+  local bin port data=$state/postgres
   packages psql postgresql-client
-  for user in "$(id -un)" postgres; do
-    if [[ -z $private && $(psql -wXAtq -h 127.0.0.1 -U "$user" -d postgres -c "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user" 2>/dev/null) == t ]]; then
-      echo "postgres://$user@127.0.0.1:5432/ojs_ci"
-      return
-    fi
-  done
   ls /usr/lib/postgresql/*/bin/initdb &>/dev/null || install postgresql
   bin=$(dirname "$(printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort -V | tail -n 1)")
+  port=$(free_port)
   directory "$data" postgres
   as postgres "$bin/initdb" --auth=trust --encoding=UTF8 --locale=C.UTF-8 --username=postgres -D "$data/db" >&2
-  as postgres "$bin/pg_ctl" -D "$data/db" -l "$data/log" -w -o "-p $port -k $data -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200" start >&2
   echo "'$bin/pg_ctl' -D '$data/db' -m immediate stop" >"$state/postgres.stop"
+  as postgres "$bin/pg_ctl" -D "$data/db" -l "$data/log" -w -t 120 -o "-p $port -k $data -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=300" start >&2
   echo "postgres://postgres@127.0.0.1:$port/ojs_ci"
 }
 
 mariadb() {
-  local port=33069 data=$state/mariadb
+  local port data=$state/mariadb
   packages mariadb mariadb-client
-  if [[ -z $private ]] && command mariadb -h 127.0.0.1 -u root -e "CREATE DATABASE IF NOT EXISTS ojs_ci" 2>/dev/null; then
-    echo "mysql://root@127.0.0.1:3306/ojs_ci"
-    return
-  fi
   packages mariadbd mariadb-server
+  port=$(free_port)
   directory "$data" mysql
   as mysql mariadb-install-db --no-defaults --datadir="$data/db" --auth-root-authentication-method=normal --skip-test-db >&2
-  as mysql "$(command -v mariadbd)" --no-defaults --datadir="$data/db" --port=$port --bind-address=127.0.0.1 \
-    --socket="$data/socket" --pid-file="$data/pid" --innodb-flush-log-at-trx-commit=0 &>"$data/log" &
+  as mysql "$(command -v mariadbd)" --no-defaults --datadir="$data/db" --port="$port" --bind-address=127.0.0.1 \
+    --socket="$data/socket" --pid-file="$data/pid" --innodb-flush-log-at-trx-commit=0 --max-connections=300 &>"$data/log" &
   echo "pid=\$(<'$data/pid'); kill \$pid; timeout 20 tail -s 0.1 -f /dev/null --pid \$pid" >"$state/mariadb.stop"
-  wait_for mariadb "$data/log" command mariadb -h 127.0.0.1 -P $port -u root -e "CREATE DATABASE IF NOT EXISTS ojs_ci"
+  wait_for mariadb "$data/log" command mariadb -h 127.0.0.1 -P "$port" -u root -e "CREATE DATABASE IF NOT EXISTS ojs_ci"
   echo "mysql://root@127.0.0.1:$port/ojs_ci"
 }
 
 redis() {
-  local port=63799 data=$state/redis
+  local port data=$state/redis
   packages redis-cli redis-tools
-  if [[ -z $private && $(redis-cli -h 127.0.0.1 ping 2>/dev/null) == PONG ]]; then
-    echo "redis://127.0.0.1:6379/15"
-    return
-  fi
   packages redis-server redis-server
+  port=$(free_port)
   mkdir -p "$data"
-  redis-server --port $port --bind 127.0.0.1 --save "" --appendonly no --dir "$data" --pidfile "$data/pid" --daemonize yes >&2
+  redis-server --port "$port" --bind 127.0.0.1 --save "" --appendonly no --dir "$data" --pidfile "$data/pid" --daemonize yes >&2
   echo "pid=\$(<'$data/pid'); kill \$pid; timeout 20 tail -s 0.1 -f /dev/null --pid \$pid" >"$state/redis.stop"
-  wait_for redis /dev/null redis-cli -h 127.0.0.1 -p $port ping
+  wait_for redis /dev/null redis-cli -h 127.0.0.1 -p "$port" ping
   echo "redis://127.0.0.1:$port/15"
 }
 
@@ -71,15 +57,15 @@ curl() { # for docs/tutorial.md
 }
 
 chromium() { # for the tests that look at pages
-  [[ -n ${CHROMIUM-} ]] || packages chromium chromium
+  [[ -n ${CHROMIUM-} ]] || optional chromium chromium
 }
 
 nginx() { # for the tests of readers behind a proxy, which start one of their own
-  packages nginx nginx-light
+  optional nginx nginx-light
 }
 
 node() { # for the examples of workers and webhooks in JavaScript
-  packages node nodejs
+  optional node nodejs
 }
 
 stop() {
@@ -93,15 +79,31 @@ packages() { # command, package that has it
   type -P "$1" >/dev/null || install "$2" # not `command -v`: functions here have names of commands
 }
 
+optional() { # command, package: without it, its tests are skipped
+  packages "$@" || echo "SKIPPED: the tests that need $1, which could not be installed" >>"$CI_WORK/missing"
+}
+
 install() {
-  local sudo=()
+  local sudo=() attempt
   [[ $(id -u) == 0 ]] || sudo=(sudo -n)
   export DEBIAN_FRONTEND=noninteractive
-  exec 9>"$state/apt"
-  flock 9 # steps may run side by side
-  "${sudo[@]}" apt-get update -q >&2
-  "${sudo[@]}" apt-get install -q -y --no-install-recommends "$@" >&2
-  exec 9>&-
+  for attempt in 1 2 3; do
+    if flock "/tmp/ojs-ci-apt-$(id -u)" "${sudo[@]}" sh -c \
+      'apt-get update -q && apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends "$@"' apt "$@" >&2; then
+      return
+    fi
+    sleep $((attempt * 5))
+  done
+  return 1
+}
+
+free_port() { # below those that the kernel gives to clients, one of which may come before the server has started
+  local port
+  while read -r port; do
+    ! : <>"/dev/tcp/127.0.0.1/$port" || continue
+    echo "$port"
+    return
+  done 2>/dev/null < <(shuf -i 15000-32000)
 }
 
 directory() { # path, owner: a server does not run as root
@@ -122,7 +124,7 @@ as() { # user, command...: as root, become that user; else run it as who we are
 wait_for() { # name, log, command...
   local name=$1 log=$2 attempt
   shift 2
-  for attempt in {1..60}; do
+  for attempt in {1..240}; do
     "$@" &>/dev/null && return
     sleep 0.5
   done

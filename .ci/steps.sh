@@ -6,9 +6,19 @@ set -euo pipefail
 environments=$CI_WORK/environments
 venv=$environments/tests-3-11 # the one that nox gives to Python 3.11
 
+# What each pytest of a step is told: the gate's order and examples are the same each time.
+told=(-p no:cacheprovider)
+[[ -n ${OJS_CI_WIDE-} ]] || told+=(--randomly-seed=1)
+export OJS_TEST_REPORT=$CI_WORK/${1-}.tests
+if [[ -n ${OJS_CI_AGAIN-} ]]; then # these tests alone
+  told+=(-n 0)
+  export OJS_TEST_ONLY=$OJS_CI_AGAIN OJS_TEST_REPORT=
+fi
+
 step_tests() { # the README's test command, and nothing before it; SQLite
   python3 --version
-  python3 -m venv "$venv" && "$venv/bin/pip" install -e '.[test]' && "$venv/bin/pytest"
+  [[ -d $venv ]] || { python3 -m venv "$venv" && "$venv/bin/pip" install -e '.[test]'; }
+  "$venv/bin/pytest" "${told[@]}"
 }
 
 step_environments() { # what the later steps need, side by side: installing measures nothing
@@ -27,27 +37,27 @@ step_environments() { # what the later steps need, side by side: installing meas
 
 step_lint() { in_ours lint types; }
 step_django() { in_ours django; }
-step_slow() { in_ours slow; }
+step_slow() { in_ours slow -- "${told[@]}"; }
 step_docs() { in_ours docs -- "$CI_WORK/docs"; }
 
 step_postgres() { # and Redis, which carries the channel layer here
   OJS_TEST_POSTGRES_URL=$(url postgres)
   OJS_TEST_REDIS_URL=$(url redis)
   export OJS_TEST_POSTGRES_URL OJS_TEST_REDIS_URL
-  in_ours postgres
+  in_ours postgres -- "${told[@]}"
 }
 
 step_mariadb() {
   OJS_TEST_MARIADB_URL=$(url mariadb)
   export OJS_TEST_MARIADB_URL
-  in_ours mariadb
+  in_ours mariadb -- "${told[@]}"
 }
 
 step_conformance() {
   [[ -d ../shared/conformance ]] || skip "there are no published cases at ../shared/conformance"
   OJS_CONFORMANCE_DIR=$(realpath ../shared/conformance)
   export OJS_CONFORMANCE_DIR
-  in_ours conformance
+  in_ours conformance -- "${told[@]}"
 }
 
 step_wheel() { # what a user installs, used where nothing of this checkout can be seen
@@ -101,10 +111,15 @@ step_djangotasks() { # Django's own tests of its Tasks framework on our backend;
   return "$code"
 }
 
-newer_suite() { # Python's version: of the suite what noxfile.py says, and the tutorial with the Django that it has
+step_constraints() { # after a green `wide`
+  python3 .ci/constraints.py "$environments"/tests-3-*/bin/python >.ci/constraints.new
+  mv .ci/constraints.new .ci/constraints.txt
+}
+
+newer_suite() { # Python's version: of the suite what noxfile.py says, and of `wide` the tutorial with its Django
   find_python "$1" >/dev/null || skip "Python $1 is not on this machine"
-  in_its_own "tests-$1" --no-install
-  in_its_own "wheel-$1"
+  in_its_own "tests-$1" --no-install -- "${told[@]}"
+  [[ -z ${OJS_CI_WIDE-} || -n ${OJS_CI_AGAIN-} ]] || in_its_own "wheel-$1"
 }
 
 in_ours() { # sessions of nox, in the environment of Python 3.11, which has all that they need
@@ -114,7 +129,7 @@ in_ours() { # sessions of nox, in the environment of Python 3.11, which has all 
 in_its_own() { # session that is named after a version of Python, options...: in an environment of its own
   local session=$1
   shift
-  PATH=$(dirname "$(find_python "${session##*-}")"):$PATH "$CI_WORK/nox/bin/nox" --envdir "$environments" -r "$@" -s "$session"
+  PATH=$(dirname "$(find_python "${session##*-}")"):$PATH "$CI_WORK/nox/bin/nox" --envdir "$environments" -r -s "$session" "$@"
 }
 
 url() { # service: where it is, started if need be
@@ -139,14 +154,18 @@ skip() {
 }
 
 # A line is a stage; `|` stands between lanes that run side by side: one works while the other mostly waits.
-stages="
+gate="
 tests
 environments
-lint django
-postgres mariadb | slow conformance python313 python312 wheel readme docs djangotasks
+postgres mariadb | lint django slow conformance docs wheel readme python313 python312
+"
+wide="
+tests
+environments
+postgres mariadb | lint django slow conformance docs wheel readme python313 python312 djangotasks
 "
 
 case ${1-} in
-  list) sed '/^$/d' <<<"$stages" ;;
+  gate | wide) sed '/^$/d' <<<"${!1}" ;;
   *) "step_$1" ;;
 esac

@@ -36,6 +36,7 @@ from django_ojs.store import store_of
 from django_ojs.testing import database
 from django_ojs.workerregistry import ownership
 from tests import flushing
+from tests.reporting import Reports
 
 #: marker: (the vendor it wants, what to set)
 VENDORS = {
@@ -47,15 +48,20 @@ VENDORS = {
 REAL_DATABASE = connection.settings_dict["NAME"]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # Taken from the environment, so that workers of xdist, and runs that tests start, write no report.
+    file, only = (os.environ.pop(name, "") for name in ("OJS_TEST_REPORT", "OJS_TEST_ONLY"))
+    if file or only:
+        config.pluginmanager.register(Reports(file, only))
     settings.SCRATCH.mkdir(exist_ok=True)
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         # Images for containers set it: each process of a test, and of xdist, would compile the package and the suite.
         os.environ["PYTHONPYCACHEPREFIX"] = str(settings.SCRATCH / "bytecode")
     # How fast a busy machine draws examples, or runs one, decides nothing.
     examples = 100 if os.environ.get("OJS_TEST_FULL") else 30
+    fixed: dict[str, Any] = {"derandomize": True, "database": None} if os.environ.get("OJS_TEST_DETERMINISTIC") else {}
     hypothesis.settings.register_profile(
-        "ojs", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+        "ojs", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], **fixed
     )
     hypothesis.settings.load_profile("ojs")
 
@@ -97,6 +103,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not os.environ.get("OJS_CONFORMANCE_DIR"):
         missing["conformance"] = "needs the published cases: set OJS_CONFORMANCE_DIR to their directory"
     for item in items:
+        if item.get_closest_marker("wide"):
+            item.add_marker("slow")
         if _uses_database(item):
             item.add_marker("database")
             if isinstance(item, pytest.Function) and _counts_statements(item):

@@ -166,7 +166,7 @@ def test_source_archive_makes_the_same_wheel(unpacked: Path, built: Path, tmp_pa
         }
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_tests_of_the_source_archive_can_be_collected(unpacked: Path, tmp_path: Path) -> None:
     """With their settings and fixtures; a few of them, for all of them are there (above)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OJS_", "PYTEST"))}

@@ -84,8 +84,7 @@ def test_what_went_wrong_is_a_fault(total: Sum, happen: Callable[[Sum], None], s
     assert any(said in fault for fault in total.faults), total.faults
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.wide
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 def test_what_servers_answered_before_they_were_killed_is_stored(child_environment: dict[str, str]) -> None:
     command = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "ojs_bench", "--crash", "600", "--json"]

@@ -14,9 +14,8 @@ from django.db import connection
 from benchmarks.neighbours import NEIGHBOURS
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.postgres
-@pytest.mark.timeout(400)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="rows are held: PostgreSQL (OJS_TEST_DATABASE_URL)")
 def test_no_neighbour_costs_the_others_a_call() -> None:
     command = ["manage.py", "ojs_bench", "--database", os.environ["OJS_TEST_DATABASE_URL"], "--only", "neighbours"]

@@ -318,8 +318,7 @@ def test_every_kind_has_a_handler() -> None:
         assert set(registry.types()) == {kind.type for kind in KINDS}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.wide
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_short_soak_adds_up(child_environment: dict[str, str]) -> None:
     command = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "ojs_bench", "--soak", "0.1", "--json"]

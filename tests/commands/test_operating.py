@@ -566,7 +566,7 @@ def test_a_reader_who_leaves_ends_a_list_without_a_word(child_environment: dict[
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_scripts_see_the_exit_codes(child_environment: dict[str, str]) -> None:
     handle = enqueue("mail.send")
 

@@ -28,7 +28,7 @@ from ojs_conformance.suite import Target, run_case
 
 SUITE = Path(__file__).parent / "cases"
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]  # servers of their own
+pytestmark = [pytest.mark.wide]  # servers of their own
 
 
 def same(text: str) -> str:

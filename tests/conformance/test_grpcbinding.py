@@ -189,9 +189,8 @@ def test_the_report_says_what_went_over_http() -> None:
     assert cases["f.json"]["over_http"] == [step]
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.database
-@pytest.mark.timeout(120)
 def test_cases_of_every_level_pass_over_grpc() -> None:
     names = ("L0-107", "L0-109", "L1-103", "L2-104", "L3-102", "L4-103", "L4-110")
     cases = [case for name in names for case in select(load_path(SUITE), None, name)]

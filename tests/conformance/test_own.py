@@ -10,7 +10,7 @@ import pytest
 from ojs_conformance import lint
 from ojs_conformance.cases import load_path
 from ojs_conformance.djangoapp import servers
-from ojs_conformance.suite import run_report
+from tests.conformance.trying import divided, run
 
 SUITE = Path(__file__).parent / "cases"
 SIDE_BY_SIDE = 3
@@ -19,14 +19,25 @@ SIDE_BY_SIDE = 3
 PRINTED = {0: 16, 1: 11, 2: 3, 3: 3, 4: 5}
 
 
+#: It waits for a minute.
+SLOW = {"L2-110"}
+
+
 @pytest.mark.slow
 @pytest.mark.database
-@pytest.mark.timeout(300)
 def test_every_case_passes() -> None:
     with servers.farm(SIDE_BY_SIDE, database=os.environ.get("OJS_TEST_DATABASE_URL", "")) as targets:
-        report = run_report(load_path(SUITE), targets)
+        report = run(divided(load_path(SUITE), SLOW)[0], targets)
     assert not report.failed, report.as_text()
     assert report.conformant_level == 4
+
+
+@pytest.mark.wide
+@pytest.mark.database
+def test_the_slow_cases_pass() -> None:
+    with servers.farm(1, database=os.environ.get("OJS_TEST_DATABASE_URL", "")) as targets:
+        report = run(divided(load_path(SUITE), SLOW)[1], targets)
+    assert not report.failed, report.as_text()
 
 
 def test_no_case_has_the_number_of_another_test_that_the_specification_prints() -> None:

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from django_ojs.http.manifest import CONFORMANCE_LEVEL
-from ojs_conformance.cases import load_path, select
+from ojs_conformance.cases import Case, load_path, select
 from ojs_conformance.djangoapp import servers
-from ojs_conformance.suite import Target, run_report
+from ojs_conformance.suite import Target
+from tests.conformance.trying import divided, run
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.conformance]
 
 SIDE_BY_SIDE = 4
+
+#: They wait for one minute, and for two.
+SLOW = {"L2-CRON-004", "L2-CRON-005"}
 
 
 def directory() -> Path:
@@ -27,13 +31,24 @@ def farm(dialect: str) -> AbstractContextManager[list[Target]]:
     return servers.farm(SIDE_BY_SIDE, dialect, os.environ.get("OJS_TEST_DATABASE_URL", ""))
 
 
+def published() -> tuple[list[Case], list[Case]]:
+    return divided(select(load_path(directory()), level=CONFORMANCE_LEVEL, test_id=None), SLOW)
+
+
 def test_the_published_cases_pass() -> None:
-    cases = select(load_path(directory()), level=CONFORMANCE_LEVEL, test_id=None)
+    cases, _ = published()
     assert cases
     with farm("published") as targets:
-        report = run_report(cases, targets)
+        report = run(cases, targets)
     assert not report.failed, report.as_text()
     assert {result.case.test_id for result in report.results if result.outcome == "skipped"} <= {"L1-RTR-014"}
+
+
+@pytest.mark.wide
+def test_the_slow_published_cases_pass() -> None:
+    with farm("published") as targets:
+        report = run(published()[1], targets)
+    assert not report.failed, report.as_text()
 
 
 def test_the_examples_of_the_seed_pass() -> None:
@@ -43,6 +58,6 @@ def test_the_examples_of_the_seed_pass() -> None:
     cases = select(load_path(document), level=CONFORMANCE_LEVEL, test_id=None)
     assert cases
     with farm("spec") as targets:
-        report = run_report(cases, targets)
+        report = run(cases, targets)
     assert not report.failed, report.as_text()
     assert report.conformant_level == CONFORMANCE_LEVEL

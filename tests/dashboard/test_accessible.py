@@ -27,11 +27,10 @@ axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="needs axe: pip install axe-playwright-python"
 )
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     pytest.mark.sqlite,  # pages look the same on every database
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),
-    pytest.mark.timeout(600),
 ]
 
 OURS = [model for model in site._registry if model._meta.app_label == "django_ojs"]

@@ -35,7 +35,6 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # static files, which only tests serve so
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),
 ]
@@ -188,6 +187,7 @@ def test_a_queue_is_paused_and_resumed_by_keyboard_and_the_focus_stays(browse: A
     assert not Queue.objects.get(pk="mail").paused
 
 
+@pytest.mark.wide
 def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_pause(browse: Any) -> None:
     pushed(queue="mail")
     page = followed(browse(OVERVIEW))
@@ -205,6 +205,7 @@ def test_a_reason_for_a_pause_is_kept_while_the_page_changes_and_is_for_one_paus
     assert told == [("mail", "the printer is on fire"), ("other", None)]
 
 
+@pytest.mark.wide
 def test_the_rest_of_the_pages_is_reached_by_keyboard_on_a_phone(browse: Any) -> None:
     page = browse(OVERVIEW, stays=False)
     page.set_viewport_size({"width": 390, "height": 844})
@@ -240,6 +241,7 @@ def test_a_server_that_is_gone_shows_and_so_does_its_return(browse: Any, server:
     expect(page.locator("#ojs-n-available")).to_have_text("4")
 
 
+@pytest.mark.wide
 def test_a_hidden_tab_asks_for_nothing(browse: Any) -> None:
     page = browse(OVERVIEW)
     page.clock.install()
@@ -259,6 +261,7 @@ def test_a_hidden_tab_asks_for_nothing(browse: Any) -> None:
     assert len(asked) >= 2  # the page and the socket
 
 
+@pytest.mark.wide
 def test_the_list_says_what_is_true_and_its_rows_stay_under_the_pointer(browse: Any) -> None:
     jobs = pushed(3)
     page = followed(browse(f"{ADMIN}/job/"))
@@ -278,6 +281,7 @@ def test_the_list_says_what_is_true_and_its_rows_stay_under_the_pointer(browse: 
     assert page.evaluate("document.querySelectorAll('#result_list tbody tr').length") == 3
 
 
+@pytest.mark.wide
 def test_a_workflow_is_followed_until_it_is_green(browse: Any) -> None:
     steps = [{"type": "mail.send", "args": []}, {"type": "report.daily", "args": []}]
     flow = workflow.create({"type": "chain", "steps": steps}).workflow
@@ -302,6 +306,7 @@ SHARES = """() => [...document.querySelectorAll(".ojs-flow .ojs-collapsed")].map
 })"""
 
 
+@pytest.mark.wide
 def test_the_bar_of_a_collapsed_box_stays_in_it_and_has_the_colours_of_the_states(browse: Any) -> None:
     jobs = [{"type": "a.b", "args": [], "queue": "g", "retry": {"max_attempts": 1}} for _ in range(120)]
     flow = workflow.create({"type": "group", "jobs": jobs}).workflow
@@ -324,6 +329,7 @@ def test_the_bar_of_a_collapsed_box_stays_in_it_and_has_the_colours_of_the_state
                     assert top <= part[2] < part[3] <= bottom, (width, scheme, one)
 
 
+@pytest.mark.wide
 def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse: Any) -> None:
     browse.expected.append("404")
     (job,) = claimed()
@@ -344,6 +350,7 @@ def test_a_job_is_followed_with_its_progress_and_what_is_folded_out_stays(browse
     expect(page.locator("[data-ojs-status]")).to_contain_text("no longer exists")
 
 
+@pytest.mark.wide
 def test_the_usual_job_fits_one_screen(browse: Any) -> None:
     (job,) = dead(meta={"tenant": "acme"}, retry={"max_attempts": 3})
     page = followed(browse(f"{ADMIN}/job/{job.pk}/change/"))
@@ -353,6 +360,7 @@ def test_the_usual_job_fits_one_screen(browse: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.wide
 def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:
     dead(500)
     (other,) = dead(type="report.daily")
@@ -367,6 +375,7 @@ def test_five_hundred_dead_letters_are_retried_by_a_filter(browse: Any) -> None:
     assert Job.objects.filter(state="available").count() == 500
 
 
+@pytest.mark.wide
 def test_the_banner_of_maintenance_mode_comes_and_goes_while_somebody_looks(browse: Any) -> None:
     (job,) = claimed()
     pages = [followed(browse(path)) for path in (OVERVIEW, LETTERS, f"{ADMIN}/job/{job.pk}/change/")]
@@ -387,6 +396,7 @@ def test_the_banner_of_maintenance_mode_comes_and_goes_while_somebody_looks(brow
         expect(page.locator(".ojs-maintenance")).to_have_count(0)
 
 
+@pytest.mark.wide
 def test_a_schedule_runs_now(browse: Any) -> None:
     schedules.register({"name": "nightly", "cron": "30 2 * * *", "type": "report.daily", "args": []})
     overview = followed(browse(OVERVIEW))
@@ -397,6 +407,7 @@ def test_a_schedule_runs_now(browse: Any) -> None:
     assert Job.objects.get().type == "report.daily"
 
 
+@pytest.mark.wide
 def test_who_may_only_look_sees_what_another_does_and_has_no_button(browse: Any, operator: Any) -> None:
     browse.expected.append("403")
     jobs = dead(2)
@@ -419,6 +430,7 @@ def test_without_a_websocket_a_page_polls_and_nothing_complains(browse: Any, set
     expect(page.locator("#ojs-n-available")).to_have_text("2")
 
 
+@pytest.mark.wide
 def test_a_websocket_that_is_not_served_is_given_up_for_polling(browse: Any, settings: Any) -> None:
     settings.OJS = {"REALTIME_URL": "/nowhere"}
     browse.expected.append("/nowhere")
@@ -428,6 +440,7 @@ def test_a_websocket_that_is_not_served_is_given_up_for_polling(browse: Any, set
     expect(page.locator("#ojs-n-available")).to_have_text("2")
 
 
+@pytest.mark.wide
 def test_a_job_cannot_put_markup_into_a_picture(browse: Any) -> None:
     evil = "</title><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
     steps = [{"type": "mail.send", "args": [], "name": evil}]
@@ -447,6 +460,7 @@ def test_the_pages_work_without_javascript(admin_client: Client) -> None:
     assert '<form id="ojs-act" method="post"' in body
 
 
+@pytest.mark.wide
 def test_the_last_word_of_a_search_is_completed(browse: Any) -> None:
     page = browse(f"{ADMIN}/job/")
     words = "[...document.querySelector('#searchbar').list.options].map(option => option.value)"

@@ -21,7 +21,7 @@ from tests.admin.conftest import pushed
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),
 ]

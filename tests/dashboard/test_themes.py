@@ -92,7 +92,7 @@ def under(theme: str, folder: Path) -> Iterable[dict[str, Any]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.parametrize("theme", ["unfold", "jazzmin"])
 def test_every_page_has_its_tabs_and_maintenance_mode_under_a_theme(theme: str, tmp_path: Path) -> None:
     if find_spec(theme) is None:

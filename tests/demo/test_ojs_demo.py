@@ -69,7 +69,7 @@ def _states(data: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_demo_runs_jobs_ends_cleanly_and_carries_on(tmp_path: Path) -> None:
     with _start(tmp_path, "--port", "0", "--seconds", str(SECONDS)) as process:
         output, match = _read_until(process, r"(http://127\.0\.0\.1:\d+)/ojs/manifest")

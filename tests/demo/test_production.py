@@ -57,7 +57,7 @@ def test_what_production_needs_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp
         settings_with(monkeypatch, tmp_path, **{**PRODUCTION, name: ""})
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_check_deploy_has_nothing_to_say(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO_")}
     environment = {**kept, **PRODUCTION, "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3",

@@ -17,17 +17,16 @@ from django.contrib.auth.models import Group
 from django_ojs import enqueue_many
 from django_ojs.models import Job, JobStep, Worker, Workflow
 from tests.worker.conftest import WorkerCommand, eventually, start_process
-from tests.worker.test_storm import FULL, TIMEOUT, any_worker, storm
+from tests.worker.test_storm import FULL, any_worker, storm
 
 __all__ = ["start_process"]  # a fixture
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
+pytestmark = [pytest.mark.wide, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 FLOWS, KILLS = (2000, 10**6) if FULL else (40, 4)
 BOOKS, CALLS = 4, 4
 FAMILIES = 300 if FULL else 20
 
 
-@pytest.mark.timeout(TIMEOUT + 100)
 def test_workers_of_durable_jobs_are_killed_at_random(
     start_process: Callable[..., WorkerCommand], tmp_path: Path, record_property: Callable[..., None]
 ) -> None:
@@ -53,7 +52,6 @@ def test_workers_of_durable_jobs_are_killed_at_random(
     print(f"\n{len(killed)} kills, {again} calls again of steps that were not recorded yet")
 
 
-@pytest.mark.timeout(TIMEOUT + 100)
 def test_workers_of_parents_and_children_are_killed_at_random(start_process: Callable[..., WorkerCommand]) -> None:
     enqueue_many([("flow.family", [number]) for number in range(FAMILIES)])
     process = start_process(

@@ -60,6 +60,7 @@ def test_verbs_and_duties(story: Callable[[], Any]) -> None:
     check(story)
 
 
+@pytest.mark.wide
 def test_lists_and_figures_over_http() -> None:
     api = Api()
     check(*(partial(scenarios.answer, api, address) for address in scenarios.lists_of_clients()))
@@ -70,10 +71,12 @@ def test_acts_on_many_jobs() -> None:
     check(*(partial(scenarios.act, api, address, body) for address, body in scenarios.acts_on_many()))
 
 
+@pytest.mark.wide
 def test_the_pages_of_the_admin() -> None:
     client = scenarios.staff()
     check(*(partial(scenarios.page, client, address) for address in scenarios.lists_of_operators()))
 
 
+@pytest.mark.wide
 def test_commands() -> None:
     check(*(partial(scenarios.command, *arguments) for arguments in scenarios.commands()))

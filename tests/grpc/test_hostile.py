@@ -294,7 +294,6 @@ def test_a_fetch_whose_caller_has_gone_loses_no_job(served: Served) -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize("rpc", ["StreamJobs", "StreamEvents"])
-@pytest.mark.timeout(240)
 def test_streams_that_are_dropped_leave_nothing(served: Served, settings: Any, rpc: str) -> None:
     """Hundreds, twenty at a time: some cancelled before they stand, some after, some with their connection."""
     settings.OJS = {**settings.OJS, "REALTIME_MAX_CONNECTIONS": None}

@@ -121,7 +121,9 @@ class Handler:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(REQUESTS // CHUNK))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.wide) for seed in range(3, REQUESTS // CHUNK))]
+)
 def test_no_request_breaks_the_server_or_the_store(
     seed: int, settings: Any, monkeypatch: Any, frozen_clock: Any, caplog: Any
 ) -> None:

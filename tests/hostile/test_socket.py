@@ -23,7 +23,7 @@ from tests.hostile.zoo import populate
 REQUESTS = 800
 MALFORMED = 200
 
-pytestmark = [pytest.mark.slow, pytest.mark.database]
+pytestmark = [pytest.mark.wide, pytest.mark.database]
 
 
 class Server(NamedTuple):

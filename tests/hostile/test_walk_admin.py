@@ -155,8 +155,7 @@ def test_no_page_breaks(part: int, pages: list[tuple[str, str]]) -> None:
     assert not wrong, report(wrong)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.wide
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_value_breaks_a_page(part: int, pages: list[tuple[str, str]]) -> None:
     browser = Browser()

@@ -252,15 +252,13 @@ def walk_part(world: World, part: int, count: int) -> list[str]:
     return [fault for rpc in list(calls.OPERATIONS)[part::PARTS] for fault in walk(server, rpc, count)]
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_value_breaks_an_rpc(part: int, world: World) -> None:
     wrong = walk_part(world, part, FEW)
     assert not wrong, report(wrong)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.wide
 @pytest.mark.parametrize("part", range(PARTS))
 def test_none_of_many_values_breaks_an_rpc(part: int, world: World) -> None:
     wrong = walk_part(world, part, MANY)

@@ -120,15 +120,13 @@ def walk(world: World, part: int, count: int, headers: int) -> list[str]:
     return wrong
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_value_breaks_an_operation(part: int, world: World) -> None:
     wrong = walk(world, part, *FEW)
     assert not wrong, report(wrong)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.wide
 @pytest.mark.parametrize("part", range(PARTS))
 def test_none_of_many_values_breaks_an_operation(part: int, world: World) -> None:
     wrong = walk(world, part, *MANY)

@@ -149,19 +149,13 @@ async def ended() -> str:
     return job_id
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "count", [pytest.param(FEW, marks=pytest.mark.sample), pytest.param(MANY, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.wide)])
 async def test_no_value_breaks_a_websocket(count: int) -> None:
     wrong = await faults_of_messages(count) + await faults_of_handshakes(10 * count)
     assert not wrong, report(wrong)
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "count", [pytest.param(FEW, marks=pytest.mark.sample), pytest.param(MANY, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.wide)])
 async def test_no_value_breaks_a_stream_or_a_wait(count: int) -> None:
     job_id, wrong = await ended(), []
     for operation in streams():

@@ -19,9 +19,8 @@ from tests.howto.pages import titled
 
 pytest.importorskip("grpc_tools", reason="needs grpcio-tools, which makes the client's code")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     pytest.mark.sqlite,  # the server has a database of its own
-    pytest.mark.timeout(200),
 ]
 
 ROOT = Path(__file__).parents[2]

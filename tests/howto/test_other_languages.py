@@ -18,7 +18,7 @@ import pytest
 from tests.howto.pages import titled
 
 #: The server has a database of its own, so it is the same with each.
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.wide, pytest.mark.sqlite]
 
 LIMIT = 180.0
 NODE = shutil.which("node")

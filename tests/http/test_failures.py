@@ -235,7 +235,7 @@ print(*answers)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.postgres
 def test_a_pool_whose_connections_were_all_cut_fails_one_request_at_most(child_environment: dict[str, str]) -> None:
     """Psycopg's pool finds cut connections one by one, and waits twice as long after each."""

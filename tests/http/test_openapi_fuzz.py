@@ -19,8 +19,7 @@ EXAMPLES = 4
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.wide
 @pytest.mark.django_db(transaction=True)  # the WSGI application closes its connection after each request
 def test_made_up_requests_are_answered_as_documented() -> None:
     from schemathesis import checks

@@ -35,9 +35,8 @@ def ship(pk: int) -> None: ...
 """
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.sqlite
-@pytest.mark.timeout(300)
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     routing, enqueueing, again = re.findall(
         r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL

@@ -19,7 +19,7 @@ from django.db import connection
 
 from django_ojs.database import url_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 class Site:
@@ -61,6 +61,7 @@ def site(transactional_db: None, tmp_path: Path) -> Site:
     return made
 
 
+@pytest.mark.wide
 @pytest.mark.sqlite
 def test_each_table_is_made_where_it_belongs_and_the_checks_say_so(site: Site) -> None:
     found = site.play("look")
@@ -78,6 +79,7 @@ def test_each_table_is_made_where_it_belongs_and_the_checks_say_so(site: Site) -
     assert "OJS['OUTBOX'] = 'default'" in loud.stderr
 
 
+@pytest.mark.wide
 def test_a_job_comes_through_the_outbox_to_a_worker(site: Site) -> None:
     ids = site.play("order", "a,b,c")
     before = site.play("look")
@@ -89,6 +91,7 @@ def test_a_job_comes_through_the_outbox_to_a_worker(site: Site) -> None:
     assert {job[2] for job in found["jobs"]} == {"completed"}
 
 
+@pytest.mark.wide
 def test_killed_between_push_and_delete_the_next_relay_makes_no_second_job(site: Site) -> None:
     ids = site.play("order", "a,b,c")
     site.run("-m", "tests.outbox.play", "die_between", expect=-signal.SIGKILL)

@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 
 def bench(environment: dict[str, str], *options: str) -> dict[str, Any]:

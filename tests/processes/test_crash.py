@@ -31,7 +31,7 @@ from tests.hostile.invariants import violations
 from tests.processes.conftest import Site, eventually
 from tests.processes.test_fences import somebody_waits
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 SIZE = 1000
 QUEUE = "crash"

@@ -11,21 +11,28 @@ from tests.processes.conftest import Site, enqueue, eventually, settled
 
 HELD = 6
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too]
 
 
 @pytest.mark.parametrize(
     "ojs,options,kind",
     [
-        ({"HEARTBEAT_TIMEOUT": 1.0}, {}, "worker_death"),
-        ({"HEARTBEAT_TIMEOUT": 600.0, "WORKER_VISIBILITY_TIMEOUT": 1}, {}, "visibility_timeout"),
-        (
+        pytest.param({"HEARTBEAT_TIMEOUT": 1.0}, {}, "worker_death", id="silent-worker"),
+        pytest.param(
+            {"HEARTBEAT_TIMEOUT": 600.0, "WORKER_VISIBILITY_TIMEOUT": 1},
+            {},
+            "visibility_timeout",
+            id="workers-reservation",
+            marks=pytest.mark.wide,
+        ),
+        pytest.param(
             {"HEARTBEAT_TIMEOUT": 600.0},
             {"visibility_timeout": "1s", "retry": {"max_attempts": 9}},
             "visibility_timeout",
+            id="jobs-own-reservation",
+            marks=pytest.mark.wide,
         ),
     ],
-    ids=["silent-worker", "workers-reservation", "jobs-own-reservation"],
 )
 def test_the_jobs_of_a_killed_worker_come_back_and_complete_once(
     site: Site, ojs: dict[str, Any], options: dict[str, Any], kind: str

@@ -38,7 +38,6 @@ from tests.processes.frozen import TOGETHER
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(180),
     pytest.mark.skipif(
         connection.vendor == "sqlite", reason="a process that is stopped on SQLite holds a lock of a file"
     ),

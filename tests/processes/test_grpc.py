@@ -15,7 +15,7 @@ from django_ojs.grpc.definition import Stub  # noqa: E402
 from django_ojs.models import Event, Job  # noqa: E402
 from tests.processes.conftest import TIMEOUT, Site, enqueue, eventually, settled  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too]
 
 JOBS, KILLS, SLOTS = 240, 3, 4
 

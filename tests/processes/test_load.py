@@ -19,7 +19,7 @@ from tests.processes.conftest import Site, enqueue, eventually, settled
 JOBS = 20_000 if os.environ.get("OJS_TEST_FULL") == "1" else 2_000
 PROCESSES = 8
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too]
 
 
 def test_eight_workers_run_every_job_exactly_once(site: Site) -> None:
@@ -67,7 +67,7 @@ def test_no_two_claims_give_out_the_same_job(site: Site) -> None:
     assert held == {(job_id, name) for name, found in given.items() for job_id in found}
 
 
-@pytest.mark.parametrize("limited", ["jobs", "queue"])
+@pytest.mark.parametrize("limited", ["jobs", pytest.param("queue", marks=pytest.mark.wide)])
 def test_a_rate_is_used_up_by_starts_that_happened_and_by_no_others(site: Site, limited: str) -> None:
     """Eight processes, a hundred starts an hour: a hundred jobs start, and as many starts are counted."""
     rate = {"rate": {"limit": 100, "period": "1h"}}

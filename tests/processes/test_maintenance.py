@@ -14,7 +14,7 @@ from django_ojs.models import AuditEntry, CronSchedule, Job, Lease
 from django_ojs.queues import maintenance
 from tests.processes.conftest import Site, enqueue, eventually, settled
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 #: So long it is watched that nothing happens: a worker and the scheduler look several times.
 WATCHED = 4.0
 

@@ -12,10 +12,10 @@ from tests.processes.conftest import Site, enqueue, eventually, settled
 HELD = 4
 OJS: dict[str, Any] = {"HEARTBEAT_INTERVAL": 0.5, "HEARTBEAT_TIMEOUT": 600.0, "WORKER_VISIBILITY_TIMEOUT": 600}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.wide)])
 def test_a_second_worker_of_a_name_is_refused_and_takes_no_job_from_the_first(site: Site, processes: int) -> None:
     enqueue("load.hold", HELD)
     options = ("--processes", str(processes), "--concurrency", str(HELD))

@@ -27,7 +27,7 @@ from django_ojs.jobs.push import push
 from tests.operations.test_event_order import OpenTransaction
 from tests.realtime.conftest import do, enqueue
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("database"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("database")]
 
 FULL = bool(os.environ.get("OJS_TEST_FULL"))
 JOBS = 10_000 if FULL else 1_000
@@ -189,6 +189,7 @@ async def test_a_stopping_server_says_so_closes_and_is_gone(server: Server) -> N
         await asyncio.wait_for(asyncio.to_thread(server.process.wait), PATIENCE)
 
 
+@pytest.mark.wide
 async def test_a_client_that_takes_nothing_does_not_keep_a_stopping_server(server: Server) -> None:
     async with client_of(server) as client:
         await ask(client, {"action": "subscribe", "channel": "all"})
@@ -209,6 +210,7 @@ async def test_a_transaction_held_open_delays_nobody_and_is_missed_by_nobody(ser
         assert (await said(client))["data"]["job_type"] == "a.slow"
 
 
+@pytest.mark.wide
 async def test_a_client_that_reads_slowly_loses_nothing(child_environment: dict[str, str]) -> None:
     server = Server(child_environment, REALTIME_BUFFER_SIZE=10, REALTIME_WRITE_TIMEOUT=30.0)
     server.start()
@@ -226,6 +228,7 @@ async def test_a_client_that_reads_slowly_loses_nothing(child_environment: dict[
         server.kill()
 
 
+@pytest.mark.wide
 async def test_the_manifest_names_the_transport_that_is_there(server: Server) -> None:
     from urllib.request import urlopen
 
@@ -239,6 +242,7 @@ async def test_the_manifest_names_the_transport_that_is_there(server: Server) ->
     assert told["endpoints"]["websocket"] == "/ojs/v1/ws"
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("frame", [b"\x00\xff" * 10, "x" * 100_000])
 async def test_what_is_no_message_closes_with_its_code(server: Server, frame: Any) -> None:
     async with client_of(server) as client:
@@ -248,6 +252,7 @@ async def test_what_is_no_message_closes_with_its_code(server: Server, frame: An
         assert client.close_code == (1003 if isinstance(frame, bytes) else 1009)
 
 
+@pytest.mark.wide
 async def test_refusals_are_answers_of_http(child_environment: dict[str, str]) -> None:
     server = Server(child_environment, ALLOW_ANONYMOUS=False)
     server.start()
@@ -261,6 +266,7 @@ async def test_refusals_are_answers_of_http(child_environment: dict[str, str]) -
         server.kill()
 
 
+@pytest.mark.wide
 async def test_fifty_clients_get_the_same(server: Server) -> None:
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(server)) for _ in range(50)]

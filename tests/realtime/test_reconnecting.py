@@ -28,7 +28,7 @@ from django_ojs.jobs.push import push
 from tests.realtime.listening import parse
 from tests.realtime.test_processes import PATIENCE, Server, work
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.wide, pytest.mark.usefixtures("transactional_db")]
 
 JOBS = 3_000
 EVENTS = 3 * JOBS

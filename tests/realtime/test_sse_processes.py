@@ -20,7 +20,7 @@ from django_ojs.jobs.push import push
 from tests.realtime.listening import Frame, parse
 from tests.realtime.test_processes import FULL, LIFE, Server, server, work  # noqa: F401 - fixture
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("transactional_db")]
 
 JOBS = 10_000 if FULL else 300
 PATIENCE = 60.0
@@ -148,6 +148,7 @@ def page(server: Server) -> Iterator[Any]:  # noqa: F811
             browser.close()
 
 
+@pytest.mark.wide
 def test_a_browser_hears_every_event_and_comes_back_by_itself(server: Server, page: Any) -> None:  # noqa: F811
     def shown() -> list[str]:
         found: list[str] = page.eval_on_selector_all("li", "items => items.map(item => item.textContent)")
@@ -172,6 +173,7 @@ def test_a_browser_hears_every_event_and_comes_back_by_itself(server: Server, pa
     assert all(each.startswith("evt_") for each in ids)
 
 
+@pytest.mark.wide
 def test_a_browser_misses_nothing_of_many_jobs_while_its_server_is_killed(server: Server, page: Any) -> None:  # noqa: F811
     page.wait_for_function("window.opened == 1")
     working = threading.Thread(target=work, args=[JOBS])

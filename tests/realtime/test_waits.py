@@ -230,7 +230,6 @@ class TestInAThread:
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.timeout(300)
 def test_readers_that_wait_leave_a_pool_to_those_who_push(child_environment: dict[str, str]) -> None:
     """As many as the pool has connections: while they wait, every push is stored, and health is good."""
     url = extended(child_environment["OJS_TEST_DATABASE_URL"], "pool=true")

@@ -114,6 +114,7 @@ def test_kill_9_in_the_middle_of_a_tick_leaves_it_to_the_next(start: Start, tmp_
     check_all_ticks(["a"])
 
 
+@pytest.mark.wide
 def test_a_tick_is_within_a_second_of_its_time(start: Start) -> None:
     """The scheduler sleeps until the tick is due, so it is far less under normal load."""
     every_second("a")

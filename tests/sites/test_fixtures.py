@@ -270,7 +270,6 @@ print(json.dumps({
 
 @pytest.mark.slow
 @pytest.mark.sqlite_too
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "way, form",
     [

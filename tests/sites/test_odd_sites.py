@@ -45,6 +45,7 @@ def expect_work(found: dict[str, Any], prefix: str = "") -> None:
     }
 
 
+@pytest.mark.wide
 def test_without_admin_sessions_middleware_templates_and_channels(fares: Any) -> None:
     found = fares("bare")
     expect_work(found)

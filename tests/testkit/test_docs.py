@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 #: Projects of their own, each with its own database: once is enough, on whatever it is.
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.wide, pytest.mark.sqlite]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "testing.md"

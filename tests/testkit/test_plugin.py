@@ -19,7 +19,6 @@ def test_it_is_known_by_its_entry_point() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sqlite
-@pytest.mark.timeout(600)
 def test_a_project_without_django_settings_runs_as_if_there_were_no_plugin(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text(
         "import sys\n"
@@ -33,7 +32,6 @@ def test_a_project_without_django_settings_runs_as_if_there_were_no_plugin(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.sqlite
-@pytest.mark.timeout(600)
 def test_a_fixture_without_django_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text("def test_plain(ojs_fake): ...\n")
     done = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", settings="")
@@ -43,7 +41,6 @@ def test_a_fixture_without_django_says_what_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sqlite
-@pytest.mark.timeout(600)
 def test_a_site_without_the_app_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text(SETTINGS.replace('"django_ojs", "shop"', ""))
     (tmp_path / "test_plain.py").write_text("def test_plain(ojs_fake): ...\n")

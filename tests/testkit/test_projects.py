@@ -131,8 +131,7 @@ def test_faked(ojs_fake, number):
 
 
 @pytest.mark.sqlite
-@pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.wide
 def test_no_job_leaks_into_another_test_or_the_next_run(tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text(SETTINGS)
     (tmp_path / "test_project.py").write_text(TESTS)

@@ -19,7 +19,7 @@ from tests.hostile.calls import Call
 from tests.hostile.raw import Wire
 
 #: The server has a database of its own, so it is the same with each.
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.sqlite]
 
 PATIENCE = 60.0
 #: What Java's HttpClient and `curl --http2` add to an ordinary request.

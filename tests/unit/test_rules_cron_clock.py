@@ -4,6 +4,7 @@ that a zone of the last and next years makes (L2-CRON-002, orchestration 2.3).""
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
 import zoneinfo
 from collections.abc import Iterable, Iterator
@@ -173,8 +174,8 @@ def test_a_sample_of_the_changes() -> None:
         compare(name, moment, near(moment, zone))
 
 
-@pytest.mark.slow
-@pytest.mark.nightly  # seven minutes of computing; the sample above is drawn in each run
+@pytest.mark.wide
+@pytest.mark.skipif(os.environ.get("OJS_TEST_FULL") != "1", reason="seven minutes of computing: set OJS_TEST_FULL=1")
 @pytest.mark.parametrize("part", range(8))
 def test_every_change_of_every_rule_in_ten_years(part: int) -> None:
     for name in list(rules().values())[part::8]:

@@ -257,7 +257,7 @@ def test_killed_in_the_middle_it_is_sent_again_with_the_same_id(
     in_order(receiver)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_when_the_leader_dies_another_scheduler_goes_on(site: Site, receiver: Receiver) -> None:  # noqa: F811
     ojs = {"WEBHOOK_ALLOW_HTTP": True, "WEBHOOK_ALLOWED_HOSTS": ["127.0.0.1"]}
     subscribe(receiver.url())

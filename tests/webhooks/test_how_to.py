@@ -49,7 +49,7 @@ def test_the_view(receiver: Receiver, settings: Any, rf: RequestFactory, monkeyp
     assert page.ended == [("webhook.test", got.event["subject"])], "once"
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_the_program_for_node(tmp_path: Path) -> None:
     (tmp_path / "receiver.mjs").write_text(titled("how-to/webhooks", "receiver.mjs"))

@@ -68,7 +68,7 @@ class WorkerThread:
 
 
 @pytest.fixture
-def start_worker(handlers: Registry, transactional_db: None) -> Iterator[Callable[..., WorkerThread]]:
+def start_worker(handlers: Registry, transactional_db: None, settings: Any) -> Iterator[Callable[..., WorkerThread]]:
     started: list[WorkerThread] = []
 
     def start(**options: Any) -> WorkerThread:
@@ -78,6 +78,8 @@ def start_worker(handlers: Registry, transactional_db: None) -> Iterator[Callabl
         return worker
 
     yield start
+    # Nobody waits for what a test left running, which may never end.
+    settings.OJS = {**getattr(settings, "OJS", {}), "SHUTDOWN_GRACE_PERIOD": 0.5}
     for worker in started:
         worker.stop()
 

@@ -79,6 +79,7 @@ def test_a_retry_does_not_begin_before_its_earlier_run_has_ended(start_process: 
     stop(process)
 
 
+@pytest.mark.wide
 def test_a_handler_that_holds_the_interpreter_is_noticed_from_outside(start_process: Start) -> None:
     handle = enqueue("site.hog", "hog")
     process = start_process("ojs_worker", "--name", "w", heartbeat_timeout=3)
@@ -89,7 +90,9 @@ def test_a_handler_that_holds_the_interpreter_is_noticed_from_outside(start_proc
     process.signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("how", ["return", "raise", "exit"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("return", marks=pytest.mark.wide), "raise", pytest.param("exit", marks=pytest.mark.wide)]
+)
 def test_the_copy_of_a_handler_that_forks_is_no_worker(start_process: Start, how: str) -> None:
     handles = enqueue_many([("site.fork", [f"fork-{n}", how]) for n in range(3)] + [
         ("site.once", [f"once-{n}"]) for n in range(20)])  # fmt: skip
@@ -110,7 +113,14 @@ def test_a_process_that_a_handler_forked_can_be_ended_by_a_signal(start_process:
     stop(process)
 
 
-@pytest.mark.parametrize("how", ["close", "raw-close", "atomic", "autocommit", "savepoint", "raw-begin"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "raw-close",
+        "atomic",
+        *(pytest.param(how, marks=pytest.mark.wide) for how in ("close", "autocommit", "savepoint", "raw-begin")),
+    ],
+)
 def test_what_a_handler_leaves_in_its_connection_is_cleared_away(start_process: Start, how: str) -> None:
     """Its outcome counts, its open transaction does not; the next handler in that thread finds all in order."""
     if how == "raw-begin" and connection.vendor == "mysql":
@@ -125,6 +135,7 @@ def test_what_a_handler_leaves_in_its_connection_is_cleared_away(start_process: 
     stop(process)
 
 
+@pytest.mark.wide
 def test_a_thread_of_a_handler_does_not_keep_the_process_from_ending(start_process: Start) -> None:
     handle = enqueue("site.thread")
     process = start_process(grace=1)
@@ -132,6 +143,7 @@ def test_a_thread_of_a_handler_does_not_keep_the_process_from_ending(start_proce
     stop(process)
 
 
+@pytest.mark.wide
 def test_nothing_is_left_active(start_process: Start) -> None:
     """All of them in one worker, beside jobs that are as they should be."""
     bad = [

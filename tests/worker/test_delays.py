@@ -18,7 +18,7 @@ from tests.worker.conftest import WorkerCommand, eventually
 
 Start = Callable[..., WorkerCommand]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 
 def test_delays_and_deadlines_with_a_worker(start_process: Start) -> None:

@@ -25,7 +25,6 @@ Start = Callable[..., WorkerCommand]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]
 
@@ -86,7 +85,7 @@ def states(names: list[str]) -> set[str]:
     return set(Worker.objects.filter(pk__in=names).values_list("state", flat=True))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.wide)])
 def test_a_deploy_loses_nothing_and_repeats_nothing(
     start_process: Start, traffic: Traffic, tmp_path: Path, processes: int
 ) -> None:

@@ -22,7 +22,7 @@ from tests.worker.conftest import WorkerCommand, eventually
 Start = Callable[..., WorkerCommand]
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.sqlite_too, pytest.mark.timeout(300),
+    pytest.mark.slow, pytest.mark.sqlite_too,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]  # fmt: skip
 

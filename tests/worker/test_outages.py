@@ -25,8 +25,7 @@ from tests.worker.conftest import WorkerCommand, eventually
 psycopg = pytest.importorskip("psycopg")
 
 pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.wide,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
     pytest.mark.skipif(postgres.binaries() is None, reason="needs PostgreSQL's own programs: initdb and postgres"),
 ]

@@ -39,6 +39,7 @@ def test_a_worker_finds_the_handlers_of_every_app_and_runs_them(start_process: S
     assert not Worker.objects.exists()
 
 
+@pytest.mark.wide
 @pytest.mark.postgres
 def test_a_pool_of_the_server_does_not_starve_a_worker(start_process: Start) -> None:
     """Four handlers hold a connection each, and the worker its own, though the site's pool has two."""
@@ -53,6 +54,7 @@ def test_a_pool_of_the_server_does_not_starve_a_worker(start_process: Start) -> 
     assert not process.said("Pool")
 
 
+@pytest.mark.wide
 @pytest.mark.postgres
 def test_nor_does_it_starve_a_scheduler_of_its_own(start_process: Start) -> None:
     """Its threads look at the database side by side, and the site's pool has one connection."""
@@ -104,6 +106,7 @@ def test_a_handler_that_saw_the_end_coming_and_returned_is_handed_back(start_pro
     assert (handle.state, handle.attempt, handle.errors) == ("available", 1, [])
 
 
+@pytest.mark.wide
 def test_a_second_signal_hurries(start_process: Start) -> None:
     handle = enqueue("site.hold", "slow")
     process = start_process(grace=600)
@@ -171,6 +174,7 @@ def test_a_signal_to_one_process_alone_is_told_with_its_name(start_process: Star
     assert process.wait() == 0, process.output
 
 
+@pytest.mark.wide
 def test_sigtstp_quiets_and_sigcont_resumes(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w1")
     eventually(lambda: Worker.objects.filter(pk="w1", state="running").exists())
@@ -206,6 +210,7 @@ def test_a_cancelled_job_is_noticed_by_its_handler(start_process: Start) -> None
     assert get_job(handle.id).state == "cancelled"
 
 
+@pytest.mark.wide
 def test_two_workers_share_the_work_and_run_nothing_twice(start_process: Start) -> None:
     enqueue_many([("site.once", [f"job-{number}"]) for number in range(400)])
     processes = [start_process("ojs_worker", "--until-empty") for _ in range(2)]

@@ -23,7 +23,7 @@ from tests.worker.conftest import WorkerCommand, eventually
 
 Start = Callable[..., WorkerCommand]
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
+pytestmark = [pytest.mark.wide, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 FULL = os.environ.get("OJS_TEST_FULL") == "1"
 JOBS, PROCESSES, KILLS = (5000, 8, 10**6) if FULL else (120, 2, 4)
@@ -98,7 +98,6 @@ def delays(killed: list[tuple[str, dt.datetime]]) -> list[float]:
     ]
 
 
-@pytest.mark.timeout(TIMEOUT + 100)
 @pytest.mark.parametrize("choose", [any_worker, leader])
 def test_processes_are_killed_at_random(
     start_process: Start, tmp_path: Path, choose: Callable[[], str | None], record_property: Callable[..., None]
@@ -122,7 +121,6 @@ def test_processes_are_killed_at_random(
     print(f"\n{choose.__name__}: {report} (median), {late[-1]:.2f} s (most)")
 
 
-@pytest.mark.timeout(TIMEOUT + 100)
 def test_the_parent_is_killed(start_process: Start, tmp_path: Path) -> None:
     """Its processes drain; the next parent, as systemd would start it, finishes the rest."""
     enqueue_many([("site.tick", [n]) for n in range(JOBS)])

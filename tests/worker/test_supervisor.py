@@ -33,6 +33,7 @@ def stop(process: WorkerCommand) -> None:
     assert process.wait() == 0, process.output
 
 
+@pytest.mark.wide
 def test_each_process_has_an_id_of_its_own_and_there_is_one_line_at_start_and_stop(start_process: Start) -> None:
     enqueue_many([("site.pid", []) for _ in range(40)])
     process = start_process("ojs_worker", "--name", "w", "--processes", "2", "--concurrency", "1")
@@ -65,7 +66,7 @@ def test_the_jobs_of_a_killed_process_come_back_at_once_and_without_an_error(sta
     stop(process)
 
 
-@pytest.mark.parametrize("how", ["exit", "abort", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("exit", marks=pytest.mark.wide), "abort", "kill"])
 def test_a_job_that_ends_its_process_is_given_up_in_the_end(start_process: Start, how: str) -> None:
     """An exit code of 0 does not pass for a good end. Beside it other jobs are run as ever."""
     poison = enqueue("site.die", "poison", how)
@@ -94,6 +95,7 @@ def test_killing_the_parent_lets_its_processes_drain(start_process: Start) -> No
     assert not Worker.objects.exists()
 
 
+@pytest.mark.wide
 def test_a_killed_parents_processes_hand_back_what_does_not_end_in_time(start_process: Start) -> None:
     handle = enqueue("site.hold", "slow")
     process = start_process(grace=0.2)
@@ -103,6 +105,7 @@ def test_a_killed_parents_processes_hand_back_what_does_not_end_in_time(start_pr
     assert (handle.attempt, handle.errors) == (1, [])
 
 
+@pytest.mark.wide
 def test_signals_that_reach_the_whole_group_are_one_order(start_process: Start) -> None:
     """A terminal's Ctrl-C and systemd's SIGTERM reach parent and processes; that is no second signal."""
     handle = enqueue("site.hold", "slow")
@@ -146,6 +149,7 @@ def test_a_process_that_takes_too_much_memory_is_replaced(start_process: Start) 
     stop(process)
 
 
+@pytest.mark.wide
 def test_a_process_that_an_operator_restarts_is_replaced_when_its_job_is_done(start_process: Start) -> None:
     process = start_process("ojs_worker", "--processes", "2", "--name", "site")
     eventually(lambda: len(children(process)) == 2)
@@ -159,6 +163,7 @@ def test_a_process_that_an_operator_restarts_is_replaced_when_its_job_is_done(st
     stop(process)
 
 
+@pytest.mark.wide
 def test_the_health_file_is_touched_while_all_is_well_and_removed_at_the_end(
     start_process: Start, tmp_path: Path
 ) -> None:
@@ -187,6 +192,7 @@ def is_touched(path: Path) -> bool:
         return False
 
 
+@pytest.mark.wide
 def test_a_terminated_process_is_not_replaced_and_the_last_one_ends_the_parent(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w", "--processes", "2")
     eventually(lambda: Worker.objects.filter(last_heartbeat_at__isnull=False).count() == 2)
@@ -211,6 +217,7 @@ def test_a_quiet_process_that_is_killed_comes_back_quiet(start_process: Start) -
     stop(process)
 
 
+@pytest.mark.wide
 def test_call_command_runs_in_this_process(start_process: Start, tmp_path: Path) -> None:
     """Whoever calls it from code of his own may have threads and open connections."""
     handle = enqueue("site.pid")
@@ -222,6 +229,7 @@ def test_call_command_runs_in_this_process(start_process: Start, tmp_path: Path)
     assert process.said(f"pid {handle.refresh().result}\n")
 
 
+@pytest.mark.wide
 def test_reload_starts_anew_when_the_code_changes_and_after_a_failure(
     start_process: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

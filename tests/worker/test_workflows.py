@@ -60,7 +60,7 @@ def test_members_that_finish_together_in_many_processes_fire_one_callback(start_
     assert Job.objects.count() == 40 * 6
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_group_of_a_thousand_members_drains(start_process: Start) -> None:
     flow = chain(group(*(s("site.add", i, 0) for i in range(1000))), s("site.count_keys")).enqueue(name="big")
     process = start_process("ojs_worker", "--until-empty", "--concurrency", "10")
