@@ -348,6 +348,7 @@ class LoopRunner:
     def _make_loop(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[asyncio.Task[None], JobRun] = {}
+        self._contexts: dict[asyncio.Task[None], contextvars.Context] = {}
         self._arrived: list[JobRun] = []
         self._used = False
         self._error: BaseException | None = None
@@ -374,7 +375,8 @@ class LoopRunner:
         except BaseException as error:  # noqa: BLE001 - `replace_dead` tells of it
             self._error = error
             for task in asyncio.all_tasks(self._loop):  # now, and not in whatever thread collects the garbage
-                attempt("Ending a coroutine", task.get_coro().close)
+                context = self._contexts.get(task) or contextvars.Context()  # where what it has set can be put back
+                attempt("Ending a coroutine", context.run, task.get_coro().close)
             attempt("Closing an event loop", self._loop.close)
 
     def _spawn_arrived(self) -> None:
@@ -386,9 +388,11 @@ class LoopRunner:
         self._used = True
         for run in batch:
             # A context of its own: that of the run before, whose task calls this, has what that set.
-            task = self._loop.create_task(self._perform(run), context=contextvars.Context())
-            self._tasks[task] = run
+            context = contextvars.Context()
+            task = self._loop.create_task(self._perform(run), context=context)
+            self._tasks[task], self._contexts[task] = run, context
             task.add_done_callback(self._tasks.pop)
+            task.add_done_callback(self._contexts.pop)
 
     async def _perform(self, run: JobRun) -> None:
         task = asyncio.current_task()

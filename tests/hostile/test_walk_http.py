@@ -27,7 +27,11 @@ from tests.rights.world import World
 
 pytest.importorskip("drf_spectacular")
 __all__ = ["closed", "world"]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]  # no worker falls silent meanwhile
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db,
+    pytest.mark.usefixtures("frozen_clock"),
+]  # no worker falls silent meanwhile
 #: So many tests share the operations.
 PARTS = 6
 #: Values of a place of an operation, and headers of one, where little time is to be spent, and where much.

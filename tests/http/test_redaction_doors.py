@@ -27,7 +27,7 @@ from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.http.conftest import Api
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 SECRET = "hunter2"
 TYPE = "payments.charge"
 RULES: list[dict[str, Any]] = [{"types": {"payments.*": ["*"]}}, {"classified": True}]

@@ -159,7 +159,7 @@ def prepare() -> None:
     order.catch_up("default")
 
 
-@pytest.mark.parametrize("some", range(len(TOGETHER)))
+@pytest.mark.parametrize("some", [0, *(pytest.param(some, marks=pytest.mark.wide) for some in range(1, len(TOGETHER)))])
 @pytest.mark.parametrize("vendor", ["postgresql", pytest.param("mysql", marks=pytest.mark.mariadb, id="mariadb")])
 def test_no_lock_of_the_servers_own_outlasts_the_limit_of_a_transaction_that_stands_still(
     freeze: Start, vendor: str, some: int
@@ -202,6 +202,7 @@ def done(deed: Callable[[], Any]) -> bool:
     return False
 
 
+@pytest.mark.wide
 @pytest.mark.postgres
 def test_a_migration_that_stands_still_lets_go_of_its_tables(freeze: Start) -> None:
     frozen = freeze("migration")

@@ -20,7 +20,7 @@ from django_ojs.models import Alert, OutboxEntry
 from tests.rights import world as rows
 from tests.rights.world import World
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
 #: By model, the actions on its objects, each with the permission that it takes.
 ACTIONS: dict[str, dict[str, str]] = {

@@ -22,7 +22,7 @@ from tests.rights import world as rows
 from tests.rights.calls import CALLS, RPCS, Call
 from tests.rights.world import QUEUE_MARK, TYPE_MARK, Side, World, forget
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 LIMITS: dict[str, dict[str, Any]] = {
     "queue": {"queues": [rows.OWN_QUEUE]},
     "type": {"job_types": [rows.OWN_TYPE, "ta.more.*"]},

@@ -17,7 +17,7 @@ from tests.http.test_rights import OPEN, methods
 from tests.rights.calls import CALLS, PUBLIC_RPCS, RPCS, STREAMS, Call
 from tests.rights.world import World, forget
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 SCOPES = list(APIKey.Scope.values)
 
 

@@ -268,7 +268,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.sqlite_too
 @pytest.mark.parametrize(
     "way, form",

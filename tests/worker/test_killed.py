@@ -44,7 +44,7 @@ def given_up(poison: JobHandle, process: WorkerCommand) -> Job:
     return Job.objects.get(pk=poison.id)
 
 
-@pytest.mark.parametrize("kind", KILLERS)
+@pytest.mark.parametrize("kind", [KILLERS[0], *(pytest.param(kind, marks=pytest.mark.wide) for kind in KILLERS[1:])])
 def test_a_job_that_is_killed_is_given_up_and_its_neighbours_lose_no_attempt(start_process: Start, kind: str) -> None:
     """It goes first by its priority, and takes a process with its neighbours once. From then on it is alone."""
     poison = enqueue(kind, "poison", "kill", priority=10)
@@ -97,6 +97,7 @@ def test_a_neighbour_that_fails_once_is_tried_again(start_process: Start) -> Non
     stop(process)
 
 
+@pytest.mark.wide
 def test_two_that_kill_are_both_found_and_hold_up_nobody(start_process: Start) -> None:
     poisons = [enqueue("site.kill", name, how, priority=10) for name, how in (("p", "kill"), ("q", "exit"))]
     process = start_process("ojs_worker", "--name", "w", "--processes", "2", "--concurrency", "4")
@@ -125,6 +126,7 @@ def test_what_is_not_running_is_not_suspected(start_process: Start) -> None:
     stop(process)
 
 
+@pytest.mark.wide
 def test_a_worker_that_ends_when_no_job_is_left_ends_after_those_that_are_run_alone(start_process: Start) -> None:
     poison = enqueue("site.kill", "poison", "kill")
     neighbour = enqueue("site.shy", "shy", retry={"max_attempts": 1})
@@ -147,6 +149,7 @@ def kill_all(process: WorkerCommand) -> None:
     process.process.wait()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("how", ["the next has its name", "the next has another name", "the reservations end"])
 def test_where_the_parent_dies_too_each_that_it_held_is_run_alone(start_process: Start, how: str) -> None:
     """Nobody saw which of them it was."""
@@ -205,6 +208,7 @@ def _limited(place: str) -> Path | None:
     return limit.parent
 
 
+@pytest.mark.wide
 def test_a_job_that_takes_all_memory_is_killed_by_the_kernel_and_given_up(
     start_process: Start, small_container: Path
 ) -> None:
@@ -259,6 +263,7 @@ def test_what_was_logged_before_a_process_is_killed_is_stored(start_process: Sta
     stop(process)
 
 
+@pytest.mark.wide
 def test_the_end_of_many_lines_is_stored_though_the_process_is_killed(start_process: Start) -> None:
     """The process may have stored some of them, and numbered all: the first and the last are there, each once."""
     handle = enqueue("site.log", "log", 5_000, "kill", retry={"max_attempts": 1})

@@ -402,6 +402,8 @@ def test_a_slot_whose_thread_has_died_is_replaced_and_told(
             give(run)
             if idle:
                 written.get(timeout=20)
+            else:
+                assert stands.wait(60)
             loop._loop.call_soon_threadsafe(fail_hard, loop._loop)
         elif idle:
             give(run)
@@ -417,7 +419,10 @@ def test_a_slot_whose_thread_has_died_is_replaced_and_told(
                 give(run)
                 eventually(lambda: not runner.is_whole())
 
+    stands = threading.Event()
+
     async def stand() -> None:
+        stands.set()
         await asyncio.sleep(600)
 
     def give(run: JobRun) -> None:
