@@ -39,7 +39,7 @@ RENDERED = [
     "tests/test_migrations.py",
 ]
 FRAMEWORK = [*RENDERED, "tests/http", "tests/realtime", "tests/worker"]
-#: Those whose statements MariaDB can take otherwise than PostgreSQL and SQLite do.
+#: Those whose statements one database can take otherwise than another does: for MariaDB, and with the doors for PostgreSQL.
 SQL = [
     *("tests/doctor", "tests/durable", "tests/events", "tests/history", "tests/operations", "tests/outbox"),
     *(
@@ -51,6 +51,10 @@ SQL = [
         "tests/test_migrations.py",
     ),
     "tests/webhooks",
+]
+DOORS = [
+    *("tests/admin", "tests/auth", "tests/commands", "tests/grpc", "tests/growth", "tests/hostile", "tests/http"),
+    *("tests/realtime", "tests/rights", "tests/telemetry", "tests/worker"),
 ]
 
 #: What of the fast tests runs on SQLite with each Python. Those that use no database run once.
