@@ -39,7 +39,7 @@ RENDERED = [
     "tests/test_migrations.py",
 ]
 FRAMEWORK = [*RENDERED, "tests/http", "tests/realtime", "tests/worker"]
-#: Those whose statements one database can take otherwise than another does: for MariaDB, and with the doors for PostgreSQL.
+#: Those whose statements one database can take otherwise than another: for MariaDB, and with `DOORS` for PostgreSQL.
 SQL = [
     *("tests/doctor", "tests/durable", "tests/events", "tests/history", "tests/operations", "tests/outbox"),
     *(
