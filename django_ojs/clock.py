@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import logging
 import sys
 import threading
 import time
@@ -24,7 +23,9 @@ from typing import NamedTuple
 
 from django.db import connections
 
-logger = logging.getLogger(__name__)
+from django_ojs.guard import get_logger
+
+logger = get_logger(__name__)
 
 UTC = dt.UTC
 _RESYNC_SECONDS = 60.0

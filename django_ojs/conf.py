@@ -108,6 +108,10 @@ class Settings:
     #: How long a worker that stops lets its jobs finish. Without this setting the worker reads the environment
     #: variable `OJS_SHUTDOWN_GRACE_PERIOD`, in seconds.
     SHUTDOWN_GRACE_PERIOD: Seconds = 25.0
+    #: How many asynchronous handlers of a worker process may use databases at the same time. Each has a connection of
+    #: its own from its first query to its end; when so many have one, the next waits with its first query. None: all
+    #: that the slots of the process run.
+    ASYNC_CONNECTIONS: int | None = None
     #: A directory on the machine of the worker. A worker that stops while the database is away writes the outcomes
     #: that it could not report to a file there, and the next worker that starts there reports them. Empty: it
     #: writes none.

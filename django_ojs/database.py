@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
+import itertools
 import random
 import re
 import select
@@ -18,33 +18,20 @@ import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import dj_database_url
-from django.apps import apps
-from django.db import (
-    DEFAULT_DB_ALIAS,
-    DataError,
-    Error,
-    InterfaceError,
-    InternalError,
-    OperationalError,
-    connections,
-    router,
-    transaction,
-)
+from django.db import Error, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from django_ojs import idleness, packets, tenants
-from django_ojs.errors import BackendUnavailable
+from django_ojs.faults import DatabaseFault, ReadOnly, StoodStill, ended_for_idleness, fault_of, is_contention
+from django_ojs.guard import get_logger
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
-
-#: What PostgreSQL and MariaDB call a missing table; SQLite has only words.
-_NO_TABLE = frozenset({"42P01", 1146})
+logger = get_logger(__name__)
 
 
 def database(using: str | None) -> str:
@@ -56,95 +43,16 @@ def database(using: str | None) -> str:
     return router.db_for_write(Job)
 
 
-def unmigrated(error: BaseException) -> str:
-    """The sentence that says to migrate, where `error` is a database's and about a missing table of a model of this
-    site; '' for any other error. It asks no database: a transaction may be broken by now."""
-    if not isinstance(error, Error):
-        return ""
-    text = str(error)
-    code = getattr(error.__cause__, "sqlstate", None) or (error.args[0] if error.args else None)
-    if code not in _NO_TABLE and "no such table" not in text:
-        return ""
-    found = set(re.findall(r"\w+", text))
-    missing = next((model for model in apps.get_models() if model._meta.db_table in found), None)
-    if missing is None:
-        return ""
-    using = router.db_for_write(missing)
-    option = "" if using == DEFAULT_DB_ALIAS else f" --database {using}"
-    return f"The database '{using}' lacks tables of this site: run manage.py migrate{option}."
-
-
-def or_migrate(operation: Callable[P, T]) -> Callable[P, T]:
-    """Let an operation that finds no tables raise BackendUnavailable with the sentence that says to migrate."""
-
-    @functools.wraps(operation)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return operation(*args, **kwargs)
-        except Error as error:
-            if sentence := unmigrated(error):
-                raise BackendUnavailable(sentence, hint=sentence) from error
-            raise
-
-    return wrapper
-
-
 # Lost races: deadlocks, serialization failures and busy locks.
 
 
 TRIES = 5
 FIRST_PAUSE = 0.01  #: seconds; doubled each time, and spread so that the same two do not meet again
 
-#: SQLSTATEs of a serialization failure, a deadlock and a lock that could not be had.
-_STATES = frozenset({"40001", "40P01", "55P03"})
-#: MariaDB: lock wait timeout, deadlock.
-_CODES = frozenset({1205, 1213})
-
-
-class HeldByAnother(BackendUnavailable):
-    """Another connection holds what this operation needs, and has not let go of it in time; the database answers."""
-
-
-class LostRace(OperationalError):
-    """Another transaction was first, as a statement of ours has found: to be run again from the start."""
-
-
-class StoodStill(LostRace):
-    """The database has ended a transaction of ours that stood still, before its commit: nothing of it is stored."""
-
-
 _STOOD_STILL = (
     "The database has ended a transaction of this process, because it stood still for more than %g s, as where a"
     " process is stopped or a machine is suspended. Nothing of the transaction is stored."
 )
-
-
-def is_contention(error: BaseException) -> bool:
-    """Whether the database answered, and only another transaction was in the way."""
-    return (
-        isinstance(error, LostRace | HeldByAnother)
-        or getattr(error.__cause__, "sqlstate", None) in _STATES
-        or (bool(error.args) and error.args[0] in _CODES)
-        or "database is locked" in str(error)
-        or "database table is locked" in str(error)
-    )
-
-
-#: What a database says of a statement that is too large for it, though it is an OperationalError: SQLSTATE class 54 of
-#: PostgreSQL (an index row, a field), and MariaDB's and its client's codes of a packet.
-_TOO_LARGE_CLASS = "54"
-_TOO_LARGE = frozenset({packets.TOO_LARGE, 2020})
-
-
-def is_about_data(error: BaseException) -> bool:
-    """Whether a database has refused what it was given, so that the same again would be refused again."""
-    return isinstance(error, DataError) or is_too_large(error)
-
-
-def is_too_large(error: BaseException) -> bool:
-    """Whether a database has refused what it was given because it is too much for one statement, or one row."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return state.startswith(_TOO_LARGE_CLASS) or bool(error.args and error.args[0] in _TOO_LARGE)
 
 
 def answers(using: str) -> bool:
@@ -161,31 +69,31 @@ def answers(using: str) -> bool:
     return True
 
 
-def is_disconnection(error: BaseException) -> bool:
-    """Whether the connection may have been lost, and with it the answer to a commit."""
-    if idleness.was_ended(error):
-        return True
-    return isinstance(error, OperationalError | InterfaceError) and not (is_contention(error) or is_about_data(error))
+def try_to_write(cursor: Any) -> None:
+    """Ask the database whether it would store something now. Changes nothing, and waits for no other transaction.
 
+    Raises:
+        django.db.Error: it would not (`ReadOnly`, where it says so only when asked), or it does not answer.
+    """
+    vendor = cursor.db.vendor
+    if vendor == "postgresql":
+        cursor.execute("SELECT current_setting('transaction_read_only')")
+        if cursor.fetchone() == ("on",):
+            raise ReadOnly("The database is read-only: a standby, or by default_transaction_read_only.")
+    elif vendor == "mysql":  # a server with read_only refuses the first, except for its administrators
+        cursor.execute("START TRANSACTION READ WRITE")
+        cursor.execute("ROLLBACK")
+    elif vendor == "sqlite":
+        from django_ojs.models import Lease
 
-#: What a database says when it ends connections or takes none, beside errors of class 08: it is shut down or starts.
-_SHUTDOWN_STATES = frozenset({"57P01", "57P02", "57P03", "25P03"})
-#: MariaDB's and its client's: no connection, too many, server gone, lost, killed, shutdown in progress, idle too long.
-_LOST_CODES = frozenset({1040, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether the connection was lost or none could be made, as while the server restarts; not what a server that
-    answers says of a statement."""
-    if isinstance(error, StoodStill):
-        return True
-    if not isinstance(error, OperationalError | InterfaceError | InternalError) or is_about_data(error):
-        return False
-    cause: Any = error.__cause__
-    if hasattr(cause, "sqlstate"):  # psycopg; the server gives each error of its own a code
-        state = cause.sqlstate
-        return not is_contention(error) and (state is None or state.startswith("08") or state in _SHUTDOWN_STATES)
-    return bool(error.args) and error.args[0] in _LOST_CODES
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            cursor.execute(f"DELETE FROM {Lease._meta.db_table} WHERE 0")  # noqa: S608 - a name of ours
+        except Error as error:
+            if not is_contention(error):  # another writes
+                raise
+    else:
+        cursor.execute("SELECT 1")
 
 
 def waits_to_try_again(error: BaseException, number: int, using: str | None) -> bool:
@@ -207,7 +115,7 @@ def retried(operation: Callable[P, T]) -> Callable[P, T]:
             number += 1
             try:
                 return operation(*args, **kwargs)
-            except OperationalError as error:
+            except Error as error:
                 if not waits_to_try_again(error, number, cast("str | None", kwargs.get("using"))):
                     raise
 
@@ -255,8 +163,8 @@ class Atomic(transaction.Atomic):
             ended = idleness.stood_still(connection, exc_value, lasted, self._idle)
         try:
             super().__exit__(exc_type, exc_value, traceback)
-        except InternalError as at_end:
-            if not idleness.was_ended(at_end):
+        except Error as at_end:
+            if not ended_for_idleness(at_end):
                 raise
             if connection.run_commit_hooks_on_set_autocommit_on:  # in what follows the commit
                 raise OperationalError(str(at_end)) from at_end
@@ -332,14 +240,14 @@ def piece_by_piece(act: Callable[[Q, bool], int], pieces: Callable[[], Iterable[
         return act(Q(), True)
     try:
         return act(Q(), False)
-    except OperationalError as error:
+    except Error as error:
         if not is_contention(error):
             raise
     done = 0
     for piece in pieces():
         try:
             done += act(piece, False)
-        except OperationalError as error:
+        except Error as error:
             if not is_contention(error):
                 raise
     return done
@@ -369,13 +277,15 @@ def harmless(act: Callable[[], None], using: str) -> Callable[[], None]:
 #     sqlite:////var/lib/site/db.sqlite3                  absolute
 #     postgres://user:p%40ss@host:5432/name?sslmode=require&conn_max_age=600
 #     postgres:///name?host=/var/run/postgresql           a socket
+#     postgres://user@one:5432,two:5433/name?target_session_attrs=read-write     the one of several that takes writes
+#     postgres://?service=shop                            what pg_service.conf says
 #     mysql://root@127.0.0.1:3306/name
 #
 # Names and passwords are percent-decoded. Of the query, `conn_max_age`, `conn_health_checks` and
 # `atomic_requests` are settings of Django; everything else is an option of the database driver.
 #
 # dj-database-url reads the URL. This module adds what it lacks: the way back, paths relative to a folder, the options
-# that the claim needs on SQLite, pools, and Django's own settings in a query.
+# that the claim needs on SQLite, pools, several hosts, and Django's own settings in a query.
 
 
 #: What the claim needs on SQLite: readers beside one writer, and the write lock taken when a transaction
@@ -409,9 +319,17 @@ dj_database_url.register("mariadb", ENGINES["mariadb"])
 def parse_url(url: str, base: Path) -> dict[str, Any]:
     """The `DATABASES` entry for `url`. Raises ValueError, without the password, if it cannot be read."""
     parts = urlsplit(url)
-    if parts.scheme not in ENGINES or not parts.path.strip("/"):
+    named = parts.path.strip("/") or (parts.scheme.startswith("postgres") and "service" in parse_qs(parts.query))
+    if parts.scheme not in ENGINES or not named:
         raise ValueError(f"A database URL is <{'|'.join(ENGINES)}>://[user:password@host:port]/name, see {__name__}.")
+    login, at, hosts = parts.netloc.rpartition("@")
+    several = hosts.split(",") if "," in hosts else []
+    if several and not parts.scheme.startswith("postgres"):
+        raise ValueError("Only a database URL of PostgreSQL names several hosts: its driver chooses among them.")
+    url = urlunsplit(parts._replace(netloc=login + at)) if several else url
     config: dict[str, Any] = {**dj_database_url.parse(url)}
+    if several:
+        config |= _hosts(several)
     query = {key: _value(value) for key, value in config.pop("OPTIONS", {}).items()}
     if parts.scheme == "sqlite":
         config = {"ENGINE": config["ENGINE"], "NAME": base / config["NAME"], "OPTIONS": dict(SQLITE_OPTIONS)}
@@ -424,13 +342,25 @@ def parse_url(url: str, base: Path) -> dict[str, Any]:
     return config
 
 
+def _hosts(places: Iterable[str]) -> dict[str, str]:
+    """Several hosts, each with its port or none, as libpq takes them: two lists, of hosts and of ports."""
+    found = [re.fullmatch(r"\[([^]]+)\](?::(\d*))?|([^:]+)(?::(\d*))?", place) for place in places]
+    if not all(found):
+        raise ValueError("A database URL with several hosts names each as host:port, [IPv6]:port or host.")
+    hosts = [unquote(match[1] or match[3]) for match in found if match]
+    ports = [match[2] or match[4] or "" for match in found if match]
+    return {"HOST": ",".join(hosts), "PORT": ",".join(ports) if any(ports) else ""}
+
+
 def url_of(config: dict[str, Any]) -> str:
     """The URL that `parse_url` reads as `config`, to hand a database to another process."""
     scheme = next(scheme for scheme, engine in ENGINES.items() if engine == config["ENGINE"])
     if scheme == "sqlite":
         return f"sqlite:///{quote(str(config['NAME']))}"
     login = ":".join(quote(config[key], safe="") for key in ("USER", "PASSWORD") if config[key])
-    place = quote(config["HOST"], safe="") + (f":{config['PORT']}" if config["PORT"] else "")
+    hosts, ports = config["HOST"].split(","), str(config["PORT"]).split(",")
+    pairs = itertools.zip_longest(hosts, ports, fillvalue=ports[-1])  # one port may be that of all hosts
+    place = ",".join(quote(host, safe="") + (f":{port}" if port else "") for host, port in pairs)
     query = config["OPTIONS"] | {key: config[key.upper()] for key in sorted(DJANGO_KEYS) if key.upper() in config}
     query = {key: True if isinstance(value, dict) else value for key, value in query.items()}  # a pool's sizes
     return f"{scheme}://{login}{'@' * bool(login)}{place}/{quote(config['NAME'], safe='')}?{urlencode(query)}"
@@ -442,29 +372,41 @@ def _value(found: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
-# A pool whose connections were cut.
+# Connections to a server that is gone, or takes no writes any more.
 
 
 _renewing = threading.Lock()
 
 
-def renew_pool(connection: Any) -> None:
-    """Replace the connections of a pool that are cut, in a thread of its own; without a pool, do nothing.
+def leave(connection: Any, error: BaseException) -> None:
+    """Close a connection that is of no more use because of this error (`faults.is_unusable`), so that its next user
+    gets another. Those of its pool that are no better are replaced in a thread of its own.
 
-    For when a request has met a cut connection. Left to themselves, the next requests would find the others one by
-    one, and wait longer after each.
+    Left to themselves, the next requests would find the others one by one, and wait longer after each. Inside a
+    transaction only the pool is looked after: who began it has the connection.
     """
     pool = getattr(connection, "pool", None)
+    if not connection.in_atomic_block:
+        if pool is not None and connection.connection is not None:
+            connection.connection.close()  # or the pool would give it to the next
+        connection.close()
     if pool is None or not _renewing.acquire(blocking=False):
         return
 
+    # A look finds connections that are cut, and not those to a server that has become read-only.
+    renewal = pool.drain if fault_of(error) is DatabaseFault.READ_ONLY and hasattr(pool, "drain") else pool.check
+
     def renew() -> None:
         try:
-            pool.check()
+            renewal()
         finally:
             _renewing.release()
 
-    threading.Thread(target=renew, name="ojs-pool", daemon=True).start()
+    try:
+        threading.Thread(target=renew, name="ojs-pool", daemon=True).start()
+    except RuntimeError:  # the system has no more threads for this process: the next request may have one
+        _renewing.release()
+        logger.exception("The pool of connections is not renewed now.")
 
 
 # The health of connections that a thread keeps from one request to the next (`CONN_HEALTH_CHECKS`).

@@ -27,18 +27,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from django.db import OperationalError, connections
+from django.db import Error, connections
 
 from django_ojs import lockwaits, tenants
 from django_ojs.conf import ojs_settings
-from django_ojs.database import (
-    autocommits,
-    check_health,
-    is_contention,
-    is_disconnection,
-    waits_to_try_again,
-)
+from django_ojs.database import autocommits, check_health, waits_to_try_again
 from django_ojs.errors import BackendUnavailable
+from django_ojs.faults import is_contention, may_be_done
 from django_ojs.packets import MOST_CHARACTERS
 
 Item = TypeVar("Item")
@@ -257,7 +252,7 @@ class Group(Generic[Item, Result]):
             with lockwaits.LockTimeout(lockwaits.SHARED, using):
                 outcomes = self._execute([one.item for one in batch], using=using)
         except Exception as error:  # noqa: BLE001 - it reaches every caller, or comes again where it belongs
-            lost = is_disconnection(error) and not _answers(using)
+            lost = may_be_done(error) and not _answers(using)
             for one in batch:
                 one.resolve(_own(error) if lost else None, left_out=not lost)
             return
@@ -275,7 +270,7 @@ class Group(Generic[Item, Result]):
             try:
                 with _own_lock_timeout(using):
                     return _given(self._execute([item], using=using)[0])
-            except OperationalError as error:
+            except Error as error:
                 if not waits_to_try_again(error, number, using):
                     raise
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from django_ojs.output import say
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -123,4 +125,4 @@ def described(error: BaseException) -> str:
 
 def _write(line: str) -> None:
     with contextlib.suppress(BaseException):  # there is nowhere else to say it
-        sys.stderr.write(f"{line}\n")
+        say(sys.stderr, line)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django_ojs.faults import ended_for_idleness, may_be_done
 
 #: Seconds for which a transaction may stand still. Between two statements of ours is some Python code, and never a call
 #: elsewhere, unless an enqueue middleware of the site's makes one.
@@ -52,19 +52,14 @@ def limit_open(connection: Any, seconds: float = SECONDS) -> None:
             cursor.execute(_set_local(_shorter(seconds, _site_limit(connection))))
 
 
-def was_ended(error: BaseException) -> bool:
-    """Whether PostgreSQL has ended the connection because a transaction stood still on it."""
-    return getattr(error.__cause__, "sqlstate", None) == "25P03"
-
-
 def stood_still(connection: Any, error: BaseException, lasted: float, seconds: float) -> bool:
     """Whether a transaction with this limit, which failed by this error after so many seconds, was ended for it.
 
     MariaDB closes the connection without a word, and psycopg does not always read PostgreSQL's.
     """
-    if was_ended(error):
+    if ended_for_idleness(error):
         return True
-    if lasted < seconds or not isinstance(error, OperationalError | InterfaceError):
+    if lasted < seconds or not may_be_done(error):
         return False
     raw = connection.connection
     if raw is None or connection.vendor == "sqlite":

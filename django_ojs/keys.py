@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import hashlib
 import hmac
-import logging
 import re
 import secrets
 import time
@@ -18,18 +17,19 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import DatabaseError, IntegrityError, connections, router, transaction
+from django.db import Error, IntegrityError, connections, router, transaction
 from django.db.models import Q
 from django.db.models.signals import post_delete, post_save
 
 from django_ojs import clock, tenants
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
+from django_ojs.guard import get_logger
 from django_ojs.models import APIKey, Ticket
 from django_ojs.rules import names
 from django_ojs.rules.durations import LATEST
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFIX = "ojs_"
 #: Seconds for which a process goes by what it has read of a key. What another process changes, takes effect then: a key
@@ -182,7 +182,7 @@ def _write_use(pk: int, now: dt.datetime, using: str) -> None:
             if connections[using].features.has_select_for_update_skip_locked:
                 keys = keys.filter(pk__in=list(keys.select_for_update(skip_locked=True).values_list("pk", flat=True)))
             keys.update(last_used_at=now)
-    except DatabaseError as error:
+    except Error as error:
         logger.warning("Could not note the use of API key %s: %s", pk, error)
 
 

@@ -21,9 +21,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import Error, connections
 
-from django_ojs.database import LostRace
+from django_ojs.faults import DatabaseFault, LostRace, fault_of
 
 #: Seconds that a statement which serves several callers waits for a lock.
 SHARED = 0.1
@@ -33,7 +33,6 @@ OWN = 1.0
 #: On MariaDB only the time of a whole statement can be limited to a part of a second. An insert of a hundred jobs may
 #: take a while on a busy server, so it is not limited to less than this.
 _SHORTEST_STATEMENT = 0.25
-_STATEMENT_TIMEOUT = 1969  #: MariaDB's number for a statement that took longer than `max_statement_time`
 
 
 class _ThreadLimits(threading.local):
@@ -93,8 +92,8 @@ def _of_mariadb(seconds: float) -> Callable[..., Any]:
             return execute(sql, params, many, context)
         try:
             return execute(prefix + sql, params, many, context)
-        except OperationalError as error:
-            if error.args[:1] == (_STATEMENT_TIMEOUT,):
+        except Error as error:
+            if fault_of(error) is DatabaseFault.SLOW:
                 raise LostRace("Another transaction holds what this statement needs.") from error
             raise
 

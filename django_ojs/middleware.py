@@ -11,7 +11,7 @@ result.
 
 The chain runs where its handler runs. Around a synchronous handler middlewares are called in its thread;
 around an asynchronous one they are awaited on its loop, through their coroutine method `acall` if they have
-one. A middleware of the other kind is adapted: a synchronous one is given a thread of its own for as long
+one. A middleware of the other kind is adapted: a synchronous one has the thread of the handler's queries for as long
 as the asynchronous handler runs, so give it an `acall` where that matters.
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
@@ -30,8 +29,10 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_ojs.conf import ojs_settings
+from django_ojs.guard import get_logger
+from django_ojs.registry import is_coroutine_function
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 JobDict = dict[str, Any]
 
@@ -151,7 +152,7 @@ class Chain:
             middleware = middleware()
         if not callable(middleware):
             raise ImproperlyConfigured(f"{given!r} is no middleware: it cannot be called.")
-        if _is_async(middleware) and not takes_async:
+        if is_coroutine_function(middleware) and not takes_async:
             raise ImproperlyConfigured(
                 f"{dotted_name(middleware)} is asynchronous, but a push runs in a transaction: make it a function."
             )
@@ -237,7 +238,7 @@ def _job(entry: MiddlewareEntry, context: Any) -> JobDict:
 
 
 def _sync_side(middleware: Callable[..., Any]) -> Callable[..., Any]:
-    if not _is_async(middleware):
+    if not is_coroutine_function(middleware):
         return middleware
     run = async_to_sync(middleware)
     return lambda job, context, proceed: run(job, context, sync_to_async(proceed, thread_sensitive=True))
@@ -247,9 +248,9 @@ def _async_side(middleware: Callable[..., Any]) -> Callable[..., Awaitable[Any]]
     if hasattr(middleware, "acall"):
         native: Callable[..., Awaitable[Any]] = middleware.acall
         return native
-    if _is_async(middleware):
+    if is_coroutine_function(middleware):
         return middleware
-    run = sync_to_async(middleware, thread_sensitive=False)
+    run = sync_to_async(middleware)  # in the thread of the handler's queries
 
     async def adapted(job: JobDict, context: Any, proceed: Callable[[], Awaitable[Any]]) -> Any:
         async def rest() -> Any:
@@ -258,10 +259,6 @@ def _async_side(middleware: Callable[..., Any]) -> Callable[..., Awaitable[Any]]
         return await run(job, context, async_to_sync(rest))
 
     return adapted
-
-
-def _is_async(middleware: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(middleware) or inspect.iscoroutinefunction(type(middleware).__call__)
 
 
 def _is(middleware: Callable[..., Any], wanted: Any) -> bool:

@@ -14,13 +14,15 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, connections
+from django.db import IntegrityError, connections
 from django.db.models import Q
 
 from django_ojs import clock, jsontext, spellings
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, Duplicate, OJSError
+from django_ojs.faults import passes
+from django_ojs.guard import get_logger
 from django_ojs.hooks import replaceable
 from django_ojs.jobs.candidates import (
     Candidate,
@@ -42,11 +44,10 @@ from django_ojs.rules import redaction
 from django_ojs.workflows import workflow
 
 #: Not below `django_ojs.jobs`, the logger of handlers, which sites set to a level of their own.
-logger = logging.getLogger("django_ojs.outbox")
+logger = get_logger("django_ojs.outbox")
 
 BATCH = 100
 LONGEST_PAUSE = 300.0  #: seconds between two tries of what the other side does not take now
-AWAY = (OperationalError, InterfaceError)
 
 
 @replaceable("put")
@@ -138,8 +139,8 @@ def relay(*, limit: int = BATCH, using: str | None = None) -> int:
             with atomic(using=source):
                 return _relay(source, target, limit)
         return _relay(source, target, limit)
-    except AWAY:
-        if not connections[source].in_atomic_block:
+    except Exception as error:
+        if passes(error) and not connections[source].in_atomic_block:
             connections[source].close()  # the caller closes its own, that of the jobs
         raise
 
@@ -167,10 +168,8 @@ def _take(kind: str, entries: list[OutboxEntry], target: str) -> list[Exception 
         if kind == OutboxEntry.Kind.WORKFLOW:
             return [_create(entry, target) for entry in entries]
         return _push(entries, target)
-    except InterfaceError:
-        raise
     except Exception as error:
-        if isinstance(error, DatabaseError) and not isinstance(error, DataError | IntegrityError):
+        if passes(error):
             raise  # away, busy, or not migrated: no fault of these entries
         if len(entries) == 1:
             logger.exception("The outbox entry of %s %s cannot be stored.", entries[0].type, entries[0].target_id)

@@ -19,15 +19,14 @@ from typing import Any
 
 from django.db import Error, OperationalError, connections
 
+from django_ojs.faults import TOO_LARGE, is_outage, is_too_large
+
 #: Characters that one statement for several callers, or for several jobs of a worker, brings at most: each has four
 #: bytes at most, and a server takes 16 MiB unless it is told otherwise.
 MOST_CHARACTERS = 3_000_000
 #: So few characters are no matter, and no server is asked.
 FEW_CHARACTERS = 100_000
-TOO_LARGE = 1153  #: the server's code of a packet that is too large
 
-#: The client's codes of a connection that was lost. Then the server may have executed the statement.
-_LOST = frozenset({2006, 2013})
 #: What the client puts a backslash before.
 _ESCAPED = (b"\\", b"'", b'"', b"\0", b"\n", b"\r", b"\x1a")
 _packets: dict[str, int] = {}  #: `max_allowed_packet` in bytes, by the alias of a database: each process asks once
@@ -64,10 +63,10 @@ def _length(value: Any) -> int:
 def _execute(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     try:
         return execute(sql, params, many, context)
-    except OperationalError as error:
-        connection, code = context["connection"], error.args[0] if error.args else None
-        lost = code in _LOST and not many and _is_too_long(sql, params, connection)
-        if (lost or code == TOO_LARGE) and not connection.in_atomic_block:
+    except Error as error:
+        connection = context["connection"]
+        lost = is_outage(error) and not many and _is_too_long(sql, params, connection)
+        if (lost or is_too_large(error)) and not connection.in_atomic_block:
             connection.close()  # the server has ended it, and the caller goes on
         if not lost:
             raise

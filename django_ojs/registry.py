@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +14,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether a call returns a coroutine: of an `async def`, of an object whose `__call__` is one, or of a partial of
+    either."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 class InvalidHandler(ImproperlyConfigured):
@@ -43,6 +53,7 @@ class Definition(Protocol):
     inline: bool
     transactional: str | None
     durable: Any
+    retry_if: Callable[[BaseException], bool] | None
     schedule: Mapping[str, Any]
 
     @property

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "packages" / "ojs-conformance")]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import django_ojs  # noqa: E402 - once it can be found
 
@@ -14,7 +14,7 @@ project = "django-ojs"
 author = "the authors of django-ojs"
 release = version = django_ojs.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "ojsdocs.extension"]
+extensions = ["myst_parser", "ojsdocs.extension"]
 exclude_patterns = ["_build"]
 
 myst_heading_anchors = 4
@@ -23,9 +23,6 @@ myst_links_external_new_tab = True
 highlight_language = "text"
 smartquotes = False  # messages and values are shown as they are
 default_role = "code"
-
-autodoc_typehints = "signature"
-autodoc_member_order = "bysource"
 
 html_theme = "furo"
 html_title = f"django-ojs {release}"

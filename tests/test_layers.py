@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "django_ojs"
 #: From below. A module may import its own stratum and those below it, and never one above.
 STRATA = (
     # the kernel
-    """states errors messages jsontext clock conf database idleness lockwaits packets groupcommit garbage guard hooks
-    middleware registry routers rules signals envelope spellings tenants""",
+    """states errors messages jsontext clock conf database faults idleness lockwaits packets groupcommit backoff garbage
+    guard hooks output parts middleware registry routers rules signals envelope spellings tenants""",
     "models store events",  # the rows
     "lifecycle",
     "queues limits statistics webhooks workerregistry access audit keys",  # what jobs go by
@@ -209,3 +209,25 @@ def _called(call: ast.Call) -> str:
         return getattr(function, "id", "")
     of_transitions = isinstance(function.value, ast.Name) and function.value.id == "transitions"
     return f"transitions.{function.attr}" if of_transitions else function.attr
+
+
+#: What only `faults` knows: the classes of a database's errors, and where their codes are.
+JUDGED = {"DatabaseError", "DataError", "InterfaceError", "InternalError", "NotSupportedError", "OperationalError"}
+JUDGED |= {"ProgrammingError", "TransactionManagementError"}
+CODES = {"sqlstate", "pgcode", "sqlite_errorcode", "sqlite_errorname"}
+
+
+def test_only_one_module_judges_the_errors_of_databases() -> None:
+    """Others ask it. They may catch `Error`, which is all of them, and `IntegrityError`; and they may raise what they
+    like."""
+    found = set()
+    for module in modules():
+        pending: list[ast.AST] = [tree(module)] if module != "faults" else []
+        while pending:
+            node = pending.pop()
+            name = getattr(node, "id", getattr(node, "attr", getattr(node, "value", None)))
+            if name in (JUDGED if isinstance(node, ast.Name) else CODES) and isinstance(name, str):
+                found.add((module, name))
+            if not isinstance(node, ast.Raise):
+                pending += ast.iter_child_nodes(node)
+    assert found == set()

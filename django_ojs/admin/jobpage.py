@@ -259,12 +259,17 @@ def in_words(policy: RetryPolicy, max_attempts: int) -> str:
     parts = [ngettext("%(number)s attempt", "%(number)s attempts", most) % {"number": f"{most:,}"}]
     if most > 1:
         parts += [_backoff(policy), *(["±50 %"] if policy.jitter else [])]
+        if policy.retryable:
+            parts.append(gettext("a retry only after %(errors)s") % {"errors": _names(policy.retryable)})
         if policy.non_retryable:
-            names = display.ellipsized(", ".join(policy.non_retryable), 160)
-            parts.append(gettext("no retry after %(errors)s") % {"errors": names})
+            parts.append(gettext("no retry after %(errors)s") % {"errors": _names(policy.non_retryable)})
     if policy.on_exhaustion == "discard":
         parts.append(gettext("then no dead letter"))
     return ", ".join(parts)
+
+
+def _names(errors: Sequence[str]) -> str:
+    return display.ellipsized(", ".join(errors), 160)
 
 
 def _backoff(policy: RetryPolicy) -> str:

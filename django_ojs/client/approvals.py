@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django_ojs import jsontext
 from django_ojs.client.options import Duration, check_json, milliseconds
 from django_ojs.conf import ojs_settings
-from django_ojs.database import or_migrate
+from django_ojs.faults import or_migrate
 from django_ojs.rules import schemas
 from django_ojs.rules.approvals import MAX_TITLE, ApprovalDecision, ApprovalRequest
 

@@ -16,6 +16,7 @@ from django_ojs import jsontext
 from django_ojs.client.checkpoints import CheckpointLink, CheckpointMethods
 from django_ojs.client.steps import StepMethods
 from django_ojs.rules import envelope, errorobjects, joblogs
+from django_ojs.rules.rows import is_last_attempt
 
 if TYPE_CHECKING:
     from django_ojs.models import JobRow
@@ -52,9 +53,9 @@ class NoLink:
 class JobContext(CheckpointMethods, StepMethods):
     """One run of one job. Safe to use from the handler's thread or task.
 
-    Attributes: `id`, `type`, `queue`, `attempt` (1 for the first; it also counts runs that were snoozed or given back,
-    which `max_attempts` does not), `max_attempts`, `job` (the envelope as a dict), `meta`, `metadata` (a dict for
-    middlewares and handler, forgotten after the run), `log`.
+    Attributes: `id`, `type`, `queue`, `attempt` (1 for the first; it counts every run, also those that `max_attempts`
+    does not count: ask `is_last_attempt` instead of comparing the two), `max_attempts`, `job` (the envelope as a dict),
+    `meta`, `metadata` (a dict for middlewares and handler, forgotten after the run), `log`.
     """
 
     _link: Link
@@ -91,6 +92,16 @@ class JobContext(CheckpointMethods, StepMethods):
     @cached_property
     def meta(self) -> dict[str, Any]:
         return jsontext.loads(self._row["meta"]) if self._row["meta"] else {}
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether no attempt follows if this one fails, whatever its error: `max_attempts` is reached.
+
+        Runs that were snoozed, that were given back before the handler began, during which the database went away, or
+        whose worker died do not count. An attempt that is not the last may end the job all the same: by an error that
+        is not retried, by `Fail` or `Discard`, or because the time of the job as a whole (`total_timeout`) is over.
+        """
+        return is_last_attempt(self._row)
 
     @property
     def workflow_id(self) -> str | None:
@@ -220,6 +231,7 @@ CONTEXT_COLUMNS = (
     "id", "type", "queue", "state", "priority", "args", "meta", "extra", "attempt", "max_attempts", "timeout_ms",
     "grace_ms", "visibility_ms", "deadline_at", "created_at", "enqueued_at", "started_at", "activated_at",
     "retry_delay_ms", "errors", "worker_id", "trace_id", "workflow_id", "lease_ms", "heartbeat_ms", "resumable",
+    "uncounted", "retry",
 )  # fmt: skip
 #: What an envelope reads and no job has that was just claimed.
 _NEVER = {"due_at": None, "finished_at": None, "result": None}

@@ -13,6 +13,7 @@ callers of `.enqueue()` do not pass it.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import inspect
@@ -57,9 +58,10 @@ from django_ojs.client.options import (
 from django_ojs.client.running import running
 from django_ojs.client.steps import Durable, OnChange
 from django_ojs.conf import ojs_settings
-from django_ojs.database import database, or_migrate
+from django_ojs.database import database
 from django_ojs.errors import OJSError
-from django_ojs.registry import Definition, Fault, InvalidHandler, registry
+from django_ojs.faults import or_migrate
+from django_ojs.registry import Definition, Fault, InvalidHandler, is_coroutine_function, registry
 from django_ojs.rules import names
 from django_ojs.rules.cron import CronSpec
 
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 A = ParamSpec("A")
+#: What `@job(retry_if=...)` takes.
+RetryIf: TypeAlias = Callable[[BaseException], bool]
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -138,7 +142,8 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     Attributes: `type`, `handler` (the function), `takes_context`, `is_async`, `inline`, `queue` (its default),
     `schedule` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
     transaction it runs; None: it runs in none), `durable` (how its steps are recorded; None: it has none), `after` (the
-    worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing).
+    worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing), `retry_if` (whether an
+    attempt that ended with this exception may be repeated; None: the retry policy decides alone).
     """
 
     after: Callable[[Sequence[JobContext]], None] | None = None
@@ -155,18 +160,20 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         transactional: bool | str = False,
         durable: bool | str = False,
         on_change: OnChange = "restart",
+        retry_if: RetryIf | None = None,
     ) -> None:
         self.handler = handler
         self.schedule = schedule
         self.takes_context = _wants_context(handler) if takes_context is None else takes_context
-        self.is_async = inspect.iscoroutinefunction(handler)
+        self.is_async = is_coroutine_function(handler)
         self.inline = inline
         if inline and self.is_async:
             raise InvalidHandler(
                 f"The handler of {type} is asynchronous, which needs no thread: leave out inline=True."
             )
-        self.transactional = _database_of(type, transactional, is_async=self.is_async)
+        self.transactional = _database_of(type, transactional)
         self.durable = _durable(type, durable, on_change, inline=inline, transactional=transactional)
+        self.retry_if = retry_if
         self.signature = _signature(type, handler, self.takes_context)
         self._counts = _counts(self.signature)
         self.type = type
@@ -214,7 +221,8 @@ class _FaultyDefinition(JobDefinition[..., ..., Any]):
     def __init__(self, type: str, handler: Callable[..., Any], faults: Sequence[Fault]) -> None:
         self.handler, self.type, self.queue, self.schedule = handler, type, "default", {}
         self.takes_context = self.inline = False
-        self.is_async, self.transactional, self.durable = inspect.iscoroutinefunction(handler), None, None
+        self.retry_if = None
+        self.is_async, self.transactional, self.durable = is_coroutine_function(handler), None, None
         self._faults = faults
         Enqueuer.__init__(self, self, {})
         functools.update_wrapper(self, handler)
@@ -252,6 +260,7 @@ def job(
     transactional: bool | str = False,
     durable: bool | str = False,
     on_change: OnChange = "restart",
+    retry_if: RetryIf | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _ContextDecorator: ...
 @overload
@@ -264,6 +273,7 @@ def job(
     transactional: bool | str = False,
     durable: bool | str = False,
     on_change: OnChange = "restart",
+    retry_if: RetryIf | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _PlainDecorator: ...
 @overload
@@ -276,11 +286,13 @@ def job(
     transactional: bool | str = False,
     durable: bool | str = False,
     on_change: OnChange = "restart",
+    retry_if: RetryIf | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _Decorator: ...
 def job(
     type: str, /, *, context: bool | None = None, inline: bool = False, transactional: bool | str = False,
-    durable: bool | str = False, on_change: OnChange = "restart", **options: Unpack[ScheduledOptions],
+    durable: bool | str = False, on_change: OnChange = "restart", retry_if: RetryIf | None = None,
+    **options: Unpack[ScheduledOptions],
 ) -> Any:  # fmt: skip
     """Make a function the handler of the job type `type`, such as `"email.send"` (core 5.1).
 
@@ -290,12 +302,16 @@ def job(
 
     With `transactional`, the handler and the completion of its job are one transaction of the database `"default"`,
     or of the database that it names: what the handler wrote is stored if and only if the job is completed. That must
-    be the database of the jobs, and the handler must be synchronous.
+    be the database of the jobs. The queries of an asynchronous handler are in the transaction, too.
 
     With `durable`, what the handler does by `context.step` is done once, and it may sleep. A text is the mark of its
     code: give it a new one when the steps change. `on_change` says what becomes of jobs that were begun under another
     mark: `"restart"` forgets what they have done, `"resume"` goes on with it, and `"wait"` leaves them to workers that
     still run the older code.
+
+    With `retry_if`, a function that gets the exception of a failed attempt, the attempt is repeated only if it returns
+    true, and the retry policy allows it, too. It is not asked about `Retry`, nor about what is no exception of the
+    handler's, such as a timeout. If it raises, the policy decides alone.
 
     `options` are the defaults of the handler's jobs, and the options of its schedule.
 
@@ -336,11 +352,12 @@ def job(
         return decorate(type) if bare else decorate
     wrong, defaults, schedule = _read(type, options)
     wrong += _wrong_flags(
-        context=context, inline=inline, transactional=transactional, durable=durable, on_change=on_change
-    )
+        context=context, inline=inline, transactional=transactional, durable=durable, on_change=on_change,
+        retry_if=retry_if,
+    )  # fmt: skip
     own = {
         "takes_context": context, "inline": inline, "transactional": transactional, "durable": durable,
-        "on_change": on_change,
+        "on_change": on_change, "retry_if": retry_if,
     }  # fmt: skip
     return functools.partial(_declare, type, place, wrong, {"options": defaults, "schedule": schedule, **own})
 
@@ -401,7 +418,7 @@ def _read(type: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, A
 
 
 def _wrong_flags(
-    *, context: object, inline: object, transactional: object, durable: object, on_change: object
+    *, context: object, inline: object, transactional: object, durable: object, on_change: object, retry_if: object
 ) -> Iterator[str]:
     if not (context is None or isinstance(context, bool)):
         yield f"context={context!r}: give True or False, or leave it out."
@@ -413,6 +430,8 @@ def _wrong_flags(
         yield f"durable={durable!r}: give True, False, or a mark of the code of 1 to {Durable.MAX_CODE} characters."
     if on_change not in get_args(OnChange):
         yield f"on_change={on_change!r}: give {', '.join(map(repr, get_args(OnChange)))}."
+    if retry_if is not None and (not callable(retry_if) or inspect.iscoroutinefunction(retry_if)):
+        yield f"retry_if={retry_if!r}: give a plain function that gets the exception and returns True or False."
 
 
 def enqueue(type: str, /, *args: Any, **options: Unpack[JobOptions]) -> JobHandle:
@@ -526,15 +545,10 @@ def cron_spec(definition: Definition) -> CronSpec:
     return spellings.read_schedule(body, now=clock.now())
 
 
-def _database_of(type: str, transactional: bool | str, *, is_async: bool) -> str | None:
+def _database_of(type: str, transactional: bool | str) -> str | None:
     """The database in whose transaction the handler runs. Refuses what cannot be one transaction."""
     if not transactional:
         return None
-    if is_async:
-        raise InvalidHandler(
-            f"The handler of {type} is asynchronous, and Django's transactions are not: make it a plain function, "
-            "or leave out transactional=True."
-        )
     using = transactional if isinstance(transactional, str) else DEFAULT_DB_ALIAS
     if using != (jobs := database(None)):
         raise InvalidHandler(
@@ -593,8 +607,9 @@ def _counts(signature: inspect.Signature) -> range:
 
 def _signature(type: str, handler: Callable[..., Any], takes_context: bool) -> inspect.Signature:
     """What callers of `.enqueue()` may pass. Refuses what no call can run to its end."""
-    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise InvalidHandler(f"The handler of {type} is a generator: let it return a list, or nothing.")
+    for function in (handler, builtins.type(handler).__call__):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidHandler(f"The handler of {type} is a generator: let it return a list, or nothing.")
     signature = inspect.signature(handler)
     parameters = list(signature.parameters.values())
     if takes_context:

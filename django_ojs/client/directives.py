@@ -1,4 +1,4 @@
-"""Decide the fate of a job from inside its handler (`raise Retry`, `Discard` or `Snooze`), or end its run early."""
+"""Decide the fate of a job from inside its handler (`Retry`, `Fail`, `Discard` and `Snooze`), or end its run early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from django_ojs.guard import Interrupted
 
 
 class Directive(Exception):
-    """Base of `Retry`, `Discard` and `Snooze`: they are no errors of the handler, and are not logged as errors.
+    """Base of `Retry`, `Fail`, `Discard` and `Snooze`. But for `Fail` they are no errors of the handler, and are not
+    logged as errors.
 
     Their module is the one that sites import them from, because a job's error shows it as `error_class`.
     """
@@ -29,8 +30,27 @@ class Retry(Directive):
         self.after_ms = None if after is None else milliseconds(after, "after")
 
 
+class Fail(Directive):
+    """`raise Fail("no such customer") from error` fails the job for good, however many attempts it has left.
+
+    It is a failure like any other: the job becomes a dead letter (unless its `on_exhaustion` is `discard`), and error
+    reporters, `job_failed`, the log and alerts tell of it. With `from error` the history of the job shows that error,
+    with this reason as its message.
+    """
+
+    __module__ = "django_ojs"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        cause = "" if self.__cause__ is None else str(self.__cause__)
+        return super().__str__() or cause or "The handler failed the job for good."
+
+
 class Discard(Directive):
-    """`raise Discard("why")` fails the job for good, whatever the retry policy says, and keeps no dead letter."""
+    """`raise Discard("why")` ends the job quietly, whatever the retry policy says: it is discarded with its reason, and
+    neither a dead letter nor reported. `Fail` is the loud one."""
 
     __module__ = "django_ojs"
 

@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 
 from django_ojs import jsontext
 from django_ojs.client.options import check_json
-from django_ojs.database import or_migrate
+from django_ojs.faults import or_migrate
 
 if TYPE_CHECKING:
     from django_ojs.jobs.durableevents import Emitted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ from django.db.transaction import TransactionManagementError
 from django_ojs import jsontext, states
 from django_ojs.client.checkpoints import Checkpoint
 from django_ojs.conf import ojs_settings
-from django_ojs.database import database, or_migrate
+from django_ojs.database import database
 from django_ojs.errors import Conflict, NotFound
+from django_ojs.faults import or_migrate
 from django_ojs.rules import envelope, joblogs
+from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State
 
 if TYPE_CHECKING:
@@ -191,6 +194,16 @@ class JobHandle(Handle):
     @property
     def attempt(self) -> int:
         return int(self.row["attempt"])
+
+    @property
+    def next_attempt_at(self) -> dt.datetime | None:
+        """When the next attempt may start, if the job waits for that: it failed and is retried, was snoozed, or is
+        delayed. None if it is not waiting, or waits for something else than time. The wire calls the same
+        `next_attempt_at`, `next_retry_at` or, before the first attempt, `scheduled_at`.
+        """
+        due: dt.datetime | None = self.row["due_at"]
+        waits = self.state in (State.SCHEDULED, State.RETRYABLE)
+        return due if waits and due is not None and due < HELD_UNTIL else None
 
     @property
     def is_finished(self) -> bool:

@@ -22,7 +22,7 @@ from django.utils.functional import Promise
 
 from django_ojs import spellings
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
-from django_ojs.rules import durations, names, problems, suggest
+from django_ojs.rules import durations, errorobjects, names, problems, suggest
 
 #: `"10m"`, `"PT10M"`, a number of seconds, or a timedelta.
 Duration: TypeAlias = str | int | float | dt.timedelta
@@ -42,7 +42,10 @@ class RetryOptions(TypedDict, total=False):
     backoff_coefficient: float  #: the factor, or the exponent, by which waits grow; at least 1.0
     max_interval: Duration  #: the longest wait
     jitter: bool  #: whether waits are spread, so that jobs that failed together do not come back together
-    non_retryable_errors: Sequence[str]  #: types, classes or codes that no retry helps against; `"auth.*"` is a prefix
+    #: Only these are retried: classes, or types and codes by name; `"auth.*"` is a prefix.
+    retryable_errors: Sequence[str | type[BaseException]]
+    #: No retry helps against these, whatever `retryable_errors` says.
+    non_retryable_errors: Sequence[str | type[BaseException]]
     on_exhaustion: Literal["discard", "dead_letter"]  #: what becomes of a job whose attempts are used up
 
 
@@ -209,9 +212,18 @@ def _retry(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f'retry={value!r}: give a dict such as {{"max_attempts": 5, "initial_interval": "2s"}}.')
     given = _with_durations(name, value, ("initial_interval", "max_interval"))
+    for member in ("retryable_errors", "non_retryable_errors"):
+        if isinstance(listed := given.get(member), list | tuple):
+            given[member] = [_error_name(error) for error in listed]
     _policy(name, given)
     spellings.read_retry(given, name)
     return {name: given}
+
+
+def _error_name(error: Any) -> Any:
+    """A class of exceptions as the wire has it, by its name; anything else as it is."""
+    is_class = isinstance(error, type) and issubclass(error, BaseException)
+    return errorobjects.dotted(error) if is_class else error
 
 
 def _policy(name: str, value: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ import ctypes
 import dataclasses
 import datetime as dt
 import functools
-import inspect
 import secrets
 import sys
 import threading
@@ -39,6 +38,7 @@ from django_ojs.client.running import running
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import InvalidRequest
 from django_ojs.guard import Interrupted, release_logging_locks
+from django_ojs.registry import is_coroutine_function
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.approvals import EVENT as APPROVAL
 from django_ojs.rules.approvals import ApprovalDecision, ApprovalRequest
@@ -951,7 +951,7 @@ class _Call:
 
     async def alimited(self, call: Callable[[], Any]) -> Any:
         """What the call returns, or its coroutine. Raises `StepTimeout` where it takes too long."""
-        if not inspect.iscoroutinefunction(getattr(call, "func", call)):
+        if not is_coroutine_function(call):
             return await sync_to_async(self.limited)(call)
         if self._seconds is None:
             return await call()
@@ -1125,7 +1125,7 @@ class StepFunction(Generic[P, R_co]):
         context: Any = running.get()
         if context is None or not context.has_steps:
             return self.function(*args, **kwargs)
-        do = context.astep if inspect.iscoroutinefunction(self.function) else context.step
+        do = context.astep if is_coroutine_function(self.function) else context.step
         result: R_co = do(self.name, self, *args, **kwargs)
         return result
 

@@ -24,15 +24,15 @@ from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import Handle, JobHandle
 from django_ojs.client.options import TimedOptions, attributes, checked_options
 from django_ojs.conf import ojs_settings
-from django_ojs.database import or_migrate
 from django_ojs.errors import NotFound
+from django_ojs.faults import or_migrate
 from django_ojs.rules import workflowgraph
 
 if TYPE_CHECKING:
     from django_ojs.workflows.workflow import WorkflowView
 
 #: What a workflow is made of.
-Part: TypeAlias = "PreparedJob | PreparedWorkflow"
+WorkflowPart: TypeAlias = "PreparedJob | PreparedWorkflow"
 
 
 class PreparedWorkflow:
@@ -107,18 +107,18 @@ class PreparedWorkflow:
 Workflow = PreparedWorkflow
 
 
-def chain(*steps: Part) -> PreparedWorkflow:
+def chain(*steps: WorkflowPart) -> PreparedWorkflow:
     """Make a workflow whose steps run one after the other. The first step that fails ends it."""
     return PreparedWorkflow({"type": "chain", "steps": _documents(steps, "chain")})
 
 
-def group(*jobs: Part) -> PreparedWorkflow:
+def group(*jobs: WorkflowPart) -> PreparedWorkflow:
     """Make a workflow whose jobs run at the same time. It ends when all jobs have ended."""
     return PreparedWorkflow({"type": "group", "jobs": _documents(jobs, "group")})
 
 
 def batch(
-    *jobs: Part,
+    *jobs: WorkflowPart,
     on_complete: PreparedJob | None = None,
     on_success: PreparedJob | None = None,
     on_failure: PreparedJob | None = None,
@@ -279,13 +279,13 @@ def get_workflow(id: str | uuid.UUID) -> WorkflowHandle:
 aget_workflow = sync_to_async(get_workflow)
 
 
-def _documents(parts: Sequence[Part], where: str) -> list[dict[str, Any]]:
+def _documents(parts: Sequence[WorkflowPart], where: str) -> list[dict[str, Any]]:
     if not parts:
         raise TypeError(f"{where}() needs at least one job: pass handler.s(...).")
     return [_document(part) for part in parts]
 
 
-def _document(part: Part) -> dict[str, Any]:
+def _document(part: WorkflowPart) -> dict[str, Any]:
     if not isinstance(part, PreparedJob | PreparedWorkflow):
         raise TypeError(f"A workflow is made of handler.s(...), chain, group and batch, not of {part!r:.80}.")
     return part.document()

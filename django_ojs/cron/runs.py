@@ -13,12 +13,10 @@ before it has ended, however that came about; the scheduler does the same for si
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
 
 from django_ojs import clock, spellings, states
@@ -28,6 +26,8 @@ from django_ojs.database import atomic, database
 from django_ojs.errors import Conflict, OJSError
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import is_general
+from django_ojs.guard import get_logger
 from django_ojs.hooks import replaceable
 from django_ojs.jobs.cancel import cancel
 from django_ojs.jobs.push import push
@@ -43,7 +43,7 @@ from django_ojs.rules.rows import HELD_UNTIL
 from django_ojs.states import State
 from django_ojs.store import store_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 COMPONENT = "cron"
 _INSTANT = dt.timedelta(microseconds=1)
@@ -130,12 +130,14 @@ def _fire(schedule: CronSchedule, nominal: dt.datetime, now: dt.datetime, upcomi
     try:
         with atomic(using=using):
             made = _launch(schedule, nominal, now, using)
-    except (OperationalError, InterfaceError):
-        raise
     except OJSError as error:
+        if is_general(error):
+            raise
         logger.warning("The schedule %s made no job: %s", schedule.name, error)
         made = Skipped("enqueue_rejected", error.error_code, None, {"error": _told(error.error_code, str(error))})
     except Exception as error:  # one schedule's middleware must not stop the others
+        if is_general(error):
+            raise
         logger.exception("The schedule %s could not make its job; this occurrence is lost.", schedule.name)
         facts = {"error": _told("internal_error", type(error).__name__)}
         made = Skipped("enqueue_failed", "internal_error", None, facts)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from django.db import OperationalError
+from django.db import Error
 
-from django_ojs.database import is_contention
 from django_ojs.doctor.findings import PATIENCE, Finding, Site, only_on
+from django_ojs.faults import is_contention
 from django_ojs.messages import phrase
 
 #: Bytes from which on the write-ahead log of SQLite, and free pages in its file, are many.
@@ -53,7 +53,7 @@ def write_lock(site: Site) -> Iterator[Finding]:
     try:
         site.rows("BEGIN IMMEDIATE")
         site.rows("ROLLBACK")
-    except OperationalError as error:
+    except Error as error:
         if not is_contention(error):
             raise
         yield Finding(

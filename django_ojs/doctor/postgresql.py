@@ -7,12 +7,14 @@ it may have arguments of jobs in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from django_ojs.conf import ojs_settings
 from django_ojs.doctor.findings import Finding, Site, only_on
 from django_ojs.messages import phrase
+from django_ojs.registry import registry
 from django_ojs.store.prepared import is_pooled
 
 #: Seconds for which a transaction may be open, and another session may wait for a lock.
@@ -204,7 +206,8 @@ def connections_needed(site: Site) -> Iterator[Finding]:
     slots = sum(worker.concurrency for worker in ours)
     pool = site.connection.settings_dict["OPTIONS"].get("pool")
     size = int(pool.get("max_size") or pool.get("min_size", 4)) if isinstance(pool, dict) else 4 if pool else 0
-    needed = PER_WORKER * len(ours) + slots + _leader() * bool(ours) + size
+    in_use = sum(min(worker.concurrency, _most_in_use()) for worker in ours)
+    needed = PER_WORKER * len(ours) + in_use + _leader() * bool(ours) + size
     if needed > most:
         yield Finding(
             "connections-too-few",
@@ -214,14 +217,22 @@ def connections_needed(site: Site) -> Iterator[Finding]:
                 workers=len(ours), slots=slots, pool=size, needed=needed, most=most,
             ),
             phrase(
-                "Raise max_connections, put pgbouncer in front, or lower --concurrency and the max_size of the pool "
-                "(docs/production/database.md)."
+                "Raise max_connections, put pgbouncer in front, or lower --concurrency, OJS['ASYNC_CONNECTIONS'] and "
+                "the max_size of the pool (docs/production/database.md)."
             ),
             figures={"workers": len(ours), "slots": slots, "pool": size, "needed": needed, "most": most},
         )  # fmt: skip
 
 
 # Vacuum
+
+
+def _most_in_use() -> float:
+    """How many slots of a worker process may have a connection: fewer than all if every handler is asynchronous."""
+    most = ojs_settings.ASYNC_CONNECTIONS
+    if most is None or not all(definition.is_async for definition in registry.definitions()):
+        return math.inf
+    return max(1, most)
 
 
 def _leader() -> int:

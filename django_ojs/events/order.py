@@ -27,11 +27,12 @@ import math
 import time
 from typing import Any, NamedTuple
 
-from django.db import OperationalError, connections
+from django.db import Error, connections
 from django.db.models import F, Q, QuerySet
 
-from django_ojs.database import HeldByAnother, StoodStill, atomic, commits_later, is_contention
+from django_ojs.database import atomic, commits_later
 from django_ojs.events.ids import log_row
+from django_ojs.faults import HeldByAnother, StoodStill, is_contention
 from django_ojs.models import Event, EventCommit, EventLog
 
 _EVENT, _COMMIT, _LOG = (m._meta.db_table for m in (Event, EventCommit, EventLog))
@@ -145,7 +146,7 @@ def _pass(using: str, wait: float | None = None) -> int | None:
                 if log is None:
                     return None
             return _number_transactions(using, log) if vendor == "postgresql" else _stamp_rows(using, log)
-    except OperationalError as error:
+    except Error as error:
         if isinstance(error, StoodStill) or (wait is not None and is_contention(error)):
             return None
         raise

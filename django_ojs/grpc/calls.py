@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, close_old_connections, connections, reset_queries, router
+from django.db import close_old_connections, connections, reset_queries, router
 from django.db.models import Min
 from django.http import HttpRequest, QueryDict
 from django.urls import NoReverseMatch, ResolverMatch, get_resolver, reverse, set_script_prefix
@@ -28,6 +28,7 @@ from rest_framework.response import Response
 
 from django_ojs import errors, jsontext
 from django_ojs.errors import InvalidPayload, InvalidRequest, OJSError
+from django_ojs.faults import suppress_passing
 from django_ojs.groupcommit import serves_others
 from django_ojs.grpc import definition, messages, metadata
 from django_ojs.grpc.errors import Code, RpcError, logger, refusal
@@ -449,10 +450,12 @@ def _claims(jobs: list[Any]) -> dict[uuid.UUID, int]:
 
 def _hand_back(claims: Mapping[uuid.UUID, int]) -> None:
     """No handler has run them: the attempt does not count. What cannot go back now does when its reservation ends."""
-    try:
-        requeue(list(claims), attempts=claims, unrun=claims)
-    except (DatabaseError, InterfaceError, errors.BackendUnavailable) as error:
+
+    def notice(error: Exception) -> None:
         logger.error("%s that no client received could not be handed back: %s", jobs(len(claims)), error)
+
+    with suppress_passing(notice):
+        requeue(list(claims), attempts=claims, unrun=claims)
 
 
 # Heartbeat

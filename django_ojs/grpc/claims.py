@@ -20,7 +20,6 @@ event, is found by asking for the claims of streams that are full, four times a 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 import time
 import uuid
@@ -30,25 +29,27 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from django.db import OperationalError, connections, transaction
+from django.db import Error, connections, transaction
 from django.db.models import Exists, OuterRef
 
 from django_ojs import clock, hooks, lockwaits
-from django_ojs.database import is_contention
+from django_ojs.backoff import Backoff
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import is_contention, suppress_passing
 from django_ojs.groupcommit import LEFT_OUT
+from django_ojs.guard import get_logger
 from django_ojs.jobs.fetch import Fetch, fetch_each
 from django_ojs.jobs.finish import requeue
 from django_ojs.lifecycle.waking import woken_here
 from django_ojs.models import Job, Queue, Worker
 from django_ojs.models.job import JobRow
-from django_ojs.scheduler.service import AFTER_FAULT, ERRORS, Service, persist
+from django_ojs.scheduler.service import RESTART, Service, persist
 from django_ojs.states import State
 from django_ojs.store import store_of
 from django_ojs.worker.wakers import waker_for
 from django_ojs.workerregistry import registration
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Turns of one claim: at first, and at most while all of them are served.
 FEW, MANY = 16, 128
@@ -66,6 +67,10 @@ SEEN_EVERY = registration.SEEN_EVERY * 2 / 3
 REST = 0.5
 #: The states of a job of which time may make one that can be claimed.
 _WAITING = (State.SCHEDULED, State.RETRYABLE, State.AVAILABLE)
+#: Seconds between two tries of what failed, at first and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+#: Seconds that the end of the loop waits for the thread that listens.
+END_OF_WAKER = 1.0
 #: Of how many workers the rows say that they sleep, for all of them: one would do, but a worker may be forgotten.
 SLEEPERS = 3
 
@@ -152,9 +157,14 @@ class JobStreams:
         self._stopping = False
 
     def start(self) -> None:
+        """Start both threads; where one cannot be started, none is left running."""
         hooks.subscribe(hooks.event_listeners, self._ear)
-        self._claimer.start()
-        self._asker.start()
+        try:
+            self._claimer.start()
+            self._asker.start()
+        except BaseException:
+            self.stop(0.0)
+            raise
 
     def ask_to_stop(self) -> None:
         """Claim no more, hand back the jobs that no client was sent, and end every stream; do not wait (SJ-13)."""
@@ -399,10 +409,11 @@ class _Claimer(Service):
     name = "stream-claimer"
 
     def __init__(self, streams: JobStreams) -> None:
-        super().__init__()
+        super().__init__(RESTART)
         self._streams, self._using = streams, streams.using
         self._sleepers: list[str] = []
         self._waker = waker_for(self._using, self._named)
+        self._faults = Backoff("Claiming for job streams", FIRST_PAUSE, LONGEST_PAUSE, logger=logger)
         self._around = self._seen = self._asked_quiet = float("-inf")
         self._woken = threading.Event()
 
@@ -411,29 +422,32 @@ class _Claimer(Service):
         self._waker.wake()
 
     def run(self) -> None:
+        self._waker = waker_for(self._using, self._named)  # a new one each time that the thread runs this again
         self._waker.start()
         try:
             with woken_here(self._using, self._waker.wake):
                 while not self.stopping.is_set():
                     try:
                         self._poll()
-                    except ERRORS:  # away, and the server stops
-                        continue
-                    except Exception:
-                        logger.exception("Claiming for job streams failed; the next try is in %g s.", AFTER_FAULT)
-                        self.stopping.wait(AFTER_FAULT)
+                    except BaseException:  # noqa: BLE001 - told and tried again; away, where the server stops
+                        if not self.stopping.is_set():
+                            self.stopping.wait(self._faults.failed())
+                    else:
+                        self._faults.worked()
             self._leave()
         finally:
             self._waker.close()
-            self._waker.stop(AFTER_FAULT)
+            self._waker.stop(END_OF_WAKER)
 
     def _leave(self) -> None:
         """Give back what is left, as far as the database answers, and say that no worker sleeps here any more."""
-        try:
+
+        def notice(error: Exception) -> None:
+            logger.warning("Jobs that were not sent come back when their reservations end: %s", str(error).strip())
+
+        with suppress_passing(notice):
             self._give_back()
             self._waker.awake()
-        except ERRORS as error:
-            logger.warning("Jobs that were not sent come back when their reservations end: %s", str(error).strip())
 
     def _poll(self) -> None:
         """Claim for all that have room; then sleep, unless there may be more."""
@@ -441,7 +455,8 @@ class _Claimer(Service):
         if not self._streams:
             self._waker.awake()
             # Nothing to do until a stream comes, but for what could not be handed back.
-            self._woken.wait(REST if self._streams.has_returns else None)
+            with self.resting():
+                self._woken.wait(REST if self._streams.has_returns else None)
             self._woken.clear()
             return
         self._record_seen()
@@ -599,7 +614,7 @@ class _Claimer(Service):
         with lockwaits.LockTimeout(lockwaits.SHARED, self._using):
             try:
                 registration.seen(workers, using=self._using)
-            except OperationalError as error:
+            except Error as error:
                 if not is_contention(error):
                     raise
 
@@ -615,8 +630,9 @@ class _Asker(Service):
     name = "stream-places"
 
     def __init__(self, streams: JobStreams) -> None:
-        super().__init__()
+        super().__init__(RESTART)
         self._streams, self._using = streams, streams.using
+        self._faults = Backoff("Asking for the claims of job streams", FIRST_PAUSE, LONGEST_PAUSE, logger=logger)
         self._woken = threading.Event()
 
     def wake(self) -> None:
@@ -628,14 +644,16 @@ class _Asker(Service):
                 began = time.monotonic()
                 try:
                     asked = persist(self.ask, self._using, self.stopping)
-                except ERRORS:  # away, and the server stops
-                    return
-                except Exception:
-                    logger.exception("Asking for the claims of job streams failed; the next try is soon.")
+                except BaseException:  # noqa: BLE001 - told and tried again; away, where the server stops
                     asked = True
+                    if not self.stopping.is_set():
+                        self.stopping.wait(self._faults.failed())
+                else:
+                    self._faults.worked()
                 took = time.monotonic() - began
                 self.stopping.wait(took * SHARE)
-                self._woken.wait(ASK_EVERY if asked else None)
+                with self.resting():
+                    self._woken.wait(ASK_EVERY if asked else None)
                 self._woken.clear()
 
     def ask(self) -> bool:

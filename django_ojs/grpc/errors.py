@@ -6,7 +6,6 @@ went wrong.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +16,11 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from django_ojs import jsontext
 from django_ojs.errors import OJSError
 from django_ojs.grpc import definition, metadata, values
+from django_ojs.guard import get_logger
 from django_ojs.http import exceptions
 
 Code = grpc.StatusCode
-logger = logging.getLogger("django_ojs.grpc")
+logger = get_logger("django_ojs.grpc")
 
 DOMAIN = "openjobspec.org"
 DETAILS = "grpc-status-details-bin"

@@ -158,8 +158,9 @@ async def _running() -> AsyncIterator[JobStreams]:
     global _streams, _users
     with _lock:
         if _streams is None:
-            _streams = JobStreams(database(None))
-            _streams.start()
+            begun = JobStreams(database(None))
+            begun.start()
+            _streams = begun
         streams = _streams
         _users += 1
     try:

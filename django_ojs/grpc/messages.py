@@ -148,6 +148,8 @@ def policy_message(policy: retrypolicy.RetryPolicy) -> Any:
     }
     if policy.non_retryable:
         words["non_retryable_errors"] = list(policy.non_retryable)
+    if policy.retryable:
+        words["retryable_errors"] = list(policy.retryable)
     if policy.strategy != "exponential":
         words["backoff_strategy"] = policy.strategy
     return to_message("RetryPolicy", words)

@@ -32,7 +32,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from django_ojs import errors
+from django_ojs import errors, parts
+from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.grpc import calls, definition, jobstream, metadata
 from django_ojs.grpc.calls import RpcOperation, RpcReply, UnaryCall
@@ -164,6 +165,7 @@ class Server:
         self.stopping = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[Any]] = set()
+        self._looks = Backoff("Looking at the store for the health service", LOOK_EVERY, 60.0)
 
     async def start(self) -> int:
         """Answer calls from now on; gives the port. Raises ImproperlyConfigured where the address cannot be had."""
@@ -181,7 +183,7 @@ class Server:
         except RuntimeError as error:
             raise ImproperlyConfigured(f"The address {self.address} cannot be used: is it taken?") from error
         await self._server.start()
-        await self._set_health(await self._store_answers())
+        await self._look()
         self._watch = asyncio.create_task(self._watch_store())
         return int(port)
 
@@ -352,7 +354,18 @@ class Server:
     async def _watch_store(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            await self._set_health(await self._store_answers())
+            await self._look()
+
+    async def _look(self) -> None:
+        """Set the health by what the store answers now. What cannot be found out is no health, and is asked again."""
+        try:
+            serving = await self._store_answers() and not parts.stuck()
+        except Exception:  # noqa: BLE001 - it is logged there
+            self._looks.failed()
+            serving = False
+        else:
+            self._looks.worked()
+        await self._set_health(serving)
 
     async def _set_health(self, serving: bool) -> None:
         for name in ("", definition.SERVICE):

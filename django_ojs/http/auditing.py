@@ -6,21 +6,21 @@ own, if its caller is known: strangers could fill the log.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import Error
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import audit
 from django_ojs.database import atomic, database
 from django_ojs.errors import PermissionDenied
+from django_ojs.guard import get_logger
 from django_ojs.http import fields
 from django_ojs.http.permissions import principal
 
-logger = logging.getLogger("django_ojs.http")
+logger = get_logger("django_ojs.http")
 #: Members of a body that an entry repeats; all others may hold secrets or data of persons.
 NOTED = ("reason", "strategy", "target_queue", "states", "older_than", "priority", "directive", "config", "concurrency",
          "rate_limit", "retention", "backpressure", "max_depth", "limit", "period", "enabled", "expression", "cron",
@@ -60,5 +60,5 @@ def refused(request: Request, request_id: str, error: Exception, action: str, ta
     try:
         with atomic(using=using):
             audit.append([act], using)
-    except DatabaseError as failure:
+    except Error as failure:
         logger.error("A refused call could not be written to the audit log: %s", failure)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
-from django.db import DataError
+from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 from rest_framework.authentication import BaseAuthentication
@@ -18,6 +18,7 @@ from rest_framework.request import Request
 
 from django_ojs import keys
 from django_ojs.errors import PermissionDenied, Unauthenticated
+from django_ojs.faults import is_about_data
 from django_ojs.models import APIKey
 
 #: Media types that a page of another site can send without asking first.
@@ -95,8 +96,10 @@ class StaffSessionAuthentication(BaseAuthentication):
         try:
             if user is None or not user.is_authenticated or not user.is_active:
                 return None
-        except (DataError, ValueError):  # a session cookie that the database refuses to look for: NUL on PostgreSQL
-            return None
+        except (Error, ValueError) as error:
+            if isinstance(error, Error) and not is_about_data(error):
+                raise
+            return None  # a session cookie that the database refuses to look for: NUL on PostgreSQL
         self._enforce_csrf(request._request)
         return user, None
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from django.core import exceptions as django_exceptions
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, router
+from django.db import Error, connections, router
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions as drf
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_ojs import errors
-from django_ojs.database import StoodStill, is_contention, is_too_large, renew_pool, unmigrated
+from django_ojs.database import leave
 from django_ojs.errors import OJSError
+from django_ojs.faults import StoodStill, is_contention, is_unusable, status_of, unmigrated
+from django_ojs.guard import get_logger
 from django_ojs.http import auditing
 from django_ojs.http.serializers import ErrorSerializer, shared
 from django_ojs.models import Job
 from django_ojs.rules.faults import shorten
 
-logger = logging.getLogger("django_ojs.http")
+logger = get_logger("django_ojs.http")
 
 _AWAY = "The job store is not available at the moment."
 _BUSY = "Another transaction holds what this call needs, and has not let it go in time. Nothing was changed."
 _STOOD_STILL = "The server stood still in the middle of this call, so the database ended it. Nothing was changed."
+_UNEXPECTED = "The server met an unexpected condition and could not complete the request."
 _LATER = "Try again after Retry-After seconds."
 
 
@@ -32,8 +34,8 @@ def handler(exc: Exception, context: dict[str, Any]) -> Response:
     """The answer to whatever a view raised: DRF's exception handler of our views. `context` holds the view."""
     view, request = context["view"], context["request"]
     error = to_error(exc)
-    if isinstance(exc, OperationalError | InterfaceError) and not is_contention(exc):
-        renew_pool(connections[router.db_for_write(Job)])
+    if is_unusable(exc):
+        leave(connections[router.db_for_write(Job)], exc)
     if (operation := view.operation).is_audited(operator=view.operator):
         auditing.refused(request, view.request_id, error, operation.audit, next(map(str, view.kwargs.values()), ""))
     log(exc, error, request, view.request_id)
@@ -73,14 +75,21 @@ def to_error(exc: Exception) -> OJSError:
             return errors.InvalidRequest("The request is not acceptable: too many or malformed parameters.")
         case StoodStill():
             return errors.BackendUnavailable(_STOOD_STILL, hint=_LATER)
-        case DatabaseError() if is_too_large(exc):
-            return errors.PayloadTooLarge("The database does not take so much at once.")
-        case OperationalError() | InterfaceError():
-            if is_contention(exc):
-                return errors.BackendUnavailable(_BUSY, hint=_LATER)
-            return errors.BackendUnavailable(_AWAY)
+        case Error():
+            return _of_database(exc)
         case _:
-            return errors.BackendError("The server met an unexpected condition and could not complete the request.")
+            return errors.BackendError(_UNEXPECTED)
+
+
+def _of_database(error: Error) -> OJSError:
+    match status_of(error):
+        case 413:
+            return errors.PayloadTooLarge("The database does not take so much at once.")
+        case 503 if is_contention(error):
+            return errors.BackendUnavailable(_BUSY, hint=_LATER)
+        case 503:
+            return errors.BackendUnavailable(_AWAY)
+    return errors.BackendError(_UNEXPECTED)
 
 
 def _from_drf(exc: drf.APIException) -> OJSError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -22,6 +21,7 @@ from drf_spectacular.plumbing import ComponentRegistry, ResolvedComponent
 from drf_spectacular.settings import patched_settings
 from rest_framework.serializers import ChoiceField
 
+from django_ojs.guard import get_logger
 from django_ojs.http import openapi
 from django_ojs.http.base import OJSViewSet
 from django_ojs.http.operation import UNDECLARED, UNSET, Operation
@@ -32,7 +32,7 @@ SECURITY: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, made by `manage.py ojs_apikey create`."},
     "session": {"type": "apiKey", "in": "cookie", "name": "sessionid", "description": "Writes need X-CSRFToken too."},
 }
-logger = logging.getLogger("django_ojs.http")
+logger = get_logger("django_ojs.http")
 Schema = dict[str, Any]
 _AutoSchema: Any = AutoSchema  # drf-spectacular leaves much without types
 _ENVELOPE = Path(__file__).parent.parent / "schemas" / "envelope.json"

@@ -121,6 +121,7 @@ class RetryPolicySerializer(AnswerSerializer):
     max_interval = serializers.CharField()
     jitter = serializers.BooleanField()
     non_retryable_errors = serializers.ListField(child=serializers.CharField())
+    retryable_errors = serializers.ListField(child=serializers.CharField(), required=False)
     backoff_strategy = serializers.CharField()
     on_exhaustion = serializers.CharField(required=False)
 
@@ -552,6 +553,8 @@ def _retry_policy(text: str) -> dict[str, Any]:
         "non_retryable_errors": list(policy.non_retryable),
         "backoff_strategy": policy.strategy,
     }
+    if policy.retryable:
+        found["retryable_errors"] = list(policy.retryable)
     return found | ({"on_exhaustion": policy.on_exhaustion} if policy.on_exhaustion else {})
 
 

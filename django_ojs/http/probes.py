@@ -5,8 +5,8 @@
 there, adds `path("", include("django_ojs.http.probes"))`.
 
 A database behind a broken network answers nothing, not even an error, for minutes. So a thread of its own asks the job
-store for a sign of life, on a connection of its own, and a request waits for it a moment. While it hangs no other is
-started.
+store whether it takes writes, on a connection of its own, and a request waits for it a moment. While it hangs no other
+is started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from django.db import Error, OperationalError, connections, router
+from django.db import Error, connections, router
 from django.urls import path
 from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication
@@ -23,10 +23,12 @@ from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_ojs import clock, errors
+from django_ojs import clock, errors, parts
 from django_ojs.conf import ojs_settings
-from django_ojs.database import unmigrated
+from django_ojs.database import try_to_write
 from django_ojs.errors import OJSError
+from django_ojs.faults import NotAnswered, unmigrated
+from django_ojs.guard import described
 from django_ojs.http import manifest, permissions
 from django_ojs.http.base import VERSION, OJSView, PublicView
 from django_ojs.http.exceptions import logger
@@ -144,7 +146,8 @@ class Alive(PublicView):
 
 
 class Ready(PublicView):
-    """`/ready`, `/readyz`: whether this process can serve, that is, reach its database."""
+    """`/ready`, `/readyz`: whether this process can serve: it reaches its database and may write to it, and no thread
+    or task of its own that should run has ended or hangs."""
 
     @operation(answers={200: StatusSerializer, 503: StatusSerializer})
     def get(self, request: Request) -> Response:
@@ -152,6 +155,9 @@ class Ready(PublicView):
         try:
             _backend()
         except Error:
+            return _status("not_ready", status=503, headers=_RETRY_AFTER)
+        if stuck := parts.stuck():
+            logger.error("This process is not ready, and should be replaced: %s.", "; ".join(stuck))
             return _status("not_ready", status=503, headers=_RETRY_AFTER)
         return _status("ready")
 
@@ -243,15 +249,20 @@ def uptime() -> int:
 
 
 def ask(using: str) -> float:
-    """The seconds that the store took to answer. Raises a `django.db.Error` if it cannot, or does not in time."""
+    """The seconds that the store took to answer. Raises a `django.db.Error` if it cannot, takes no writes, or does not
+    answer in time."""
     with _lock:
         question = _asking.get(using)
         if question is None:
-            question = _asking[using] = _Question()
-            threading.Thread(target=_ask, args=(using, question), name="ojs-probe", daemon=True).start()
+            question = _Question()
+            try:
+                threading.Thread(target=_ask, args=(using, question), name="ojs-probe", daemon=True).start()
+            except RuntimeError as error:  # the system has no more threads for this process
+                raise NotAnswered(f"The database cannot be asked: {error}.") from error
+            _asking[using] = question  # after the start: nobody would ever take it out
     left = PATIENCE - (time.monotonic() - question.began)
     if not question.answered.wait(max(left, 0.0)):
-        raise OperationalError(f"The database has not answered for {time.monotonic() - question.began:.1f} s.")
+        raise NotAnswered(f"The database has not answered for {time.monotonic() - question.began:.1f} s.")
     if question.error is not None:
         raise question.error
     return question.seconds
@@ -269,11 +280,12 @@ def _ask(using: str, question: _Question) -> None:
     try:
         with connections[using].cursor() as cursor:
             began = time.perf_counter()
-            cursor.execute("SELECT 1")
-            cursor.fetchone()
+            try_to_write(cursor)
             question.seconds = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001 - raised again by `ask`
         question.error = error
+    except BaseException as error:  # noqa: BLE001 - what would end whoever asks
+        question.error = NotAnswered(f"Asking the database ended with {described(error)}.")
     finally:
         with _lock:
             del _asking[using]

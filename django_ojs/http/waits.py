@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import os
 import threading
 import time
@@ -24,15 +23,17 @@ from django.db import connections
 from rest_framework.request import Request
 
 from django_ojs import states, tenants
+from django_ojs.backoff import Backoff
 from django_ojs.database import give_back
+from django_ojs.faults import passes
+from django_ojs.guard import get_logger
 from django_ojs.models import Job
 from django_ojs.realtime.slots import Slot, client_of
-from django_ojs.scheduler.service import ERRORS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUSY, IDLE = 0.02, 0.25  #: seconds between two looks: at first, and after a while in which no job has ended
-AFTER_FAULT = 1.0
+AFTER_FAULT, LONGEST_AFTER_FAULT = 1.0, 30.0
 LINGER = 10.0  #: seconds for which the thread stays when no request waits
 #: Under this name a scope of ASGI has the `WaitingRequest` of a request that is to wait on the event loop.
 SCOPE_KEY = "django_ojs.wait"
@@ -128,15 +129,17 @@ class Ends:
         self._watching: dict[uuid.UUID, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
         self._come = threading.Event()
+        self._faults = Backoff("Looking for the ends of jobs", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger)
 
     @contextlib.contextmanager
     def watching(self, job_id: uuid.UUID, wake: Callable[[], None]) -> Iterator[None]:
         """A block in which `wake` is called, in another thread and at least once, after the job has ended."""
         with self._lock:
-            self._watching.setdefault(job_id, []).append(wake)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ojs-ends", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="ojs-ends", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._watching.setdefault(job_id, []).append(wake)
         self._come.set()
         try:
             yield
@@ -151,6 +154,10 @@ class Ends:
         try:
             while self._goes_on():
                 self._poll()
+        except BaseException:
+            with self._lock:
+                self._thread = None  # the next request that waits has another one
+            raise
         finally:
             connections.close_all()
 
@@ -173,12 +180,14 @@ class Ends:
                 pause = BUSY
             try:
                 found = self._check_ended()
-            except ERRORS:
-                connections[self._using].close()
-                found, pause = False, AFTER_FAULT
-            except Exception:
-                logger.exception("Looking for the ends of jobs failed; the next try is in %g s.", AFTER_FAULT)
-                found, pause = False, AFTER_FAULT
+            except Exception as error:  # noqa: BLE001 - it is logged there
+                if passes(error):
+                    connections[self._using].close()
+                    found, pause = False, AFTER_FAULT
+                else:
+                    found, pause = False, self._faults.failed()
+            else:
+                self._faults.worked()
             pause = BUSY if found else pause
             self._come.wait(pause)
             pause = min(pause * 1.5, IDLE)

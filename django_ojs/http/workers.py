@@ -505,7 +505,7 @@ class WorkerViewSet(OJSViewSet):
 
         503 for one that takes no more jobs, or is silent.
         """
-        using = router.db_for_read(Worker)
+        using = router.db_for_write(Worker)
         worker = with_held(Worker.objects.using(using)).filter(pk=_path_worker(worker_id)).first()
         if worker is None:
             raise NotFound.resource("worker", worker_id)

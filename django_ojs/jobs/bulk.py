@@ -15,13 +15,11 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
-import logging
 import operator
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
 from django.db.models import F, Q, QuerySet
 
 from django_ojs import audit, clock, jsontext
@@ -29,9 +27,11 @@ from django_ojs.access import UNLIMITED, Limits
 from django_ojs.audit import Act
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
-from django_ojs.errors import BackendUnavailable, BatchAborted, Conflict, InvalidRequest, NotFound, OJSError, QueueFull
+from django_ojs.errors import BatchAborted, Conflict, InvalidRequest, NotFound, OJSError, QueueFull
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import passes
+from django_ojs.guard import get_logger
 from django_ojs.jobs import search
 from django_ojs.jobs.cancel import CANCELLABLE, cancel, not_cancelled
 from django_ojs.jobs.candidates import PushOutcome
@@ -52,7 +52,7 @@ from django_ojs.rules.replayrules import MAX_PER_MINUTE
 from django_ojs.states import State
 from django_ojs.store import store_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Jobs of one transaction, and ids that are looked up at once.
 BATCH, LOOKUP = 500, 10_000
@@ -481,7 +481,7 @@ def advance_action(*, using: str | None = None) -> bool:
     except Exception as error:
         if not begun:
             raise
-        passing = isinstance(error, OperationalError | InterfaceError | BackendUnavailable)
+        passing = passes(error)
         _broke_off(begun[-1], error, MAX_TRIES if passing else 1, using)
         if passing:
             raise

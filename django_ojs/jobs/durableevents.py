@@ -38,13 +38,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import Error, connections
 from django.db.models import ExpressionWrapper, F, TextField
 
 from django_ojs import clock, jsontext, lockwaits, states
 from django_ojs.conf import ojs_settings
-from django_ojs.database import atomic, database, is_contention, retried
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import PayloadTooLarge
+from django_ojs.faults import is_contention
 from django_ojs.hooks import replaceable
 from django_ojs.jobs import promote, steps
 from django_ojs.models import DurableEvent, Job, JobStep, UniqueLock
@@ -157,7 +158,7 @@ def _in_turn(step: Step, act: Callable[[], bool], using: str) -> bool | None:
             with atomic(using=using):
                 _take_turns(*step.event, using)
                 return act()
-    except OperationalError as error:
+    except Error as error:
         if inside or not is_contention(error):
             raise
         return None

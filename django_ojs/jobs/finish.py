@@ -19,10 +19,11 @@ from django.db.models import Q
 from django_ojs import clock, garbage, hooks, jsontext, lockwaits, spellings
 from django_ojs.access import UNLIMITED, Limits
 from django_ojs.conf import ojs_settings
-from django_ojs.database import atomic, database, is_disconnection, retried
+from django_ojs.database import atomic, database, retried
 from django_ojs.errors import InvalidRequest, NotFound, OJSError, ResultTooLarge
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import may_be_done
 from django_ojs.groupcommit import LEFT_OUT, Group
 from django_ojs.jobs import durableevents
 from django_ojs.lifecycle import transitions
@@ -32,7 +33,6 @@ from django_ojs.lifecycle.transitions import (
     WITH_LIMITED,
     RowOrError,
     add_error,
-    counted,
     end_attempt,
     in_rounds,
     outcome_of,
@@ -46,7 +46,7 @@ from django_ojs.models import Job
 from django_ojs.models.job import COLUMNS, LIMITED, JobRow
 from django_ojs.rules import envelope, errorobjects, retrypolicy
 from django_ojs.rules.durations import format_instant
-from django_ojs.rules.rows import holds
+from django_ojs.rules.rows import counted, holds, is_last_attempt
 from django_ojs.states import State, Verb
 from django_ojs.store import store_of
 from django_ojs.store.values import Ack, EndedMembers
@@ -133,7 +133,7 @@ def _ack(
         if len(outcomes) == len(oversized):
             raise
         # The others are completed. Where the connection was lost, these may be as well.
-        again = skip_locked and not is_disconnection(error)
+        again = skip_locked and not may_be_done(error)
         outcomes |= {ack.job_id: LEFT_OUT if again else error for ack in wanted}
     return [outcomes[ack.job_id] for ack in acks]
 
@@ -460,7 +460,7 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     if failure.snooze_ms is not None:
         return _snooze(row, failure.snooze_ms, now)
     error |= errorobjects.stamp(row["attempt"], now)
-    if failure.retry_after_ms is not None and counted(row) < max(1, row["max_attempts"]):
+    if failure.retry_after_ms is not None and not is_last_attempt(row):
         records = _retry(row, {**error, "retryable": True}, failure.retry_after_ms, now, "workers")
     else:
         records = apply_retry_policy(row, error, now, "workers")

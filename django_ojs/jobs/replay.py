@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import logging
 import uuid
 import zlib
 from collections import Counter
@@ -39,6 +38,7 @@ from django_ojs import clock, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic, database, retried
 from django_ojs.errors import Conflict, InvalidRequest, NotFound, OJSError
+from django_ojs.guard import get_logger
 from django_ojs.jobs.retry import RuleReplay, retry
 from django_ojs.jobs.selection import dead_letters, with_error_type
 from django_ojs.messages import count, phrase
@@ -50,7 +50,7 @@ from django_ojs.rules.replayrules import Rule
 from django_ojs.states import State
 from django_ojs.store import store_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Jobs that one transaction retries, and jobs of a rule that are read at once.
 BATCH, PAGE = 100, 500

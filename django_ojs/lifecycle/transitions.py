@@ -343,11 +343,6 @@ _TIMED = frozenset({State.SCHEDULED, State.RETRYABLE})  #: which wait for `due_a
 _WAITING = _TIMED | {State.AVAILABLE, State.PENDING}
 
 
-def counted(row: JobRow) -> int:
-    """How many of the job's attempts count against its `max_attempts`."""
-    return int(row["attempt"]) - (row["uncounted"] or 0)
-
-
 def uncount(row: JobRow) -> None:
     """Let the present attempt count against no limit."""
     row["uncounted"] = (row["uncounted"] or 0) + 1

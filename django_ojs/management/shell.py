@@ -1,13 +1,12 @@
 """What the commands for operators share: how they end, ask and print, and how they choose jobs and act on them.
 
-Exit codes: 0 done, 1 nothing was done (a mistake, no database, or the answer was no), 2 wrong arguments, 3 done in
-part, 130 ended by Ctrl-C.
+Exit codes: 0 done, 1 nothing was done (a mistake, no database, or the answer was no) or what was done could not be
+shown, 2 wrong arguments, 3 done in part, 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
-import codecs
 import dataclasses
 import datetime as dt
 import os
@@ -20,12 +19,13 @@ from typing import Any, TypeVar
 from django import forms
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import Error
 from django.utils.text import Truncator
 
-from django_ojs import audit, jsontext
-from django_ojs.database import database, unmigrated
+from django_ojs import audit, jsontext, output
+from django_ojs.database import database
 from django_ojs.errors import BackendUnavailable, OJSError
+from django_ojs.faults import passes, unmigrated
 from django_ojs.jobs import bulk
 from django_ojs.jobs.bulk import BulkVerb, How
 from django_ojs.jobs.filterfields import (
@@ -51,8 +51,6 @@ from django_ojs.states import State, ordered
 T = TypeVar("T")
 
 IN_PART, INTERRUPTED = 3, 130
-#: What a database says that cannot be used, or that has no tables.
-ERRORS = (DatabaseError, InterfaceError, BackendUnavailable)
 MOST = 1_000_000  #: jobs that one command takes
 SPELLED_OUT = 20  #: refusals that are written one by one
 
@@ -63,12 +61,31 @@ _CELLS = ("id", "type", "queue", "state", "attempt", "max_attempts", "uncounted"
 Refusal = tuple[uuid.UUID, OJSError]
 
 
-class ShellCommand(BaseCommand):
+class SteadyCommand(BaseCommand):
+    """A command that goes on with what it does where nobody can read what it says (`output`)."""
+
+    #: Whether this is a process of its own; False in call_command().
+    from_command_line = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self.from_command_line = True
+        output.secure()
+        self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
+        self.stderr.style_func = self.style.ERROR
+        super().run_from_argv(argv)
+
+    def say(self, line: str) -> None:
+        """Write a line to stdout, at once."""
+        output.say(self.stdout, line)
+
+
+class ShellCommand(SteadyCommand):
     """A command that ends as a shell expects it, with a method `do_NAME` for each of its actions (`ojs_cron sync`).
 
-    A reader who leaves (`| head`) ends it without a word, and Ctrl-C with 130. A database that is away or has no tables
-    is one line, not a traceback; `--traceback` has it. What a terminal cannot show is escaped as JSON does
-    it, so that JSON stays JSON, and `NO_COLOR` is obeyed.
+    It does what it was told though its output cannot be written, and ends with 1 then: without a word after a reader
+    who left (`| head`). Ctrl-C ends it with 130. A database that is away or has no tables is one line, not a traceback;
+    `--traceback` has it. What a terminal cannot show is escaped as JSON does it, so that JSON stays JSON, and
+    `NO_COLOR` is obeyed.
     """
 
     def __init__(
@@ -78,18 +95,12 @@ class ShellCommand(BaseCommand):
         super().__init__(stdout, stderr, plain, force_color)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(errors=_ESCAPED)  # type: ignore[union-attr]
         try:
             super().run_from_argv(argv)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())  # what is buffered must not fail once more at the exit
-            sys.exit(1)
+            self.flush()
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
-        except ERRORS as error:
+        except (Error, BackendUnavailable) as error:
             if "--traceback" in argv or not (sentence := _outage(error)):
                 raise
             self.stderr.write(sentence)
@@ -106,6 +117,20 @@ class ShellCommand(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         getattr(self, f"do_{options['action'].replace('-', '_')}")(options)
+
+    def flush(self) -> None:
+        """Write what waits. Raises SystemExit where what was written is lost: to be called where nothing is to be done
+        any more but to show more."""
+        if (fault := self.unread()) is None:
+            return
+        if not isinstance(fault, BrokenPipeError):
+            self.stderr.write(f"The output could not be written: {fault}")
+        sys.exit(1)
+
+    def unread(self) -> Exception | None:
+        """Why something that was written to stdout so far is lost; None where nothing is."""
+        self.stdout.flush()
+        return output.fault_of(self.stdout)
 
     def write_json(self, value: Any) -> None:
         self.stdout.write(jsontext.dumps(value))
@@ -135,6 +160,8 @@ class ShellCommand(BaseCommand):
             raise CommandError("Nobody is there to answer: say --yes. Nothing was changed.") from None
         except KeyboardInterrupt:
             raise CommandError("\nNothing was changed.") from None
+        if self.unread() is not None:
+            raise CommandError("The question could not be shown: say --yes. Nothing was changed.")
         if answer.strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was changed.")
 
@@ -146,7 +173,7 @@ class ProgressLine:
 
     def __init__(self, stream: OutputWrapper, total: int, *, live: bool = True) -> None:
         self._stream, self._total = stream, total
-        self._live = live and stream.isatty()
+        self._live = live and output.is_terminal(stream)
 
     def show(self, done: int) -> None:
         numbers = f" {done:,} of {self._total:,}"
@@ -207,18 +234,6 @@ def member_argument(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"{value!r} is not JSON; texts stand in quotes, '{name}=\"text\"'") from None
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What codecs write for what they cannot: UTF-16 units, as in JSON."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
-
-
-_ESCAPED = "django_ojs.escaped"
-codecs.register_error(_ESCAPED, _escaped)
-
-
 def refuse_faulty_handlers() -> None:
     """Raise CommandError where a declaration of a handler is wrong, also where `--skip-checks` let it pass."""
     try:
@@ -231,7 +246,7 @@ def refuse_unmigrated() -> None:
     """Raise CommandError where the database of the jobs lacks their tables; one that is away may come back."""
     try:
         Job.objects.using(database(None)).filter(pk=uuid.UUID(int=0)).exists()
-    except ERRORS as error:
+    except Error as error:
         if sentence := unmigrated(error):
             raise CommandError(sentence) from error
 
@@ -240,7 +255,7 @@ def _outage(error: Exception) -> str:
     """What to say of a database that cannot be used; '' for any other error, which is ours."""
     if sentence := unmigrated(error):
         return sentence
-    if not isinstance(error, (OperationalError, InterfaceError, BackendUnavailable)):
+    if not passes(error):
         return ""
     return f"The database does not answer: {' '.join(str(error).split())}"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, NaturalKeys
+from django_ojs.models.fields import JSONTextField, NaturalKeys, OJSModel
 
 
-class APIKey(models.Model):
+class APIKey(OJSModel):
     """A key, and what its caller may do with it.
 
     Only its SHA-256 is stored: 256 random bits need no slow hash, and lookup is one index read.
@@ -37,7 +37,7 @@ class APIKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
-    objects = NaturalKeys["APIKey"]("name")
+    objects = NaturalKeys["APIKey"]("name")  # type: ignore[misc]
 
     class Meta:
         verbose_name = "API key"
@@ -50,7 +50,7 @@ class APIKey(models.Model):
         return (self.name,)
 
 
-class Ticket(models.Model):
+class Ticket(OJSModel):
     """How a page that cannot set headers authenticates when it opens a WebSocket: for one use within seconds.
 
     It has the rights of its caller. Only its SHA-256 is stored.
@@ -65,7 +65,7 @@ class Ticket(models.Model):
         return f"ticket of {self.key or self.user or 'anonymous'}"
 
 
-class IdempotencyKey(models.Model):
+class IdempotencyKey(OJSModel):
     """A request that carried an `Idempotency-Key`: whose and for what, its digest, and the answer once there is one."""
 
     digest = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of principal, operation and key.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, MomentField
+from django_ojs.models.fields import JSONTextField, MomentField, OJSModel
 from django_ojs.rules.approvals import MAX_TITLE, ApprovalState
 
 STATES = [(state.value, state.value) for state in ApprovalState]
 
 
-class Approval(models.Model):
+class Approval(OJSModel):
     """A question of a durable job that a person decides.
 
     It belongs to the step of the job that waits for it, and stays when the job is deleted. `next_at` is when the
@@ -48,7 +48,7 @@ class Approval(models.Model):
         return self.title
 
 
-class ApprovalAssignee(models.Model):
+class ApprovalAssignee(OJSModel):
     """Who may decide an approval: a user, the members of a group, or who has a permission.
 
     Users may be in another database than jobs, so they are known by their primary keys as text.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 
 
-class JobAttempt(models.Model):
+class JobAttempt(OJSModel):
     """One attempt that ended without completing its job: who ran it, when, and what came of it.
 
     It is written in the transaction that ends the attempt, and deleted with the job.

@@ -7,11 +7,11 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 from django_ojs.rules.cron import OverlapPolicy
 
 
-class CronSchedule(models.Model):
+class CronSchedule(OJSModel):
     """One named schedule. Only `cron.schedules` and `cron.runs` write it.
 
     `wake_at` is when the scheduler has to look: usually `next_run_at`, earlier where a clock change
@@ -79,7 +79,7 @@ class CronSchedule(models.Model):
         return dict(self.template or {})
 
 
-class CronRun(models.Model):
+class CronRun(OJSModel):
     """One job that a schedule made. The schedule and the job may both be gone by now.
 
     A `held` job waits behind a run that has not ended (policy `enqueue`): it is `available`, and its `due_at`

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, MomentField
+from django_ojs.models.fields import JSONTextField, MomentField, OJSModel
 from django_ojs.models.job import Job
 
 
-class JobCheckpoint(models.Model):
+class JobCheckpoint(OJSModel):
     """The state that a handler saved last (orchestration 5.2): the next attempt goes on from it.
 
     `state` and `metadata` are kept as the text that was sent. A `state` of null is a value, too.

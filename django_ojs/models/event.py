@@ -9,10 +9,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 
 
-class Event(models.Model):
+class Event(OJSModel):
     """One lifecycle event (events specification, sections 2 to 4), in columns where readers filter.
 
     `data` holds only what is special to the type; the fields that all job events share are made from
@@ -57,7 +57,7 @@ class Event(models.Model):
         return f"{self.type} {self.job_id or self.subject}"
 
 
-class EventCommit(models.Model):
+class EventCommit(OJSModel):
     """PostgreSQL: one transaction that wrote events, numbered after it became visible."""
 
     seq = models.BigAutoField(primary_key=True)
@@ -67,7 +67,7 @@ class EventCommit(models.Model):
         return f"{self.seq}: transaction {self.txid}"
 
 
-class EventLog(models.Model):
+class EventLog(OJSModel):
     """The single row of the log itself: its salt, and how far it has been put in order and pruned."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)

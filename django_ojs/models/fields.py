@@ -1,4 +1,5 @@
-"""What the models share: columns with JSON in them, conditions on names and patterns, and names to translate."""
+"""What the models share: where they are read, columns with JSON in them, conditions on names and patterns, and names to
+translate."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -89,7 +90,37 @@ else:
     MomentField = _MomentField
 
 
-class NaturalKeys(models.Manager[_Row]):
+class Rows(models.QuerySet[_Row]):
+    """Reads where it writes, whatever a router says of reads, unless `using()` names another database.
+
+    What decides whether a key is valid, which job is free or what a page shows must not come from a replica, which lags
+    and may stand still. All querysets of our models are of this class, those of relations too.
+    """
+
+    @property
+    def db(self) -> str:
+        explicit: str | None = self._db  # type: ignore[attr-defined]
+        return explicit or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]
+
+
+class RowManager(models.Manager[_Row]):
+    _queryset_class = Rows
+
+
+class OJSModel(models.Model):
+    """A model of ours: its rows are read where they are written (`Rows`)."""
+
+    objects = RowManager()
+
+    class Meta:
+        abstract = True
+
+
+#: By what relations and `refresh_from_db` read. Not in `Meta`: that of models without one would ask for a migration.
+OJSModel._meta.base_manager_name = "objects"
+
+
+class NaturalKeys(RowManager[_Row]):
     """The manager of a model whose rows fixtures may name by a column of theirs instead of by their numbers
     (`dumpdata --natural-primary`), so that they meet the rows of the same name in another database."""
 

@@ -22,7 +22,7 @@ from django.db.models.expressions import ExpressionWrapper
 
 from django_ojs import jsontext, states
 from django_ojs.errors import InvalidStateTransition
-from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys
+from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys, OJSModel, RowManager, Rows
 from django_ojs.models.queue import TEMPLATE, Queue
 from django_ojs.rules import envelope
 from django_ojs.rules.ids import new_job_id
@@ -38,7 +38,7 @@ STAGED: tuple[State, ...] = (State.SCHEDULED, State.PENDING, State.RETRYABLE)
 GUARDED = frozenset({"state"})
 
 
-class JobQuerySet(models.QuerySet["Job"]):
+class JobQuerySet(Rows["Job"]):
     """Reading jobs. Their state is changed by the verbs alone, which write the event of the change too."""
 
     def update(self, **kwargs: Any) -> int:
@@ -74,7 +74,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state=State.DISCARDED, dead_letter=True, finished_at__isnull=False)
 
 
-class Job(models.Model):
+class Job(OJSModel):
     """One job (core section 5). Column names follow the spec where the spec has a name."""
 
     id = models.UUIDField(primary_key=True, default=new_job_id, editable=False)
@@ -149,7 +149,7 @@ class Job(models.Model):
     rate_key = models.CharField(max_length=255, default="", blank=True, help_text="The rate limit it is under.")
     rate_limit = models.TextField(default="", blank=True, help_text="Its own numbers for that limit.")
 
-    objects = JobQuerySet.as_manager()
+    objects = RowManager.from_queryset(JobQuerySet)()  # type: ignore[misc]
 
     class Meta:
         permissions = [
@@ -298,7 +298,7 @@ def _is_staged() -> Q:
     return Q(Func(F("state"), template=f"%(expressions)s IN ({names})", output_field=models.BooleanField()))
 
 
-class JobSchema(models.Model):
+class JobSchema(OJSModel):
     """One version of the JSON Schema for the arguments of one job type (binding 7).
 
     `schema` is the document as it was registered.
@@ -311,7 +311,7 @@ class JobSchema(models.Model):
     schema = JSONTextField()
     created_at = models.DateTimeField()
 
-    objects = NaturalKeys["JobSchema"]("uri")
+    objects = NaturalKeys["JobSchema"]("uri")  # type: ignore[misc]
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job_type", "version"], name="ojs_schema_version")]
@@ -328,7 +328,7 @@ class JobSchema(models.Model):
         return jsontext.loads(self.version) if self.numeric else self.version
 
 
-class JobProgress(models.Model):
+class JobProgress(OJSModel):
     """How far a running job says that it is (orchestration 5.1): a row of its own, so that no other verb pays for it.
 
     It belongs to one attempt, and the next begins without any. It is written under the lock of the job's row.
@@ -351,7 +351,7 @@ class JobProgress(models.Model):
         return f"{self.job_id}: {'no number' if self.percent is None else f'{self.percent:g} %'}"
 
 
-class UniqueLock(models.Model):
+class UniqueLock(OJSModel):
     """A lock by which pushes of unique jobs take turns: each holds the rows of its keys until the commit.
 
     Many keys share a row. Rows appear as they are needed and stay; there are never more than `STRIPES`.
@@ -372,7 +372,7 @@ class UniqueLock(models.Model):
         return int(unique_key[:4], 16)
 
 
-class OutboxEntry(models.Model):
+class OutboxEntry(OJSModel):
     """A job or workflow on its way from the database of the site's data to the one that holds the jobs.
 
     It is validated, and written in the caller's transaction to the database that `OJS["OUTBOX"]` names. Its row goes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 
 
-class JobLog(models.Model):
+class JobLog(OJSModel):
     """One line that a handler has logged in one attempt.
 
     An attempt is known by its job and by when it started: a job that is retried by hand counts its attempts anew. Its

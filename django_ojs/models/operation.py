@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import models
 
-from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys
+from django_ojs.models.fields import JSONTextField, MomentField, NaturalKeys, OJSModel, RowManager, Rows
 
 _UNCHANGED = "Entries of the audit log are not changed."
 _UNDELETED = "Entries of the audit log are not deleted; OJS['AUDIT_RETENTION'] prunes them."
@@ -17,7 +17,7 @@ class AppendOnlyError(TypeError):
     """Code tried to change the audit log."""
 
 
-class AuditQuerySet(models.QuerySet["AuditEntry"]):
+class AuditQuerySet(Rows["AuditEntry"]):
     """Reading and appending. What is too old goes with `retention`, by no other way."""
 
     def update(self, **kwargs: Any) -> int:
@@ -35,7 +35,7 @@ class AuditQuerySet(models.QuerySet["AuditEntry"]):
         return super().bulk_create(objs, *args, **kwargs)
 
 
-class AuditEntry(models.Model):
+class AuditEntry(OJSModel):
     """One act of an operator, written with the change and never changed again.
 
     `target` is one object; an act on many has one entry, with the ids in `detail`.
@@ -57,7 +57,7 @@ class AuditEntry(models.Model):
     request_id = models.CharField(max_length=128, default="")
     detail = JSONTextField(default=None)
 
-    objects = AuditQuerySet.as_manager()
+    objects = RowManager.from_queryset(AuditQuerySet)()  # type: ignore[misc]
 
     class Meta:
         verbose_name = "audit entry"
@@ -79,7 +79,7 @@ class AuditEntry(models.Model):
         raise AppendOnlyError(_UNDELETED)
 
 
-class BulkAction(models.Model):
+class BulkAction(OJSModel):
     """An act on every job that fits a filter, done by the scheduler in batches since it is too long for a request.
 
     `after` and `after_id` are the place of the last job that was looked at.
@@ -126,7 +126,7 @@ class BulkAction(models.Model):
         return self.matched - self.succeeded
 
 
-class ReplayRule(models.Model):
+class ReplayRule(OJSModel):
     """A rule by which dead letters are retried without an operator. Only `jobs.replay` writes it.
 
     Those of `OJS["REPLAY_RULES"]` have no row. Rules are asked in the order of their ids.
@@ -142,7 +142,7 @@ class ReplayRule(models.Model):
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
 
-    objects = NaturalKeys["ReplayRule"]("name")
+    objects = NaturalKeys["ReplayRule"]("name")  # type: ignore[misc]
 
     class Meta:
         ordering = ["id"]
@@ -155,7 +155,7 @@ class ReplayRule(models.Model):
         return (self.name,)
 
 
-class JobReplay(models.Model):
+class JobReplay(OJSModel):
     """One retry by a replay rule. The job's rows go when the job is deleted; the rule may be gone by now."""
 
     id = models.BigAutoField(primary_key=True)
@@ -174,7 +174,7 @@ class JobReplay(models.Model):
         return f"{self.rule}: {self.job_id}"
 
 
-class ErrorNote(models.Model):
+class ErrorNote(OJSModel):
     """What operators noted about the dead letters of one type with one error, and whether they want to see them.
 
     `key` is the digest of the type, the kind of the error and its message without numbers and ids.
@@ -196,7 +196,7 @@ class ErrorNote(models.Model):
         return f"{self.job_type} {self.error}".strip()
 
 
-class Alert(models.Model):
+class Alert(OJSModel):
     """Something that needed an operator's attention, from when the scheduler found it until it was over.
 
     Only `django_ojs.alerts` writes it. At most one is open about the same thing: `key` is unique, and null once it is

@@ -7,10 +7,10 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 
 
-class Queue(models.Model):
+class Queue(OJSModel):
     """A name under which jobs wait, whether it is paused, and the defaults for its jobs.
 
     The row appears with the first job, or when an operator configures or pauses the queue.
@@ -48,7 +48,7 @@ class Queue(models.Model):
 TEMPLATE = "_default"
 
 
-class RateLimit(models.Model):
+class RateLimit(OJSModel):
     """One rate limit (jobs 5): a key that jobs share. A claim of jobs with that key locks its row.
 
     Keys of ours begin with `queue:` (a queue's own limits) and `type:` (those of a job type).
@@ -71,7 +71,7 @@ class RateLimit(models.Model):
         return self.key
 
 
-class RateStart(models.Model):
+class RateStart(OJSModel):
     """Starts under one key at one instant: the sliding log by which a rate is counted."""
 
     key = models.CharField(max_length=255)
@@ -86,7 +86,7 @@ class RateStart(models.Model):
         return f"{self.key}: {self.count} at {self.at}"
 
 
-class Maintenance(models.Model):
+class Maintenance(OJSModel):
     """Maintenance mode: why nothing is delivered, since when, and until when about.
 
     It is on while its only row is there: a FETCH asks whether the table is empty, and while it is, that costs nothing.

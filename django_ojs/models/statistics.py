@@ -17,6 +17,7 @@ from typing import Any
 
 from django.db import models
 
+from django_ojs.models.fields import OJSModel
 from django_ojs.states import State
 
 
@@ -24,7 +25,7 @@ def _number() -> Any:
     return models.BigIntegerField(default=0, db_default=0)
 
 
-class StateCounts(models.Model):
+class StateCounts(OJSModel):
     """One number for each state, and for the discarded jobs that are in the dead letter queue."""
 
     scheduled = _number()
@@ -64,7 +65,7 @@ class QueueCount(StateCounts):
         return self.queue
 
 
-class QueueMinute(models.Model):
+class QueueMinute(OJSModel):
     """What one queue got done in one minute; kept for two days, then part of its hour."""
 
     queue = models.CharField(max_length=128)
@@ -82,7 +83,7 @@ class QueueMinute(models.Model):
         return f"{self.queue} at {self.minute}"
 
 
-class QueueTraffic(models.Model):
+class QueueTraffic(OJSModel):
     """What came into one queue in one minute, and how long what was started had waited; kept as long as the minutes.
 
     The row without a name is all queues together. Counted from the event log, a second or so behind it.
@@ -100,7 +101,7 @@ class QueueTraffic(models.Model):
         return f"{self.queue} at {self.minute}"
 
 
-class TypeMinute(models.Model):
+class TypeMinute(OJSModel):
     """What became of the jobs of one type in one minute; kept for two days.
 
     Counted from the event log, a second or so behind it, under the names of the metrics: `other` stands for the types
@@ -121,7 +122,7 @@ class TypeMinute(models.Model):
         return f"{self.job_type} at {self.minute}"
 
 
-class QueueHour(models.Model):
+class QueueHour(OJSModel):
     """`QueueMinute` and `QueueTraffic` of one hour; kept for thirty days. Without a name: all queues together."""
 
     queue = models.CharField(max_length=128)
@@ -145,7 +146,7 @@ class QueueHour(models.Model):
 NUMBERS: tuple[str, ...] = (*(state.value for state in State), "dead")
 
 
-class MetricSeries(models.Model):
+class MetricSeries(OJSModel):
     """How often one kind of event happened to one job type in one queue, and how long it took (events 7).
 
     The metrics are made of these rows, which outlive every process and the events that they count.
@@ -171,7 +172,7 @@ class MetricSeries(models.Model):
         return f"{self.event} {self.job_type} in {self.queue}: {self.count}"
 
 
-class MetricPlace(models.Model):
+class MetricPlace(OJSModel):
     """The single row that says up to where the log has been counted. Its lock serialises counting."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField, MomentField
+from django_ojs.models.fields import JSONTextField, MomentField, OJSModel
 from django_ojs.rules.steps import MAX_STEP_NAME, StepKind
 
 KINDS = [(kind.value, kind.value) for kind in StepKind]
 
 
-class JobStep(models.Model):
+class JobStep(OJSModel):
     """A recorded step of a durable job, by its name (extension durable-execution).
 
     The handler of a durable job runs again from its beginning; what is recorded here it does not do again. A row
@@ -51,7 +51,7 @@ class JobStep(models.Model):
         return f"{self.kind} {self.name} of {self.job_id}"
 
 
-class DurableEvent(models.Model):
+class DurableEvent(OJSModel):
     """Something that has happened on the site, such as `order.paid` of order 7, for durable jobs that wait for it.
 
     Name and key are unique: the first that is emitted counts. It has nothing to do with the event log (`Event`).

@@ -7,11 +7,11 @@ import uuid
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 from django_ojs.rules.ids import new_id
 
 
-class WebhookSubscription(models.Model):
+class WebhookSubscription(OJSModel):
     """A receiver and the events it wants (events 6.1). Only `webhooks.subscriptions` and its neighbours write it.
 
     `secret`, `previous_secret` and `headers` are sealed (`webhooks.subscriptions.seal`). Events from before
@@ -67,7 +67,7 @@ class WebhookSubscription(models.Model):
         return f"sub_{self.pk}"
 
 
-class WebhookDelivery(models.Model):
+class WebhookDelivery(OJSModel):
     """One event for one subscription, in the order of the log.
 
     `next_attempt_at` is when it is due; None while it waits for an earlier one of its subject (`held`) and when
@@ -129,7 +129,7 @@ class WebhookDelivery(models.Model):
         return self.status in self.OPEN
 
 
-class WebhookRelay(models.Model):
+class WebhookRelay(OJSModel):
     """The single row of the relay: the place in the log up to which deliveries have been stored.
 
     `event` None: there were no subscriptions, and the next pass begins where the first subscription did.
@@ -143,7 +143,7 @@ class WebhookRelay(models.Model):
         return f"webhooks: event {self.event}"
 
 
-class WebhookCount(models.Model):
+class WebhookCount(OJSModel):
     """Attempts of one event type with one outcome, counted (`statistics.webhookcounts`)."""
 
     id = models.BigAutoField(primary_key=True)

@@ -8,10 +8,10 @@ from django.db import models
 
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 
 
-class Worker(models.Model):
+class Worker(OJSModel):
     """A process, of any language, that fetches jobs: what it said of itself, latest in its heartbeat (core 7.5)."""
 
     class Directive(models.TextChoices):
@@ -82,7 +82,7 @@ class Worker(models.Model):
         return self.id
 
 
-class WorkerMinute(models.Model):
+class WorkerMinute(OJSModel):
     """What a worker said in its first heartbeat of a minute; kept for two days, also when the worker is gone."""
 
     worker_id = models.CharField(max_length=255)
@@ -100,7 +100,7 @@ class WorkerMinute(models.Model):
         return f"{self.worker_id} at {self.minute}"
 
 
-class WorkerDeath(models.Model):
+class WorkerDeath(OJSModel):
     """A job that ran when the process of its worker died, and how that died; kept for two days.
 
     One row for each job that ran: where there was one, it ran `alone`, and is to blame.
@@ -125,7 +125,7 @@ class WorkerDeath(models.Model):
         return f"{self.worker_id} at {self.at}"
 
 
-class Release(models.Model):
+class Release(OJSModel):
     """A release of the site's own code, and when the first worker of it was heard."""
 
     name = models.CharField(max_length=64, primary_key=True)
@@ -138,7 +138,7 @@ class Release(models.Model):
         return self.name
 
 
-class WorkerRelease(models.Model):
+class WorkerRelease(OJSModel):
     """Since when a worker has run a release. It outlives the worker, because attempts of jobs are told by it."""
 
     id = models.BigAutoField(primary_key=True)
@@ -154,7 +154,7 @@ class WorkerRelease(models.Model):
         return f"{self.worker_id}: {self.release}"
 
 
-class Lease(models.Model):
+class Lease(OJSModel):
     """A role that one process at a time may hold, such as the scheduler's leader: who holds it, and until when."""
 
     name = models.CharField(max_length=64, primary_key=True)

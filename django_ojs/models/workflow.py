@@ -7,14 +7,14 @@ import datetime as dt
 from django.db import models
 from django.db.models import Q
 
-from django_ojs.models.fields import JSONTextField
+from django_ojs.models.fields import JSONTextField, OJSModel
 from django_ojs.models.job import Job
 from django_ojs.rules import workflowgraph
 from django_ojs.rules.ids import new_id
 from django_ojs.rules.workflowgraph import Graph
 
 
-class Workflow(models.Model):
+class Workflow(OJSModel):
     """One workflow (orchestration 1). `graph` never changes; `progress` has a letter for each of its nodes.
 
     A settled member costs one small update of this row: the letters are read and written under its lock, and
@@ -97,7 +97,7 @@ class Workflow(models.Model):
         return start.started_at if start else None
 
 
-class WorkflowStep(models.Model):
+class WorkflowStep(OJSModel):
     """A node of a workflow's graph, the root excepted: a job that is or will be, or a nested workflow.
 
     A job has its id from the beginning and is created under it when its turn comes.
@@ -121,7 +121,7 @@ class WorkflowStep(models.Model):
         return f"{self.step_id} ({self.type})"
 
 
-class WorkflowStart(models.Model):
+class WorkflowStart(OJSModel):
     """That a workflow has begun: each claim of a member tries to insert it, and only the first does.
 
     So a claim needs no lock on the workflow, and `workflow.started` happens once.

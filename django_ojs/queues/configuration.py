@@ -15,13 +15,14 @@ import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import OperationalError, connections, transaction
+from django.db import Error, connections, transaction
 from django.db.models import Exists, OuterRef, Q
 
 from django_ojs import clock, lockwaits, spellings, states, tenants
-from django_ojs.database import atomic, database, harmless, in_callers_transaction, is_contention, retried
+from django_ojs.database import atomic, database, harmless, in_callers_transaction, retried
 from django_ojs.errors import Conflict, JobTypeNotAllowed, QueuePaused
 from django_ojs.events import catalogue, log
+from django_ojs.faults import is_contention
 from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.messages import phrase, reason
 from django_ojs.models import AuditEntry, Job, Queue, QueueCount, RateLimit
@@ -292,7 +293,7 @@ def _add_soon(names: Sequence[str], now: dt.datetime, using: str) -> None:
         with lockwaits.LockTimeout(lockwaits.SHARED, using), atomic(using=using):
             store_of(using).set_lock_timeout()
             add_rows(names, now, using)
-    except OperationalError as error:
+    except Error as error:
         if connections[using].vendor == "sqlite" or not is_contention(error):
             raise
 

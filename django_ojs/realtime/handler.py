@@ -32,6 +32,7 @@ from django.urls import NoReverseMatch, reverse, set_script_prefix
 from django.utils.module_loading import import_string
 
 from django_ojs.conf import ojs_settings
+from django_ojs.guard import attempt, described
 
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -222,6 +223,8 @@ class StreamThreads:
             try:
                 context.run(act, answer, *args)
             except BaseException as error:  # noqa: BLE001 - raised in the caller
+                if isinstance(error, StopIteration):  # no future takes it
+                    error = RuntimeError(f"A call raised {described(error)}.")
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(resolve, found.set_exception, error)
 
@@ -246,15 +249,19 @@ class StreamThreads:
         except RuntimeError:  # the system has no more threads
             with self._lock:
                 self._count -= 1
-                if self._count:  # one of ours takes it
+                if self._idle:
+                    box = self._idle.pop()
+                elif self._count:  # one of ours takes it
                     self._waiting.append(call)
                     return
-            raise
+            if box is None:
+                raise
+            box.put(call)
 
     def _work(self, call: Callable[[], None] | None) -> None:
         box: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         while call is not None:
-            call()
+            attempt("A call of the server", call)  # an answer that cannot be given must not cost the thread
             call = self._next(box)
         connections.close_all()
 

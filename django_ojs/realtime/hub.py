@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import threading
 import time
 from collections import deque
@@ -35,20 +34,22 @@ from weakref import WeakKeyDictionary
 from django.db import connections
 from django.db.models import Q
 
+from django_ojs.backoff import Backoff
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import filters, ids, log, order
 from django_ojs.events.filters import Filter, Kinds
 from django_ojs.events.order import LogPosition
+from django_ojs.guard import get_logger
 from django_ojs.models import Event
-from django_ojs.scheduler.service import ERRORS, persist
+from django_ojs.scheduler.service import GaveUp, persist
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BUSY, IDLE = 0.05, 0.25  #: seconds between two looks, when the last one found something and after a while of nothing
 DOUBTFUL = 30.0  #: seconds without a look after which the log may have been pruned behind our back
 SLICE = 200  #: events that are offered before others of the event loop get their turn
-AFTER_FAULT = 1.0
+AFTER_FAULT, LONGEST_AFTER_FAULT = 1.0, 30.0
 #: Events that one read of the log brings.
 PAGE = 1000
 
@@ -436,6 +437,7 @@ class Hub:
         """Read for ever. A fault of ours is logged and tried again; the place is kept."""
         looked: float | None = None
         pause = BUSY
+        faults = Backoff("Reading the event log", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger)
         while True:
             self._kick.clear()
             waiting, self._waiting = self._waiting, []
@@ -450,13 +452,13 @@ class Hub:
                     if page.full:
                         self._waiting = waiting + self._waiting
                         continue
-            except ERRORS:  # given up, because the reader is to stop
+            except GaveUp:  # , because the reader is to stop
                 raise
-            except Exception:
-                logger.exception("Reading the event log failed; the next try is in %g s.", AFTER_FAULT)
+            except Exception:  # noqa: BLE001 - it is logged there
                 self._waiting = waiting + self._waiting
-                await asyncio.sleep(AFTER_FAULT)
+                await asyncio.sleep(faults.failed())
                 continue
+            faults.worked()
             looked = time.monotonic()
             for future in waiting:
                 if not future.done():

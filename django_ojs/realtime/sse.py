@@ -26,6 +26,7 @@ from django_ojs.events import filters, log, order
 from django_ojs.events.catalogue import STATE_CHANGED
 from django_ojs.events.filters import Filter
 from django_ojs.events.order import LogPosition
+from django_ojs.faults import passes
 from django_ojs.http import compat, redacted
 from django_ojs.jobs import joblog, progress
 from django_ojs.jobs.read import info
@@ -34,7 +35,6 @@ from django_ojs.realtime import shutdown
 from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.slots import Slot
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.service import ERRORS
 from django_ojs.statistics import summary
 
 T = TypeVar("T")
@@ -170,7 +170,9 @@ async def _unless_away(looking: Awaitable[T]) -> T | None:
     """What was looked up, or None while the database is away: a stream that stands outlives that."""
     try:
         return await looking
-    except ERRORS:
+    except Exception as error:
+        if not passes(error):
+            raise
         return None
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -21,13 +20,14 @@ from typing import Any
 
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.db import InterfaceError, OperationalError
 
 from django_ojs import errors, jsontext
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound, OJSError
 from django_ojs.events import ids, log, order
 from django_ojs.events.order import CHANGE, LogPosition
+from django_ojs.faults import passes
+from django_ojs.guard import get_logger
 from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
 from django_ojs.realtime.access import Caller
@@ -36,7 +36,7 @@ from django_ojs.realtime.messages import MessageDialect, Ping, Resume, Subscribe
 from django_ojs.realtime.slots import Slot
 from django_ojs.rules.ids import new_request_id
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SUBPROTOCOL = "ojs.v1"
 MAX_MESSAGE = 65_536
@@ -181,7 +181,9 @@ class Connection:
                 await self._obey(messages.parse(message))
             except OJSError as error:
                 await self._refuse(error, message)
-            except (OperationalError, InterfaceError):
+            except Exception as error:
+                if not passes(error):
+                    raise
                 await self._refuse(errors.BackendUnavailable("The job store is not available."), message)
 
     async def close(self, code: int) -> None:

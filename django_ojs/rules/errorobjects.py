@@ -98,7 +98,7 @@ def from_exception(exc: BaseException) -> dict[str, Any]:
     """
     kind = type(exc)
     message = text_of(exc) or kind.__name__
-    details: dict[str, Any] = {"error_class": _dotted(exc)} | _notes(exc)
+    details: dict[str, Any] = {"error_class": dotted(kind)} | _bases(kind) | _notes(exc)
     if isinstance(exc, BaseExceptionGroup):
         found = leaves(exc)
         details |= _of_group(found)
@@ -134,14 +134,15 @@ def _of_group(found: list[BaseException]) -> dict[str, Any]:
     """What an error says of a group's exceptions: one of each class first, and how many there are.
 
     `error_classes` are all of their classes, which a retry policy asks for; it is missing where they are too many.
+    `error_classes_bases` has what those are made from that have more than `Exception` for it.
     """
     by_class: dict[str, list[BaseException]] = {}
     for leaf in found:
-        by_class.setdefault(_dotted(leaf), []).append(leaf)
+        by_class.setdefault(dotted(type(leaf)), []).append(leaf)
     ordered = [*(group[0] for group in by_class.values()), *(leaf for group in by_class.values() for leaf in group[1:])]
     listed = [
         {
-            "type": cut(type(leaf).__name__, MAX_NAME), "error_class": _dotted(leaf),
+            "type": cut(type(leaf).__name__, MAX_NAME), "error_class": dotted(type(leaf)),
             "message": cut(text_of(leaf), MAX_MESSAGE // MAX_LEAVES), **_notes(leaf),
         }
         for leaf in ordered[:MAX_LEAVES]
@@ -149,13 +150,26 @@ def _of_group(found: list[BaseException]) -> dict[str, Any]:
     facts: dict[str, Any] = {"exceptions": listed, "exceptions_total": len(found)}
     if len(by_class) <= MAX_CLASSES and len(found) < _MOST_LEAVES:
         facts["error_classes"] = sorted(by_class)
+        made_from = {name: _bases(type(group[0])).get("error_bases") for name, group in by_class.items()}
+        if any(made_from.values()):
+            facts["error_classes_bases"] = {name: bases for name, bases in made_from.items() if bases}
     return facts
 
 
-def _dotted(exc: BaseException) -> str:
-    kind = type(exc)
-    dotted = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return cut(dotted, MAX_NAME)
+def dotted(kind: type[BaseException]) -> str:
+    """The name of a class of exceptions, with its module unless that is `builtins`."""
+    whole = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return cut(whole, MAX_NAME)
+
+
+#: What every exception is made from, which an error need not say.
+_COMMON = frozenset({object, BaseException, Exception, BaseExceptionGroup})
+
+
+def _bases(kind: type[BaseException]) -> dict[str, Any]:
+    """The classes that a class of exceptions is made from, nearest first: a retry policy may name one of those."""
+    found = [dotted(base) for base in kind.__mro__[1:] if base not in _COMMON and issubclass(base, BaseException)]
+    return {"error_bases": found[:MAX_LEAVES]} if found else {}
 
 
 def _notes(exc: BaseException) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class RetryPolicy:
     non_retryable: tuple[str, ...] = ()
     on_exhaustion: str | None = None
     strategy: str = "exponential"
+    retryable: tuple[str, ...] = ()
 
 
 class FailureOutcome(StrEnum):
@@ -104,8 +105,9 @@ def from_json(text: str) -> RetryPolicy:
     if not text:
         return DEFAULT
     values = {name: value for name, value in jsontext.loads(text).items() if name in _NAMES}
-    if "non_retryable" in values:
-        values["non_retryable"] = tuple(values["non_retryable"])
+    for name in ("retryable", "non_retryable"):
+        if name in values:
+            values[name] = tuple(values[name])
     return RetryPolicy(**values)
 
 
@@ -117,26 +119,42 @@ def backoff_ms(policy: RetryPolicy, attempt: int, random: Callable[[], float] = 
     return round(wait)
 
 
-def is_non_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
-    """Whether type, error class or code is listed, whole or by a `prefix.*` (jobs 1.5); of a group of exceptions,
-    whether all of its exceptions are."""
-    if not policy.non_retryable:
-        return False
+def may_be_retried(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
+    """Whether the two lists of the policy let an attempt that ended with `error` be repeated (jobs 1.5).
+
+    An error that `non_retryable_errors` names is not repeated. Where `retryable_errors` names any, one that it does not
+    name is not either. Of a group of exceptions one that may be repeated is enough, unless the group itself is named.
+    """
+    if not policy.non_retryable and not policy.retryable:
+        return True
     details = error.get("details")
     facts = details if isinstance(details, Mapping) else {}
-    candidates = (error.get("type"), facts.get("error_class"), error.get("code"))
-    return _is_listed(policy, candidates) or _are_all_listed(policy, facts.get("error_classes"))
-
-
-def _is_listed(policy: RetryPolicy, names: Iterable[object]) -> bool:
-    return any(_matches(entry, name) for entry in policy.non_retryable for name in names if isinstance(name, str))
-
-
-def _are_all_listed(policy: RetryPolicy, classes: object) -> bool:
-    """Whether each of the exceptions of a group is listed: one that is not may end well the next time."""
-    if not isinstance(classes, list) or not classes:
+    names = [error.get("type"), error.get("code"), facts.get("error_class")]
+    if isinstance(names[-1], str):
+        names += _of_classes(facts.get("error_bases"))
+    if _is_listed(policy.non_retryable, names):
         return False
-    return all(isinstance(name, str) and _is_listed(policy, (name, name.rpartition(".")[2])) for name in classes)
+    allowed = not policy.retryable or error.get("code") == "RETRY" or _is_listed(policy.retryable, names)
+    classes, bases = facts.get("error_classes"), facts.get("error_classes_bases")
+    if not isinstance(classes, list) or not classes:
+        return allowed
+    made_from = bases if isinstance(bases, Mapping) else {}
+    leaves = [_of_classes([name]) + _of_classes(made_from.get(str(name))) for name in classes]
+    return any(
+        (allowed or _is_listed(policy.retryable, leaf)) and not _is_listed(policy.non_retryable, leaf)
+        for leaf in leaves
+    )
+
+
+def _of_classes(classes: object) -> list[str]:
+    """By which names a list may have an exception of these classes: theirs, with the module and without, and the one
+    that stands for all."""
+    whole = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
+    return [*whole, *(name.rpartition(".")[2] for name in whole), "Exception"]
+
+
+def _is_listed(entries: Iterable[str], names: Iterable[object]) -> bool:
+    return any(_matches(entry, name) for entry in entries for name in names if isinstance(name, str))
 
 
 def is_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
@@ -144,7 +162,7 @@ def is_retryable(policy: RetryPolicy, error: Mapping[str, Any]) -> bool:
     code = error.get("code")
     if code in _VERDICTS:
         return False
-    hopeless = is_non_retryable(policy, error) or (error.get("retryable") is False and code != "RETRY")
+    hopeless = not may_be_retried(policy, error) or (error.get("retryable") is False and code != "RETRY")
     return not hopeless or _is_shutdown(error)
 
 
@@ -238,6 +256,7 @@ _MEMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "backoff_coefficient": ("coefficient", _coefficient),
     "max_interval": ("max_ms", durations.parse_length_ms),
     "jitter": ("jitter", _boolean),
+    "retryable_errors": ("retryable", _strings),
     "non_retryable_errors": ("non_retryable", _strings),
     "on_exhaustion": ("on_exhaustion", _one_of(EXHAUSTION)),
     "backoff_strategy": ("strategy", _one_of(STRATEGIES)),

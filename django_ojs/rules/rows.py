@@ -52,6 +52,16 @@ def holds(row: Mapping[str, Any], worker_id: str, attempt: int | None) -> bool:
     )
 
 
+def counted(row: Mapping[str, Any]) -> int:
+    """How many of the job's attempts count against its `max_attempts`, the present one included."""
+    return int(row["attempt"]) - (row["uncounted"] or 0)
+
+
+def is_last_attempt(row: Mapping[str, Any]) -> bool:
+    """Whether the present attempt is the last that `max_attempts` allows."""
+    return counted(row) >= max(1, int(row["max_attempts"]))
+
+
 def moment(row: Mapping[str, Any], now: dt.datetime) -> dt.datetime:
     """When something happens to this job: now, but neither before it waited nor before it started.
 

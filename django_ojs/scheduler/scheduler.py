@@ -15,7 +15,7 @@ from typing import Any
 from django.db import IntegrityError
 from django.db.models import Q
 
-from django_ojs import clock, outbox
+from django_ojs import clock, outbox, parts
 from django_ojs.client.sync import NotSynchronised, out_of_date, sync
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
@@ -24,6 +24,7 @@ from django_ojs.cron.schedules import aim_again
 from django_ojs.cron.schedules import next_due as next_schedule
 from django_ojs.database import atomic, database
 from django_ojs.events import order
+from django_ojs.faults import suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.jobs import approvals, bulk, progress, replay
 from django_ojs.jobs.timers import apply_due, next_due
@@ -33,7 +34,7 @@ from django_ojs.queues import bounds, configuration, maintenance
 from django_ojs.queues.deletion import finish_removals
 from django_ojs.retention import prune
 from django_ojs.scheduler.alerts import WatchAlerts
-from django_ojs.scheduler.service import ERRORS, DutyThread, Service, outage, persist
+from django_ojs.scheduler.service import RESTART, DutyThread, GaveUp, Service, outage, persist
 from django_ojs.scheduler.webhooks import Webhooks
 from django_ojs.statistics import counters, eventcounts
 from django_ojs.telemetry import export
@@ -48,6 +49,7 @@ LEASE_SECONDS = 5.0
 #: A lease that ends later than this was taken while the clock was ahead: it would last until the clock is there again.
 LONGEST_SECONDS = 2 * LEASE_SECONDS
 RENEW_SECONDS = 1.0
+ANSWERED_SECONDS = 15.0  #: a scheduler that had no answer of the database for so long is not healthy
 
 
 class Leadership(Service):
@@ -60,16 +62,21 @@ class Leadership(Service):
     name = "lease"
 
     def __init__(self, role: str, holder: str, using: str, ready: threading.Event | None = None) -> None:
-        super().__init__()
+        super().__init__(RESTART)
         self._ready = ready  #: it takes no lease before this is set
         self._role, self._holder, self._using = role, holder[:255], using
         self._until = float("-inf")
         self.terms = 0  #: how often this process has taken the lead
+        self._answered = time.monotonic()
 
     @property
     def leads(self) -> bool:
         """Whether this process leads; False as soon as the lease may have passed to another."""
         return time.monotonic() < self._until
+
+    def was_answered_lately(self) -> bool:
+        """Whether the database has said within 15 s who leads."""
+        return time.monotonic() - self._answered < ANSWERED_SECONDS
 
     def run(self) -> None:
         while self._ready is not None and not self._ready.wait(0.1):
@@ -78,7 +85,7 @@ class Leadership(Service):
         while not self.stopping.is_set():
             try:
                 persist(self.run_once, self._using, self.stopping)
-            except ERRORS:
+            except GaveUp:
                 return
             self.stopping.wait(RENEW_SECONDS)
         self.resign()
@@ -86,7 +93,9 @@ class Leadership(Service):
     def run_once(self) -> bool:
         """Take or renew the lease; whether this process leads now."""
         asked_at, led_before = time.monotonic(), self.leads
-        if self._renew() or self._create():
+        leads = self._renew() or self._create()
+        self._answered = time.monotonic()
+        if leads:
             self._until = asked_at + LEASE_SECONDS
             if not led_before:
                 self.terms += 1
@@ -98,10 +107,12 @@ class Leadership(Service):
     def resign(self) -> None:
         """Give the lease back, so that the next process leads at once."""
         self._until = float("-inf")
-        try:
-            Lease.objects.using(self._using).filter(name=self._role, holder=self._holder).delete()
-        except ERRORS as error:
+
+        def notice(error: Exception) -> None:
             logger.info("The lease of the %s was not given back (%s): it ends by itself.", self._role, error)
+
+        with suppress_passing(notice):
+            Lease.objects.using(self._using).filter(name=self._role, holder=self._holder).delete()
 
     def _renew(self) -> bool:
         now = clock.now(self._using)
@@ -164,10 +175,20 @@ class Scheduler:
     def leads(self) -> bool:
         return self._lease.leads
 
+    def is_healthy(self) -> bool:
+        """Whether every thread of this process does its work, and the database has answered within 15 s."""
+        return not parts.troubles() and self._lease.was_answered_lately()
+
     def start(self) -> None:
-        self._export = export(lambda: self._lease.leads, self.using)
-        for part in (self._lease, *self._threads):
-            part.start()
+        """Start all threads, the lease last: a process leads when it does everything. Where one cannot be started, none
+        is left running."""
+        try:
+            self._export = export(lambda: self._lease.leads, self.using)
+            for part in (*self._threads, self._lease):
+                part.start()
+        except BaseException:
+            self.stop(0.0)
+            raise
 
     def stop(self, timeout: float | None = None) -> bool:
         """End the threads side by side, then give the lease back; False if one has not ended in so many seconds."""

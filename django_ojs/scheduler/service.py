@@ -1,7 +1,7 @@
 """Run the parts of a worker and of the scheduler as threads that start, stop, and outlast an outage of the database.
 
 `Service` is one thread, `DutyThread` one that does the scheduler's duties. `persist` repeats an action while the
-database is away, with growing pauses, and logs the outage once.
+database cannot be used, with growing pauses, and logs the outage once.
 """
 
 from __future__ import annotations
@@ -10,46 +10,73 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import connections
 
-from django_ojs.database import is_contention, is_disconnection
+from django_ojs import parts
+from django_ojs.backoff import Backoff
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
-from django_ojs.guard import get_logger
+from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
+from django_ojs.guard import attempt, get_logger
+from django_ojs.parts import PATIENCE, Part, PartEvent
 
 logger = get_logger(__name__)
 
-AFTER_FAULT = 1.0  #: seconds until a duty that failed is tried again
+AFTER_FAULT, LONGEST_AFTER_FAULT = 1.0, 60.0  #: seconds until a duty that failed is tried again
 FOLLOWER_LOOK = 0.25  #: how often a process that does not lead asks whether it does now
 
 
-class Service:
+#: The owner of a service whose thread runs it again, after pauses that grow, where it has ended by itself.
+RESTART: Final = "restart"
+FIRST_RESTART, LONGEST_RESTART = 0.5, 60.0  #: seconds before a service is run again
+
+
+class Service(Part):
     """Override `run()`, and return from it soon after `self.stopping` is set.
 
-    An exception that leaves `run()` is logged, and `on_crash` is called with the name: a worker whose part died must
-    not go on as if nothing had happened.
+    Args:
+        owner: what becomes of an end that nobody asked for, whether an exception left `run()` or it returned: a
+            function that is called with the name before anything is logged, and ends the process, or `RESTART`.
     """
 
     name = "service"
 
-    def __init__(self, on_crash: Callable[[str], None] | None = None) -> None:
-        self.stopping = threading.Event()
-        self._on_crash = on_crash
+    def __init__(self, owner: Callable[[str], object] | Literal["restart"]) -> None:
+        super().__init__()
+        self._owner = owner
+        self._events: list[PartEvent] = []
+        self.stopping = self.event()
+        self._restarts = Backoff(f"The {self.name} thread", FIRST_RESTART, LONGEST_RESTART, logger=logger)
         self._thread = threading.Thread(target=self._run, name=f"ojs-{self.name}", daemon=True)
 
-    @property
-    def works(self) -> bool:
+    def event(self) -> PartEvent:
+        """An event that ends waits of `run()`: the part shows that it lives by asking for it."""
+        self._events.append(event := PartEvent(self))
+        return event
+
+    def is_running(self) -> bool:
         """Whether the thread runs, or has ended because it was asked to."""
         return self.stopping.is_set() or self._thread.is_alive()
 
+    def failing(self) -> float:
+        return self._restarts.lasts
+
+    def why_stuck(self) -> str:
+        return "" if self.stopping.is_set() else super().why_stuck()
+
     def start(self) -> None:
+        self.tick()  # before it runs: only its own thread says so from then on
         self._thread.start()
+        parts.register(self)
+        if self.stopping.is_set():  # meanwhile
+            parts.unregister(self)
 
     def ask_to_stop(self) -> None:
         """Ask the thread to end, and do not wait for it."""
         self.stopping.set()
+        parts.unregister(self)
         self.wake()
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -59,6 +86,10 @@ class Service:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def tick(self) -> None:
+        super().tick()
+        self._restarts.worked()
+
     def wake(self) -> None:
         """Called by `ask_to_stop()`: override it if `run()` waits for anything but `stopping`."""
 
@@ -66,14 +97,26 @@ class Service:
         raise NotImplementedError
 
     def _run(self) -> None:
+        for event in self._events:
+            event.belongs_to_this_thread()
+        while (pause := self._run_once()) is not None and not self.stopping.wait(pause):
+            pass
+
+    def _run_once(self) -> float | None:
+        """Run until it ends; return how many seconds to wait before it runs again, None where it is not to."""
         try:
             self.run()
+            if self.stopping.is_set():
+                return None
+            raise RuntimeError(f"The {self.name} thread has ended, and nobody has asked it to.")
         except BaseException:
-            logger.exception("The %s thread died.", self.name)
-            if self._on_crash is not None:
-                self._on_crash(self.name)
+            if callable(self._owner):
+                self._owner(self.name)
+                logger.exception("The %s thread died.", self.name)
+                return None
+            return self._restarts.failed("died")
         finally:
-            connections.close_all()
+            attempt("Closing the connections of a thread", connections.close_all)
 
 
 class Duty(Protocol):
@@ -88,16 +131,21 @@ class Duty(Protocol):
 class DutyThread(Service):
     """A thread that does `duties`, each when its time has come, while `leads()` is true.
 
-    A duty that fails, unless because the database is away, is logged with its traceback and tried again after
-    a second, longer each time: one broken duty must not stop the others.
+    A duty that fails, unless because the database is away, read-only or busy, is logged with its traceback and tried
+    again after a second, longer each time: one broken duty must not stop the others.
     """
+
+    patience = 3 * PATIENCE  #: a duty may take long, and runs code of the site
 
     def __init__(self, name: str, duties: Sequence[Duty], using: str, leads: Callable[[], bool] = lambda: True) -> None:
         self.name = name
-        super().__init__()
+        super().__init__(RESTART)
         self._duties, self._using, self._leads = list(duties), using, leads
         self._due = dict.fromkeys((duty.name for duty in self._duties), float("-inf"))
-        self._faults = dict.fromkeys(self._due, 0)
+        self._faults = {
+            name: Backoff(f"The scheduler's duty '{name}'", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger)
+            for name in self._due
+        }
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -115,24 +163,21 @@ class DutyThread(Service):
 
     def _perform(self, duty: Duty) -> float:
         try:
-            pause: float = persist(lambda: duty.run_once(self._using), self._using, self.stopping)
-        except ERRORS:
+            pause: float = persist(lambda: duty.run_once(self._using), self._using, self.stopping, stops_all)
+        except GaveUp:
             return AFTER_FAULT
-        except BaseException:
-            self._faults[duty.name] += 1
-            pause = min(AFTER_FAULT * 2 ** (self._faults[duty.name] - 1), 60.0)
-            logger.exception("The scheduler's duty '%s' failed; the next try is in %g s.", duty.name, pause)
-            return pause
-        self._faults[duty.name] = 0
+        except BaseException:  # noqa: BLE001 - it is logged there; SystemExit in a site's code must not end the rest
+            return self._faults[duty.name].failed()
+        self._faults[duty.name].worked()
         return pause
 
 
 T = TypeVar("T")
 
-ERRORS = (OperationalError, InterfaceError, BackendUnavailable)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 REMIND_EVERY = 60.0
 QUIET_SECONDS = 2.0  #: seconds that a new failure right after an outage may last without being logged again
+LASTING = 10.0  #: seconds after which it is logged that other transactions are in the way
 RECOVERY_SECONDS = 3 * LONGEST_PAUSE  #: seconds after an outage in which workers may still have to report
 
 
@@ -157,7 +202,7 @@ class Outage:
 
     def noticed(self, error: Exception, after: float = 0.0) -> None:
         """Note that an action has failed so many seconds after it began."""
-        if after >= order.IDLE_SECONDS and is_disconnection(error) and self._since is None:
+        if after >= order.IDLE_SECONDS and may_be_done(error) and self._since is None:
             # No outage, unless it fails again at once: so it looks to a process that was stopped and goes on.
             logger.warning(
                 "The database has closed a connection %.0f s after an action began, as it does where a transaction"
@@ -197,20 +242,64 @@ class Outage:
 outage = Outage()
 
 
-def persist(action: Callable[[], T], using: str, stopping: threading.Event) -> T:
-    """`action()`, again and again while the database is away. Raises its error once `stopping` is set."""
+class GaveUp(BackendUnavailable):
+    """The database could not be used until the caller was to stop. The cause is its last error."""
+
+
+def stops_all(error: BaseException) -> bool:
+    """Whether an error keeps all duties from being done, and not one whose statement fails for itself."""
+    return is_unusable(error) or is_contention(error)
+
+
+def persist(
+    action: Callable[[], T], using: str, stopping: threading.Event, waits: Callable[[Exception], bool] = passes
+) -> T:  # fmt: skip
+    """`action()`, again and again while it fails by an error of the database that passes.
+
+    A connection on which it has failed is closed, unless another transaction was in the way. What concerns the database
+    as a whole is noted as its outage.
+
+    Args:
+        waits: which of these errors are waited for; the others are raised, as those are for which the action itself is
+            to blame.
+
+    Raises:
+        GaveUp: `stopping` was set before it went well.
+    """
     pause = FIRST_PAUSE
+    first, told = 0.0, float("-inf")  #: of failures in a row that are no outage: when they began, and were last logged
     while True:
         began = time.monotonic()
         try:
             result = action()
-        except ERRORS as error:
-            if not is_contention(error):
+        except Exception as error:
+            if passes(error) and not is_contention(error):
                 connections[using].close()
-                outage.noticed(error, after=time.monotonic() - began)
-            if stopping.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads the load
+            if not waits(error):
                 raise
+            if is_general(error) and not is_contention(error):
+                first = 0.0
+                outage.noticed(error, after=time.monotonic() - began)
+            else:
+                first = first or began
+                told = _tell_refusal(error, first, told)
+            if stopping.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads the load
+                raise GaveUp(str(error).strip() or type(error).__name__) from error
             pause = min(pause * 2, LONGEST_PAUSE)
         else:
             outage.over(began)
             return result
+
+
+def _tell_refusal(error: Exception, first: float, told: float) -> float:
+    """Log that an action has failed since the instant `first`, once a minute; that others are in the way only after a
+    while. Returns the instant at which it was logged last."""
+    now = time.monotonic()
+    if now - told < REMIND_EVERY or (is_contention(error) and now - first < LASTING):
+        return told
+    logger.warning(
+        "The database has refused for %.0f s what is asked of it. Trying again until it does not. (%s)",
+        now - first,
+        str(error).strip(),
+    )
+    return now

@@ -20,10 +20,12 @@ from typing import Any
 from django.core.mail import EmailMessage
 
 from django_ojs import webhooks
+from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
+from django_ojs.faults import passes, suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.models import WebhookSubscription
-from django_ojs.scheduler.service import ERRORS, FOLLOWER_LOOK, DutyThread
+from django_ojs.scheduler.service import AFTER_FAULT, FOLLOWER_LOOK, LONGEST_AFTER_FAULT, DutyThread
 from django_ojs.webhooks import deliveries, relay
 from django_ojs.webhooks.deliveries import Sending
 from django_ojs.webhooks.subscriptions import mail_to_owner
@@ -75,8 +77,8 @@ class SendWebhooks:
             self._next_look = time.monotonic() + self.LOOK
             free = ojs_settings.WEBHOOK_CONCURRENCY - self.in_flight
             for sending in deliveries.claim(free, self._in_flight, using=using):
-                self._in_flight[sending.subscription.pk] += 1
                 self._threads.submit(partial(_attempt, sending))
+                self._in_flight[sending.subscription.pk] += 1
         return self.IDLE
 
     def close(self) -> None:
@@ -98,8 +100,9 @@ class SendWebhooks:
         done, self._done = self._done, []
         try:
             disabled = deliveries.record_replies(done, using=using)
-        except ERRORS:
-            self._done = done  # any other fault would come again: those attempts count as lost
+        except Exception as error:
+            if passes(error):  # any other fault would come again: those attempts count as lost
+                self._done = done
             raise
         for subscription in disabled:
             self._report_disabled(subscription, using)
@@ -127,7 +130,7 @@ class Webhooks(DutyThread):
                 self._woken.clear()
                 self._due[SendWebhooks.name] = float("-inf")
         deadline = time.monotonic() + LINGER
-        with contextlib.suppress(*ERRORS):  # then those attempts count as lost, and are made again
+        with suppress_passing():  # then those attempts count as lost, and are made again
             while self._sender.in_flight and time.monotonic() < deadline:
                 self._sender.record_replies(self._using)
                 time.sleep(END_LOOK)
@@ -137,7 +140,7 @@ class Webhooks(DutyThread):
         self._woken.set()
 
     def _follow(self) -> float:
-        with contextlib.suppress(*ERRORS):
+        with suppress_passing():
             self._sender.record_replies(self._using)
         return FOLLOWER_LOOK
 
@@ -154,16 +157,31 @@ class DeliveryThreads:
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._busy = 0
         self._threads = 0
+        self._short = Backoff("Making one more thread for webhooks", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger)
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], Any]) -> None:
-        """Run it soon; unless it returns None, the result is among `results()` afterwards."""
+        """Run it soon; unless it returns None, the result is among `results()` afterwards. Raises RuntimeError where no
+        thread can be made for it, and then nothing has happened."""
         with self._lock:
+            if self._busy >= self._threads:
+                self._make_thread()
             self._busy += 1
-            if self._busy > self._threads:
-                self._threads += 1
-                threading.Thread(target=self._run, name=f"ojs-webhook-{self._threads}", daemon=True).start()
         self._work.put(work)
+
+    def _make_thread(self) -> None:
+        """One more thread. Where the system has none for this process, one that there is takes the work when it is
+        free; raises RuntimeError where there is none at all."""
+        name = f"ojs-webhook-{self._threads + 1}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+            self._short.failed()
+        else:
+            self._threads += 1
+            self._short.worked()
 
     def results(self) -> list[Any]:
         """What has been done since the last call."""
@@ -197,7 +215,7 @@ def _attempt(sending: Sending) -> tuple[Sending, DeliveryReply]:
     """`attempt`, from which no fault of ours may escape: the slot would be lost for ever."""
     try:
         return sending, deliveries.attempt(sending)
-    except Exception:
+    except BaseException:
         logger.exception("Sending %s failed for a reason of ours.", sending.delivery)
         return sending, DeliveryReply(DeliveryOutcome.RETRY, error="This server failed while it was sending.")
 

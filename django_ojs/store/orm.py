@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from django.db import IntegrityError, OperationalError, connections
+from django.db import Error, IntegrityError, connections
 from django.db.models import (
     Case,
     Exists,
@@ -31,10 +31,11 @@ from django.db.models.functions import Cast, Coalesce, RowNumber
 
 from django_ojs import clock, states
 from django_ojs.conf import ojs_settings
-from django_ojs.database import LostRace, atomic
+from django_ojs.database import atomic
 from django_ojs.errors import InvalidStateTransition
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import LostRace, is_contention
 from django_ojs.models import (
     Event,
     IdempotencyKey,
@@ -90,8 +91,6 @@ from django_ojs.store.workflows import MEMBER
 
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
-#: MariaDB and MySQL: another transaction has the row that NOWAIT asks for.
-_NOT_NOW = frozenset({1205, 3572})
 
 
 class Store:
@@ -326,7 +325,7 @@ class Store:
     def set_lock_timeout(self) -> None:
         """Let the rest of this transaction fail, rather than wait for long, where another one holds what it needs.
 
-        PostgreSQL only; the failure is one that `contention.is_contention` knows.
+        PostgreSQL only; the failure is one that `faults.is_contention` knows.
         """
 
     def with_lock_timeout(self, rows: QuerySet[M]) -> QuerySet[M]:
@@ -352,8 +351,8 @@ class Store:
         rows = keys.filter(pk__in=list(digests)).select_for_update(nowait=True)
         try:
             stored = [StoredKey(*values) for values in rows.values_list(*StoredKey._fields)]
-        except OperationalError as error:
-            if not error.args[:1] or error.args[0] not in _NOT_NOW:
+        except Error as error:
+            if not is_contention(error):
                 raise
             if len(digests) == 1:
                 return {}

@@ -17,9 +17,10 @@ from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from django_ojs import clock, lockwaits, states
-from django_ojs.database import LostRace, atomic, in_own_transaction
+from django_ojs.database import atomic, in_own_transaction
 from django_ojs.events import catalogue
 from django_ojs.events.catalogue import Record
+from django_ojs.faults import LostRace
 from django_ojs.models import (
     CountDelta,
     Event,

@@ -20,8 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from django.db import NotSupportedError, ProgrammingError, connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_ojs.faults import has_forgotten
 
 #: Statements that a connection runs before it prepares the next.
 UNPREPARED = 4
@@ -32,8 +34,6 @@ PLANNED_APART = 5
 LONGEST_TRUST = 10.0
 
 _UNSET = object()
-#: SQLSTATEs: a prepared statement is unknown, its name is taken, its columns are of other types than they were.
-_LOST = frozenset({"26000", "42P05", "0A000"})
 
 
 def execute(
@@ -58,7 +58,7 @@ def execute(
     with wrapped as cursor:
         try:
             cursor.execute(statement, params)
-        except (ProgrammingError, NotSupportedError) as error:
+        except Error as error:
             session.handle_error(error)
             raise
         return cursor.fetchall() if _has_rows(cursor) else []
@@ -110,7 +110,7 @@ def pipelined(using: str, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
             with connection.wrap_database_errors:
                 raw.execute("")
         return [cursor.fetchall() if _has_rows(cursor) else [] for cursor in cursors]
-    except (ProgrammingError, NotSupportedError) as error:
+    except Error as error:
         session.handle_error(error)
         raise
     finally:
@@ -196,7 +196,7 @@ class _Session:
 
     def handle_error(self, error: Exception) -> None:
         """Prepare nothing more on a connection that has lost what was prepared there."""
-        if getattr(error.__cause__, "sqlstate", None) in _LOST:
+        if has_forgotten(error):
             self.decided = False
 
     def count(self, statement: str) -> None:

@@ -10,7 +10,7 @@ import datetime as dt
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -23,7 +23,7 @@ from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.guard import Interrupted, attempt, attempt_inside, log_fault
 from django_ojs.hooks import together
-from django_ojs.registry import InvalidHandler, registry
+from django_ojs.registry import InvalidHandler, is_coroutine_function, registry
 from django_ojs.rules import names
 from django_ojs.states import TERMINAL
 from django_ojs.tasks import results
@@ -171,7 +171,7 @@ class TaskDefinition(JobDefinition[..., ..., Any]):
         async def aperform(context: JobContext, /, *args: Any, **kwargs: Any) -> Any:
             return await _aperform(self, context, args, kwargs)
 
-        handler: Callable[..., Any] = aperform if inspect.iscoroutinefunction(function) else perform
+        handler: Callable[..., Any] = aperform if is_coroutine_function(function) else perform
         functools.update_wrapper(handler, function)
         del handler.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the function
         return handler
@@ -215,7 +215,8 @@ def _perform(definition: TaskDefinition, context: JobContext, args: Sequence[Any
     attempt_inside("Sending task_started", task_started.send_robust, sender=_sender(result), task_result=result)
     given = _arguments(definition, context, args, result)
     try:
-        return plain(definition.task.func(*given, **kwargs))
+        value = definition.task.func(*given, **kwargs)
+        return _aplain(context, value) if inspect.isawaitable(value) else plain(value)
     except BaseException as error:
         context.metadata[_EXCEPTION] = error
         raise
@@ -238,6 +239,15 @@ async def _aperform(
     given = _arguments(definition, context, args, result)
     try:
         return plain(await definition.task.func(*given, **kwargs))
+    except BaseException as error:
+        context.metadata[_EXCEPTION] = error
+        raise
+
+
+async def _aplain(context: JobContext, value: Awaitable[Any]) -> Any:
+    """The result of a plain function that has returned an awaitable, which the worker awaits."""
+    try:
+        return plain(await value)
     except BaseException as error:
         context.metadata[_EXCEPTION] = error
         raise

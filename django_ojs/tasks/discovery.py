@@ -6,7 +6,6 @@ Imported is what a web process imports, and never what a job names.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -23,6 +22,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import OJSError
+from django_ojs.guard import get_logger
 from django_ojs.messages import jobs_wait
 from django_ojs.registry import Fault, registry
 from django_ojs.rules import names, suggest
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from django_ojs.tasks.backend import OJSBackend
 
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def available() -> bool:

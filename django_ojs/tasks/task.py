@@ -77,7 +77,7 @@ __all__ = [
 
 
 #: The first pause, which then doubles, or the retry policy in the wire's spelling (jobs 1.1) but `max_attempts`.
-Backoff: TypeAlias = Duration | Mapping[str, Any]
+TaskBackoff: TypeAlias = Duration | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class OJSTask(AnyTask):
     """
 
     max_attempts: int | None = None
-    backoff: Backoff | None = dataclasses.field(default=None, hash=False)
+    backoff: TaskBackoff | None = dataclasses.field(default=None, hash=False)
     job_type: str = ""
 
     def using(
@@ -101,7 +101,7 @@ class OJSTask(AnyTask):
         run_after: dt.datetime | dt.timedelta | None = None,
         backend: str | None = None,
         max_attempts: int | None = None,
-        backoff: Backoff | None = None,
+        backoff: TaskBackoff | None = None,
     ) -> Self:
         """Return the same task with other options. A timedelta counts from `enqueue()`, not from this call."""
         given: dict[str, Any] = {

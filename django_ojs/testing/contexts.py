@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -70,6 +71,10 @@ def job_context(
     return context
 
 
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
 def _call(document: dict[str, Any]) -> dict[str, Any]:
     """What becomes of a job that is run here and now, as its parent is told of it."""
     name, args = document["type"], document["args"]
@@ -81,8 +86,9 @@ def _call(document: dict[str, Any]) -> dict[str, Any]:
     given, named = decode_arguments(args)
     token = running.set(context)
     try:
-        call = async_to_sync(definition.handler) if definition.is_async else definition.handler
-        result = call(*([context] if definition.takes_context else []), *given, **named)
+        result = definition.handler(*([context] if definition.takes_context else []), *given, **named)
+        if inspect.isawaitable(result):
+            result = async_to_sync(_awaited)(result)
         if context.result is not None:
             result = context.result
         check_json(result, "result")

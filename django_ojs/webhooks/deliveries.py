@@ -10,7 +10,6 @@ An operator may send an ended delivery again, and try a receiver (events 6.2). O
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import threading
 import uuid
 from collections import defaultdict
@@ -27,6 +26,7 @@ from django_ojs.errors import Conflict, NotFound, RateLimited
 from django_ojs.events import catalogue, log
 from django_ojs.events.catalogue import Record
 from django_ojs.events.log import source_of
+from django_ojs.guard import get_logger
 from django_ojs.messages import phrase
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules.durations import format_instant
@@ -36,7 +36,7 @@ from django_ojs.store import store_of
 from django_ojs.webhooks import subscriptions, transport
 from django_ojs.webhooks.transport import DeliveryOutcome, DeliveryReply
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: How much longer than its timeout an attempt may take before it counts as lost; looking up names has no timeout.
 GRACE = dt.timedelta(seconds=60)

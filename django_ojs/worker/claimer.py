@@ -15,7 +15,7 @@ from typing import Any
 
 from django_ojs.client.context import CONTEXT_COLUMNS, Link
 from django_ojs.conf import ojs_settings
-from django_ojs.database import is_contention
+from django_ojs.faults import may_be_done
 from django_ojs.guard import get_logger
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import requeue
@@ -25,7 +25,7 @@ from django_ojs.models import JobRow, Queue
 from django_ojs.models.queue import TEMPLATE
 from django_ojs.registry import registry
 from django_ojs.rules import suggest
-from django_ojs.scheduler.service import ERRORS, Service, persist
+from django_ojs.scheduler.service import GaveUp, Service, persist
 from django_ojs.store import store_of
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
 from django_ojs.worker.pool import Pool
@@ -173,7 +173,7 @@ class Claimer(Service):
 
     def _poll(self) -> None:
         """Claim what there is room for; then sleep, unless there may be more."""
-        with contextlib.suppress(*ERRORS):  # away, and the worker is to stop: their reservations end by themselves
+        with contextlib.suppress(GaveUp):  # away, and the worker is to stop: their reservations end by themselves
             self._hand_back(self._pool.stale(PATIENCE_SECONDS))
         self._alone = self._pool.alone = alone = self._suspects.claiming
         free = self._capped(self._pool.free(), 0)
@@ -207,7 +207,7 @@ class Claimer(Service):
                 # An order came while the claim was under way: other workers can have these jobs now.
                 self._requeue({row["id"]: row["attempt"] for row in rows})
                 return 0
-        except ERRORS:  # the database is away, and the worker is to stop
+        except GaveUp:  # the database is away, and the worker is to stop
             return 0
         self._pool.offer(rows, self._link)
         if self._left is not None:
@@ -241,8 +241,8 @@ class Claimer(Service):
                 return self._fetch_alone()
             with self._write_lock:
                 return self._fetch_some(count, types, unsuspected=True, optimistic=optimistic, urgent=urgent)
-        except ERRORS as error:
-            self._unsure = self._unsure or not is_contention(error)
+        except Exception as error:
+            self._unsure = self._unsure or may_be_done(error)
             raise
 
     def _fetch_alone(self) -> list[JobRow]:

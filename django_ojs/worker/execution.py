@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import ctypes
 import decimal
+import inspect
 import logging
 import os
 import queue
@@ -19,13 +20,13 @@ import sqlite3
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.cache import caches
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -34,10 +35,12 @@ from django.dispatch import receiver
 from django.urls import clear_script_prefix, set_urlconf
 from django.utils import timezone, translation
 
+from django_ojs import output
 from django_ojs.client.context import JobContext, log_fields
-from django_ojs.client.directives import Directive, Suspended
+from django_ojs.client.directives import Directive, Fail, Suspended
 from django_ojs.client.options import decode_arguments
 from django_ojs.client.running import running
+from django_ojs.conf import ojs_settings
 from django_ojs.database import close_if_cut
 from django_ojs.guard import (
     Interrupted,
@@ -50,15 +53,15 @@ from django_ojs.guard import (
 )
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, ack
-from django_ojs.middleware import arun_execution_chain, run_execution_chain
+from django_ojs.middleware import arun_execution_chain, dotted_name, run_execution_chain
 from django_ojs.rules import errorobjects, redaction
 from django_ojs.telemetry import reporting, tracing
 from django_ojs.worker import runs
+from django_ojs.worker.loans import Loan, RunContext, wait_for
 from django_ojs.worker.runs import Acknowledged, Completed, Forgotten, Interruption, JobRun, RunOutcome, last_progress
 
 logger = get_logger("django_ojs.jobs")
 
-CONNECTION_CHECK = 1.0  #: seconds between two looks at the connections that asynchronous handlers use
 LONG = 1.0  #: seconds after which a transaction is too long for SQLite, which has one writer at a time
 
 
@@ -93,14 +96,16 @@ class ThreadRunner:
     def __init__(self, done: Done) -> None:
         self._done = done
         self._lock = threading.Lock()
-        self._waiting: deque[list[JobRun]] = deque()
+        self._waiting: deque[list[JobRun] | Loan] = deque()
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()  #: one for each batch that waits; False: end
         self._idle = 0
         self._short = 0  #: batches for which no thread could be made
         self._made = 0
         self._threads: dict[threading.Thread, _Hand] = {}
+        self._lent = 0
+        self._borrowers: deque[Loan] = deque()  #: those for which `ASYNC_CONNECTIONS` leaves no thread yet
 
-    def start(self, batch: list[JobRun]) -> None:
+    def start(self, batch: list[JobRun] | Loan) -> None:
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -108,6 +113,21 @@ class ThreadRunner:
                 self._make_thread()
             self._waiting.append(batch)
         self._calls.put(True)
+
+    def lend(self, loan: Loan) -> None:
+        """Let a thread serve an asynchronous run, as soon as fewer than `ASYNC_CONNECTIONS` do."""
+        most = ojs_settings.ASYNC_CONNECTIONS
+        with self._lock:
+            if most is not None and self._lent >= max(1, most):
+                self._borrowers.append(loan)
+                return
+            self._lent += 1
+        try:
+            self.start(loan)
+        except BaseException:
+            with self._lock:
+                self._lent -= 1
+            raise
 
     def close(self) -> None:
         """Let the idle threads end. One that is stuck in a handler ends with the process."""
@@ -121,6 +141,7 @@ class ThreadRunner:
         if self.is_whole():
             return []
         lost: list[LostRuns] = []
+        loans: list[tuple[Loan, BaseException | None]] = []
         with self._lock:
             for thread, hand in list(self._threads.items()):
                 if thread.is_alive():
@@ -128,11 +149,19 @@ class ThreadRunner:
                 del self._threads[thread]
                 if self._waiting and self._waiting[0] is hand.batch:
                     del self._waiting[0]
+                if isinstance(hand.batch, Loan):
+                    loans.append((hand.batch, hand.error))
+                    lost.append(([], hand.error))
+                    continue
                 lost.append((hand.batch, hand.error))
                 if not hand.batch:  # it was counted on for the next batch
                     self._make_thread()
             for _ in range(len(self._waiting) - self._calls.qsize()):  # it may have died of a call
                 self._calls.put(True)
+        for loan, error in loans:
+            loan.fail(RuntimeError(f"The thread of this run's queries has died: {error!r:.200}"))
+            if (following := self._given_back()) is not None:
+                self.start(following)
         return lost
 
     def _make_thread(self) -> None:
@@ -155,10 +184,14 @@ class ThreadRunner:
         try:
             clean = _clean_context()
             while self._calls.get():
-                following = self._take(hand)
+                following: list[JobRun] | Loan | None = self._take(hand)
                 while following is not None:
                     hand.batch = following
-                    following = self._done(self, _run_all(following, clean))
+                    if isinstance(following, Loan):
+                        following.serve()
+                        following = self._given_back()
+                    else:
+                        following = self._done(self, _run_all(following, clean))
                 with self._lock:
                     if not hand.batch:
                         continue
@@ -174,7 +207,15 @@ class ThreadRunner:
         finally:
             attempt("Closing the connections of a thread", connections.close_all)
 
-    def _take(self, hand: _Hand) -> list[JobRun] | None:
+    def _given_back(self) -> Loan | None:
+        """A thread no longer serves an asynchronous run: who is to have it next, of those that wait."""
+        with self._lock:
+            if self._borrowers:
+                return self._borrowers.popleft()
+            self._lent -= 1
+            return None
+
+    def _take(self, hand: _Hand) -> list[JobRun] | Loan | None:
         """Take the batch that has waited longest; None where another thread has it already.
 
         A stray exception, which a library of the site's raises in this thread too late, may strike between any two
@@ -192,7 +233,7 @@ class _Hand:
     """What a thread has in hand, and what it died of."""
 
     def __init__(self) -> None:
-        self.batch: list[JobRun] = []
+        self.batch: list[JobRun] | Loan = []
         self.error: BaseException | None = None
 
 
@@ -297,10 +338,16 @@ def _take_back(thread_id: int) -> None:
 
 
 class LoopRunner:
-    """One event loop; every run is a task of it, so that handlers do not see each other's context variables."""
+    """One event loop; every run is a task of it, so that handlers do not see each other's context variables.
 
-    def __init__(self, done: Done) -> None:
-        self._done = done
+    A run that queries a database borrows one of the `threads` of the synchronous handlers until it has ended, so a slot
+    takes one thread at most and one connection to each database, whatever its handler is.
+    """
+
+    _thread: threading.Thread
+
+    def __init__(self, done: Done, threads: ThreadRunner) -> None:
+        self._done, self._borrowed = done, threads
         self._lock = threading.Lock()
         self._closing = False
         self._make_loop()
@@ -308,7 +355,11 @@ class LoopRunner:
     def start(self, batch: list[JobRun]) -> None:
         with self._lock:
             if self._thread.ident is None:
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the system has no more threads: the next try needs another one
+                    self._thread = self._make_thread()
+                    raise
             waiting = bool(self._arrived)
             self._arrived += batch
             if not waiting:  # else the loop has been called and has not come to it yet
@@ -317,11 +368,15 @@ class LoopRunner:
                     self._loop.call_soon_threadsafe(self._spawn_arrived, context=contextvars.Context())
 
     def unblock(self, run: JobRun) -> None:
-        """Interrupt the coroutine of this run if it is the one that keeps the loop busy right now."""
+        """Interrupt the code of this run if that is what keeps the loop busy right now."""
         thread_id = self._thread.ident
-        task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
-        if task is not None and thread_id is not None and self._tasks.get(task) is run:
-            _raise_in(thread_id)
+        frame = sys._current_frames().get(thread_id) if thread_id is not None else None
+        while frame is not None and thread_id is not None:
+            if (handle := _handle_of(frame)) is not None:
+                if _run_of(handle) is run:
+                    _raise_in(thread_id)
+                return
+            frame = frame.f_back
 
     def close(self) -> None:
         """End the loop, and what still runs on it; waits up to a second."""
@@ -350,26 +405,28 @@ class LoopRunner:
         self._tasks: dict[asyncio.Task[None], JobRun] = {}
         self._contexts: dict[asyncio.Task[None], contextvars.Context] = {}
         self._arrived: list[JobRun] = []
-        self._used = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._serve, name="ojs-loop", daemon=True)
+        self._thread = self._make_thread()
+
+    def _make_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._serve, name="ojs-loop", daemon=True)
 
     def _serve(self) -> None:
         try:
             asyncio.set_event_loop(self._loop)
-            keeper = self._loop.create_task(self._keep_connections())
             while not self._closing:
-                # Interrupted: for a coroutine that has ended just before. The others come out of a task or a callback
-                # that a handler has left on the loop, and asyncio lets them through. A handler may stop the loop, too.
-                with contextlib.suppress(Interrupted, SystemExit, KeyboardInterrupt, GeneratorExit):
+                # A handler may stop the loop, too.
+                try:
                     self._loop.run_forever()
+                except Interrupted:  # for a coroutine that has ended just before
+                    pass
+                except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # asyncio lets these through
+                    attempt("Looking for the run that has ended a loop", self._blame, error)
                 release_logging_locks()
-            left = [keeper, *self._tasks]
+            left = list(self._tasks)
             for task in left:
                 task.cancel()
-            self._loop.run_until_complete(
-                asyncio.gather(*left, sync_to_async(connections.close_all)(), return_exceptions=True)
-            )
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
         except BaseException as error:  # noqa: BLE001 - `replace_dead` tells of it
@@ -379,13 +436,34 @@ class LoopRunner:
                 attempt("Ending a coroutine", context.run, task.get_coro().close)
             attempt("Closing an event loop", self._loop.close)
 
+    def _blame(self, error: BaseException) -> None:
+        """Fail the run of which a task or a callback has raised this, unless another task of the run receives it."""
+        place = error.__traceback__
+        while place is not None and (handle := _handle_of(place.tb_frame)) is None:
+            place = place.tb_next
+        if place is None or handle is None:
+            log_fault("Something on the loop of asynchronous handlers", error)
+            return
+        run, task = _run_of(handle), getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+        if run is not None and task in self._tasks:  # it has been reported
+            return
+
+        def fail() -> None:
+            received = isinstance(task, asyncio.Future) and not task._log_traceback
+            if not received and (run is None or not run.end_with(error)):
+                log_fault("What a handler has left on the loop", error)
+            if isinstance(task, asyncio.Future):
+                task.exception()  # it is told of
+
+        # Behind the callbacks of the task, which were called a moment ago: a gather or a TaskGroup looks at its end.
+        self._loop.call_soon(fail, context=contextvars.Context())
+
     def _spawn_arrived(self) -> None:
         with self._lock:
             batch, self._arrived = self._arrived, []
         self._spawn(batch)
 
     def _spawn(self, batch: Sequence[JobRun]) -> None:
-        self._used = True
         for run in batch:
             # A context of its own: that of the run before, whose task calls this, has what that set.
             context = contextvars.Context()
@@ -401,6 +479,7 @@ class LoopRunner:
         def stop() -> None:
             self._loop.call_soon_threadsafe(task.cancel)
 
+        context = RunContext(run, self._borrowed.lend, tidy)
         try:
             run.enter(stop)
             outcome = await aexecute(run)
@@ -408,25 +487,31 @@ class LoopRunner:
             outcome = run.outcome or run.interrupted(Interruption.SHUTDOWN)
         except BaseException as error:  # noqa: BLE001 - the last resort: nothing may end the task before the report
             outcome = _after_fault(run, error)
+        tidied = context.leave()
+        try:
+            if tidied is not None and self._error is None:
+                await wait_for(tidied)
         finally:
             run.leave()
-        if run.interruption is not None:
-            release_logging_locks()
         if self._error is not None:  # it ends with its loop, which has died: `replace_dead` returns it
             return
+        if run.interruption is not None:
+            release_logging_locks()
         run.outcome = outcome
         attempt("Closing the caches of a run", caches.close_all)  # they are of its context
         following = self._done(self, [(run, outcome)])
         if following is not None:
             self._spawn(following)
 
-    async def _keep_connections(self) -> None:
-        """Asynchronous handlers share the connections of one thread; CONN_MAX_AGE holds there to the second."""
-        while True:
-            await asyncio.sleep(CONNECTION_CHECK)
-            if self._used:
-                self._used = bool(self._tasks)
-                await sync_to_async(tidy)()
+
+def _handle_of(frame: FrameType) -> asyncio.Handle | None:
+    """The step of a task, or the callback, that an event loop runs in this frame; None: it is another frame."""
+    return frame.f_locals.get("self") if frame.f_code is asyncio.Handle._run.__code__ else None
+
+
+def _run_of(handle: asyncio.Handle) -> JobRun | None:
+    """Whose task or callback this is."""
+    return RunContext.of(handle._context)  # type: ignore[attr-defined]
 
 
 def execute(run: JobRun) -> RunOutcome:
@@ -464,38 +549,73 @@ def _conclude(run: JobRun, spans: Any, span: Any) -> None:
 
 
 def _execute(run: JobRun) -> RunOutcome:
-    """The outcome. Every exception ends here, SystemExit, KeyboardInterrupt and GeneratorExit included."""
+    """The outcome of a synchronous handler."""
+    return _decide(run, lambda: run_execution_chain(run.context, partial(_call, run)))
+
+
+def _decide(run: JobRun, chain: Callable[[], Any]) -> RunOutcome:
+    """The outcome of the handler, which `chain` calls inside the execution chain: in its transaction if it has one.
+
+    Every exception ends here, SystemExit, KeyboardInterrupt and GeneratorExit included.
+    """
     try:
         if run.definition.transactional is not None:
-            run.outcome = outcome = _inside_transaction(run, run.definition.transactional)
+            run.outcome = outcome = _inside_transaction(run, run.definition.transactional, chain)
             return outcome
-        value = run_execution_chain(run.context, partial(_call, run))
+        value = chain()
     except BaseException as exc:  # noqa: BLE001 - nothing a handler raises may end the worker
         return _judge(run, exc)
     return _of_value(run, value)
 
 
 async def _aexecute(run: JobRun) -> RunOutcome:
-    async def handler() -> Any:
-        process, token = os.getpid(), running.set(run.context)
-        try:
-            if run.definition.durable is not None:
-                await sync_to_async(run.begin_steps)()
-            return await _called(run)
-        finally:
-            _end_copy(process)
-            running.reset(token)
-
+    if run.definition.transactional is not None:
+        return await _adecide_in_transaction(run)
     try:
-        value = await arun_execution_chain(run.context, handler)
+        value = await arun_execution_chain(run.context, partial(_acall, run))
     except BaseException as exc:
         if isinstance(exc, GeneratorExit) and not _is_on_loop():  # it ends with its loop, which has died
             raise
-        outcome = _judge(run, exc)
-        if isinstance(outcome, runs.CutOff):  # the coroutines share a connection, and the next would find it dead
-            await sync_to_async(tidy)()
-        return outcome
+        return _judge(run, exc)
     return _of_value(run, value)
+
+
+async def _adecide_in_transaction(run: JobRun) -> RunOutcome:
+    """The outcome of a handler whose transaction is open in the thread of its queries, and which runs on this loop.
+
+    The thread decides, and a cancellation reaches the handler only: whether the transaction is committed is known when
+    the thread has ended it.
+    """
+    inside: list[asyncio.Task[Any]] = []
+
+    async def chain() -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        inside.append(task)
+        try:
+            return await arun_execution_chain(run.context, partial(_acall, run))
+        finally:
+            inside.clear()
+
+    deciding = asyncio.ensure_future(sync_to_async(_decide)(run, async_to_sync(chain)))
+    while not deciding.done():
+        try:
+            await asyncio.wait({deciding})
+        except asyncio.CancelledError:  # before the handler has begun, `_called` sees that it is to stop
+            for task in inside:
+                task.cancel()
+    return deciding.result()
+
+
+async def _acall(run: JobRun) -> Any:
+    process, token = os.getpid(), running.set(run.context)
+    try:
+        if run.definition.durable is not None:
+            await sync_to_async(run.begin_steps)()
+        return await _called(run)
+    finally:
+        _end_copy(process)
+        running.reset(token)
 
 
 def _is_on_loop() -> bool:
@@ -512,10 +632,31 @@ def _call(run: JobRun) -> Any:
     try:
         if run.definition.durable is not None:
             run.begin_steps()
-        return _called(run)
+        value = _called(run)
+        return _awaited(run, value) if inspect.isawaitable(value) else value
     finally:
         _end_copy(process)
         running.reset(token)
+
+
+def _awaited(run: JobRun, value: Awaitable[Any]) -> Any:
+    """What an awaitable gives that a plain function has returned, such as a decorator around an `async def`.
+
+    It runs on a loop of its own, and its queries run in this thread, which waits: an interruption has to end it there.
+    """
+
+    async def inside() -> Any:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the awaitable has ended
+                loop.call_soon_threadsafe(task.cancel)
+
+        run.stop_by(stop)
+        return await value
+
+    return async_to_sync(inside)()
 
 
 def _end_copy(process: int) -> None:
@@ -528,11 +669,9 @@ def _end_copy(process: int) -> None:
         given = error.code if isinstance(error, SystemExit) else error and 1
         code = given if isinstance(given, int) else int(given is not None)
         if error is not None and not isinstance(error, SystemExit):
-            traceback.print_exception(error)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-    finally:  # whatever printing an exception raises
+            output.say_error(error)
+        output.flush()
+    finally:  # whatever the texts of an exception raise
         os._exit(code)
 
 
@@ -565,6 +704,8 @@ def _log_refused(context: JobContext, message: str) -> None:
 def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     """The outcome of an exception, which is decided before anyone is told. An interruption of ours counts as such only
     if it is what came out."""
+    if run.ended_with is not None and isinstance(exc, asyncio.CancelledError):
+        exc = run.ended_with
     if attempt("Reading an exception", runs.is_boundary, exc):
         run.outcome = run.stopped_between_steps()
         return run.outcome
@@ -578,9 +719,19 @@ def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
     attempt("Trimming a traceback", _without_our_frames, exc)
     run.outcome = outcome = runs.of_exception(exc)
     attempt("What follows on a failure", run.raised, exc)
-    if not isinstance(attempt("Reading an exception", runs.meant, exc), Directive | Suspended):
+    means = attempt("Reading an exception", runs.meant, exc)
+    if not isinstance(means, Directive | Suspended):
+        attempt("Asking retry_if", _ask_handler, run, exc, outcome)
+    if isinstance(means, Fail) or not isinstance(means, Directive | Suspended):
         attempt("Telling of a failure", _report_failure, run, exc, outcome)
     return outcome
+
+
+def _ask_handler(run: JobRun, exc: BaseException, outcome: RunOutcome) -> None:
+    """Let `retry_if` of the handler say that another attempt is of no use."""
+    asked = run.definition.retry_if
+    if asked is not None and isinstance(outcome, runs.Failed) and not asked(exc):
+        outcome.error["retryable"] = False
 
 
 def _cut_off(run: JobRun, exc: BaseException, *, began: bool = True) -> RunOutcome:
@@ -630,8 +781,8 @@ class NotCompleted(BaseException):
         self.outcome = outcome
 
 
-def _inside_transaction(run: JobRun, using: str) -> RunOutcome:
-    """The outcome of the handler, run with the execution chain around it in one transaction with the job's ACK.
+def _inside_transaction(run: JobRun, using: str, chain: Callable[[], Any]) -> RunOutcome:
+    """The outcome of the handler, run by `chain` with the execution chain around it in one transaction with the ACK.
 
     The ACK is the last statement, so the job's row is not locked while the handler works. If the job is no longer this
     run's, everything is rolled back. Exceptions of the handler pass through, after the rollback.
@@ -640,7 +791,7 @@ def _inside_transaction(run: JobRun, using: str) -> RunOutcome:
     try:
         with transaction.atomic(using=using, durable=True):
             opened = True
-            outcome = _of_value(run, run_execution_chain(run.context, partial(_call, run)))
+            outcome = _of_value(run, chain())
             if not isinstance(outcome, Completed):
                 raise NotCompleted(outcome)
             _acknowledge(run, outcome, using)
@@ -689,21 +840,28 @@ def _without_our_frames(exc: BaseException) -> BaseException:
 _OURS = frozenset({"django_ojs", "asgiref"})
 
 
-#: Per thread: whether it has opened a connection to a database, where that is known.
+#: Per thread that runs handlers: whether it has opened a connection to a database.
 _used = threading.local()
+#: The names of the `execute_wrappers` of connections that other threads of this process have opened: no handler has put
+#: them there, but a receiver of the site's, for every connection.
+_wrappers_of_site: set[str] = set()
 
 
 @receiver(connection_created)
-def _mark_used(**kwargs: Any) -> None:
-    _used.database = True
+def _mark_used(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
+    if hasattr(_used, "database"):
+        _used.database = True
+    else:
+        _wrappers_of_site.update(map(dotted_name, connection.execute_wrappers))
 
 
 def tidy(context: JobContext | None = None) -> None:
     """End transactions and close dead connections that a handler left behind in this thread.
 
     An open transaction is rolled back and logged as an error; the outcome of the handler counts nevertheless,
-    or a job that did its work would do it again. A runner's thread that has opened no connection is left alone. Where
-    this fails, what runs next in the thread gets new connections.
+    or a job that did its work would do it again. What the handler has put into `execute_wrappers` goes, too. A
+    runner's thread that has opened no connection is left alone. Where this fails, what runs next in the thread gets
+    new connections.
     """
     if not getattr(_used, "database", True):
         return
@@ -717,9 +875,10 @@ def tidy(context: JobContext | None = None) -> None:
 def _tidy(context: JobContext | None) -> None:
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
+        left = hasattr(_used, "database") and _take_wrappers(connection)
         if connection.connection is None:
             continue
-        state = _state(connection)
+        state = _state(connection) or ("wrapped" if left else "")
         if state == "open transaction":
             _log_open(context, connection.alias)
         if state:
@@ -727,6 +886,15 @@ def _tidy(context: JobContext | None) -> None:
         else:
             _close(connection.close_if_unusable_or_obsolete)
             _close(partial(close_if_cut, connection))
+
+
+def _take_wrappers(connection: BaseDatabaseWrapper) -> bool:
+    """Take the `execute_wrappers` of a handler away; whether there were any. If it was the site that put one there when
+    the connection was made, it does so again when it is made anew."""
+    of_site = [each for each in connection.execute_wrappers if dotted_name(each) in _wrappers_of_site]
+    left = len(of_site) < len(connection.execute_wrappers)
+    connection.execute_wrappers[:] = of_site
+    return left
 
 
 def drop(connection: BaseDatabaseWrapper) -> None:
@@ -784,6 +952,6 @@ def _state(connection: BaseDatabaseWrapper) -> str:
 
 
 def _log_open(context: JobContext | None, alias: str) -> None:
-    handler = f"{context.type} {context.id}" if context else "An asynchronous handler"
+    handler = f"{context.type} {context.id}" if context else "A handler"
     extra = log_fields(context.row) if context else {}
     logger.error("%s left a transaction open on the database %r: it was rolled back.", handler, alias, extra=extra)

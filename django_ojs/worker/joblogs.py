@@ -28,12 +28,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django_ojs import clock
 from django_ojs.client.context import JobContext, instant, log_fields
 from django_ojs.conf import ojs_settings
-from django_ojs.database import is_about_data
 from django_ojs.guard import Interrupted, get_logger
 from django_ojs.jobs import joblog
 from django_ojs.jobs.joblog import TAIL, LogAttempt, LogBounds, LogLine
 from django_ojs.rules import joblogs
-from django_ojs.scheduler.service import ERRORS, Service, persist
+from django_ojs.scheduler.service import RESTART, GaveUp, Service, persist
 from django_ojs.worker.logring import LogRing
 
 if TYPE_CHECKING:
@@ -181,11 +180,11 @@ class LogWriter(Service):
     name = "log writer"
 
     def __init__(self, collector: LogCollector, using: str, write_lock: WriteLock | None = None) -> None:
-        super().__init__()  # one that dies costs lines and no jobs: `flush` goes on in the thread of the reports
+        super().__init__(RESTART)  # one that dies costs lines and no jobs: `flush` goes on in the thread of the reports
         self.collector, self._using = collector, using
         self._write_lock = write_lock or contextlib.nullcontext()
         self._writing = threading.Lock()
-        self._impatient = threading.Event()
+        self._impatient = self.event()
 
     def give_up(self) -> None:
         """Wait no longer for a database that is away."""
@@ -197,8 +196,9 @@ class LogWriter(Service):
 
     def run(self) -> None:
         while not self.stopping.is_set():
-            self.collector.filled.wait()
-            self.collector.urgent.wait(PAUSE)
+            with self.resting():
+                self.collector.filled.wait()
+                self.collector.urgent.wait(PAUSE)
             self.flush()
         self.flush()
 
@@ -218,7 +218,7 @@ class LogWriter(Service):
                 dropped = log.dropped
                 persist(partial(self._drop, log.attempt, dropped), self._using, self._impatient)
                 log.told = dropped
-        except ERRORS as error:
+        except GaveUp as error:
             logger.error("%d lines of handlers are lost, the database is away: %s", len(lines), str(error).strip())
         except Interrupted:
             raise
@@ -255,10 +255,8 @@ def _store(lines: Sequence[LogLine], using: str, stopping: threading.Event, writ
 
     try:
         persist(act, using, stopping)
-    except ERRORS as error:
-        if not is_about_data(error):
-            raise
-        _store_apart(lines, using, stopping, write_lock, error)
+    except GaveUp:
+        raise
     except Exception as error:  # noqa: BLE001 - a driver may refuse a text with an error of its own
         _store_apart(lines, using, stopping, write_lock, error)
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from django_ojs.client.context import JobContext, ProgressValue
 from django_ojs.conf import ojs_settings
+from django_ojs.faults import suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.messages import jobs
-from django_ojs.scheduler.service import ERRORS, Service, outage, persist
+from django_ojs.scheduler.service import GaveUp, Service, outage, persist
 from django_ojs.worker import processinfo
 from django_ojs.worker.lifecycle import Lifecycle, Order, Stage
 from django_ojs.worker.pool import Pool, present_runs
@@ -98,10 +99,11 @@ class Heartbeat(Service):
                 self._answered = time.monotonic()
                 if not self._awaits_holder(error):
                     self._lifecycle.give(Order.REFUSE, str(error))
+                    self.ask_to_stop()
                     return
                 self.stopping.wait(NAME_PAUSE)
                 continue
-            with contextlib.suppress(*ERRORS):  # away by now: the next heartbeat will see
+            with suppress_passing():  # away by now: the next heartbeat will see
                 self._after()
             next_beat = time.monotonic() + ojs_settings.HEARTBEAT_INTERVAL
             while (left := next_beat - time.monotonic()) > 0:
@@ -112,7 +114,7 @@ class Heartbeat(Service):
         """One heartbeat, repeated while the database is away; None if the worker stops meanwhile."""
         try:
             answer, runs, asked_at = persist(self._beat, self._using, self.stopping)
-        except ERRORS:
+        except GaveUp:
             return None
         self._answered = time.monotonic()
         self.known.set()
@@ -138,7 +140,7 @@ class Heartbeat(Service):
         if not ojs_settings.WORKER_SPOOL:
             return
         deliver = partial(deliver_reports, Path(ojs_settings.WORKER_SPOOL), self._using)
-        with contextlib.suppress(*ERRORS):  # away, and the worker is to stop: the files stay
+        with contextlib.suppress(GaveUp):  # away, and the worker is to stop: the files stay
             persist(deliver, self._using, self.stopping)
 
     def _awaits_holder(self, found: NameInUse) -> bool:
@@ -165,7 +167,7 @@ class Heartbeat(Service):
 
     def _replace(self, found: NameInUse) -> None:
         replace = partial(dead.replace_dead_worker, self._worker_id, found.incarnation, found.heard_at)
-        with contextlib.suppress(*ERRORS):  # away, and the worker is to stop
+        with contextlib.suppress(GaveUp):  # away, and the worker is to stop
             returned = persist(lambda: replace(using=self._using), self._using, self.stopping)
             if returned is not None:
                 logger.warning("%s is dead: handed back %s.", found.process, jobs(returned))
@@ -216,7 +218,7 @@ class Heartbeat(Service):
             return
         try:
             ours = persist(lambda: self._extend(context, progress), self._using, self.stopping)
-        except ERRORS:
+        except GaveUp:
             return
         except Exception:  # one report must not end the heartbeats of all
             logger.exception("The progress of job %s could not be written.", context.id)

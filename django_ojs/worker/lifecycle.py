@@ -36,6 +36,8 @@ logger = get_logger(__name__)
 LOOK_EVERY = 1.0
 #: The source of orders that come through the supervisor's pipe.
 SUPERVISOR = "the supervisor"
+#: What a terminal sends that is closed, often twice: once from the shell and once from the kernel.
+HANGUP = "SIGHUP"
 
 
 class Stage(enum.StrEnum):
@@ -86,6 +88,10 @@ class Lifecycle:
         """Order the worker to end because this part of it crashed."""
         self.give(Order.CRASH, f"the {part} crashed")
 
+    def stuck(self, why: str) -> None:
+        """Order the process to end because a part of it does nothing any more."""
+        self.give(Order.CRASH, why)
+
     def hear(self, answer: str) -> None:
         """Take a heartbeat's answer, `running`, `quiet`, `terminate` or `restart`, for an order.
 
@@ -121,6 +127,8 @@ class Lifecycle:
                 return self.stage
 
     def _obey(self, order: Order, source: str) -> None:
+        if source == HANGUP and self.stage is Stage.TERMINATE:
+            return
         if order is Order.STOP and source.startswith("SIG"):
             self._stop_signals += 1
         match order, self.stage:
@@ -175,7 +183,16 @@ def stopping(source: str, running: int) -> str:
 
 
 #: What the signals to a worker, or to its supervisor, order.
-SIGNALS = {"SIGTERM": Order.STOP, "SIGINT": Order.STOP, "SIGTSTP": Order.QUIET, "SIGCONT": Order.RESUME}
+SIGNALS = {
+    "SIGTERM": Order.STOP, "SIGINT": Order.STOP, HANGUP: Order.STOP, "SIGTSTP": Order.QUIET, "SIGCONT": Order.RESUME,
+}  # fmt: skip
+ALL_SIGNALS = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]  #: Windows has two of them
+
+
+def obeyed(*orders: Order) -> list[signal.Signals]:
+    """The signals that give one of these orders, or any; without SIGHUP where this process ignores it (`nohup`)."""
+    wanted = [number for number in ALL_SIGNALS if not orders or SIGNALS[number.name] in orders]
+    return [n for n in wanted if n.name != HANGUP or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 @contextlib.contextmanager
@@ -189,11 +206,11 @@ def signals(lifecycle: Lifecycle) -> Iterator[None]:
         name = signal.Signals(number).name
         lifecycle.give(SIGNALS[name], name)
 
-    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]  # Windows has two of them
+    known = obeyed()
     before = {number: signal.signal(number, handle) for number in known}
     _handled.update(known)
     if hasattr(signal, "pthread_sigmask"):  # a supervisor holds them back until here
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, known)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL_SIGNALS)
     try:
         yield
     finally:
@@ -249,10 +266,15 @@ class SupervisorLink(Service):
         self._orders, self._reports, self._lifecycle = orders, reports, lifecycle
 
     def run(self) -> None:
-        while data := os.read(self._orders, 64):
+        while data := self._read():
             for code in data:
                 self._lifecycle.give(_MEANING[bytes([code])], SUPERVISOR)
         self._lifecycle.give(Order.STOP, "the supervisor is gone")
+        self.ask_to_stop()
+
+    def _read(self) -> bytes:
+        with self.resting():
+            return os.read(self._orders, 64)
 
     def set_alarm(self, seconds: float) -> None:
         """Let the kernel end this process if this is not called again within so many seconds.
@@ -263,9 +285,10 @@ class SupervisorLink(Service):
         """
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def report(self, *, healthy: bool, completed: int) -> None:
-        """Say that this process lives, whether it is healthy, and how many jobs it has completed."""
-        self._send(b"%d %d" % (healthy, completed))
+    def report(self, *, healthy: bool, completed: int, stuck: bool = False) -> None:
+        """Say that this process lives, whether it is healthy, and how many jobs it has completed. `stuck`: a part of it
+        has ended or hangs, so that it has to be replaced."""
+        self._send(b"%d %d" % (2 if stuck else healthy, completed))
 
     def report_suspects(self) -> None:
         """Say that jobs wait which are to be run alone."""
@@ -275,13 +298,17 @@ class SupervisorLink(Service):
         """Say what a signal to this process did, for the supervisor to log unless it got the same signal."""
         self._send(f"signal {level} {name} {line}".encode())
 
-    def say_goodbye(self, *, replace: bool, refused: bool = False) -> None:
-        """Send the last message. An exit code would not do: a handler can call `os._exit(0)`."""
-        self._send(b"refused" if refused else b"replace" if replace else b"done")
+    def say_goodbye(self, *, replace: bool, refused: bool = False, failed: bool = False) -> None:
+        """Send the last message. An exit code would not do: a handler can call `os._exit(0)`. `failed`: the worker ends
+        by a fault that is no job's, and has jobs to hand back."""
+        self._send(b"refused" if refused else b"failed" if failed else b"replace" if replace else b"done")
 
     def _send(self, line: bytes) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._reports, line + b"\n")
+
+
+_GOODBYES = (b"done", b"replace", b"failed", b"refused")
 
 
 class Pipes:
@@ -289,14 +316,21 @@ class Pipes:
 
     def __init__(self) -> None:
         self.orders_out, self._orders_in = os.pipe()
-        self._reports_out, self.reports_in = os.pipe()
+        try:
+            self._reports_out, self.reports_in = os.pipe()
+        except OSError:
+            os.close(self.orders_out)
+            os.close(self._orders_in)
+            raise
         os.set_blocking(self.reports_in, False)
         os.set_blocking(self._reports_out, False)
         self._rest = b""
         self.healthy, self.completed = False, 0
+        self.stuck = False  #: a part of the child has ended or hangs
         self.signals: list[tuple[int, str, str]] = []  #: level, name and line of what signals to the child did
         self.suspects = False  #: the child has seen jobs that are to be run alone
-        self.goodbye = ""  #: how the child ended by itself: "done", "replace", or "refused" if its name was taken
+        #: How the child ended by itself: "done", "replace", "failed", or "refused" if its name was taken.
+        self.goodbye = ""
 
     def keep_parents_end(self) -> None:
         os.close(self.orders_out)
@@ -315,17 +349,26 @@ class Pipes:
                 data += chunk
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            healthy, _, completed = line.partition(b" ")
-            if healthy == b"signal":
-                level, name, text = completed.decode().split(" ", 2)
-                self.signals.append((int(level), name, text))
-            elif completed:
-                self.healthy, self.completed = healthy == b"1", int(completed)
-            elif line == b"suspects":
-                self.suspects = True
-            else:
-                self.goodbye = line.decode()
+            try:
+                self._hear(line)
+            except ValueError:  # torn: the pipe was full
+                logger.warning("A report of a worker's process cannot be read: %r", line[:100])
         return bool(lines)
+
+    def _hear(self, line: bytes) -> None:
+        health, _, completed = line.partition(b" ")
+        if health == b"signal":
+            level, name, text = completed.decode().split(" ", 2)
+            self.signals.append((int(level), name, text))
+        elif completed:
+            self.completed = int(completed)
+            self.healthy, self.stuck = health == b"1", health == b"2"
+        elif line == b"suspects":
+            self.suspects = True
+        elif line in _GOODBYES:
+            self.goodbye = line.decode()
+        else:
+            raise ValueError(line)
 
     def close(self) -> None:
         """Give up the parent's ends: in the parent when the child has ended, in a child at once."""

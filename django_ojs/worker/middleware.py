@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from django_ojs import output
 from django_ojs.client.context import JobContext, log_fields
 from django_ojs.client.directives import Discard, Retry, Snooze, StepBoundary, Suspended
 from django_ojs.guard import Interrupted, attempt, get_logger
@@ -129,7 +130,7 @@ def show_logs(verbosity: int) -> None:
     if ours.hasHandlers():
         return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Terminal(_FORMAT, colours=sys.stderr.isatty()))
+    handler.setFormatter(Terminal(_FORMAT, colours=output.is_terminal(sys.stderr)))
     ours.addHandler(handler)
     levels = {0: logging.WARNING, 1: logging.INFO, 2: logging.INFO}
     ours.setLevel(levels.get(verbosity, logging.DEBUG))

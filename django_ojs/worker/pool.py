@@ -8,6 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from django_ojs.backoff import Backoff
 from django_ojs.client.context import Link
 from django_ojs.guard import attempt, described, get_logger
 from django_ojs.models import JobRow
@@ -28,6 +29,7 @@ SHORT_SECONDS = 0.02  #: what counts as a short job
 AHEAD_SECONDS = 0.05  #: how much work the line may hold, measured in time
 MOST_AHEAD = 500  #: batches larger than a few hundred gain nothing (docs/performance.md)
 _WEIGHT = 0.2  #: of the newest batch in the moving average
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  #: seconds before another try to start a thread for handlers
 TICK = 0.05  #: seconds between two looks for handlers whose time is over
 
 
@@ -56,19 +58,23 @@ class Pool:
         self._busy = 0
         self._low = 0  #: the line is short when it has fewer than this
         self._threads, self._inline = ThreadRunner(self._ended), InlineRunner(self._ended)
-        self._loop = LoopRunner(self._ended)
+        self._loop = LoopRunner(self._ended, self._threads)
         self._runners: tuple[Runner, ...] = (self._threads, self._loop, self._inline)
+        self._starts = Backoff("Starting a thread for handlers", FIRST_PAUSE, LONGEST_PAUSE, logger=logger)
+        self._stalled_until: float | None = None  #: the line stands still because no thread can be started
         self.deaths = 0  #: threads of slots that have died, and were replaced
 
     def free(self) -> int:
         """How many more jobs could start at once."""
         if self.alone:  # not before the last outcome is written, or a job that ended well could lose its outcome
             return 0 if self._active else 1
+        if self._stalled_until is not None:
+            return 0
         return max(0, self.concurrency - self._busy - len(self._line))
 
     def ahead(self) -> int:
         """How many more jobs may be claimed to wait in the line, of the types that `ahead_limit` knows to be short."""
-        wanted = 0 if self.alone else self.ahead_limit.ahead()
+        wanted = 0 if self.alone or self._stalled_until is not None else self.ahead_limit.ahead()
         self._low = wanted // 2
         waiting = len(self._line)
         return wanted - waiting if waiting <= self._low else 0
@@ -110,7 +116,7 @@ class Pool:
                 run.id, run.attempt, earlier.attempt,
             )  # fmt: skip
         for runner, batch in started:
-            runner.start(batch)
+            self._start(runner, batch)
 
     def active(self) -> list[JobRun]:
         """The runs whose outcome is not written yet."""
@@ -223,7 +229,8 @@ class Pool:
                 if held:
                     done = [(run, run.outcome or of_fault(f"its thread died, {cause}")) for run in held]
                     if (following := self._ended(runner, done)) is not None:
-                        runner.start(following)
+                        self._start(runner, following)
+        self._start_stalled()
 
     def _take_out(self, runs: Sequence[JobRun]) -> None:
         gone = set(runs)
@@ -264,8 +271,34 @@ class Pool:
             return None
         if following[0] is runner:
             return following[1]
-        following[0].start(following[1])
+        self._start(*following)
         return None
+
+    def _start(self, runner: Runner, batch: list[JobRun]) -> None:
+        """Run a batch, which has its slot. Where no thread can be started for it, it goes back into the line, and the
+        line is tried again after a pause."""
+        try:
+            runner.start(batch)
+        except RuntimeError:
+            pause = self._starts.failed()
+            with self._changed:
+                self._busy -= 1
+                self._running.difference_update(batch)
+                self._line.extendleft(reversed(batch))
+                self._stalled_until = time.monotonic() + pause
+        else:
+            self._starts.worked()
+
+    def _start_stalled(self) -> None:
+        """Try again to start what waits in the line because no thread could be started, once its pause is over."""
+        if self._stalled_until is None or time.monotonic() < self._stalled_until:
+            return
+        with self._changed:
+            self._stalled_until = None
+            started = list(iter(self._take, None))
+        for runner, batch in started:
+            self._start(runner, batch)
+        attempt("Waking the claimer", self._on_room)
 
     def __repr__(self) -> str:
         return f"<Pool {self._busy}/{self.concurrency}, {len(self._line)} waiting>"
@@ -330,7 +363,7 @@ class Deadlines(Service):
     def __init__(
         self,
         pool: Pool,
-        on_crash: Callable[[str], None] | None = None,
+        on_crash: Callable[[str], object],
         on_stuck: Callable[[JobRun], None] | None = None,
     ) -> None:
         super().__init__(on_crash)

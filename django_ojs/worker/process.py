@@ -16,24 +16,31 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from django.db import connections
+from django.dispatch import Signal
+
 import django_ojs
+from django_ojs import parts
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import NotFound
+from django_ojs.faults import is_unusable, suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.jobs.finish import requeue
 from django_ojs.messages import count, jobs, jobs_run, jobs_wait
 from django_ojs.middleware import enqueue_chain, execution_chain
 from django_ojs.registry import registry
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.scheduler.service import ERRORS
+from django_ojs.signals import worker_started, worker_stopped
 from django_ojs.telemetry import tracing
 from django_ojs.worker import joblogs, middleware, processinfo
 from django_ojs.worker.board import Board
 from django_ojs.worker.claimer import Claimer, QueueNames, Suspects
+from django_ojs.worker.execution import tidy
 from django_ojs.worker.keepalive import Heartbeat
 from django_ojs.worker.lifecycle import Lifecycle, Order, Pipes, Stage, SupervisorLink, signals
 from django_ojs.worker.logring import LogRing
@@ -97,21 +104,27 @@ class WorkerProcess:
         self._health = health
         self._started = time.monotonic()
         self._cpu = processinfo.CPU()
+        self._told_stuck = False
         self._build()
 
     def run(self) -> bool:
         """Serve until an order ends the worker. False if a part of the worker crashed."""
-        with signals(self.lifecycle), enqueue_chain.in_use(), execution_chain.in_use(), self._capture():
-            self._join()
-            try:
-                self._work()
-                self._drain()
-                self._hand_back()
-            finally:
-                self._leave()
-        fine = self.lifecycle.reason != "error"
-        if self._supervisor is not None and (fine or self.lifecycle.refused):
-            self._supervisor.say_goodbye(replace=self.lifecycle.replace, refused=self.lifecycle.refused)
+        fine = False
+        try:
+            with signals(self.lifecycle), enqueue_chain.in_use(), execution_chain.in_use(), self._capture():
+                try:
+                    self._join()
+                    self._work()
+                    self._drain()
+                    self._hand_back()
+                finally:
+                    self._leave()
+            fine = self.lifecycle.reason != "error"
+        finally:
+            if self._supervisor is not None:
+                self._supervisor.say_goodbye(
+                    replace=self.lifecycle.replace, refused=self.lifecycle.refused, failed=not fine
+                )
         return fine
 
     def stop(self) -> None:
@@ -146,19 +159,28 @@ class WorkerProcess:
     def _join(self) -> None:
         """Start every part, and announce it. The first heartbeat registers the worker."""
         tracing.active()  # imports what makes spans: the first job would wait for that
-        parts = (
+        services = (
             self._supervisor, self._after_hooks, self._log_writer, self._writer, self._heartbeat, self._waker,
-            self._deadlines, self._scheduler, self._claimer, self._health_reporter,
+            self._deadlines, self._scheduler, self._health_reporter,
         )  # fmt: skip
-        for part in parts:
-            if part is not None:
-                part.start()
+        for service in services:
+            if service is not None:
+                service.start()
+        self._send(worker_started)  # slow receivers delay the first claim, and no sign of life
+        self._claimer.start()
         self._announce(
             f"ojs_worker {self.id} started: queues {self.queues}, concurrency {self.options.concurrency}, "
             f"{count(len(self.types), 'job type')}."
         )
-        with contextlib.suppress(*ERRORS):  # a database that is away is waited for elsewhere
+        with suppress_passing():  # a database that is away is waited for elsewhere
             self._warn_of_queues()
+
+    def _send(self, signal: Signal) -> None:
+        """Send a signal of Django's about this worker, and leave nothing behind that its receivers have opened."""
+        for receiver, answer in signal.send_robust(type(self), worker=self):
+            if isinstance(answer, Exception):
+                logger.error("The receiver %r of a signal about the worker failed.", receiver, exc_info=answer)
+        tidy()
 
     def _warn_of_queues(self) -> None:
         """Warn of queues in `--queues` that do not exist, and of queues with jobs that no worker serves."""
@@ -212,8 +234,13 @@ class WorkerProcess:
             self._log_writer.give_up()
         self._stop(self._claimer, self._waker, self._heartbeat, self._scheduler, self._deadlines, self._writer)
         self._stop(self._log_writer, self._after_hooks)
-        with self._database_may_be_away(), contextlib.suppress(NotFound):
-            deregister(self.id, reason=self.lifecycle.reason, incarnation=self.incarnation, using=self.using)
+        self._send(worker_stopped)
+        with contextlib.suppress(NotFound):
+            self._tell(
+                partial(
+                    deregister, self.id, reason=self.lifecycle.reason, incarnation=self.incarnation, using=self.using
+                )
+            )
         self._stop(self._health_reporter)
         if self._health is not None:
             self._health.remove()
@@ -231,10 +258,9 @@ class WorkerProcess:
 
     def _requeue(self, runs: Sequence[JobRun]) -> None:
         if runs:
-            with self._database_may_be_away():
-                attempts = {run.id: run.attempt for run in runs}
-                unrun = [run.id for run in runs if not run.began]
-                requeue(attempts, worker_id=self.id, attempts=attempts, unrun=unrun, using=self.using)
+            attempts = {run.id: run.attempt for run in runs}
+            unrun = [run.id for run in runs if not run.began]
+            self._tell(partial(requeue, attempts, worker_id=self.id, attempts=attempts, unrun=unrun, using=self.using))
 
     def _written(self, runs: list[JobRun]) -> None:
         self._after_hooks.put(runs)
@@ -246,12 +272,15 @@ class WorkerProcess:
                 logger.warning("The %s did not end in time.", part.name)
 
     def _is_healthy(self) -> bool:
-        parts = (self._claimer, self._writer, self._heartbeat)
-        return all(part.works for part in parts) and self.pool.is_whole() and self._heartbeat.was_answered_lately()
+        return not parts.troubles() and self.pool.is_whole() and self._heartbeat.was_answered_lately()
 
     def _report_health(self, healthy: bool) -> None:
+        stuck = parts.stuck()
+        if stuck and self.lifecycle.stage is not Stage.TERMINATE and not self._told_stuck:
+            self._told_stuck = True
+            self.lifecycle.give(Order.RECYCLE, "; ".join(stuck))
         if self._supervisor is not None:
-            self._supervisor.report(healthy=healthy, completed=self._writer.completed)
+            self._supervisor.report(healthy=healthy, completed=self._writer.completed, stuck=bool(stuck))
             self._supervisor.set_alarm(2 * processinfo.patience())
         elif self._health is not None and healthy:
             self._health.touch()
@@ -267,12 +296,21 @@ class WorkerProcess:
         logger.error("%s %s does not end, so this process has to.", run.definition.type, run.id)
         self.lifecycle.give(Order.RECYCLE, "a handler does not end")
 
-    @contextlib.contextmanager
-    def _database_may_be_away(self) -> Iterator[None]:
-        try:
-            yield
-        except ERRORS as error:
-            logger.warning("Could not deregister, as the database is away (%s): the server will notice.", error)
+    def _tell(self, act: Callable[[], object]) -> None:
+        """Tell the server something on the way out. The connection of this thread was last in use when the worker
+        started, or a moment ago: where it is lost by now, it is told on a new one. A database that is away is not
+        waited for."""
+        with suppress_passing(self._could_not_tell):
+            try:
+                act()
+            except Exception as error:
+                if not is_unusable(error):
+                    raise
+                connections[self.using].close()
+                act()
+
+    def _could_not_tell(self, error: Exception) -> None:
+        logger.warning("Could not deregister, as the database is away (%s): the server will notice.", error)
 
     def _info(self) -> dict[str, Any]:
         """What registration and heartbeats send (orchestration 3.3 and 3.7)."""

@@ -1,6 +1,6 @@
 """Track one run of one job in this process, and say how it ended, as a value.
 
-A handler ends by returning, by raising `Retry`, `Discard` or `Snooze`, or by raising anything else; or it is
+A handler ends by returning, by raising `Retry`, `Fail`, `Discard` or `Snooze`, or by raising anything else; or it is
 interrupted. Each of these becomes an `RunOutcome`, and one `match` in `report()` decides what the server gets.
 """
 
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django_ojs import jsontext
 from django_ojs.client.children import ChildFailed
 from django_ojs.client.context import JobContext, Link, ProgressValue, time_left
-from django_ojs.client.directives import Directive, Discard, Retry, Snooze, StepBoundary, Suspended
+from django_ojs.client.directives import Directive, Discard, Fail, Retry, Snooze, StepBoundary, Suspended
 from django_ojs.client.options import check_json
 from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepLog, StepStore
 from django_ojs.conf import ojs_settings
-from django_ojs.database import is_outage
 from django_ojs.errors import NotFound, ReservationLost
+from django_ojs.faults import is_outage
 from django_ojs.groupcommit import LEFT_OUT
 from django_ojs.guard import Interrupted, log_fault
 from django_ojs.jobs import checkpoints, progress
@@ -55,8 +55,8 @@ class JobRun:
 
     __slots__ = (
         "_inside", "_lease", "_lock", "_place", "_started", "_stop", "abandoned", "attempt", "began", "board",
-        "claimed", "context", "deadline", "definition", "doubtful_at", "forced_at", "grace", "id", "interruption",
-        "logs", "outcome", "seconds", "timeout_ms",
+        "claimed", "context", "deadline", "definition", "doubtful_at", "ended_with", "forced_at", "grace", "id",
+        "interruption", "logs", "outcome", "seconds", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, row: JobRow, definition: Definition, claimed: float, link: Link) -> None:
@@ -80,8 +80,9 @@ class JobRun:
         self.seconds = 0.0
         self._started = claimed
         self._lock = threading.Lock()
-        self._stop: Callable[[], None] | None = None
+        self._stop: Callable[[], object] | None = None
         self._inside = False
+        self.ended_with: BaseException | None = None  #: what the handler left on its loop has raised
         self.board: Board | None = None  #: where a supervisor sees that it runs
         self._place: int | None = None
         self.forced_at: float | None = None
@@ -100,6 +101,22 @@ class JobRun:
             if self.interruption is not None:
                 self.forced_at = time.monotonic()  # how long it may have waited before is nothing that it did
                 stop()
+
+    def stop_by(self, stop: Callable[[], object]) -> None:
+        """From now on `stop` makes the handler end, which has begun. One that was told to end already ends at once."""
+        with self._lock:
+            self._stop = stop
+            if self.forced_at is not None:
+                stop()
+
+    def end_with(self, error: BaseException) -> bool:
+        """End the handler, because a task or a callback of its own has raised this; False: it has ended before."""
+        with self._lock:
+            if not self._inside or self._stop is None:
+                return False
+            self.ended_with = self.ended_with or error
+            self._stop()
+        return True
 
     def begin_steps(self) -> None:
         """Read what is recorded of a durable job, before its handler is called."""
@@ -278,10 +295,10 @@ def of_exception(exc: BaseException) -> RunOutcome:
 
 
 def meant(exc: BaseException) -> BaseException:
-    """What an exception stands for: a group of nothing but `Retry`, `Discard` and `Snooze` for one of them.
+    """What an exception stands for: a group of nothing but `Retry`, `Fail`, `Discard` and `Snooze` for one of them.
 
     `except*` and a TaskGroup put what is raised in them into a group. Of several the one that ends the job counts
-    first, then the one with the longest delay; of several sleeps the one that ends first.
+    first, `Fail` before `Discard`, then the one with the longest delay; of several sleeps the one that ends first.
     """
     if not isinstance(exc, BaseExceptionGroup):
         return exc
@@ -291,7 +308,8 @@ def meant(exc: BaseException) -> BaseException:
         return Suspended(min(map(_delay_ms, found)), tuple(waits))
     if not all(isinstance(leaf, Directive) for leaf in found):
         return exc
-    return max(found, key=lambda one: (isinstance(one, Discard), isinstance(one, Retry), _delay_ms(one)))
+    ranks = (Fail, Discard, Retry)
+    return max(found, key=lambda one: (*(isinstance(one, rank) for rank in ranks), _delay_ms(one)))
 
 
 def _delay_ms(directive: BaseException) -> int:
@@ -319,9 +337,10 @@ def _of_exception(exc: BaseException) -> RunOutcome:
         case Retry():
             error = errorobjects.from_exception(exc.__cause__ or exc) | {"code": "RETRY"}
             return Failed(error, exc.after_ms)
-        case Discard():
+        case Discard() | Fail():
             message = errorobjects.cut(errorobjects.text_of(exc) or type(exc).__name__, errorobjects.MAX_MESSAGE)
-            return Failed(errorobjects.from_exception(exc.__cause__ or exc) | {"code": "DISCARD", "message": message})
+            verdict = {"code": "DISCARD"} if isinstance(exc, Discard) else {"retryable": False}
+            return Failed(errorobjects.from_exception(exc.__cause__ or exc) | verdict | {"message": message})
         case Snooze():
             return Snoozed(exc.delay_ms)
         case Suspended():

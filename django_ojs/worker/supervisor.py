@@ -28,22 +28,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from django.utils import autoreload
 
+from django_ojs import output
+from django_ojs.backoff import Backoff
 from django_ojs.client.context import log_fields
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.guard import attempt, get_logger
+from django_ojs.guard import attempt, described, get_logger
 from django_ojs.messages import count, jobs
 from django_ojs.registry import registry
 from django_ojs.scheduler.service import persist
 from django_ojs.states import State
 from django_ojs.worker import joblogs, memory, processinfo
 from django_ojs.worker.board import Board
-from django_ojs.worker.lifecycle import SIGNALS, Lifecycle, Order, Pipes, stopping
+from django_ojs.worker.lifecycle import ALL_SIGNALS, HANGUP, SIGNALS, Lifecycle, Order, Pipes, obeyed, stopping
 from django_ojs.worker.logring import LogRing
 from django_ojs.worker.process import WorkerOptions, WorkerProcess
 from django_ojs.worker.processinfo import HealthFile
@@ -54,15 +57,13 @@ logger = get_logger(__name__)
 
 TICK = 0.5  #: seconds between two looks when nothing happens
 SAME_SIGNAL = 2.0  #: so many seconds apart, a signal that reached the supervisor and a process was sent to both
-EARLY = 2.0  #: a process that lived shorter than this died right after its start
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  #: before a place is taken again after early deaths
+#: Seconds before a place is taken again whose process has done nothing, and before jobs are handed back again.
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0
 BEYOND_GRACE = 15.0  #: seconds that a process may take to end after its handlers had their grace period
 LANES = 4  #: processes that run jobs alone, at most: a long job must not keep all others waiting
 NEXT_LANE = 10.0  #: seconds that such a job waits until one more process starts for it
 NOTHING_DONE = 30.0  #: before another process looks for jobs to run alone, when the last one found none to run
 HAND_BACK_SECONDS = 60.0  #: how long handing back waits for a database that is away, before another process tries
-
-_HELD = {getattr(signal, name) for name in SIGNALS if hasattr(signal, name)}
 
 
 class ExitReport(enum.IntFlag):
@@ -92,7 +93,9 @@ class ProcessSlot:
     started_at: float = 0.0
     heard_at: float = 0.0  #: the last report
     start_at: float | None = 0.0  #: when the next process is to start; None: not at all
-    early_deaths: int = 0
+    pause: float = 0.0  #: for how many seconds the place stays empty behind the process that has just ended
+    stuck_since: float | None = None  #: since when it has said that a part of it has ended or hangs
+    hand_back_due: float | None = None  #: when the next try to hand its jobs back is to begin
     completed: int = 0  #: by the processes before this one
     killed: bool = False  #: by us
     frozen: bool = False  #: because it no longer reported
@@ -103,10 +106,17 @@ class ProcessSlot:
     death: Death | None = None  #: how the process died; None: it was told to
     done_before: int = 0  #: `completed` when its process started
 
+    def __post_init__(self) -> None:
+        def backoff(what: str) -> Backoff:
+            return Backoff(what, FIRST_PAUSE, LONGEST_PAUSE, logger=logger, level=logging.WARNING)
+
+        self.starts = backoff(f"{self.worker_id}")
+        self.hand_backs = backoff(f"Handing back the jobs of {self.worker_id}")
+
     @property
     def is_settled(self) -> bool:
         """No process is there, and none is to start."""
-        return self.pid is None and self.hand_back_pid is None and self.start_at is None
+        return (self.pid, self.hand_back_pid, self.start_at, self.hand_back_due) == (None,) * 4
 
     @property
     def age(self) -> float:
@@ -132,23 +142,26 @@ class Supervisor:
         self._number = len(names)
         self._places = [*map(ProcessSlot, names), *self._lanes]
         self._health = health
+        self._inherits = is_first_process()
         self._orders: list[tuple[Order, str]] = []
         self._noted: dict[str, float] = {}  #: when the supervisor got each signal last
         self._heard: list[tuple[float, str, int, str, str]] = []  #: what processes said of signals, and when
         self._stopping = self._hurried = self._killed = self._refused = False
         self._deadline = float("inf")
+        self._rounds = Backoff("A round of the supervisor", TICK, LONGEST_PAUSE, logger=logger)
 
     def run(self) -> bool:
         started = time.monotonic()
         with self._signals_noted() as sleep:
             self._announce(self._greeting())
             while not all(place.is_settled for place in self._places):
-                self._obey()
-                for place in self._places:
-                    self._check(place)
-                self._start_lane()
-                self._log_signals(time.monotonic() - TICK)
-                self._report_health()
+                for step in self._steps():
+                    try:
+                        step()
+                    except Exception:  # noqa: BLE001 - it is logged there; what fails must not keep from the rest
+                        self._rounds.failed()
+                    else:
+                        self._rounds.worked()
                 sleep(TICK)
             self._log_signals(time.monotonic())
         if self._health is not None:
@@ -156,6 +169,17 @@ class Supervisor:
         total, uptime = sum(place.completed for place in self._places), time.monotonic() - started
         self._announce(f"ojs_worker {self._options.name} stopped: {jobs(total)} completed in {uptime:.1f} s.")
         return not (self._killed or self._refused)
+
+    def _steps(self) -> Iterator[Callable[[], None]]:
+        """What there is to do in each round. No step needs that another one went well."""
+        yield self._obey
+        for place in self._places:
+            yield partial(self._check, place)
+        if self._inherits:
+            yield self._bury_orphans
+        yield self._start_lane
+        yield lambda: self._log_signals(time.monotonic() - TICK)
+        yield self._report_health
 
     def _check(self, place: ProcessSlot) -> None:
         """Do what is to be done for one place now."""
@@ -165,6 +189,8 @@ class Supervisor:
             self._reap(place)
         if place.hand_back_pid is not None:
             self._reap_hand_back(place)
+        if place.hand_back_due is not None and (self._stopping or place.hand_back_due <= time.monotonic()):
+            self._hand_back(place)
         if place.pid is None and place.hand_back_pid is None and place.start_at is not None:
             if self._stopping:
                 place.start_at = None
@@ -181,8 +207,12 @@ class Supervisor:
                 options, concurrency=1, scheduler=False, suspects=True, until_empty=True, max_jobs=None
             )
             self._suspects_wait = False
-        pipes, board = Pipes(), Board(options.concurrency)
-        ring = LogRing() if ojs_settings.JOB_LOGS else None
+        try:
+            pipes = Pipes()
+        except OSError:  # no more descriptors
+            place.start_at = time.monotonic() + place.starts.failed("could not be started")
+            return
+        board, ring = Board(options.concurrency), LogRing() if ojs_settings.JOB_LOGS else None
 
         def body() -> int:
             self._let_go_of_others(place)
@@ -191,11 +221,19 @@ class Supervisor:
             worker = WorkerProcess(options, self._announce_child, pipes=pipes, board=board, ring=ring)
             return 0 if worker.run() else 1
 
-        place.pid, place.pipes, place.board, place.ring = fork(body), pipes, board, ring
+        try:
+            pid = fork(body, known=place.starts.failures > 0)
+        except Exception:  # noqa: BLE001 - no more processes, or no memory for one: it is logged there
+            place.start_at = time.monotonic() + place.starts.failed("could not be started")
+            pipes.keep_parents_end()
+            pipes.close()
+            return
+        place.pid, place.pipes, place.board, place.ring = pid, pipes, board, ring
         place.incarnation = processinfo.incarnation(token, place.pid)
         pipes.keep_parents_end()
         place.started_at = place.heard_at = time.monotonic()
         place.start_at, place.killed, place.frozen, place.done_before = None, False, False, place.completed
+        place.stuck_since = None
 
     def _let_go_of_others(self, mine: ProcessSlot) -> None:
         """In a new process: the pipes to the others end when the parent does, and only then."""
@@ -208,6 +246,9 @@ class Supervisor:
     def _hear(self, place: ProcessSlot) -> None:
         if place.pipes is not None and place.pipes.read():
             place.heard_at = time.monotonic()
+            if place.pipes.healthy:
+                place.starts.worked()
+            place.stuck_since = (place.stuck_since or place.heard_at) if place.pipes.stuck else None
             self._heard += [(place.heard_at, place.worker_id, *said) for said in place.pipes.signals]
             place.pipes.signals.clear()
             if place.pipes.suspects:
@@ -232,10 +273,14 @@ class Supervisor:
             free[0].start_at = now
 
     def _watch(self, place: ProcessSlot) -> None:
-        """Kill a process that no longer reports (a C call may hold the interpreter), or does not end in time."""
+        """Kill a process that no longer reports (a C call may hold the interpreter), or does not end in time, be it
+        that it was told to or that a part of it hangs."""
         now = time.monotonic()
         silence = now - place.heard_at
-        if place.pid is None or place.killed or (now < self._deadline and silence < processinfo.patience()):
+        deadline = self._deadline
+        if place.stuck_since is not None:
+            deadline = min(deadline, place.stuck_since + ojs_settings.SHUTDOWN_GRACE_PERIOD + BEYOND_GRACE)
+        if place.pid is None or place.killed or (now < deadline and silence < processinfo.patience()):
             return
         place.killed, place.frozen = True, silence >= processinfo.patience()
         self._killed = self._killed or self._stopping
@@ -254,22 +299,24 @@ class Supervisor:
         running = place.board.running()
         place.board.close()
         pid, place.pid, place.pipes, place.board = place.pid, None, None, None
-        place.early_deaths = place.early_deaths + 1 if place.age < EARLY else 0
-        if goodbye and place.ring is not None:
+        if goodbye not in ("done", "refused") and not self._stopping:
+            place.pause = max(self._pause(place), 0.0 if goodbye == "replace" else FIRST_PAUSE)
+        if goodbye not in ("", "failed") and place.ring is not None:
             place.ring.close()
             place.ring = None
         if goodbye == "refused":
             self._end_refused(place)
             return
-        if goodbye:
+        if goodbye not in ("", "failed"):
             place.quiet = False
             if place.suspects and place.completed == place.done_before:
                 self._no_lane_before = time.monotonic() + NOTHING_DONE
-            place.start_at = time.monotonic() + self._pause(place) if goodbye == "replace" else None
+            place.start_at = time.monotonic() + place.pause if goodbye == "replace" else None
             return
         death = death_of(status, memory_mb, running)
         logger.error("%s (pid %d) %s.", place.worker_id, pid, death)
-        place.death = None if place.killed and not place.frozen else death
+        # No job is to blame for a fault of the worker's own, or where it was killed because it did not end.
+        place.death = None if goodbye or (place.killed and not place.frozen) else death
         self._hand_back(place)
 
     def _end_refused(self, place: ProcessSlot) -> None:
@@ -285,41 +332,62 @@ class Supervisor:
             self._let_go_of_others(place)
             return hand_back(place.worker_id, place.incarnation, place.death, place.ring)
 
-        place.hand_back_pid, place.hand_back_at = fork(body), time.monotonic()
+        place.hand_back_due = None
+        try:
+            place.hand_back_pid = fork(body, known=place.hand_backs.failures > 0)
+        except Exception:  # noqa: BLE001 - it is logged there
+            self._hand_back_later(place)
+        place.hand_back_at = time.monotonic()
+
+    def _hand_back_later(self, place: ProcessSlot) -> None:
+        """The jobs could not be handed back: try again after a pause, unless the supervisor stops."""
+        pause = place.hand_backs.failed("failed, and the server will notice")
+        place.hand_back_due = None if self._stopping else time.monotonic() + pause
 
     def _reap_hand_back(self, place: ProcessSlot) -> None:
         ended = _ended(place.hand_back_pid)
         if ended is None:
-            if self._stopping and place.hand_back_pid and time.monotonic() - place.hand_back_at > BEYOND_GRACE:
+            limit = BEYOND_GRACE if self._stopping else 2 * HAND_BACK_SECONDS
+            if place.hand_back_pid and time.monotonic() - place.hand_back_at > limit:
                 os.kill(place.hand_back_pid, signal.SIGKILL)
             return
         place.hand_back_pid, (status, _) = None, ended
-        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+        code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
         if not code & ExitReport.DONE or code > sum(ExitReport):
-            logger.error("The jobs of %s could not be handed back; the server will notice.", place.worker_id)
-            if not self._stopping:
-                self._hand_back(place)
+            self._hand_back_later(place)
             return
+        place.hand_backs.worked()
         if place.ring is not None:
             place.ring.close()
             place.ring = None
         place.quiet = bool(code & ExitReport.QUIET)
         self._suspects_wait = self._suspects_wait or bool(code & ExitReport.SUSPECTS)
         ends = code & ExitReport.TERMINATE or (place.suspects and not self._suspects_wait)
-        place.start_at = None if ends else time.monotonic() + self._pause(place)
+        place.start_at = None if ends else time.monotonic() + place.pause
 
     def _pause(self, place: ProcessSlot) -> float:
-        if place.early_deaths == 0:
+        """How long a place stays empty: not at all after a process that has completed jobs, or lasted."""
+        if place.completed > place.done_before or place.age >= LONGEST_PAUSE:
             return 0.0
-        pause: float = min(FIRST_PAUSE * 2 ** (place.early_deaths - 1), LONGEST_PAUSE)
-        logger.warning("%s ended right after its start; the next one starts in %g s.", place.worker_id, pause)
-        return pause
+        return place.starts.failed(f"ended {place.age:.0f} s after its start and completed no job")
+
+    def _bury_orphans(self) -> None:
+        """Take note of the end of processes that ours have left behind: as the first process of a container this one
+        gets them, and nobody else would."""
+        ours = {place.pid for place in self._places} | {place.hand_back_pid for place in self._places}
+        with contextlib.suppress(ChildProcessError):  # there is none at all
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid in ours:  # it hides those behind it until `_reap` has seen it
+                    return
+                os.waitpid(ended.si_pid, 0)
 
     # Orders
 
     def _obey(self) -> None:
         while self._orders:
             order, source = self._orders.pop(0)
+            if source == HANGUP and self._stopping:
+                continue
             if order is Order.STOP:
                 order = self._stop(source)
             elif not self._stopping:
@@ -357,7 +425,7 @@ class Supervisor:
                 self._noted[name] = time.monotonic()
                 self._orders.append((SIGNALS[name], name))
 
-        before = {number: signal.signal(number, handle_signal) for number in map(_number, (*SIGNALS, "SIGCHLD"))}
+        before = {number: signal.signal(number, handle_signal) for number in (*obeyed(), signal.SIGCHLD)}
         wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(reader, selectors.EVENT_READ)
@@ -394,6 +462,11 @@ class Supervisor:
         )
 
 
+def is_first_process() -> bool:
+    """Whether this is the first process of a container, or of the machine, which inherits every orphan."""
+    return os.getpid() == 1
+
+
 def _is_well(place: ProcessSlot) -> bool:
     return place.pipes is not None and place.pipes.healthy and time.monotonic() - place.heard_at < 5 * TICK
 
@@ -403,16 +476,22 @@ def _number(name: str) -> int:
     return number
 
 
-def _ended(pid: int | None) -> tuple[int, float] | None:
-    """The status of a process that has ended, and the most memory that it had (MiB, resident); None while it runs."""
+def _ended(pid: int | None) -> tuple[int | None, float | None] | None:
+    """The status of a process that has ended, and the most memory that it had (MiB, resident); None while it runs. Both
+    are None where somebody else has waited for it."""
     if pid is None:
         return None
-    found, status, used = os.wait4(pid, os.WNOHANG)
+    try:
+        found, status, used = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None, None
     return (status, processinfo.in_mb(used.ru_maxrss)) if found else None
 
 
-def death_of(status: int, memory_mb: float | None = None, running: Iterable[RunId] = ()) -> Death:
-    """How a process died that ended with this `waitpid` status."""
+def death_of(status: int | None, memory_mb: float | None = None, running: Iterable[RunId] = ()) -> Death:
+    """How a process died that ended with this `waitpid` status; None: nobody knows."""
+    if status is None:
+        return Death("", None, memory_mb, frozenset(running))
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
@@ -420,13 +499,15 @@ def death_of(status: int, memory_mb: float | None = None, running: Iterable[RunI
     return Death("", os.WEXITSTATUS(status), memory_mb, frozenset(running))
 
 
-def fork(body: Callable[[], int]) -> int:
-    """Run `body` in a new process, which ends with the code it returns; its pid.
+def fork(body: Callable[[], int], *, known: bool = False) -> int:
+    """Run `body` in a new process, which ends with the code it returns; its pid. Raises OSError where there is no room.
+
+    `known`: the one before has failed, and the log has why.
 
     Signals wait until the new process has handlers of its own. To be called without an open database
     connection: a connection shared by two processes serves neither.
     """
-    _flush()  # or both processes would print what waits
+    output.flush()  # or both processes would print what waits
     with _signals_held():
         pid = os.fork()
         if pid:
@@ -434,8 +515,11 @@ def fork(body: Callable[[], int]) -> int:
         code = 1
         try:
             code = body()
-        except BaseException:
-            logger.exception("A process of the worker failed.")
+        except BaseException as error:
+            if known:
+                logger.error("A process of the worker failed again: %s.", described(error))
+            else:
+                logger.exception("A process of the worker failed.")
         finally:
             _exit(code)
     raise AssertionError("A forked process went on.")
@@ -443,7 +527,7 @@ def fork(body: Callable[[], int]) -> int:
 
 def hand_back(worker_id: str, incarnation: str, death: Death | None, ring: LogRing | None = None) -> int:
     """The body of a process that hands a dead worker's jobs back; short unless the database is away."""
-    for number in _HELD:  # a terminal or systemd sends them to the whole group
+    for number in ALL_SIGNALS:  # a terminal or systemd sends them to the whole group
         signal.signal(number, signal.SIG_IGN)
     too_late = threading.Event()
     timer = threading.Timer(HAND_BACK_SECONDS, too_late.set)
@@ -474,7 +558,7 @@ def hand_back(worker_id: str, incarnation: str, death: Death | None, ring: LogRi
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ALL_SIGNALS)
     try:
         yield
     finally:
@@ -485,14 +569,9 @@ def _exit(code: int) -> None:
     """End without waiting for threads that are stuck in a handler, and without a way back into the parent's code."""
     try:
         atexit._run_exitfuncs()
-        _flush()
+        output.flush()
     finally:
         os._exit(code)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
 
 
 #: When the inner process began. It may have read a file that changed since then too early.
@@ -521,7 +600,9 @@ def restart_on_change() -> int:
         for process in inner:
             process.send_signal(number)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    for number in obeyed(Order.STOP):
+        if number is not signal.SIGINT:
+            signal.signal(number, pass_on)
     environment = {**os.environ, autoreload.DJANGO_AUTORELOAD_ENV: "true"}
     while True:
         before, environment[_BEGAN] = _times(), str(time.time())

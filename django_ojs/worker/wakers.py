@@ -1,13 +1,14 @@
 """Let the claimer sleep until there may be a job for it.
 
-PostgreSQL notifies a sleeping claimer of new jobs. The files of an SQLite database are watched. Other databases are
-polled. The claimer's own thread waits for the notification or the file: a thread in between would cost each job a
-switch of threads, which takes 0.1 ms on an idle machine and 1 ms on a busy one.
+PostgreSQL notifies a sleeping claimer of new jobs, where Django uses psycopg 3. The files of an SQLite database are
+watched. Other databases are polled. The claimer's own thread waits for the notification or the file: a thread in
+between would cost each job a switch of threads, which takes 0.1 ms on an idle machine and 1 ms on a busy one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import threading
@@ -17,10 +18,11 @@ from typing import Any
 
 from django.db import connections
 
+from django_ojs.faults import suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.lifecycle.waking import CHANNEL, process_identity
 from django_ojs.models import Worker
-from django_ojs.scheduler.service import ERRORS, Service
+from django_ojs.scheduler.service import RESTART, Service
 from django_ojs.worker.filewatch import FileWatch, Gone, watch
 
 logger = get_logger(__name__)
@@ -37,12 +39,22 @@ def waker_for(using: str, workers: Callable[[], Collection[str]]) -> PollingWake
     one is enough to be woken."""
     vendor = connections[using].vendor if hasattr(select, "poll") else ""  # Windows has none
     match vendor:
-        case "postgresql":
+        case "postgresql" if _can_listen():
             return ListeningWaker(using, workers)
         case "sqlite":
             return WatchingWaker(using)
         case _:
             return PollingWaker()
+
+
+@functools.cache
+def _can_listen() -> bool:
+    """Whether Django uses psycopg 3 for PostgreSQL: psycopg2 has no listener of ours. Says it once in a process."""
+    from django.db.backends.postgresql.psycopg_any import is_psycopg3  # sites on another database have no driver
+
+    if not is_psycopg3:
+        logger.info("Without psycopg 3 nothing wakes this worker: it looks for jobs every %s s at most.", LONGEST)
+    return bool(is_psycopg3)
 
 
 class PollingWaker:
@@ -114,7 +126,10 @@ class DescriptorWaker(PollingWaker):
     def wake(self) -> None:
         self._woken.set()
         if self._sleeping:
-            with self._lock, contextlib.suppress(BlockingIOError):  # full, so it wakes anyway
+            with (
+                self._lock,
+                contextlib.suppress(OSError),
+            ):  # full, so it wakes anyway; or a handler closed it, which the claimer finds
                 if self._pipe is not None:
                     os.write(self._pipe[1], b"!")
 
@@ -313,7 +328,7 @@ class ListeningWaker(DescriptorWaker):
     def _say_asleep(self, asleep: bool) -> None:
         if asleep == self._asleep:
             return
-        with contextlib.suppress(*ERRORS):  # away: the next look will notice, and wait
+        with suppress_passing():  # away: the next look will notice, and wait
             if asleep:
                 self._sleepers = list(self._workers())
             Worker.objects.using(self._using).filter(pk__in=self._sleepers).update(asleep=asleep)
@@ -326,7 +341,7 @@ class Listener(Service):
     name = "listener"
 
     def __init__(self, using: str, listens: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__(RESTART)
         self._using, self._listens = using, listens
         self.listening = threading.Event()
         self._connection: Any = None
@@ -381,7 +396,8 @@ class Listener(Service):
             self._listens()  # for what was committed before
             try:
                 if not self.stopping.is_set():
-                    self._broken.wait()
+                    with self.resting():
+                        self._broken.wait()
             finally:
                 self._connection = None
                 self.listening.clear()

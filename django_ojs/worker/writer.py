@@ -22,21 +22,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
-from django.db import connections
+from django.db import Error, connections
 
 from django_ojs import jsontext
 from django_ojs.client.context import JobContext
 from django_ojs.conf import ojs_settings
-from django_ojs.database import answers, is_about_data, is_contention, is_disconnection
+from django_ojs.database import answers
 from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
+from django_ojs.faults import DatabaseFault, fault_of, is_about_data, is_contention, passes
 from django_ojs.groupcommit import LEFT_OUT
-from django_ojs.guard import get_logger
+from django_ojs.guard import attempt, get_logger
 from django_ojs.jobs import progress
 from django_ojs.jobs.finish import Ack, Failure, ack, ack_free, fail, fail_free
 from django_ojs.messages import jobs
 from django_ojs.packets import MOST_CHARACTERS
+from django_ojs.parts import PATIENCE
 from django_ojs.rules import errorobjects
-from django_ojs.scheduler.service import ERRORS, Service, persist
+from django_ojs.scheduler.service import RESTART, GaveUp, Service, persist
 from django_ojs.store import store_of
 from django_ojs.worker.execution import tidy
 from django_ojs.worker.joblogs import LogWriter
@@ -52,6 +54,7 @@ LARGE = 100_000  #: characters of a report that may be what ends a connection
 SHORTEST = 200  #: characters of each text in the shortest form of an error
 SUFFIX = ".outcomes"
 UNREADABLE = ".unreadable"  #: added to the name of a file that is no list of outcomes
+UNDELIVERED = ".undelivered"  #: added to the name of a file with an outcome that the database does not take
 
 _KINDS: dict[str, type[Ack] | type[Failure]] = {"ack": Ack, "fail": Failure}
 
@@ -113,7 +116,7 @@ class Writer(Service):
         self._logs = logs
         self._worker_id, self._using, self._written = worker_id, using, written
         self._inbox: queue.SimpleQueue[Sequence[tuple[JobRun, RunOutcome]] | None] = queue.SimpleQueue()
-        self._impatient = threading.Event()
+        self._impatient = self.event()
         self._write_lock = write_lock or contextlib.nullcontext()
         self._unreported: list[Ack | Failure] = []
         self._hindrance = ""  #: why they could not be reported
@@ -189,7 +192,8 @@ class Writer(Service):
         there is something else to do soon."""
         batch: list[tuple[JobRun, RunOutcome]] = []
         try:
-            first = self._inbox.get(timeout=None if waits else HELD_PAUSE)
+            with self.resting():
+                first = self._inbox.get(timeout=None if waits else HELD_PAUSE)
         except queue.Empty:
             return batch
         if first is None:
@@ -258,7 +262,7 @@ class Writer(Service):
             return set()
         try:
             found = persist(lambda: progress.report_free(reports, using=self._using), self._using, self._impatient)
-        except ERRORS:
+        except GaveUp:
             logger.error("The last progress of %s could not be written: the database is away.", jobs(len(reports)))
             return set()
         except Exception:
@@ -296,7 +300,7 @@ class Writer(Service):
 
         try:
             return persist(act, self._using, self._impatient)
-        except ERRORS:
+        except GaveUp:
             self._unreported += reports
             self._hindrance = "the database is away"
             return [None] * len(reports)
@@ -332,7 +336,7 @@ def _report_free(reports: Sequence[Ack | Failure], using: str) -> Sequence[Any]:
         if isinstance(reports[0], Ack):
             return ack_free(cast("Sequence[Ack]", reports), columns=("id",), using=using)
         return fail_free(cast("Sequence[Failure]", reports), using=using)
-    except ERRORS as error:
+    except Error as error:
         if is_contention(error):
             return [LEFT_OUT] * len(reports)
         raise
@@ -342,20 +346,31 @@ def _report_or_refuse(reports: Sequence[Ack | Failure], act: Submit, using: str)
     """`act`; raises `ReportsRefused` where the database can be reached and does not take these reports.
 
     A database may end the connection on which too much comes, and say no more than that it is gone: so does one that is
-    restarted. Where it can be reached, and ends the next connection in the same way, these reports are taken for the
-    cause, if they are several, and may be tried in parts, or if one is large.
+    restarted. Where it can be reached, and fails the next time in the same way, these reports are taken for the cause,
+    if they are several, and may be tried in parts, or if one is large.
     """
-    suspicious = len(reports) > 1 or _size(reports[0]) > LARGE
-    cut_off = False
+    failed_before = False
     while True:
         try:
             return act(reports, using)
-        except ERRORS as error:
-            if is_about_data(error) or (suspicious and cut_off and is_disconnection(error) and answers(using)):
+        except Error as error:
+            if is_about_data(error):
                 raise ReportsRefused from error
-            if cut_off or not (suspicious and is_disconnection(error) and answers(using)):
+            suspicious = _may_be_the_cause(reports, error) and answers(using)
+            if suspicious and failed_before:
+                raise ReportsRefused from error
+            if failed_before or not suspicious:
                 raise
-            cut_off = True
+            failed_before = True
+
+
+def _may_be_the_cause(reports: Sequence[Ack | Failure], error: Error) -> bool:
+    """Whether an error of a database that answers may be because of what these reports bring, or how many they are.
+    One report alone is given up for that (`_answered_alone`), so there only a connection that was cut counts."""
+    fault = fault_of(error)
+    if len(reports) > 1:
+        return fault in (DatabaseFault.AWAY, DatabaseFault.BROKEN, DatabaseFault.SLOW)
+    return fault is DatabaseFault.AWAY and _size(reports[0]) > LARGE
 
 
 def _answered_in_pieces(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any]]) -> list[tuple[R, Any]]:
@@ -384,9 +399,9 @@ def _answered(reports: Sequence[R], submit: Callable[[Sequence[R]], Sequence[Any
         return []
     try:
         given = submit(reports)
-    except ERRORS:
-        raise
-    except Exception as error:  # noqa: BLE001 - a driver may refuse a text with an error of its own
+    except Exception as error:  # a driver may refuse a text with an error of its own
+        if passes(error):
+            raise
         if len(reports) > 1:  # one of them is poison
             half = len(reports) // 2
             return _answered(reports[:half], submit) + _answered(reports[half:], submit)
@@ -416,9 +431,9 @@ def _answered_alone(done: R, submit: Callable[[Sequence[R]], Sequence[Any]], err
     shortest = dataclasses.replace(done, error=_shortest(done.error))
     try:
         (answer,) = submit([cast("R", shortest)])
-    except ERRORS:
-        raise
-    except Exception:
+    except Exception as again:
+        if passes(again):
+            raise
         logger.exception("Nor could the shortest form of it.")
         return []
     return [(done, answer)]
@@ -486,10 +501,11 @@ def keep_reports(reports: Sequence[Ack | Failure], folder: Path) -> Path:
 
 
 def deliver_reports(folder: Path, using: str) -> int:
-    """Report what the files in `folder` hold and delete them; how many outcomes the server took.
+    """Report what the files in `folder` hold; how many outcomes the server took.
 
-    Raises what a database that is away raises, and keeps the file then. Several processes may deliver at once: of two
-    reports of one attempt the second is refused.
+    A file is deleted when each of its reports was answered. One that cannot be read, or has a report that the database
+    does not take, is set aside for a person to look at. Raises an error of the database that passes, and keeps the file
+    then. Several processes may deliver at once: of two reports of one attempt the second is refused.
     """
     taken = 0
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -499,19 +515,35 @@ def deliver_reports(folder: Path, using: str) -> int:
             continue
         except (OSError, ValueError, TypeError, KeyError):
             logger.exception("%s cannot be read as outcomes of jobs.", path)
-            path.rename(path.with_name(path.name + UNREADABLE))
+            _settle(path, UNREADABLE)
             continue
-        accepted = _send_all(reports, using)
-        path.unlink(missing_ok=True)
-        logger.warning("Delivered the outcomes of %s from %s; %d came too late.", jobs(accepted), path,
-                       len(reports) - accepted)  # fmt: skip
+        accepted, answered = _send_all(reports, using)
         taken += accepted
+        logger.warning("Delivered the outcomes of %s from %s; %d came too late.", jobs(accepted), path,
+                       answered - accepted)  # fmt: skip
+        if answered < len(reports):
+            logger.error("%s has outcomes of %s that could not be stored.", path, jobs(len(reports) - answered))
+        _settle(path, "" if answered == len(reports) else UNDELIVERED)
     return taken
 
 
-def _send_all(reports: Sequence[Ack | Failure], using: str) -> int:
-    """Report in batches; how many were accepted."""
-    accepted = 0
+def _settle(path: Path, suffix: str) -> None:
+    """Set a file aside under a name that ends so, or delete it. One that stays because the folder cannot be written is
+    delivered again by the next worker, which changes nothing."""
+    try:
+        if suffix:
+            path.rename(path.with_name(path.name + suffix))
+        else:
+            path.unlink()
+    except FileNotFoundError:  # another process was first
+        pass
+    except OSError:
+        logger.exception("%s could not be removed: the next worker delivers it again.", path)
+
+
+def _send_all(reports: Sequence[Ack | Failure], using: str) -> tuple[int, int]:
+    """Report in batches; how many were accepted, and how many were answered."""
+    accepted = answered = 0
     submit = partial(_report_or_refuse, act=_report, using=using)
     for kind in _KINDS.values():
         of_kind = [report for report in reports if isinstance(report, kind)]
@@ -519,12 +551,15 @@ def _send_all(reports: Sequence[Ack | Failure], using: str) -> int:
             pairs = _answered_in_pieces(
                 of_kind[start : start + MAX_BATCH], partial(_report_or_refuse, act=_report, using=using)
             )
+            answered += len(pairs)
             accepted += sum(not isinstance(answer, OJSError) for _, answer in pairs)
             refused = [
                 _as_failure(done, answer) for done, answer in pairs if isinstance(done, Ack) and _is_final(answer)
             ]
-            accepted += len(_answered(refused, submit)) if refused else 0
-    return accepted
+            stored = len(_answered(refused, submit)) if refused else 0
+            accepted += stored
+            answered -= len(refused) - stored
+    return accepted, answered
 
 
 def _is_final(answer: Any) -> bool:
@@ -547,9 +582,10 @@ class AfterHooks(Service):
     """Calls the `after` of definitions, in a thread of its own. What it raises is logged and changes no job."""
 
     name = "after hooks"
+    patience = 3 * PATIENCE  #: it runs code of the site
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(RESTART)
         self._inbox: queue.SimpleQueue[Sequence[tuple[After, JobContext]] | None] = queue.SimpleQueue()
 
     def put(self, runs: Sequence[JobRun]) -> None:
@@ -562,12 +598,16 @@ class AfterHooks(Service):
 
     def run(self) -> None:
         """Call hooks until `stop()`, and those of the runs that were put before it."""
-        while (hooked := self._inbox.get()) is not None or not self.stopping.is_set():
+        while (hooked := self._next()) is not None or not self.stopping.is_set():
             groups: dict[After, list[JobContext]] = {}
             for after, context in hooked or ():
                 groups.setdefault(after, []).append(context)
             for after, contexts in groups.items():
                 _call_hook(after, contexts)
+
+    def _next(self) -> Sequence[tuple[After, JobContext]] | None:
+        with self.resting():
+            return self._inbox.get()
 
 
 def _call_hook(after: After, contexts: Sequence[JobContext]) -> None:
@@ -576,4 +616,4 @@ def _call_hook(after: After, contexts: Sequence[JobContext]) -> None:
     except BaseException:
         logger.exception("What is to follow on %s failed.", jobs(len(contexts)))
     finally:
-        tidy()
+        attempt("Tidying up behind what follows on jobs", tidy)

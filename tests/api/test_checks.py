@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -212,6 +213,23 @@ def test_e006_time_zones(settings: Any) -> None:
     assert ids(checks.check_apps()) == ["django_ojs.E006"]
 
 
+@pytest.mark.parametrize(
+    "zone, supported, found",
+    [
+        ("America/New_York", False, ["django_ojs.E013"]), ("America/New_York", True, []), ("UTC", False, []),
+        (None, False, []),
+    ],
+)  # fmt: skip
+def test_e013_a_database_that_keeps_times_in_a_zone_of_its_own(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, zone: str | None, supported: bool, found: list[str]
+) -> None:
+    monkeypatch.setitem(settings.DATABASES["default"], "TIME_ZONE", zone)
+    monkeypatch.setattr(checks.connections["default"].features, "supports_timezones", supported)
+    problems = checks.check_database_zone()
+    assert ids(problems) == found
+    assert all("America/New_York" in problem.msg for problem in problems)
+
+
 @pytest.mark.parametrize("app", ["django.contrib.auth", "django.contrib.contenttypes"])
 def test_e007_nobody_can_be_told_from_another(monkeypatch: pytest.MonkeyPatch, settings: Any, app: str) -> None:
     monkeypatch.setattr(checks.apps, "is_installed", lambda name: name != app)
@@ -235,6 +253,21 @@ def test_w001_anonymous_callers_outside_debug(settings: Any) -> None:
 def test_w002_urls(settings: Any, urlconf: str, problems: list[str]) -> None:
     settings.ROOT_URLCONF = urlconf
     assert ids(checks.check_urls()) == problems
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="sites on other databases have no such driver")
+def test_w017_psycopg2_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.check_driver() == []
+    monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
+    (problem,) = checks.check_driver()
+    assert problem.id == "django_ojs.W017"
+    assert "Install psycopg 3 beside it: pip install 'django-ojs[postgres]'." in problem.hint
+
+
+def test_w017_other_databases_need_no_driver_of_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    if connection.vendor != "postgresql":
+        monkeypatch.setitem(sys.modules, "django.db.backends.postgresql.psycopg_any", None)
+        assert checks.check_driver() == []
 
 
 def test_w005_heartbeats_that_are_too_rare(settings: Any) -> None:

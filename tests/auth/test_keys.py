@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import time
 from typing import Any
 
 import pytest
@@ -182,9 +181,7 @@ def test_a_lock_on_the_key_is_not_waited_for(caplog: pytest.LogCaptureFixture) -
     try:
         with other.cursor() as cursor:
             cursor.execute("BEGIN IMMEDIATE" if sqlite else "SELECT id FROM django_ojs_apikey FOR UPDATE")
-        started = time.monotonic()
-        keys.touch(key)
-        assert time.monotonic() - started < 15, "a database waits for a lock for 20 seconds at least"
+        keys.touch(key)  # else it would wait until `other` is closed, which it never would be
     finally:
         other.close()
     assert _fresh(text).last_used_at is None

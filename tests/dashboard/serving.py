@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from typing import Any
 
 import uvicorn
@@ -14,6 +13,7 @@ from django.core.asgi import get_asgi_application
 
 from django_ojs.realtime.asgi import application as with_events
 from django_ojs.realtime.hub import Hub
+from tests.waiting import eventually
 
 PATIENCE = 60.0
 
@@ -40,7 +40,7 @@ class Server:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, args=(self._server,), daemon=True)
         self._thread.start()
-        _until(lambda: self._is_up() or not self._thread.is_alive(), "The server did not start.")
+        eventually(lambda: self._is_up() or not self._thread.is_alive(), "The server did not start.")
         assert self._is_up()
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class Server:
     def settle(self) -> None:
         """Wait until nobody is served any more, so that nothing uses the database behind the back of the next test."""
         if self._server is not None:
-            _until(self._is_idle, "The server is still at work.")
+            eventually(self._is_idle, "The server is still at work.")
 
     def _is_up(self) -> bool:
         return self._server is not None and self._server.started
@@ -74,10 +74,3 @@ class Server:
 
 async def _hub() -> Hub:
     return Hub.current()
-
-
-def _until(is_so: Any, otherwise: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.01)

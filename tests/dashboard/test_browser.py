@@ -34,6 +34,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.sqlite_too,
     pytest.mark.django_db(transaction=True),
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # static files, which only tests serve so
     pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: install it, or name it in CHROMIUM"),

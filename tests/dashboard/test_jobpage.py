@@ -173,6 +173,8 @@ def test_what_is_hidden_stays_hidden_everywhere_on_the_page(admin_client: Client
          "3 attempts, 1 s × attempt to the power of 3, to 5 min"),
         ({"jitter": False, "non_retryable_errors": ["ValueError", "auth.*"]},
          "3 attempts, 1 s doubling to 5 min, no retry after ValueError, auth.*"),
+        ({"jitter": False, "retryable_errors": ["Busy", "OSError"], "non_retryable_errors": ["auth.*"]},
+         "3 attempts, 1 s doubling to 5 min, a retry only after Busy, OSError, no retry after auth.*"),
     ],
 )  # fmt: skip
 def test_a_policy_in_words(given: dict[str, Any], words: str) -> None:

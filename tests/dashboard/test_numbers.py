@@ -18,7 +18,7 @@ from django_ojs.models import BulkAction, Job
 from django_ojs.statistics import summary
 from tests.dashboard.everything import fill, pages
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 #: Attributes that people read: a number in them is written as their language does.
 FOR_PEOPLE = {"title", "alt", "placeholder"}
 #: Attributes of ours that are numbers or lists of them and nothing else.

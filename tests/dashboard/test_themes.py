@@ -63,6 +63,7 @@ def check_forms(page: str, outline: Outline) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_tabs_verbs_and_trail_stand_where_no_version_of_django_moves_them(admin_client: Client, settings: Any) -> None:
     settings.OJS = {"OUTBOX": "default"}

@@ -60,6 +60,17 @@ NOT_RUN = {
         "it runs this test; the step `tests` of the gate types it"
     ),
     ("docs/architecture.md", "Python code ── client/ ─┐"): "it is a drawing",
+    (
+        "docs/production/database.md",
+        "DATABASES = {",
+    ): "it needs two servers; tests/http/test_failures.py reads such URLs",
+    (
+        "docs/production/database.md",
+        (
+            "postgres://shop@db1.internal:5432,db2.internal:5432/shop?target_session_attrs=read-write&connect_timeout=3"
+            "&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=25000"
+        ),
+    ): "two servers; tests/http/test_failures.py reads such URLs",
     ("docs/worker.md", "Stopping (SIGINT): 2 jobs are running. Press Ctrl-C again to stop at once."): (
         "a worker says it: tests/worker/test_processes.py::test_a_stop_is_told_in_one_line_with_the_way_to_stop_at_once"
     ),
@@ -79,6 +90,7 @@ NOT_RUN = {
     ("docs/contributing.md", ".venv/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html"): (
         "the step `docs` of the gate runs it"
     ),
+    ("docs/contributing.md", ".venv/bin/python -m docs.ojsdocs"): "test_reference compares the files that it writes",
     ("docs/events.md", 'const source = new EventSource("/ojs/v1/events/stream?types=job.*&queues=mail");'): (
         "it needs a browser; tests/realtime/test_sse_processes.py has an EventSource in one"
     ),
@@ -126,6 +138,8 @@ def how(block: Block) -> str:
         return "not code, or parsed by test_blocks"
     if "run" in block.words:
         return "run by test_running"
+    if page == "docs/reference/python.md" and block.words == ("signature",):
+        return "made of the code by docs/ojsdocs; test_blocks compiles it"
     if page.startswith("docs/coming-from/") and "before" in block.words:
         return ""
     if page in TITLED and any(word.startswith("title=") for word in block.words):

@@ -7,13 +7,11 @@ import tomllib
 from pathlib import Path
 from urllib.parse import unquote
 
-import ojsdocs
 import pytest
 
 from tests.docs.pages import DOCS, FILES, PAGES, PICTURES, ROOT, anchors, links, name
 
-#: One database is as good as another: the generated page of the metrics is made of a scrape.
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+pytestmark = pytest.mark.sqlite  # no database is asked
 
 
 def broken(page: Path, link: str) -> str:
@@ -34,7 +32,7 @@ def broken(page: Path, link: str) -> str:
             return f"{path} is a page, but not of the documentation: Sphinx cannot link it"
         if not target.is_file():
             return f"{path} is no file: Sphinx cannot link it"
-    if anchor and anchor not in anchors(ojsdocs.expand(target.read_text(encoding="utf-8"))):
+    if anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
         return f"{path or 'the page'} has no heading #{anchor}"
     return ""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from django.apps import apps
-from ojsdocs import checks, commands, metrics
+from ojsdocs import checks, commands, errors, metrics
 
 from django_ojs.conf import FIELDS
 from django_ojs.events.catalogue import DESCRIBED
@@ -43,7 +43,13 @@ def importable(path: str) -> bool:
 
 
 def is_setting(text: str) -> bool:
-    return text in FIELDS
+    return text in FIELDS or text in {error.code for error in errors.classes()}
+
+
+def is_permission(text: str) -> bool:
+    return text.removeprefix("django_ojs.") in {
+        codename for model in apps.get_models() for codename, _ in model._meta.permissions
+    }
 
 
 def is_event(text: str) -> bool:
@@ -73,7 +79,10 @@ def is_file(text: str) -> bool:
 
 
 RULES: list[tuple[str, Callable[[str], bool]]] = [
-    (r"django_ojs(?:\.\w+)+(?:\(.*\))?", lambda text: importable(text) or text in LOGGERS or is_check(text)),
+    (
+        r"django_ojs(?:\.\w+)+(?:\(.*\))?",
+        lambda text: importable(text) or text in LOGGERS or is_check(text) or is_permission(text),
+    ),
     (r"(?:django_ojs|tests|docs|example_project|\.ci)/[\w./:-]+", is_file),
     (r"(?:REALTIME|WEBHOOK|EVENT|METRICS|MAX|HEARTBEAT|SHUTDOWN|DEAD_LETTER|AUDIT|RESULT)_[A-Z_]+(?<!_)", is_setting),
     (rf"(?:{_KINDS})\.[a-z_.]+", is_event),

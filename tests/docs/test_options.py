@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -19,7 +19,8 @@ from django_ojs.client.options import (
     UniqueOptions,
 )
 from django_ojs.conf import Settings
-from django_ojs.rules import durations, ratelimit, retrypolicy, unique
+from django_ojs.errors import InvalidRequest
+from django_ojs.rules import cron, durations, names, ratelimit, retrypolicy, unique
 from django_ojs.rules.retrypolicy import DEFAULT, MEMBERS
 from django_ojs.spellings import BACKOFF_STRATEGY
 from django_ojs.states import State
@@ -36,7 +37,7 @@ def table(heading: str) -> dict[str, str]:
 def test_every_option_has_its_line() -> None:
     assert set(table("Options of the job")) == HANDLER_NAMES
     assert set(table("Options of one call")) == NAMES - HANDLER_NAMES
-    own = {"context", "inline", "transactional", "durable", "on_change"}
+    own = {"context", "inline", "transactional", "durable", "on_change", "retry_if"}
     assert set(table("Options of `@job` only")) == own | (ScheduledOptions.__annotations__.keys() - HANDLER_NAMES)
 
 
@@ -95,6 +96,20 @@ def test_the_retry_policy_is_that_of_the_code() -> None:
         "backoff_coefficient": str(DEFAULT.coefficient),
         "max_interval": durations.spell(DEFAULT.max_ms),
         "jitter": str(DEFAULT.jitter).lower(),
+        "retryable_errors": "all",
         "non_retryable_errors": "none",
         "on_exhaustion": "`dead_letter`",
     }
+
+
+@pytest.mark.parametrize(
+    "kind, check",
+    [("a job type", names.check_type), ("a queue", names.check_queue), ("a schedule", cron.check_name)],
+)
+def test_names_that_the_page_calls_right_and_wrong_are(kind: str, check: Callable[[str], Any]) -> None:
+    (row,) = re.findall(rf"^\| {kind} \| (.*) \|$", PAGE, re.MULTILINE)
+    _, right, wrong = row.split(" | ")
+    assert [check(name) for name in re.findall(r"`([^`]+)`", right)]
+    for name in re.findall(r"`([^`]+)`", wrong):
+        with pytest.raises((ValueError, InvalidRequest), match="must be"):
+            check(name)

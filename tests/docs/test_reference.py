@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import ojsdocs
 import pytest
-from django.conf import settings as site
 from django.core.management import get_commands
 from ojsdocs import checks, commands, errors, http, metrics, python, settings
 
@@ -23,16 +23,26 @@ from django_ojs.jobs.priority import prioritise
 from django_ojs.jobs.push import push
 from django_ojs.models import Event
 from django_ojs.retention import prune
+from tests.docs.pages import PAGES, blocks, spans
 
 
 @pytest.mark.django_db
+@pytest.mark.sqlite
 @pytest.mark.parametrize("part", ojsdocs.PARTS)
-def test_every_part_is_on_a_page(part: str) -> None:
-    page = (site.BASE_DIR / "docs" / "reference" / f"{part}.md").read_text(encoding="utf-8")
-    assert f"\n<!-- generated: {part} -->\n" in page
-    whole = ojsdocs.expand(page)
-    assert "generated: " not in whole
-    assert len(whole) > len(page)
+def test_the_page_is_committed_as_the_code_makes_it(part: str) -> None:
+    """It is read on a forge, too, which makes nothing."""
+    written = (ojsdocs.PAGES / f"{part}.md").read_text(encoding="utf-8")
+    assert written == ojsdocs.page(part), f"write the reference anew: {ojsdocs.COMMAND}"
+    assert len(written.partition("<!-- generated: ")[2]) > 500
+
+
+def test_a_page_without_its_mark_and_a_part_without_a_page_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ojsdocs, "PAGES", tmp_path)
+    (tmp_path / "errors.md").write_text("# Errors\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no line <!-- generated: errors -->"):
+        ojsdocs.page("errors")
+    with pytest.raises(ValueError, match="nothing generates"):
+        ojsdocs.render("nothing")
 
 
 class TestSettings:
@@ -116,11 +126,55 @@ def test_every_metric_is_there_with_its_labels() -> None:
     assert not metrics.MetricSeries.objects.exists()
 
 
-def test_every_public_name_is_there() -> None:
-    text = python.render()
-    for module in python.MODULES:
-        for name in python.names(module):
-            assert re.search(rf":: {re.escape(module)}\.{name}$", text, re.MULTILINE)
+class TestPython:
+    def test_every_public_name_is_there(self) -> None:
+        text = python.render()
+        for module, members in {**{one: python.names(one) for one in python.MODULES}, **python.CHOSEN}.items():
+            section = text.partition(f"## {module}\n")[2].partition("\n## ")[0]
+            assert [name for name in members if f"\n### {name}\n" not in section] == []
+
+    def test_what_a_class_has_is_there_whatever_the_code_calls_the_module_of_the_class(self) -> None:
+        text = python.render()
+        handle = text.partition("\n### JobHandle\n")[2].partition("\n### ")[0]
+        assert "| `state` | `State` |" in handle
+        assert "def wait(self, timeout: float | None = None" in handle
+        assert "async def acancel(self, reason: str = '') -> JobHandle: ..." in handle
+        counts = text.partition("\n### Counts\n")[2].partition("\n### ")[0]
+        assert "| `states` | `dict[str, int]` |" in counts
+        context = text.partition("\n### JobContext\n")[2].partition("\n### ")[0]
+        assert "| `is_cancelled` | `bool` |" in context
+        assert python.INTERNAL not in text
+
+    def test_the_pages_tell_sites_to_import_only_what_is_public(self) -> None:
+        """Errors have a page of their own, and models are Django's way to rows."""
+        offered = {f"{module}.{name}" for module in python.MODULES for name in python.names(module)}
+        offered |= {f"{module}.{name}" for module, members in python.CHOSEN.items() for name in members}
+        offered |= set(python.SHAPES) | set(python.MODULES) | set(python.CHOSEN) | {"django_ojs.__version__"}
+        private = {
+            f"{page.name}: {one}"
+            for page in PAGES
+            if page.name not in NOT_FOR_SITES and page.parent.name != "reference"
+            for one in imported(page)
+            if one not in offered and not one.startswith(OTHERWISE_TOLD)
+        }
+        assert private == set()
+
+
+#: Pages for who works on django-ojs, and what releases bring.
+NOT_FOR_SITES = {"architecture.md", "internals.md", "why.md", "changes.md", "contributing.md", "CHANGELOG.md"}
+#: `errors` has a page of its own; models are Django's way to rows; how-to/own-viewset.md says what to do with `http`.
+OTHERWISE_TOLD = ("django_ojs.errors.", "django_ojs.models.", "django_ojs.http.")
+
+
+def imported(page: Path) -> set[str]:
+    """What the Python of a page imports from us, and the calls that its text names with their modules."""
+    found = {
+        f"{module}.{one.split(' as ')[0].strip()}"
+        for block in blocks(page)
+        for module, listed in re.findall(r"^ *from (django_ojs[\w.]*) import ([\w, ]+)", block.text, re.MULTILINE)
+        for one in listed.split(",")
+    }
+    return found | {span.partition("(")[0] for span in spans(page) if re.fullmatch(r"django_ojs(?:\.\w+)+\(.*\)", span)}
 
 
 class TestEvents:

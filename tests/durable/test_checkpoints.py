@@ -17,7 +17,8 @@ from django_ojs.jobs import checkpoints
 from django_ojs.models import Job, JobCheckpoint
 from django_ojs.testing import fake, inline, job_context
 from django_ojs.testing import worker as worker_mode
-from tests.worker.conftest import WorkerThread, _forget_queues, drain, eventually, handlers, start_worker
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers, start_worker
 
 __all__ = ["_forget_queues", "drain", "handlers", "start_worker"]  # fixtures
 pytestmark = pytest.mark.django_db(transaction=True)

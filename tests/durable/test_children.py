@@ -454,9 +454,17 @@ def test_without_a_worker_children_are_called_in_line() -> None:
     async def coroutine(context: JobContext, number: int) -> int:
         return number + await context.astep("one", int, "1")
 
+    async def later(number: int) -> int:
+        return number + 1
+
+    @job("child.plain")
+    def plain(number: int) -> Any:
+        return later(number)
+
     context = job_context()
     assert context.run(double.s(4)) == 8
     assert context.run(coroutine.s(4)) == 5
+    assert context.run(plain.s(4)) == 5
     with pytest.raises(ChildFailed, match="negative"):
         context.run(double.s(-4))
 

@@ -27,7 +27,8 @@ from django_ojs.store.values import Ack
 from django_ojs.worker.steps import StoredSteps
 from django_ojs.workflows import children
 from tests.durable.test_event_races import BLOCKED, Side
-from tests.worker.conftest import WorkerThread, _forget_queues, drain, eventually, handlers, start_worker
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers, start_worker
 
 __all__ = ["_forget_queues", "drain", "handlers", "start_worker"]  # fixtures
 pytestmark = pytest.mark.django_db(transaction=True)

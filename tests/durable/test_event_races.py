@@ -24,7 +24,8 @@ from django_ojs.jobs.push import push
 from django_ojs.models import DurableEvent, Job, JobStep
 from django_ojs.models.job import JobRow
 from django_ojs.worker.steps import StoredSteps
-from tests.worker.conftest import WorkerThread, _forget_queues, drain, eventually, handlers, start_worker
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers, start_worker
 
 __all__ = ["_forget_queues", "drain", "handlers", "start_worker"]  # fixtures
 pytestmark = pytest.mark.django_db(transaction=True)

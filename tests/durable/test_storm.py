@@ -16,7 +16,8 @@ from django.contrib.auth.models import Group
 
 from django_ojs import enqueue_many
 from django_ojs.models import Job, JobStep, Worker, Workflow
-from tests.worker.conftest import WorkerCommand, eventually, start_process
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand, start_process
 from tests.worker.test_storm import FULL, any_worker, storm
 
 __all__ = ["start_process"]  # a fixture

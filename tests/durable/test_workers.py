@@ -17,7 +17,8 @@ from django_ojs.jobs.push import push
 from django_ojs.models import Job, JobStep
 from django_ojs.rules.steps import Step, StepExists, StepKind
 from django_ojs.store.steps import Holder
-from tests.worker.conftest import WorkerThread, _forget_queues, drain, eventually, handlers, start_worker
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread, _forget_queues, drain, handlers, start_worker
 
 __all__ = ["_forget_queues", "drain", "handlers", "start_worker"]  # fixtures
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -28,7 +28,7 @@ from django_ojs.queues.configuration import pause, resume
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import direct
 from tests.gathering import holding
-from tests.worker.conftest import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -554,7 +554,7 @@ def test_a_database_that_is_away_is_waited_for(
             raise error
         return original(asked, using=using)
 
-    monkeypatch.setattr(claims, "AFTER_FAULT", 0.01)
+    monkeypatch.setattr(streams._claimer._faults, "first", 0.01)
     monkeypatch.setattr(claims, "fetch_each", fetch_each)
     (job,) = enqueue()
     assert connect().next()["id"] == job

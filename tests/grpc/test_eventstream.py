@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
+
 pytest.importorskip("grpc")
 
 from django.db import connections
@@ -23,7 +25,6 @@ from django_ojs.models import Event, EventLog
 from django_ojs.realtime.slots import open_slots
 from tests.grpc.serving import Served, serving
 from tests.grpc.streaming import Listener, refused
-from tests.worker.conftest import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("new_log")]
 

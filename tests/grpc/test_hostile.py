@@ -10,12 +10,13 @@ import asyncio
 import gc
 import os
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, connections
+
+from tests.waiting import eventually
 
 grpc = pytest.importorskip("grpc")
 
@@ -60,10 +61,7 @@ def check(found: Failure | bytes) -> None:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SETTLED
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    eventually(holds, what, timeout=SETTLED)
 
 
 def alive(served: Served) -> None:
@@ -142,6 +140,7 @@ def test_an_rpc_that_nobody_knows(served: Served) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [20, 90, 2000, 100_000])
 def test_values_nested_without_end(served: Served, levels: int) -> None:
     value = b"\x1a\x00"  # a Value that holds an empty text
@@ -293,6 +292,7 @@ def test_a_fetch_whose_caller_has_gone_loses_no_job(served: Served) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.wide
 @pytest.mark.parametrize("rpc", ["StreamJobs", "StreamEvents"])
 def test_streams_that_are_dropped_leave_nothing(served: Served, settings: Any, rpc: str) -> None:
     """Hundreds, twenty at a time: some cancelled before they stand, some after, some with their connection."""
@@ -331,6 +331,7 @@ def test_many_streams_take_no_place_from_calls(served: Served, settings: Any) ->
 
 
 @pytest.mark.once
+@pytest.mark.wide
 def test_thousands_of_calls_at_once_are_all_answered(served: Served) -> None:
     """The library would cancel some of those that wait, unless it is told to let them."""
 

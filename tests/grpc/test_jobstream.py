@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
+
 pytest.importorskip("grpc")
 
 from django.db import OperationalError, connections
@@ -29,7 +31,6 @@ from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workerregistry.registration import direct
 from tests.grpc.serving import PATIENCE, Served, serving
 from tests.grpc.streaming import Listener, refused
-from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -294,7 +295,7 @@ def test_the_server_stops(transactional_db: None, settings: Any) -> None:
             got += 1 + len(stream.rest())
         assert Job.objects.filter(state="active").count() == got
         assert jobstream._streams is None
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ojs-stream")]
+    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("ojs-stream")], "they end")
     connections.close_all()
 
 

@@ -426,13 +426,18 @@ def test_a_job_says_everything_that_http_shows() -> None:
 
 
 def test_the_stored_policy_is_the_one_that_is_shown() -> None:
-    stored = '{"max_attempts":9,"initial_ms":2500,"jitter":false,"non_retryable":["a.*"],"on_exhaustion":"discard"}'
+    stored = (
+        '{"max_attempts":9,"initial_ms":2500,"jitter":false,"non_retryable":["a.*"],"on_exhaustion":"discard",'
+        '"retryable":["b"]}'
+    )
     message = wire(to_message("Job", JOB | {envelope.POLICY_MEMBER: stored}))
     policy = message.retry_policy
     assert (policy.max_attempts, policy.initial_interval.ToMilliseconds(), policy.jitter) == (9, 2500, False)
     assert policy.HasField("jitter")
     assert (policy.max_interval.ToSeconds(), policy.backoff_coefficient) == (300, 2.0)
     assert ([*policy.non_retryable_errors], policy.on_exhaustion) == (["a.*"], "discard")
+    assert policy.attributes["retryable_errors"].list_value.values[0].string_value == "b"
+    assert to_document(policy)["retryable_errors"] == ["b"]
     assert envelope.POLICY_MEMBER not in to_document(message)
 
 

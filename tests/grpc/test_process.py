@@ -69,6 +69,27 @@ def test_it_serves_until_a_signal_comes(process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_terminal_that_is_closed_ends_it_as_well_and_cuts_no_call(process: subprocess.Popen[str]) -> None:
+    """SIGHUP mostly comes twice: from the shell and from the kernel."""
+    with grpc.insecure_channel(address(process)) as channel:
+        stub = Stub(channel)
+        stub.Enqueue(messages.to_message("EnqueueRequest", {"type": "a", "args": []}), timeout=PATIENCE)
+        (job,) = stub.Fetch(messages.to_message("FetchRequest", {"queues": ["default"]}), timeout=PATIENCE).jobs
+        with transaction.atomic():
+            Job.objects.filter(pk=job.id).update(priority=1)
+            call = stub.Ack.future(messages.to_message("AckRequest", {"job_id": job.id}), timeout=PATIENCE)
+            stub.Manifest(messages.to_message("ManifestRequest", {}), timeout=PATIENCE)  # which came after the other
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout is not None
+            assert "running calls have 25 seconds" in process.stdout.readline()
+            process.send_signal(signal.SIGHUP)
+        call.result()
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert "stopped" in output
+    assert Job.objects.get().state == "completed"
+
+
 def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None:
     """The call that runs waits for a row that this test has locked, and the process does not wait for the call."""
     with grpc.insecure_channel(address(process)) as channel:

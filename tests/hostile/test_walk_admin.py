@@ -25,7 +25,7 @@ from tests.rights.test_pages import addresses, furnish
 from tests.rights.world import World
 
 __all__ = ["closed", "world"]
-pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.django_db]
 #: So many tests share the pages.
 PARTS = 4
 MANY = 8 if FULL else 1

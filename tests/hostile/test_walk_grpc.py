@@ -28,7 +28,7 @@ from tests.rights.conftest import closed, world
 from tests.rights.world import World
 
 __all__ = ["closed", "world"]
-pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.django_db, pytest.mark.usefixtures("frozen_clock")]
 #: So many tests share the RPCs: the rows that each needs are made once for all of its own.
 PARTS = 4
 FEW, MANY = 1, 20 if FULL else 2

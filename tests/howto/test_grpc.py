@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.howto.pages import titled
+from tests.waiting import eventually
 
 pytest.importorskip("grpc_tools", reason="needs grpcio-tools, which makes the client's code")
 pytestmark = [
@@ -74,10 +74,12 @@ def job(url: str, job_id: str) -> dict[str, Any]:
 
 
 def ended(url: str, job_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + LIMIT
-    while (found := job(url, job_id))["state"] not in ("completed", "discarded"):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+    def look() -> dict[str, Any] | None:
+        found = job(url, job_id)
+        return found if found["state"] in ("completed", "discarded") else None
+
+    found = eventually(look, job_id)
+    assert found is not None
     return found
 
 

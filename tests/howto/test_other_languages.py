@@ -7,15 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.howto.pages import titled
+from tests.waiting import eventually
 
 #: The server has a database of its own, so it is the same with each.
 pytestmark = [pytest.mark.wide, pytest.mark.sqlite]
@@ -49,14 +49,6 @@ def call(url: str, body: Any = None) -> dict[str, Any]:
     with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
-
-
-def eventually(look: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + LIMIT
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-    return found
 
 
 @pytest.mark.parametrize("name, interpreter", WORKERS)

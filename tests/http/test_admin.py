@@ -143,6 +143,9 @@ class TestOneJob:
         assert (fresh["errors"], fresh["meta"]) == ([], {})
         assert "result" not in fresh
         assert fresh["retry_policy"]["initial_interval"] == "PT1S"
+        assert "retryable_errors" not in fresh["retry_policy"]
+        picky = api.get(f"/admin/jobs/{api.push(retry={'retryable_errors': ['Busy']})['id']}").json()
+        assert picky["retry_policy"]["retryable_errors"] == ["Busy"]
         error_of(api.get("/admin/jobs/nothing"), 404, "not_found")
 
     def test_retry_revives_a_discarded_job_and_hurries_a_retryable_one(self, api: Api) -> None:

@@ -23,7 +23,7 @@ from tests.rights.world import World
 
 pytest.importorskip("drf_spectacular")
 __all__ = ["closed", "world"]
-pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.usefixtures("frozen_clock")]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow, pytest.mark.usefixtures("frozen_clock")]
 
 
 def test_answers_have_what_the_document_says_and_nothing_else(world: World) -> None:

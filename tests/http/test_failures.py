@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
-from django.db import DataError, InterfaceError, OperationalError
+from django.db import DataError, InterfaceError, OperationalError, connection
+from django.db.utils import ConnectionHandler
 from django.http import Http404
 from rest_framework import exceptions as drf
 
@@ -257,3 +258,40 @@ def test_a_url_asks_for_a_pool_that_does_not_let_requests_stall() -> None:
     config = parse_url("postgres://me@here/name?pool=true", settings.BASE_DIR)
     assert config["OPTIONS"]["pool"] == POOL_OPTIONS
     assert parse_url(url_of(config), settings.BASE_DIR) == config
+
+
+@pytest.mark.parametrize(
+    "url, entry",
+    [
+        ("postgres://u@h1:5432,h2:5433/db?target_session_attrs=read-write",
+         {"HOST": "h1,h2", "PORT": "5432,5433", "NAME": "db", "USER": "u",
+          "OPTIONS": {"target_session_attrs": "read-write"}}),
+        ("postgresql://u:p%40ss@h1,[::1]:5433/db", {"HOST": "h1,::1", "PORT": ",5433", "PASSWORD": "p@ss"}),
+        ("postgres://h1,h2/db", {"HOST": "h1,h2", "PORT": "", "NAME": "db"}),
+        ("postgres://?service=shop", {"HOST": "", "PORT": "", "NAME": "", "OPTIONS": {"service": "shop"}}),
+    ],
+)  # fmt: skip
+def test_a_url_names_several_hosts_or_a_service_as_libpq_takes_them(url: str, entry: dict[str, Any]) -> None:
+    config = parse_url(url, settings.BASE_DIR)
+    assert {name: config[name] for name in entry} == entry
+    assert parse_url(url_of(config), settings.BASE_DIR) == config
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@a,b/c", "postgres://u:secret@a:x,b/c", "postgres://u:secret@a"])
+def test_a_url_that_no_driver_takes_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match=r"A database URL|Only a database URL") as refused:
+        parse_url(url, settings.BASE_DIR)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db
+def test_of_several_hosts_the_one_that_answers_is_taken() -> None:
+    here = connection.settings_dict
+    hosts = {"HOST": f"127.0.0.1,{here['HOST']}", "PORT": f"1,{here['PORT'] or 5432}"}  # nobody listens on port 1
+    url = url_of({**here, **hosts, "OPTIONS": {"target_session_attrs": "read-write"}})
+    found = ConnectionHandler({"default": parse_url(url, settings.BASE_DIR)})["default"]
+    with found.cursor() as cursor:
+        cursor.execute("SELECT current_database()")
+        assert cursor.fetchone() == (here["NAME"],)
+    found.close()

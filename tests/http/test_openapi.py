@@ -25,7 +25,7 @@ from tests.rights.world import asked
 from tests.webhooks.receiver import Receiver
 
 spectacular = pytest.importorskip("drf_spectacular")
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 METHODS = ("get", "post", "put", "patch", "delete")
 
 

@@ -27,7 +27,7 @@ from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.http.conftest import Api
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 SECRET = "hunter2"
 TYPE = "payments.charge"
 RULES: list[dict[str, Any]] = [{"types": {"payments.*": ["*"]}}, {"classified": True}]

@@ -33,7 +33,7 @@ from django_ojs.spellings import Table
 from django_ojs.webhooks import subscriptions
 from tests.http.conftest import V1, Api, error_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.slow]
 
 RULES = Path(spellings.__file__).parent / "rules"
 

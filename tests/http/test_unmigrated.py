@@ -93,7 +93,7 @@ def test_commands_of_operators_say_to_migrate(command: str, monkeypatch: pytest.
 def test_another_fault_of_a_statement_is_not_taken_for_it() -> None:
     from django.db import Error
 
-    from django_ojs.database import unmigrated
+    from django_ojs.faults import unmigrated
 
     for statement in ("SELEC 1", "SELECT * FROM nobody_made_it", "SELECT nothing FROM django_ojs_lease"):
         with connection.cursor() as cursor, pytest.raises(Error) as caught:

@@ -75,7 +75,7 @@ class TestAStep:
         ack_one(Ack(held, worker_id="w"))
         row = info(held)
         assert (row["attempt"], row["losses"], row["state"]) == (1, 0, "completed")
-        assert dt.timedelta() <= row["finished_at"] - row["started_at"] < dt.timedelta(seconds=30)
+        assert dt.timedelta() <= row["finished_at"] - row["started_at"] < dt.timedelta(seconds=100)
 
     @STEPS
     def test_starts_no_delayed_job_early_and_none_late(self, host: Host, seconds: float) -> None:
@@ -119,8 +119,8 @@ class TestAServerDatabase:
         before = clock.now("default")
         host.step(seconds)
         clock.forget()
-        assert abs(clock.now("default") - before) < dt.timedelta(seconds=20)
-        assert abs(clock.now() - before) < dt.timedelta(seconds=20), "without a name it is the one asked last"
+        assert abs(clock.now("default") - before) < dt.timedelta(seconds=100)
+        assert abs(clock.now() - before) < dt.timedelta(seconds=100), "without a name it is the one asked last"
 
     def test_goes_on_between_two_questions(
         self, host: Host, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any

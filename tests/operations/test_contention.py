@@ -8,7 +8,8 @@ import pytest
 from django.db import OperationalError, transaction
 
 from django_ojs import database
-from django_ojs.database import is_contention, retried
+from django_ojs.database import retried
+from django_ojs.faults import is_contention
 
 
 class Deadlock(Exception):

@@ -13,10 +13,10 @@ from django.db import connection, connections, transaction
 from django.test import Client
 
 from django_ojs import clock
-from django_ojs.database import HeldByAnother
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
+from django_ojs.faults import HeldByAnother
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventCommit, EventLog, Queue

@@ -16,8 +16,8 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from django_ojs import clock, lockwaits
-from django_ojs.database import LostRace, is_contention
 from django_ojs.errors import BackendUnavailable, Duplicate, NotFound
+from django_ojs.faults import LostRace, is_contention
 from django_ojs.groupcommit import LEFT_OUT, Group
 from django_ojs.http.exceptions import to_error
 from django_ojs.jobs import fetch as fetching

@@ -15,7 +15,8 @@ from django.db import OperationalError, connection, connections, transaction
 
 from django_ojs import database, enqueue, idleness
 from django_ojs.client.definition import enqueue_many
-from django_ojs.database import StoodStill, atomic
+from django_ojs.database import atomic
+from django_ojs.faults import StoodStill, is_contention
 from django_ojs.http.exceptions import to_error
 from django_ojs.models import Job, Queue
 
@@ -122,7 +123,7 @@ def test_a_transaction_that_stood_still_says_so_and_stores_nothing(
     with pytest.raises(StoodStill, match="stood still for more than 1 s") as error:
         act()
     assert "stood still" in caplog.text
-    assert database.is_contention(error.value), "it may be done again"
+    assert is_contention(error.value), "it may be done again"
     answer = to_error(error.value)
     assert (answer.status, answer.message) == (
         503, "The server stood still in the middle of this call, so the database ended it. Nothing was changed.",

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import middleware
 from django_ojs.conf import ojs_settings
-from django_ojs.database import LostRace
 from django_ojs.errors import Conflict, Duplicate, InvalidPayload
+from django_ojs.faults import LostRace
 from django_ojs.jobs import idempotency, push_group
 from django_ojs.jobs.candidates import Pushed
 from django_ojs.jobs.idempotency import Answer, KeyedRequest

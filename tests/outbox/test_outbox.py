@@ -194,7 +194,7 @@ def test_what_is_not_taken_now_is_tried_again_later(ship: Any, frozen_clock: Any
 
 def test_a_database_that_is_away_leaves_everything_as_it_is(ship: Any) -> None:
     ship.enqueue("a")
-    for error in (OperationalError("away"), ProgrammingError("not migrated"), InterfaceError("closed")):
+    for error in (OperationalError("away"), ProgrammingError(1146, "not migrated"), InterfaceError("closed")):
         with mock.patch.object(outbox, "push_read", side_effect=error), pytest.raises(type(error)):
             outbox.relay()
     (entry,) = entries()

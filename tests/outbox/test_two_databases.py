@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from django.conf import settings
 from django.db import connection
 
 from django_ojs.database import url_of
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow]
 
@@ -85,7 +84,7 @@ def test_a_job_comes_through_the_outbox_to_a_worker(site: Site) -> None:
     before = site.play("look")
     assert (before["jobs"], before["outbox"]) == ([], ids)
     with Serving(site):
-        _until(lambda: len([name for name in site.play("look")["groups"] if name.startswith("shipped")]) == 3)
+        eventually(lambda: len([name for name in site.play("look")["groups"] if name.startswith("shipped")]) == 3)
     found = site.play("look")
     assert ([job[0] for job in found["jobs"]], found["outbox"]) == (ids, [])
     assert {job[2] for job in found["jobs"]} == {"completed"}
@@ -98,8 +97,8 @@ def test_killed_between_push_and_delete_the_next_relay_makes_no_second_job(site:
     stranded = site.play("look")
     assert ([job[0] for job in stranded["jobs"]], stranded["outbox"]) == (ids, ids)
     with Serving(site):
-        _until(lambda: site.play("look")["outbox"] == [])
-        _until(lambda: all(job[2] == "completed" for job in site.play("look")["jobs"]))
+        eventually(lambda: site.play("look")["outbox"] == [])
+        eventually(lambda: all(job[2] == "completed" for job in site.play("look")["jobs"]))
     found = site.play("look")
     assert [job[0] for job in found["jobs"]] == ids
     shipped = [name for name in found["groups"] if name.startswith("shipped")]
@@ -133,9 +132,3 @@ class Serving:
     def __exit__(self, *error: object) -> None:
         self._process.terminate()
         self._process.wait(60)
-
-
-def _until(predicate: Callable[[], bool], timeout: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not predicate():
-        assert time.monotonic() < deadline, "It did not happen in time."

@@ -4,9 +4,8 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,6 @@ from django_ojs.client.definition import enqueue_many
 from django_ojs.models import Job
 
 TIMEOUT = 90.0
-
-
-def eventually(predicate: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:
-    """The first true value of `predicate`, which is asked until then."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if value := predicate():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"It did not happen in time: {what}")
 
 
 def enqueue(job_type: str, count: int, **options: Any) -> None:

@@ -17,9 +17,10 @@ from django_ojs.cron import schedules
 from django_ojs.jobs.push import push
 from django_ojs.models import CronRun, Event, Job
 from tests import stepping
-from tests.processes.conftest import Site, enqueue, eventually
+from tests.processes.conftest import Site, enqueue
+from tests.waiting import eventually
 
-pytestmark = [pytest.mark.slow]
+pytestmark = pytest.mark.wide
 
 JOBS = 8
 
@@ -56,8 +57,10 @@ def test_a_step_on_one_host_ruins_no_job_of_any_host(wrong: Site, site: Site, tm
     stepped = timezone.now()
     eventually(lambda: CronRun.objects.filter(triggered_at__gt=stepped).count() >= 5, "schedules go on firing")
     fired = list(CronRun.objects.order_by("scheduled_at").values_list("scheduled_at", flat=True))
-    assert all(later - earlier == dt.timedelta(seconds=1) for earlier, later in itertools.pairwise(fired))
-    assert abs(fired[-1] - timezone.now()) < dt.timedelta(seconds=60)
+    # A scheduler that comes late leaves a tick out; none comes twice or in between.
+    gaps = [later - earlier for earlier, later in itertools.pairwise(fired)]
+    assert all(gap > dt.timedelta(0) and gap % dt.timedelta(seconds=1) == dt.timedelta(0) for gap in gaps)
+    assert fired[-1] < timezone.now() + dt.timedelta(minutes=1)
     for each in sites:
         each.let_go()
     eventually(lambda: not Job.objects.filter(type="load.hold").live().exists(), "the jobs end")

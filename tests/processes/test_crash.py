@@ -28,8 +28,9 @@ from django_ojs.rules.ids import new_job_id
 from django_ojs.statistics import counters
 from django_ojs.workflows import workflow
 from tests.hostile.invariants import violations
-from tests.processes.conftest import Site, eventually
+from tests.processes.conftest import Site
 from tests.processes.test_fences import somebody_waits
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow]
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from django_ojs.models import Event, Job, Worker
-from tests.processes.conftest import Site, enqueue, eventually, settled
+from tests.processes.conftest import Site, enqueue, settled
+from tests.waiting import eventually
 
 HELD = 6
 

@@ -24,7 +24,7 @@ from django_ojs.jobs.finish import Ack, Failure, ack, fail, requeue
 from django_ojs.jobs.push import push
 from django_ojs.models import Job, RateStart
 from django_ojs.store import orm, postgresql, sqlite, store_of
-from tests.processes.conftest import eventually
+from tests.waiting import eventually
 
 Check = Callable[[], None]
 Patch = pytest.MonkeyPatch
@@ -259,7 +259,7 @@ def test_a_report_that_waits_for_a_cancellation_comes_too_late(report: str, else
         cancel([job_id])
         late = elsewhere.submit(lambda: REPORTS[report](job_id, "holder", 1))
         if connection.vendor == "postgresql":
-            eventually(somebody_waits, "the report waits for the row", timeout=90)
+            eventually(somebody_waits, "the report waits for the row")
     assert refused(late.result(60))
     assert look(job_id)[0] == "cancelled"
 

@@ -20,9 +20,9 @@ from django.utils import timezone
 
 from django_ojs import enqueue
 from django_ojs.cron import schedules
-from django_ojs.database import HeldByAnother, is_contention
 from django_ojs.errors import Conflict
 from django_ojs.events import log, order
+from django_ojs.faults import HeldByAnother, is_contention
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack_one
 from django_ojs.jobs.push import push
@@ -33,8 +33,8 @@ from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from django_ojs.workerregistry.heartbeat import Beat, beat
 from django_ojs.workflows.workflow import create as create_workflow
-from tests.processes.conftest import eventually
 from tests.processes.frozen import TOGETHER
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.slow,
@@ -110,7 +110,7 @@ def test_what_a_duty_holds_is_free_though_its_process_stands_still(freeze: Start
             return Queue.objects.select_for_update(skip_locked=True).filter(name="held").exists()
 
     assert not is_free()
-    eventually(is_free, "the database lets go of what it holds", timeout=60)
+    eventually(is_free, "the database lets go of what it holds")
     frozen.send_signal(signal.SIGCONT)
     eventually(lambda: Queue.objects.get(name="held").draining, "the duty is done again")
     said = go_on(frozen, "\n")
@@ -171,7 +171,7 @@ def test_no_lock_of_the_servers_own_outlasts_the_limit_of_a_transaction_that_sta
     held = open_transactions()
     assert held >= len(deeds), f"each of them holds what it has locked: {go_on(frozen)}"
     for name, deed in deeds.items():
-        eventually(partial(done, deed), name, timeout=60)
+        eventually(partial(done, deed), name)
     said = go_on(frozen)
     for name in deeds:
         assert re.search(rf"^{name}: (done|answered by|StoodStill|OperationalError)", said, re.MULTILINE), said
@@ -211,5 +211,5 @@ def test_a_migration_that_stands_still_lets_go_of_its_tables(freeze: Start) -> N
         with LockTimeout(1.0, "default"):
             return done(lambda: push([{"type": "a.b", "args": []}]))
 
-    eventually(is_free, "the migration lets go of the table of jobs", timeout=60)
+    eventually(is_free, "the migration lets go of the table of jobs")
     assert "ended: terminating connection due to idle-in-transaction timeout" in go_on(frozen)

@@ -8,14 +8,16 @@ from collections import Counter
 
 import pytest
 
+from tests.waiting import eventually
+
 grpc = pytest.importorskip("grpc")
 
 from django_ojs.grpc import messages  # noqa: E402
 from django_ojs.grpc.definition import Stub  # noqa: E402
 from django_ojs.models import Event, Job  # noqa: E402
-from tests.processes.conftest import TIMEOUT, Site, enqueue, eventually, settled  # noqa: E402
+from tests.processes.conftest import TIMEOUT, Site, enqueue, settled  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.sqlite_too]
+pytestmark = [pytest.mark.wide, pytest.mark.sqlite_too]
 
 JOBS, KILLS, SLOTS = 240, 3, 4
 

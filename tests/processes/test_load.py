@@ -14,7 +14,8 @@ from django.db.models import Count, Sum
 
 from django_ojs.models import Event, Job, RateStart, Worker
 from django_ojs.queues.configuration import configure
-from tests.processes.conftest import Site, enqueue, eventually, settled
+from tests.processes.conftest import Site, enqueue, settled
+from tests.waiting import eventually
 
 JOBS = 20_000 if os.environ.get("OJS_TEST_FULL") == "1" else 2_000
 PROCESSES = 8

@@ -12,7 +12,8 @@ from django_ojs import clock
 from django_ojs.cron import schedules
 from django_ojs.models import AuditEntry, CronSchedule, Job, Lease
 from django_ojs.queues import maintenance
-from tests.processes.conftest import Site, enqueue, eventually, settled
+from tests.processes.conftest import Site, enqueue, settled
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 #: So long it is watched that nothing happens: a worker and the scheduler look several times.

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from django_ojs.models import Event, Job, Worker
-from tests.processes.conftest import Site, enqueue, eventually, settled
+from tests.processes.conftest import Site, enqueue, settled
+from tests.waiting import eventually
 
 HELD = 4
 OJS: dict[str, Any] = {"HEARTBEAT_INTERVAL": 0.5, "HEARTBEAT_TIMEOUT": 600.0, "WORKER_VISIBILITY_TIMEOUT": 600}
@@ -33,6 +34,7 @@ def test_a_second_worker_of_a_name_is_refused_and_takes_no_job_from_the_first(si
     assert site.runs("began") == dict.fromkeys(range(HELD), 1)
 
 
+@pytest.mark.wide
 def test_a_group_that_was_killed_and_starts_again_under_its_name_gets_its_jobs_back_at_once(site: Site) -> None:
     """Neither the reservations nor the heartbeat timeout would give them back within ten minutes."""
     enqueue("load.hold", HELD)

@@ -22,7 +22,7 @@ from django_ojs.models import Job
 from django_ojs.realtime import handler
 from django_ojs.realtime.handler import StreamThreads, ThreadedHandler, on_threads
 from tests.realtime.conftest import PATIENCE, do
-from tests.worker.conftest import eventually
+from tests.waiting import eventually
 
 MIDDLEWARE = [f"{__name__}.noting"]
 #: The threads that the middleware and the signals ran on, by request.

@@ -20,6 +20,7 @@ from django_ojs.realtime import hub as hub_module
 from django_ojs.realtime.hub import Hub
 from tests.operations.test_event_order import OpenTransaction
 from tests.realtime.conftest import PATIENCE, do, enqueue, names, nothing_more, take
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -112,7 +113,10 @@ async def test_a_cursor_that_was_never_issued_is_refused_and_the_hub_stops() -> 
             async with Hub.current().subscribe(ALL, after=cursor):
                 pytest.fail("subscribed")
     assert Hub.current()._tail is None
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("ojs-tail", "ojs-replay"))]
+    names = ("ojs-tail", "ojs-replay")
+    await asyncio.to_thread(
+        eventually, lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(names)]
+    )
 
 
 async def test_the_hub_begins_with_the_first_and_stops_with_the_last() -> None:

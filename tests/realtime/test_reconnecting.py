@@ -27,6 +27,7 @@ from django_ojs.events import ids, log
 from django_ojs.jobs.push import push
 from tests.realtime.listening import parse
 from tests.realtime.test_processes import PATIENCE, Server, work
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.wide, pytest.mark.usefixtures("transactional_db")]
 
@@ -133,7 +134,7 @@ class Reader(threading.Thread):
         try:
             deadline = time.monotonic() + 10 * PATIENCE
             while len(self.seen) < EVENTS:
-                assert time.monotonic() < deadline, f"{len(self.seen)} of {EVENTS} events"
+                assert time.monotonic() < deadline, f"It did not happen in time: {len(self.seen)} of {EVENTS} events"
                 allowed = restarting.is_set()
                 try:
                     self._take_turn()
@@ -265,10 +266,10 @@ def check(server: Server, *bases: str) -> None:
 
 
 def await_events(readers: list[Reader], number: int) -> None:
-    deadline = time.monotonic() + 10 * PATIENCE
-    while all(len(reader.seen) < number and reader.is_alive() for reader in readers):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(
+        lambda: any(len(reader.seen) >= number or not reader.is_alive() for reader in readers),
+        f"{number} events", timeout=10 * PATIENCE,
+    )  # fmt: skip
 
 
 def everything(after: str) -> list[str]:

@@ -67,7 +67,7 @@ def test_a_server_that_is_killed_amid_it_all_costs_a_client_that_resumes_nothing
     working = threading.Thread(target=work, args=[JOBS])
     deadline = time.monotonic() + 5 * PATIENCE
     while len(ids) < 3 * JOBS:
-        assert time.monotonic() < deadline, f"{len(ids)} of {3 * JOBS} events"
+        assert time.monotonic() < deadline, f"It did not happen in time: {len(ids)} of {3 * JOBS} events"
         headers = {"Last_Event_ID": last} if last else {}
         for frame in listen(server.port, "/events/stream?types=job.*&job_types=a.b", **headers):
             last = frame.id or last

@@ -32,7 +32,7 @@ from django_ojs.realtime.handler import on_threads
 from tests.realtime.conftest import PATIENCE, do, enqueue
 from tests.realtime.test_handler import scope_of
 from tests.realtime.test_processes import Server
-from tests.worker.conftest import eventually
+from tests.waiting import eventually
 
 READERS = POOL_OPTIONS["max_size"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from django_ojs.cron import schedules
 from django_ojs.cron.runs import tick
 from django_ojs.models import CronRun, CronSchedule, Event, Job, Lease
 from django_ojs.queues import configuration
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -45,13 +45,6 @@ def start(child_environment: dict[str, str]) -> Iterator[Start]:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-def eventually(predicate: Callable[[], Any], timeout: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not predicate():
-        assert time.monotonic() < deadline, "It did not happen in time."
-        time.sleep(0.01)
 
 
 def every_second(name: str, **members: Any) -> None:
@@ -114,12 +107,9 @@ def test_kill_9_in_the_middle_of_a_tick_leaves_it_to_the_next(start: Start, tmp_
     check_all_ticks(["a"])
 
 
-@pytest.mark.wide
-def test_a_tick_is_within_a_second_of_its_time(start: Start) -> None:
-    """The scheduler sleeps until the tick is due, so it is far less under normal load."""
+def test_no_tick_is_before_its_time(start: Start) -> None:
     every_second("a")
     start(MANAGE, "ojs_scheduler")
     eventually(lambda: schedules.get("a").run_count >= 4)
     late = [run.triggered_at - run.scheduled_at for run in CronRun.objects.order_by("id")[1:]]
     assert min(late).total_seconds() >= 0
-    assert max(late).total_seconds() < 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ from django_ojs.queues import configuration
 from django_ojs.registry import registry
 from django_ojs.scheduler import service as outage_module
 from django_ojs.scheduler.scheduler import Scheduler
-from django_ojs.scheduler.service import DutyThread, Outage, Service
+from django_ojs.scheduler.service import RESTART, DutyThread, Outage, Service
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -53,18 +53,17 @@ def test_a_duty_that_fails_does_not_stop_the_others_and_is_tried_again(caplog: p
     thread.run_once()
     thread.run_once()
     assert (broken.calls, sound.calls) == (1, 2)
-    assert "The scheduler's duty 'broken' failed; the next try is in 1 s." in caplog.text
+    assert "The scheduler's duty 'broken' failed; the next try is in " in caplog.text
     assert "a fault of ours" in caplog.text
     thread._due["broken"] = 0.0
     thread.run_once()
     assert broken.calls == 2
-    assert thread._faults["broken"] == 0
 
 
 def test_a_duty_waits_for_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage_module, "outage", Outage())
     monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
-    duty = Duty("duty", OperationalError("gone"), OperationalError("gone"))
+    duty = Duty("duty", OperationalError(2006, "gone"), OperationalError(2006, "gone"))
     DutyThread("test", [duty], "default").run_once()
     assert duty.calls == 3
 
@@ -91,10 +90,7 @@ def test_a_scheduler_leads_settles_and_gives_its_lease_back() -> None:
     handle = enqueue("a.b", delay="50ms")
     scheduler = Scheduler("me")
     scheduler.start()
-    deadline = time.monotonic() + 20
-    while handle.refresh().state != "available":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: handle.refresh().state == "available")
     assert scheduler.leads
     assert scheduler.stop(10)
     assert not scheduler.leads
@@ -126,4 +122,4 @@ def test_a_service_that_crashes_says_so(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_service_that_was_never_started_can_be_stopped() -> None:
-    assert Service().stop(1)
+    assert Service(RESTART).stop(1)

@@ -20,7 +20,7 @@ from django_ojs import tenants
 from django_ojs.checks import check_tenants
 from django_ojs.database import url_of
 from django_ojs.groupcommit import Group
-from tests.processes.conftest import eventually
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ from tests.tasks.api import (
     task_started,
 )
 from tests.tasks.app import tasks
-from tests.worker.conftest import WorkerThread, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread
 
 Drain = Callable[..., WorkerThread]
 Signals = Callable[[], list[tuple[str, Any, Any]]]
@@ -243,7 +244,14 @@ def test_every_call_arrives_as_it_was_made(drain: Drain, args: Any, kwargs: Any)
 
 @pytest.mark.parametrize(
     "kind,value",
-    [("tuple", [1, [2, 3]]), ("bytes", "text"), ("keys", {"1": {"2": 3}}), ("none", None), ("falsy", 0)],
+    [
+        ("tuple", [1, [2, 3]]),
+        ("bytes", "text"),
+        ("keys", {"1": {"2": 3}}),
+        ("none", None),
+        ("falsy", 0),
+        ("coroutine", 3),
+    ],
 )
 def test_what_json_has_almost_is_made_json(drain: Drain, kind: str, value: Any) -> None:
     result = tasks.give.enqueue(kind)

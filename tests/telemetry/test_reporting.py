@@ -10,8 +10,8 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
-from django_ojs import Discard, JobContext, Retry, Snooze, enqueue, job
-from django_ojs.models import Job
+from django_ojs import Discard, Fail, JobContext, Retry, Snooze, enqueue, job
+from django_ojs.models import Event, Job
 from django_ojs.registry import registry
 from django_ojs.signals import job_failed
 from django_ojs.telemetry.reporting import MAX_TEXT
@@ -80,6 +80,33 @@ def test_what_a_handler_says_on_purpose_is_no_error(settings: Any, ojs_worker: W
     enqueue("reporting.fails", kind)
     ojs_worker.drain()
     assert seen == []
+
+
+@pytest.mark.parametrize("kind, dead", [(Fail, True), (Discard, False)])
+def test_who_fails_for_good_is_reported_and_a_dead_letter_and_who_discards_is_neither(
+    settings: Any, ojs_worker: WorkerJobs, caplog: Any, kind: type[Exception], dead: bool
+) -> None:
+    settings.OJS = {"ERROR_REPORTERS": [f"{HERE}.note"]}
+    asked: list[BaseException] = []
+
+    @job("reporting.hopeless", retry={"max_attempts": 5}, retry_if=lambda error: not asked.append(error))
+    def hopeless() -> None:
+        try:
+            raise LookupError("17")
+        except LookupError as error:
+            raise kind("no such card") from error
+
+    hopeless.enqueue()
+    ojs_worker.drain()
+    assert Job.objects.dead_letters().exists() is dead
+    assert seen == [("Fail('no such card')", "reporting.hopeless", 1)] * dead
+    assert ("LookupError: 17" in caplog.text) is dead, "the log has the traceback of what led to it"
+    assert asked == []
+    found = error()
+    assert (found["type"], found["message"], found["retryable"]) == ("LookupError", "no such card", False)
+    assert [event.type for event in Event.objects.filter(type__in=("job.failed", "job.discarded"))] == [
+        "job.failed", "job.discarded",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("hidden", ["errors", "backtraces"])

@@ -217,6 +217,26 @@ def test_asynchronous_handlers_share_the_transaction_of_the_test(ojs_worker: Wor
     assert (handle.refresh().result, names()) == ("inside", ["before", "inside"])
 
 
+@pytest.mark.parametrize("decorated", [False, True])
+def test_transactional_asynchronous_handlers_and_what_plain_ones_return_to_be_awaited(
+    ojs_worker: WorkerJobs, decorated: bool
+) -> None:
+    async def whole(fails: bool) -> str:
+        await Group.objects.acreate(name=f"whole {fails}")
+        if fails:
+            raise ValueError("in the middle")
+        return "whole"
+
+    def plain(fails: bool) -> Any:
+        return whole(fails)
+
+    handler: Any = job("test.awhole", transactional=True, retry={"max_attempts": 1})(plain if decorated else whole)
+    handler.enqueue(True)
+    handle = handler.enqueue(False)
+    ojs_worker.drain()
+    assert (names(), handle.refresh().result) == (["whole False"], "whole")
+
+
 def test_progress_and_results_are_those_of_a_worker(ojs_worker: WorkerJobs) -> None:
     @job("test.progress", context=True)
     async def work(context: JobContext) -> object:

@@ -27,7 +27,7 @@ def test_numbers_of_other_things() -> None:
 
 def lines() -> Iterator[tuple[str, str]]:
     """What the package logs or writes to a console: where, and the first argument."""
-    writers = {"debug", "info", "warning", "error", "exception", "log", "write", "_announce"}
+    writers = {"debug", "info", "warning", "error", "exception", "log", "write", "say", "_announce"}
     for path in sorted(PACKAGE.rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in writers:

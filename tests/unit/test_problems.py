@@ -109,6 +109,7 @@ WHOLE: list[dict[str, Any]] = [
         "retry": {
             "max_attempts": 3, "initial_interval": "PT1S", "max_interval": "PT5M", "backoff_coefficient": 2.0,
             "jitter": True, "non_retryable_errors": ["A"], "on_exhaustion": "discard", "backoff_strategy": "linear",
+            "retryable_errors": ["B"],
         },
         "unique": {"keys": ["type", "args"], "period": "PT1M", "states": ["active"], "on_conflict": "reject"},
         "rate_limit": {

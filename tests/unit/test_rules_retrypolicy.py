@@ -44,7 +44,7 @@ STEADY = RetryPolicy(jitter=False)
         ({"backoff_coefficient": 1.5}, {"coefficient": 1.5}),
         ({"backoff_coefficient": ExactNumber("1.00000000000000000000001")}, {"coefficient": 1.0}),
         ({"jitter": False}, {"jitter": False}),
-        ({"non_retryable_errors": []}, {"non_retryable": ()}),
+        ({"retryable_errors": ["A"], "non_retryable_errors": []}, {"retryable": ("A",), "non_retryable": ()}),
         ({"non_retryable_errors": ["A", "b.*"]}, {"non_retryable": ("A", "b.*")}),
         ({"on_exhaustion": "discard"}, {"on_exhaustion": "discard"}),
         ({"on_exhaustion": "dead_letter"}, {"on_exhaustion": "dead_letter"}),
@@ -79,6 +79,8 @@ def test_given_fields_are_read(given_policy: dict[str, Any], parsed: dict[str, A
         ({"non_retryable_errors": "A"}, "non_retryable_errors"),
         ({"non_retryable_errors": ["A", ""]}, "non_retryable_errors"),
         ({"non_retryable_errors": [1]}, "non_retryable_errors"),
+        ({"retryable_errors": "A"}, "retryable_errors"),
+        ({"retryable_errors": [""]}, "retryable_errors"),
         ({"on_exhaustion": "explode"}, "on_exhaustion"),
         ({"on_exhaustion": ["discard"]}, "on_exhaustion"),
         ({"backoff_strategy": "zigzag"}, "backoff_strategy"),
@@ -130,6 +132,7 @@ policies = st.builds(
     max_ms=st.integers(1, 10**12),
     jitter=st.booleans(),
     non_retryable=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)).map(tuple),
+    retryable=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)).map(tuple),
     on_exhaustion=st.sampled_from([None, "discard", "dead_letter"]),
     strategy=st.sampled_from(retrypolicy.STRATEGIES),
 )
@@ -222,12 +225,45 @@ def test_no_backoff_overflows_or_exceeds_its_cap(policy: RetryPolicy, attempt: i
     ],
 )
 def test_which_errors_are_not_retryable(entries: tuple[str, ...], error: dict[str, Any], matches: bool) -> None:
-    assert retrypolicy.is_non_retryable(RetryPolicy(non_retryable=entries), error) is matches
+    assert retrypolicy.may_be_retried(RetryPolicy(non_retryable=entries), error) is not matches
+    assert retrypolicy.may_be_retried(RetryPolicy(retryable=entries), error) is (matches or not entries)
+    both = RetryPolicy(retryable=entries, non_retryable=entries)
+    assert retrypolicy.may_be_retried(both, error) is (not entries), "who is on both lists is not retried"
+
+
+CONNECTION_LOST = {
+    "type": "ConnectTimeout",
+    "details": {"error_class": "requests.ConnectTimeout", "error_bases": ["requests.RequestException", "OSError"]},
+}
+
+
+@pytest.mark.parametrize(
+    "entries, matches",
+    [
+        (("requests.RequestException",), True),
+        (("RequestException",), True),
+        (("requests.*",), True),
+        (("OSError",), True),
+        (("Exception",), True),
+        (("ValueError",), False),
+        (("Request",), False),
+    ],
+)
+def test_an_entry_stands_for_the_classes_made_from_it(entries: tuple[str, ...], matches: bool) -> None:
+    assert retrypolicy.may_be_retried(RetryPolicy(retryable=entries), CONNECTION_LOST) is matches
+    assert retrypolicy.may_be_retried(RetryPolicy(non_retryable=entries), CONNECTION_LOST) is not matches
+
+
+def test_exception_stands_for_what_a_handler_raised_and_not_for_a_timeout() -> None:
+    policy = RetryPolicy(retryable=("Exception",))
+    assert retrypolicy.may_be_retried(policy, {"type": "Busy", "details": {"error_class": "shop.Busy"}})
+    assert not retrypolicy.may_be_retried(policy, {"type": "timeout", "code": "timeout"})
 
 
 LISTED = RetryPolicy(non_retryable=("Fatal", "ShutdownError", "cancelled"))
 HIDDEN = RetryPolicy(on_exhaustion="discard", non_retryable=("Fatal",))
 SHOWN = RetryPolicy(on_exhaustion="dead_letter")
+ONLY = RetryPolicy(retryable=("Busy", "Fatal"), non_retryable=("Fatal",))
 
 
 @pytest.mark.parametrize(
@@ -255,6 +291,15 @@ SHOWN = RetryPolicy(on_exhaustion="dead_letter")
         (LISTED, {"code": "cancelled", "retryable": True}, 1, FailureOutcome.RETRY),
         (LISTED, {"code": "cancelled", "retryable": False}, 1, FailureOutcome.DEAD_LETTER),
         (LISTED, {"code": "cancelled"}, 1, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "Busy"}, 1, FailureOutcome.RETRY),
+        (ONLY, {"type": "Busy"}, 3, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "Busy", "retryable": False}, 1, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "X", "retryable": True}, 1, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "timeout", "code": "timeout"}, 1, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "Fatal"}, 1, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "X", "code": "RETRY"}, 1, FailureOutcome.RETRY),
+        (ONLY, {"type": "Fatal", "code": "RETRY"}, 1, FailureOutcome.DEAD_LETTER),
+        (ONLY, {"type": "shutdown"}, 1, FailureOutcome.RETRY),
     ],
 )
 def test_what_fail_decides(policy: RetryPolicy, error: dict[str, Any], attempt: int, outcome: FailureOutcome) -> None:

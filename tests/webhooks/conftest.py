@@ -60,10 +60,10 @@ class Sender(SendWebhooks):
 
     LOOK = 0.0
 
-    def until(self, condition: Callable[[], Any], what: str = "it", timeout: float = 60.0) -> None:
+    def until(self, condition: Callable[[], Any], what: str = "it", timeout: float = 120.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < deadline, f"{what} did not happen in time"
+            assert time.monotonic() < deadline, f"It did not happen in time: {what}"
             self.run_once(USING)
             time.sleep(0.002)
 

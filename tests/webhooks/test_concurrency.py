@@ -22,7 +22,8 @@ from django_ojs.webhooks import deliveries as webhooksending
 from django_ojs.webhooks import subscriptions
 from django_ojs.webhooks.relay import relay
 from tests.operations.test_event_order import OpenTransaction
-from tests.processes.conftest import Site, eventually, site  # noqa: F401 - a fixture
+from tests.processes.conftest import Site, site  # noqa: F401 - a fixture
+from tests.waiting import eventually
 from tests.webhooks.conftest import USING, Sender, deliver, deliveries, fresh, relayed, subscribe
 from tests.webhooks.receiver import Receiver
 

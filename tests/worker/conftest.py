@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,16 +30,6 @@ def handlers() -> Iterator[Registry]:
 @pytest.fixture(autouse=True)
 def _forget_queues() -> None:
     configuration.forget()
-
-
-def eventually(predicate: Callable[[], Any], timeout: float = 90.0) -> Any:
-    """The first true value of `predicate`, which is asked until then; fails after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if value := predicate():
-            return value
-        time.sleep(0.005)
-    raise AssertionError("It did not happen in time.")
 
 
 class WorkerThread:

@@ -12,7 +12,8 @@ from django.db import connection
 
 from django_ojs import enqueue, enqueue_many
 from django_ojs.models import Job, Worker
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 
@@ -83,8 +84,8 @@ def test_a_retry_does_not_begin_before_its_earlier_run_has_ended(start_process: 
 def test_a_handler_that_holds_the_interpreter_is_noticed_from_outside(start_process: Start) -> None:
     handle = enqueue("site.hog", "hog")
     process = start_process("ojs_worker", "--name", "w", heartbeat_timeout=3)
-    eventually(lambda: process.said("no sign of life for"), timeout=60)
-    eventually(lambda: handle.refresh().errors, timeout=60)
+    eventually(lambda: process.said("no sign of life for"))
+    eventually(lambda: handle.refresh().errors)
     assert handle.errors[0]["code"] == "worker_death", "it was alone, so it is to blame"
     assert enqueue("site.add", 1, 2, queue="other").wait(timeout=60).result == 3
     process.signal(signal.SIGKILL)

@@ -23,11 +23,12 @@ from django.db import (
 
 from django_ojs import Discard, JobContext, enqueue, job
 from django_ojs.conf import ojs_settings
-from django_ojs.database import is_outage
+from django_ojs.faults import is_outage
 from django_ojs.models import Event, Job
 from django_ojs.signals import job_failed
 from django_ojs.worker import execution, runs
-from tests.worker.conftest import WorkerThread, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread
 
 with_server = pytest.mark.skipif(
     connection.vendor == "sqlite", reason="SQLite has no server that could go away: PostgreSQL, MariaDB"
@@ -94,7 +95,7 @@ def test_an_outage_costs_no_attempt(
 ) -> None:
     handle = declare(kind, times=2).enqueue()
     start_worker(scheduler=False)
-    eventually(lambda: handle.refresh().state == "completed", 60)
+    eventually(lambda: handle.refresh().state == "completed")
     stored = Job.objects.get()
     assert (stored.attempt, stored.uncounted, stored.max_attempts) == (3, 2, 1)
     assert [error["type"] for error in stored.errors] == ["database_outage"] * 2
@@ -111,7 +112,7 @@ def test_an_outage_costs_no_attempt(
 def test_a_handler_that_always_ends_its_connection_is_given_up(start_worker: Start, kind: str) -> None:
     handle = declare(kind, times=1000).enqueue()
     start_worker(scheduler=False)
-    eventually(lambda: handle.refresh().state == "discarded", 60)
+    eventually(lambda: handle.refresh().state == "discarded")
     stored = Job.objects.get()
     assert stored.attempt == ojs_settings.POISON_LIMIT
     assert stored.dead_letter
@@ -133,7 +134,7 @@ def test_a_connection_that_ends_before_the_commit_leaves_nothing(
 
     monkeypatch.setattr(execution, "_acknowledge", acknowledge)
     start_worker(scheduler=False)
-    eventually(lambda: handle.refresh().state == "completed", 60)
+    eventually(lambda: handle.refresh().state == "completed")
     assert (Job.objects.get().attempt, Group.objects.count()) == (2, 1)
 
 
@@ -143,13 +144,13 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(start_worker: Start, monk
     handle = declare("transactional", times=0).enqueue()
     whole: Any = execution._inside_transaction
 
-    def commit_unheard(run: Any, using: str) -> Any:
-        whole(run, using)
+    def commit_unheard(*args: Any) -> Any:
+        whole(*args)
         cut()
 
     monkeypatch.setattr(execution, "_inside_transaction", commit_unheard)
     worker = start_worker(scheduler=False)
-    eventually(lambda: handle.refresh().state == "completed", 60)
+    eventually(lambda: handle.refresh().state == "completed")
     worker.stop()
     assert (Job.objects.get().state, Job.objects.get().attempt, Group.objects.count()) == ("completed", 1, 1)
 

@@ -14,7 +14,8 @@ from django_ojs import clock, enqueue
 from django_ojs.cron import schedules
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 

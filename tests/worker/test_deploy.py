@@ -19,7 +19,8 @@ from django.db import connections
 from django_ojs import enqueue, enqueue_many
 from django_ojs.client.handle import JobHandle
 from django_ojs.models import Event, Job, Worker
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 
@@ -105,7 +106,7 @@ def test_a_deploy_loses_nothing_and_repeats_nothing(
     olds = ["old"] if processes == 1 else ["old-1", "old-2"]
     long = enqueue("site.hold", "long")
     old = start("old")
-    eventually(lambda: old.trace("long.started") and ran(tmp_path, "old") > 20, timeout=60)
+    eventually(lambda: old.trace("long.started") and ran(tmp_path, "old") > 20)
 
     call_command("ojs_workers", "quiet", "old")
     eventually(lambda: states(olds) == {"quiet"} and Worker.objects.count() == processes)
@@ -113,7 +114,7 @@ def test_a_deploy_loses_nothing_and_repeats_nothing(
     by_old = ran(tmp_path, "old")
 
     new = start("new")
-    eventually(lambda: ran(tmp_path, "new") > 60, timeout=60)
+    eventually(lambda: ran(tmp_path, "new") > 60)
     assert ran(tmp_path, "old") == by_old, "a quiet worker ran another job"
     assert held_by(olds) == {long.id}
 
@@ -129,7 +130,7 @@ def test_a_deploy_loses_nothing_and_repeats_nothing(
     before = ran(tmp_path, "new")
     eventually(lambda: ran(tmp_path, "new") > before + 20)  # and so it goes on
     traffic.stop()
-    eventually(lambda: not Job.objects.exclude(state="completed").exists(), timeout=60)
+    eventually(lambda: not Job.objects.exclude(state="completed").exists())
     call_command("ojs_workers", "terminate", "new", "--yes")
     assert new.wait() == 0, new.output
 

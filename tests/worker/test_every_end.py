@@ -16,8 +16,9 @@ from django.contrib.auth.models import Group
 from django_ojs import enqueue, enqueue_many
 from django_ojs.client.handle import JobHandle
 from django_ojs.models import Event, Job, Worker
+from tests.waiting import eventually
 from tests.worker.app.ends import DEATHS, ENDS, KINDS
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 
@@ -65,7 +66,7 @@ def put(kind: str) -> Ended:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.wide)])
 def test_every_end_of_every_kind_of_handler(start_process: Start, processes: int) -> None:
     first = neighbours(10)
     jobs = {kind: put(kind) for kind in KINDS}
@@ -73,7 +74,7 @@ def test_every_end_of_every_kind_of_handler(start_process: Start, processes: int
     process = start_process("ojs_worker", "--name", "w", "--processes", str(processes), "--concurrency", "4")
     eventually(lambda: Worker.objects.count() == processes)
     began = set(Worker.objects.values_list("pid", flat=True))
-    eventually(lambda: not Job.objects.live().exists() or process.process.poll() is not None, 200)
+    eventually(lambda: not Job.objects.live().exists() or process.process.poll() is not None)
     for handle in (*first, *last):
         assert (handle.refresh().state, attempts(handle), handle.errors) == ("completed", 1, [])
     found = [line for kind, pairs in jobs.items() for line in differences(kind, pairs)]
@@ -94,13 +95,16 @@ def test_every_end_of_every_kind_of_handler(start_process: Start, processes: int
     assert process.wait() == 0, process.output
 
 
+@pytest.mark.wide
 def test_every_way_to_end_the_process(start_process: Start) -> None:
     """Each is found out, and given up after as many losses in a row as are allowed; nobody else loses an attempt."""
     poison = {name: enqueue("end.dies", name, **ONCE) for name in DEATHS}
     others = neighbours(40)
     process = start_process("ojs_worker", "--name", "w", "--concurrency", "3", poison_limit=2)
     for name, handle in poison.items():
-        eventually(lambda handle=handle: handle.refresh().is_finished or process.process.poll() is not None, 200)  # type: ignore[misc]
+        eventually(
+            lambda handle=handle: handle.refresh().is_finished or process.process.poll() is not None, timeout=300
+        )  # type: ignore[misc]
         assert (handle.state, name) == ("discarded", name), process.output
         job = Job.objects.get(pk=handle.id)
         assert job.attempt == job.uncounted, "no handler has failed"
@@ -135,6 +139,7 @@ def test_a_handler_that_is_cancelled_while_it_runs(start_process: Start, kind: s
     assert process.wait() == 0, process.output
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kind", ["sync", "inline", "async"])
 def test_a_handler_that_keeps_every_exception_by_which_it_is_to_end(start_process: Start, kind: str) -> None:
     """It has timed out, and costs its process; a neighbour that does not end in time is handed back with no error."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs import Discard, Retry, Snooze, job
+from django_ojs import Discard, Fail, Retry, Snooze, job
 from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.tasks.results import _traceback
 from django_ojs.worker import runs
@@ -127,18 +127,37 @@ def test_notes() -> None:
     (["Refused", "KeyError"], [Refused("a"), KeyError("b")], True),
     (["ExceptionGroup"], [Refused("a"), KeyError("b")], True),
     (["OSError"], [Refused("a")], False),
+    (["ValueError", "LookupError"], [Refused("a"), KeyError("b")], True),
+    (["ValueError"], [Refused("a"), KeyError("b")], False),
 ])  # fmt: skip
 def test_a_retry_policy_asks_for_all_of_them(listed: list[str], errors: list[Exception], final: bool) -> None:
     policy = retrypolicy.merge(retrypolicy.parse({"non_retryable_errors": listed}))
     nested = group(*errors[:1], group(*errors))
-    assert retrypolicy.is_non_retryable(policy, error_of(nested)) is final
+    assert retrypolicy.may_be_retried(policy, error_of(nested)) is not final
+
+
+@pytest.mark.parametrize("only,never,errors,retried", [
+    (["KeyError"], [], [Refused("a"), KeyError("b")], True),
+    (["ValueError"], [], [Refused("a"), KeyError("b")], True),
+    (["OSError"], [], [Refused("a"), KeyError("b")], False),
+    (["ExceptionGroup"], [], [Refused("a")], True),
+    (["ExceptionGroup"], ["Refused"], [Refused("a")], False),
+    (["KeyError", "Refused"], ["ValueError"], [Refused("a"), KeyError("b")], True),
+    (["Refused"], ["ValueError"], [Refused("a"), KeyError("b")], False),
+    (["KeyError"], ["ExceptionGroup"], [KeyError("b")], False),
+])  # fmt: skip
+def test_a_group_is_repeated_for_one_that_may_be(
+    only: list[str], never: list[str], errors: list[Exception], retried: bool
+) -> None:
+    policy = retrypolicy.merge(retrypolicy.parse({"retryable_errors": only, "non_retryable_errors": never}))
+    assert retrypolicy.may_be_retried(policy, error_of(group(*errors[:1], group(*errors)))) is retried
 
 
 def test_too_many_classes_to_name_are_worth_another_attempt() -> None:
     errors = [type(f"Refused{n}", (ValueError,), {})("x") for n in range(errorobjects.MAX_CLASSES + 1)]
     error = error_of(group(*errors))
     assert "error_classes" not in error["details"]
-    assert not retrypolicy.is_non_retryable(
+    assert retrypolicy.may_be_retried(
         retrypolicy.merge(retrypolicy.parse({"non_retryable_errors": [f"{__name__}.*"]})), error
     )
 
@@ -168,6 +187,7 @@ def test_directives_out_of_except_star() -> None:
 
 def test_of_several_directives_the_one_that_ends_the_job_counts() -> None:
     assert error_of(group(Snooze("1h"), Discard("never"), Retry("busy")))["code"] == "DISCARD"
+    assert error_of(group(Discard("never"), Fail("broken"), Retry("busy")))["message"] == "broken"
     assert runs.of_exception(group(Snooze("1m"), Snooze("1h"))) == Snoozed(3_600_000)
     assert error_of(group(Discard("never"), Refused("b")))["type"] == "ExceptionGroup", "beside an error it is one"
 

@@ -30,7 +30,7 @@ from django_ojs.worker.lifecycle import Lifecycle
 from django_ojs.worker.runs import Completed, Failed, JobRun
 from django_ojs.worker.writer import Writer, _answered_in_pieces
 from tests.operations.test_workflows import create
-from tests.worker.conftest import eventually
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

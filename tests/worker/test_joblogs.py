@@ -16,7 +16,8 @@ from django.db.backends.signals import connection_created
 from django_ojs import JobContext, Retry, job
 from django_ojs.models import JobLog
 from django_ojs.worker import joblogs
-from tests.worker.conftest import WorkerThread, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,7 +14,8 @@ import pytest
 from django_ojs import enqueue, enqueue_many
 from django_ojs.client.handle import JobHandle
 from django_ojs.models import Event, Job, JobLog, Worker, WorkerDeath
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 

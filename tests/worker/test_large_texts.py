@@ -10,7 +10,7 @@ import pytest
 from django.db import DataError, InterfaceError, OperationalError, connection
 
 from django_ojs import JobContext, job
-from django_ojs.database import is_about_data
+from django_ojs.faults import is_about_data
 from django_ojs.jobs.finish import Failure, fail_one
 from django_ojs.models import Event, Job, JobProgress
 from django_ojs.rules import errorobjects

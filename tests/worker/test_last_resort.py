@@ -24,12 +24,12 @@ from django_ojs.worker.execution import InlineRunner, LoopRunner, ThreadRunner
 from django_ojs.worker.pool import Deadlines, Pool
 from django_ojs.worker.runs import Completed, Failed, JobRun
 from tests.garbage import collected
-from tests.worker.conftest import eventually
+from tests.waiting import eventually
 from tests.worker.test_runners import make, reporting
 
 __all__ = ["make"]
 
-RUNNERS = {"thread": ThreadRunner, "inline": InlineRunner, "loop": LoopRunner}
+RUNNERS = {"thread": ThreadRunner, "inline": InlineRunner, "loop": lambda done: LoopRunner(done, ThreadRunner(done))}
 #: What a site's code may raise where nobody expects it.
 ENDS = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit]
 
@@ -466,7 +466,7 @@ def fail_hard(*args: Any) -> Any:
 def test_the_thread_of_deadlines_looks_for_the_dead(pool: Pool, make: Callable[..., JobRun]) -> None:
     looked = threading.Event()
     pool.replace_dead = looked.set  # type: ignore[method-assign]
-    deadlines = Deadlines(pool)
+    deadlines = Deadlines(pool, print)
     deadlines.start()
     assert looked.wait(20)
     assert deadlines.stop(20)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, signals
+from django_ojs.worker.lifecycle import Lifecycle, Order, Stage, obeyed, signals
 
 
 def obey(lifecycle: Lifecycle, *orders: tuple[Order, str]) -> Stage:
@@ -36,6 +36,31 @@ def test_the_second_signal_hurries_and_an_operator_does_not() -> None:
     assert not lifecycle.hurried.is_set()
     obey(lifecycle, (Order.STOP, "SIGINT"))
     assert lifecycle.hurried.is_set()
+
+
+def test_a_hangup_stops_and_comes_twice_where_a_terminal_is_closed() -> None:
+    lifecycle = Lifecycle()
+    obey(lifecycle, (Order.STOP, "SIGHUP"), (Order.STOP, "SIGHUP"))
+    assert (lifecycle.stage, lifecycle.reason, lifecycle.hurried.is_set()) == (Stage.TERMINATE, "signal", False)
+    obey(lifecycle, (Order.STOP, "SIGTERM"))
+    assert lifecycle.hurried.is_set()
+
+
+@pytest.mark.parametrize("before, is_obeyed", [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_hangup_is_ignored_where_the_process_was_told_to(before: signal.Handlers, is_obeyed: bool) -> None:
+    """As `nohup` does it."""
+    kept = signal.signal(signal.SIGHUP, before)
+    try:
+        assert (signal.SIGHUP in obeyed()) is is_obeyed
+        assert (signal.SIGHUP in obeyed(Order.STOP)) is is_obeyed
+        assert signal.SIGHUP not in obeyed(Order.QUIET)
+        lifecycle = Lifecycle()
+        with signals(lifecycle):
+            signal.raise_signal(signal.SIGHUP)
+            assert lifecycle.follow(timeout=1 if is_obeyed else 0) is (Stage.TERMINATE if is_obeyed else Stage.RUNNING)
+        assert signal.getsignal(signal.SIGHUP) is before
+    finally:
+        signal.signal(signal.SIGHUP, kept)
 
 
 @pytest.mark.parametrize(

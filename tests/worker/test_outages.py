@@ -19,8 +19,9 @@ import psutil
 import pytest
 from django.conf import settings
 
+from tests.waiting import eventually
 from tests.worker import postgres
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.worker.conftest import WorkerCommand
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -147,8 +148,7 @@ def test_jobs_flow_on_when_the_database_is_back(site: Site, happen: Callable[[Si
     assert site.query("SELECT count(*) FROM django_ojs_event WHERE type = 'job.completed'") == [(JOBS,)]
     worker.signal(signal.SIGTERM)
     assert worker.wait(60) == 0, worker.output
-    told = worker.output.count("The database cannot be used")
-    assert 2 <= told <= 2 * 2 * 2, "each process says it once for each outage, on a slow machine perhaps again"
+    assert worker.output.count("The database cannot be used") >= 2, "each process says it"
     assert "Traceback" not in worker.output, worker.output
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs.client.directives import Discard, Retry, Snooze
+from django_ojs.client.directives import Discard, Fail, Retry, Snooze
 from django_ojs.jobs.finish import Ack, Failure
 from django_ojs.jsontext import ExactNumber
 from django_ojs.worker import runs
@@ -58,8 +58,8 @@ def test_the_three_directives() -> None:
     assert (never.error["code"], never.error["message"], never.retry_after_ms) == ("DISCARD", "no such user", None)
 
 
-@pytest.mark.parametrize("kind", [Retry, Discard])
-def test_an_error_names_a_directive_as_sites_import_it(kind: type[Retry | Discard]) -> None:
+@pytest.mark.parametrize("kind", [Retry, Discard, Fail])
+def test_an_error_names_a_directive_as_sites_import_it(kind: type[Retry | Discard | Fail]) -> None:
     """`error_class` is stored and matched by retry policies, so it must not follow our modules."""
     outcome = runs.of_exception(kind("why"))
     assert isinstance(outcome, Failed)
@@ -76,6 +76,32 @@ def test_a_retry_from_an_error_shows_that_error() -> None:
         outcome = runs.of_exception(directive)
     assert isinstance(outcome, Failed)
     assert (outcome.error["type"], outcome.error["message"]) == ("ConnectionError", "refused")
+
+
+def raised_from(directive: Exception, cause: Exception) -> BaseException:
+    try:
+        raise directive from cause
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
+@pytest.mark.parametrize(
+    "reason, cause, kind, message",
+    [
+        ("no card", None, "Fail", "no card"),
+        ("no card", LookupError("17"), "LookupError", "no card"),
+        ("", LookupError("17"), "LookupError", "17"),
+        ("", None, "Fail", "The handler failed the job for good."),
+    ],
+)
+def test_a_failure_for_good_is_an_error_that_is_not_retried(
+    reason: str, cause: Exception | None, kind: str, message: str
+) -> None:
+    outcome = runs.of_exception(Fail(reason) if cause is None else raised_from(Fail(reason), cause))
+    assert isinstance(outcome, Failed)
+    error = outcome.error
+    assert (error["type"], error["message"], error["retryable"]) == (kind, message, False)
+    assert "code" not in error, "no verdict: what follows is what follows on any last failure"
 
 
 @pytest.mark.parametrize("exc", [ValueError("broken"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])

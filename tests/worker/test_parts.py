@@ -18,14 +18,15 @@ from django.test.utils import CaptureQueriesContext
 
 from django_ojs import enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
+from django_ojs.faults import is_contention
 from django_ojs.jobs.cancel import cancel_one
 from django_ojs.jobs.fetch import Fetch, fetch
-from django_ojs.jobs.finish import requeue
+from django_ojs.jobs.finish import Ack, requeue
 from django_ojs.models import Event, Job, JobProgress, JobRow, Queue, Worker
 from django_ojs.models.job import blank_row
 from django_ojs.registry import Registry, registry
 from django_ojs.scheduler import service as outage_module
-from django_ojs.scheduler.service import Outage, is_contention, persist
+from django_ojs.scheduler.service import GaveUp, Outage, persist
 from django_ojs.store import store_of
 from django_ojs.worker import processinfo
 from django_ojs.worker.claimer import Claimer, QueueNames
@@ -34,11 +35,11 @@ from django_ojs.worker.lifecycle import Lifecycle, Order
 from django_ojs.worker.pool import ClaimAhead, Deadlines, Pool
 from django_ojs.worker.runs import Completed, Failed, Interruption, JobRun
 from django_ojs.worker.wakers import PollingWaker
-from django_ojs.worker.writer import FairLock, Writer, deliver_reports, write_lock_for
+from django_ojs.worker.writer import FairLock, Writer, deliver_reports, keep_reports, write_lock_for
 from django_ojs.workerregistry.directory import unserved_types
 from django_ojs.workerregistry.heartbeat import Beat, BeatAnswer, beat, extend
 from django_ojs.workerregistry.registration import NameInUse, register
-from tests.worker.conftest import eventually
+from tests.waiting import eventually
 
 USING = "default"
 
@@ -200,6 +201,30 @@ def test_outcomes_that_cannot_be_reported_are_delivered_at_the_next_start_once(
     (folder / "half.outcomes").write_text('{"kind": "ack"')
     assert deliver_reports(folder, USING) == 0, "they have been reported"
     assert [left.name for left in folder.iterdir()] == ["half.outcomes.unreadable"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_spool_whose_files_cannot_be_deleted_stops_no_worker(
+    claimed: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Its folder belongs to another user, or is on a disk that became read-only."""
+    settings.OJS = {"WORKER_SPOOL": str(tmp_path)}
+    (run,) = claimed(1)
+    keep_reports([Ack(run.id)], tmp_path)
+    (tmp_path / "half.outcomes").write_text('{"kind": "ack"')
+    there = {path.name for path in tmp_path.iterdir()}
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(Path, "rename", refuse)
+    Heartbeat("w", dict, FakePool([]), Lifecycle(), USING)._deliver_reports()  # type: ignore[arg-type]
+    assert Job.objects.get(pk=run.id).state == "completed"
+    assert {path.name for path in tmp_path.iterdir()} == there
+    assert caplog.text.count("could not be removed: the next worker delivers it again") == 2
+    Heartbeat("w", dict, FakePool([]), Lifecycle(), USING)._deliver_reports()  # type: ignore[arg-type]
+    assert Job.objects.get(pk=run.id).attempt == 1
 
 
 # The claimer
@@ -491,7 +516,7 @@ def test_the_log_of_a_run_carries_its_job_and_what_the_caller_adds(
 
 def test_deadlines_count_from_the_claim_as_the_server_does(claimed: Any) -> None:
     late, early = claimed(1, timeout=10)[0], claimed(1, timeout=100)[0]
-    deadlines = Deadlines(FakePool([late, early]))  # type: ignore[arg-type]
+    deadlines = Deadlines(FakePool([late, early]), print)  # type: ignore[arg-type]
     deadlines.run_once(late.claimed + 9.9)
     assert (late.interruption, early.interruption) == (None, None)
     deadlines.run_once(late.claimed + 10.1)
@@ -507,7 +532,7 @@ def test_a_run_ends_with_the_time_of_its_job_as_a_whole(claimed: Any) -> None:
 def test_who_cleans_up_is_left_alone_for_the_grace_period(claimed: Any) -> None:
     (run,) = claimed(1, timeout=10, grace_period=60)
     stuck: list[JobRun] = []
-    deadlines = Deadlines(FakePool([run]), on_stuck=stuck.append)  # type: ignore[arg-type]
+    deadlines = Deadlines(FakePool([run]), print, on_stuck=stuck.append)  # type: ignore[arg-type]
     run.enter(lambda: None)
     deadlines.run_once(run.claimed + 10.1)
     assert run.interruption is Interruption.TIMEOUT
@@ -524,7 +549,7 @@ def test_one_that_waits_in_a_row_for_others_is_not_taken_for_stuck(claimed: Any)
     (run,) = claimed(1, timeout=10)
     run.deadline = run.claimed
     stuck: list[JobRun] = []
-    deadlines = Deadlines(FakePool([run]), on_stuck=stuck.append)  # type: ignore[arg-type]
+    deadlines = Deadlines(FakePool([run]), print, on_stuck=stuck.append)  # type: ignore[arg-type]
     deadlines.run_once(run.claimed + 0.1)
     assert run.interruption is Interruption.TIMEOUT
     deadlines.run_once(time.monotonic() + 1000)
@@ -588,7 +613,7 @@ def test_an_outage_is_told_once_at_its_beginning_and_once_at_its_end(
 ) -> None:
     monkeypatch.setattr(outage_module, "outage", Outage())
     monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
-    answers = [OperationalError("connection refused")] * 4
+    answers = [OperationalError(2002, "connection refused")] * 4
 
     def action() -> str:
         if answers:
@@ -598,7 +623,7 @@ def test_an_outage_is_told_once_at_its_beginning_and_once_at_its_end(
     assert persist(action, USING, threading.Event()) == "done"
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
-    assert messages[0].startswith("The database cannot be used (connection refused)")
+    assert messages[0].startswith("The database cannot be used (")
     assert messages[1].startswith("The database is back after")
 
 
@@ -610,8 +635,9 @@ def test_an_outage_ends_when_the_worker_stops(monkeypatch: pytest.MonkeyPatch) -
     def action() -> None:
         raise OperationalError("connection refused")
 
-    with pytest.raises(OperationalError):
+    with pytest.raises(GaveUp, match="connection refused") as caught:
         persist(action, USING, stopping)
+    assert isinstance(caught.value.__cause__, OperationalError)
 
 
 def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,8 @@ from django_ojs import enqueue, enqueue_many, get_job
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job, Lease, Worker
 from django_ojs.registry import Registry
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 

@@ -52,7 +52,7 @@ def threads(ended: Any) -> Iterator[ThreadRunner]:
 
 @pytest.fixture
 def loop(ended: Any) -> Iterator[LoopRunner]:
-    runner = LoopRunner(reporting(ended))
+    runner = LoopRunner(reporting(ended), ThreadRunner(reporting(ended)))
     yield runner
     runner.close()
 

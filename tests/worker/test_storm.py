@@ -19,7 +19,8 @@ import pytest
 
 from django_ojs import clock, enqueue_many
 from django_ojs.models import Event, Job, Lease, Worker
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 
@@ -127,7 +128,7 @@ def test_the_parent_is_killed(start_process: Start, tmp_path: Path) -> None:
     for round_ in range(3):
         process = start_process("ojs_worker", "--processes", str(PROCESSES), "--concurrency", str(SLOTS))
         done = JOBS - left()
-        eventually(lambda done=done: JOBS - left() > done or not left(), timeout=60)
+        eventually(lambda done=done: JOBS - left() > done or not left())
         process.signal(signal.SIGKILL if round_ < 2 else signal.SIGCONT)
     eventually(lambda: not left(), timeout=TIMEOUT)
     process.signal(signal.SIGTERM)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from django.core.management import call_command
 from django_ojs import enqueue, enqueue_many
 from django_ojs.models import Event, Job, Worker
 from django_ojs.workerregistry.registration import direct
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 
@@ -121,6 +124,54 @@ def test_signals_that_reach_the_whole_group_are_one_order(start_process: Start) 
     assert handle.refresh().result == "slow"
 
 
+def test_a_terminal_that_is_closed_costs_no_job_its_end(start_process: Start) -> None:
+    """SIGHUP reaches the whole group, and mostly twice: from the shell and from the kernel."""
+    handle = enqueue("site.hold", "slow")
+    process = start_process("ojs_worker", "--name", "w", grace=600)
+    eventually(lambda: process.trace("slow.started"))
+    process.family |= process.relatives()
+    for _ in range(2):
+        os.killpg(process.process.pid, signal.SIGHUP)
+        eventually(lambda: Worker.objects.filter(pk="w", state="terminate").exists())
+    assert process.said("Stopping (SIGHUP): 1 job is running.")
+    process.let_go("slow")
+    assert process.wait() == 0, process.output
+    assert not process.said("Stopping at once")
+    assert (handle.refresh().result, handle.attempt) == ("slow", 1)
+
+
+FIRST_PROCESS = """
+import ctypes
+import django
+django.setup()
+from django.core.management import execute_from_command_line
+from django_ojs.worker import supervisor
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: it inherits orphans, as process 1 does
+supervisor.is_first_process = lambda: True
+execute_from_command_line(["manage.py", "ojs_worker"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process stand in for the first one")
+def test_the_first_process_of_a_container_leaves_no_zombie_of_what_handlers_left(
+    child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    around = {"DJANGO_SETTINGS_MODULE": "tests.worker.settings", "OJS_TEST_TRACES": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", FIRST_PROCESS], env=child_environment | around)
+    try:
+        for _ in range(3):
+            orphan = enqueue("site.orphan").wait(timeout=90).result
+            eventually(lambda pid=orphan: not psutil.pid_exists(pid))
+        (victim,) = Worker.objects.values_list("pid", flat=True)
+        os.kill(victim, signal.SIGKILL)  # ours are taken note of as ever
+        eventually(lambda: Worker.objects.exclude(pid=victim).exists())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(90) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_process_that_is_told_to_stop_by_itself_is_replaced(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w")
     first = eventually(lambda: children(process))[0].pid
@@ -131,6 +182,7 @@ def test_a_process_that_is_told_to_stop_by_itself_is_replaced(start_process: Sta
     stop(process)
 
 
+@pytest.mark.wide
 def test_max_jobs_replaces_the_process_and_until_empty_ends_all(start_process: Start) -> None:
     handles = enqueue_many([("site.pid", []) for _ in range(10)])
     process = start_process("ojs_worker", "--max-jobs", "4", "--until-empty", "--concurrency", "2")
@@ -140,6 +192,7 @@ def test_max_jobs_replaces_the_process_and_until_empty_ends_all(start_process: S
     assert process.said("stopped: 10 jobs completed")
 
 
+@pytest.mark.wide
 def test_a_process_that_takes_too_much_memory_is_replaced(start_process: Start) -> None:
     process = start_process("ojs_worker", "--max-memory", "300")
     first = enqueue("site.grow", 400).wait(timeout=90).result
@@ -175,7 +228,7 @@ def test_the_health_file_is_touched_while_all_is_well_and_removed_at_the_end(
     victim = eventually(lambda: children(process))[0]
     victim.suspend()
     try:
-        eventually(lambda: not is_touched(path), timeout=60)
+        eventually(lambda: not is_touched(path))
     finally:
         victim.resume()
     eventually(lambda: is_touched(path))
@@ -204,6 +257,7 @@ def test_a_terminated_process_is_not_replaced_and_the_last_one_ends_the_parent(s
     assert process.wait() == 0, process.output
 
 
+@pytest.mark.wide
 def test_a_quiet_process_that_is_killed_comes_back_quiet(start_process: Start) -> None:
     process = start_process("ojs_worker", "--name", "w")
     eventually(lambda: Worker.objects.filter(pk="w", last_heartbeat_at__isnull=False).exists())
@@ -250,7 +304,7 @@ def test_reload_starts_anew_when_the_code_changes_and_after_a_failure(
     for text, result in (("return 2", 2), ("return 3", 3)):
         write("}" if result == 3 else text)
         if result == 3:
-            eventually(lambda: process.said("starts again when a file has changed"), timeout=40)
+            eventually(lambda: process.said("starts again when a file has changed"))
             write(text)
         handle = enqueue("re.load")
         while handle.wait(timeout=40).result != result:  # the old code may have been faster

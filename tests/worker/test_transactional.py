@@ -17,7 +17,8 @@ from django_ojs import Discard, enqueue, enqueue_many, job
 from django_ojs.jobs.finish import Ack, ack
 from django_ojs.models import Event, Job
 from django_ojs.registry import Registry
-from tests.worker.conftest import WorkerCommand, WorkerThread, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand, WorkerThread
 
 Drain = Callable[..., WorkerThread]
 ONCE = {"max_attempts": 1}
@@ -158,13 +159,6 @@ def test_a_long_one_is_warned_about_on_sqlite(
     with caplog.at_level(logging.WARNING, "django_ojs.jobs"):
         drain()
     assert ("only write lock" in caplog.text) == (connection.vendor == "sqlite")
-
-
-def test_an_asynchronous_handler_is_refused(handlers: Registry) -> None:
-    async def handler() -> None: ...
-
-    job("tx.async", transactional=True)(handler)
-    assert ["asynchronous" in fault.message for fault in handlers.faults()] == [True]
 
 
 def test_a_handler_of_another_database_is_refused(handlers: Registry, settings: Any) -> None:

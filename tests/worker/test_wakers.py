@@ -24,7 +24,7 @@ from django_ojs.lifecycle.waking import CHANNEL, process_identity, wake_workers
 from django_ojs.models import Worker
 from django_ojs.worker import filewatch, wakers
 from django_ojs.worker.filewatch import Gone, Inotify, watch
-from django_ojs.worker.wakers import DescriptorWaker, Listener, ListeningWaker, WatchingWaker
+from django_ojs.worker.wakers import DescriptorWaker, Listener, ListeningWaker, PollingWaker, WatchingWaker
 from django_ojs.workerregistry.heartbeat import Beat, beat
 
 HOURS = 3600.0
@@ -497,3 +497,19 @@ def test_a_connection_that_is_cut_wakes_and_is_replaced(
     assert listening._listener._connection.info.backend_pid != before
     assert "No notifications from the database" in caplog.text
     assert listening._woken.wait(60), "what was committed meanwhile is looked for"
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="sites on other databases have no such driver")
+def test_without_psycopg_3_a_worker_polls_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """psycopg2 cannot listen as we do: a thread that tried died, and its process lost what it led."""
+    monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
+    wakers._can_listen.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO, "django_ojs.worker.wakers"):
+            made = [wakers.waker_for(connection.alias, list) for _ in range(2)]
+    finally:
+        wakers._can_listen.cache_clear()
+    assert [type(waker) for waker in made] == [PollingWaker, PollingWaker]
+    assert [(record.levelname, record.message[:17]) for record in caplog.records] == [("INFO", "Without psycopg 3")]

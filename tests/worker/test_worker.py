@@ -23,7 +23,8 @@ from django_ojs.worker import process
 from django_ojs.worker.wakers import PollingWaker
 from django_ojs.worker.writer import Writer
 from django_ojs.workerregistry.registration import direct
-from tests.worker.conftest import WorkerThread, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread
 
 Drain = Callable[..., WorkerThread]
 Start = Callable[..., WorkerThread]
@@ -260,7 +261,7 @@ def test_a_claimer_that_a_limit_turned_away_is_woken_after_the_commit(
     monkeypatch.setattr(Writer, "write", write_late)
     handles = enqueue_many([one.s() for _ in range(3)])
     start_worker(concurrency=2, scheduler=False)
-    eventually(lambda: all(handle.refresh().state == "completed" for handle in handles), timeout=60)
+    eventually(lambda: all(handle.refresh().state == "completed" for handle in handles))
 
 
 def test_the_reservation_is_the_workers_unless_the_job_has_its_own(start_worker: Start, settings: Any) -> None:

@@ -22,7 +22,8 @@ from django_ojs.jobs.timers import apply_due
 from django_ojs.models import Job, Workflow
 from django_ojs.registry import Registry
 from django_ojs.workflows import workflow as operations
-from tests.worker.conftest import WorkerCommand, eventually
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerCommand
 
 Start = Callable[..., WorkerCommand]
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
+from django.db import router
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from django_ojs import audit, clock, keys
+from django_ojs.database import atomic, database
 from django_ojs.management.shell import ShellCommand, entry
 from django_ojs.models import APIKey
 
@@ -61,10 +63,17 @@ class Command(ShellCommand):
         limits = {"queues": options["queues"], "job_types": options["types"], "expires_at": options["expires"]}
         try:
             act = entry("apikey.create", options["name"], {"scopes": scopes})
-            key, text = audit.perform(lambda: keys.create(options["name"], scopes, **limits), act)
+            # In one transaction: a key that was not shown is of no use to anybody.
+            with atomic(using=router.db_for_write(APIKey)), atomic(using=database(None)):
+                key, text = audit.perform(lambda: keys.create(options["name"], scopes, **limits), act)
+                self._show(key, text, as_json=options["json"])
+                if (fault := self.unread()) is not None:
+                    raise CommandError(f"The key could not be shown, so there is none: {fault}")
         except ValidationError as error:
             raise CommandError("\n".join(_advice(error))) from error
-        if options["json"]:
+
+    def _show(self, key: APIKey, text: str, *, as_json: bool) -> None:
+        if as_json:
             self.write_json({**_facts(key), "key": text})
             return
         self.stdout.write(f"API key '{key.name}' made: {_summary(key)}.")

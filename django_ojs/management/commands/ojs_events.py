@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, TypeVar
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from django_ojs import clock, jsontext
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
-from django_ojs.management.shell import one_line, refuse_unmigrated
+from django_ojs.faults import passes
+from django_ojs.management.shell import ShellCommand, one_line, refuse_unmigrated
 from django_ojs.rules import durations
 from django_ojs.rules.ids import parse_id
-from django_ojs.scheduler.service import ERRORS
 
 T = TypeVar("T")
 
@@ -37,7 +35,7 @@ _WORTH = ("progress_percent", "progress_message", "duration_ms", "delay_ms", "sc
           "paused_by", "resumed_by", "step_id", "steps_remaining", "active_jobs", "existing_job_id")  # fmt: skip
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = (
         f"Shows the events of the log, oldest first: the last {LAST}, or those behind --since or --after. "
         "With --follow it goes on as events happen, until Ctrl-C, and waits for a database that is away."
@@ -63,12 +61,11 @@ class Command(BaseCommand):
         try:
             for event in self._events(options):
                 write(event)
-                self.stdout.flush()
+                if isinstance(self.unread(), BrokenPipeError):  # the reader has seen enough
+                    sys.exit(0)
+                self.flush()
         except KeyboardInterrupt:
             return
-        except BrokenPipeError:  # the reader has seen enough; nothing is left to be written at exit either
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _events(self, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """What was asked for, in the order of the log."""
@@ -110,7 +107,9 @@ class Command(BaseCommand):
                 found = look()
             except InvalidRequest as error:
                 raise CommandError(f"{error.message} {error.hint}") from error
-            except ERRORS as error:
+            except Exception as error:
+                if not passes(error):
+                    raise
                 if not follow:
                     raise CommandError(f"The database cannot be used: {str(error).strip()}") from error
                 if not is_away:

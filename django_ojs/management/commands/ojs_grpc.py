@@ -8,36 +8,34 @@ import signal
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from django_ojs import grpc
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.management.shell import refuse_faulty_handlers, refuse_unmigrated
+from django_ojs.guard import get_logger
+from django_ojs.management.shell import SteadyCommand, refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.worker.execution import leave_pools
+from django_ojs.worker.lifecycle import HANGUP, Order, obeyed
 from django_ojs.worker.middleware import show_logs
+
+logger = get_logger(__name__)
 
 ADDRESS = "127.0.0.1:9090"
 
 
-class Command(BaseCommand):
+class Command(SteadyCommand):
     help = (
         "Serves the gRPC binding. SIGTERM or Ctrl-C takes no new calls, lets the running ones finish and ends the "
         "streams; a second one ends at once."
     )
-    #: Whether this is a process of its own, whose connections last as long as its threads.
-    _from_command_line = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--bind", type=_address, default=ADDRESS, metavar="HOST:PORT",
             help=f"listen here; port 0 takes any that is free (default: {ADDRESS})",
         )  # fmt: skip
-
-    def run_from_argv(self, argv: list[str]) -> None:
-        self._from_command_line = True
-        super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> None:
         show_logs(options["verbosity"])
@@ -46,8 +44,8 @@ class Command(BaseCommand):
         refuse_unmigrated()
         refuse_faulty_handlers()
         if not ojs_settings.GRPC:
-            self.stderr.write("OJS['GRPC'] is not set, so the manifest does not say that this site offers gRPC.")
-        if self._from_command_line:
+            logger.warning("OJS['GRPC'] is not set, so the manifest does not say that this site offers gRPC.")
+        if self.from_command_line:
             _keep_connections()
         try:
             asyncio.run(self._serve(options))
@@ -58,19 +56,19 @@ class Command(BaseCommand):
         from django_ojs.grpc.server import Server
 
         server = Server(options["bind"])
-        port = await server.start()
         signals, stop = 0, asyncio.Event()
 
-        def handle() -> None:
+        def handle(number: signal.Signals) -> None:
             nonlocal signals
-            signals += 1
+            signals += not (signals and number.name == HANGUP)
             stop.set()
             if signals > 1:
                 at_once.set()
 
         at_once, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, handle)
+        for number in obeyed(Order.STOP):
+            loop.add_signal_handler(number, handle, number)
+        port = await server.start()
         self._announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
         await stop.wait()
         self._announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
@@ -84,8 +82,7 @@ class Command(BaseCommand):
 
     def _announce(self, options: dict[str, Any], line: str) -> None:
         if options["verbosity"]:
-            self.stdout.write(line)
-            self.stdout.flush()
+            self.say(line)
 
 
 def _keep_connections() -> None:

@@ -86,7 +86,7 @@ class Command(Operator):
                 while found := lines.new():
                     for line in found:
                         self.stdout.write(printable_lines(redacted.log_text(redacted.log_line(line, mask))))
-                self.stdout.flush()
+                self.flush()
                 if ended or not options["follow"]:
                     return
                 time.sleep(PAUSE)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import CommandParser
 
-from django_ojs.management.shell import refuse_faulty_handlers, refuse_unmigrated
+from django_ojs import parts
+from django_ojs.management.shell import SteadyCommand, refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.lifecycle import Lifecycle, Stage, signals
 from django_ojs.worker.middleware import show_logs
-from django_ojs.worker.processinfo import default_name
+from django_ojs.worker.processinfo import HealthFile, HealthReporter, default_name
 
 
-class Command(BaseCommand):
+class Command(SteadyCommand):
     help = (
         "Promotes scheduled jobs, ends timeouts, takes jobs back from dead workers and prunes. Every ojs_worker does "
         "this too, unless --no-scheduler is given; one process at a time leads."
     )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--health-file", type=Path, metavar="PATH",
+                            help="touch this file while the scheduler is healthy, for a liveness probe")  # fmt: skip
 
     def run_from_argv(self, argv: list[str]) -> None:
         leave_pools()
@@ -30,15 +37,23 @@ class Command(BaseCommand):
         refuse_faulty_handlers()
         name, lifecycle = default_name(), Lifecycle()
         scheduler = Scheduler(name)
+        health = HealthFile(options["health_file"]) if options["health_file"] else None
         with signals(lifecycle):
             scheduler.start()
             self._announce(options, f"ojs_scheduler {name} started.")
-            while lifecycle.follow() is not Stage.TERMINATE:
-                pass
+            while lifecycle.stage is not Stage.TERMINATE:
+                if stuck := parts.stuck():
+                    lifecycle.stuck("; ".join(stuck))
+                elif health is not None and scheduler.is_healthy():
+                    health.touch()
+                lifecycle.follow(timeout=HealthReporter.EVERY)
             scheduler.stop(5.0)
+            if health is not None:
+                health.remove()
             self._announce(options, f"ojs_scheduler {name} stopped.")
+        if lifecycle.reason == "error":
+            sys.exit(1)  # the service manager starts another
 
     def _announce(self, options: dict[str, Any], line: str) -> None:
         if options["verbosity"]:
-            self.stdout.write(line)
-            self.stdout.flush()
+            self.say(line)

@@ -14,6 +14,7 @@ from django.db import connections
 from django_ojs import doctor
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
+from django_ojs.faults import suppress_passing
 from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
 from django_ojs.management.shell import IN_PART, ShellCommand, duration_argument, positive, table
@@ -22,7 +23,6 @@ from django_ojs.models.queue import TEMPLATE
 from django_ojs.rules import alertrules
 from django_ojs.rules.alertrules import AlertRules
 from django_ojs.rules.durations import format_instant
-from django_ojs.scheduler.service import ERRORS
 from django_ojs.states import State
 from django_ojs.statistics.counters import totals
 from django_ojs.workerregistry.directory import state_of, unserved_queues, with_held
@@ -60,18 +60,19 @@ class Command(ShellCommand):
         """Show it again and again until Ctrl-C. A database that is away is said, and waited for."""
         try:
             while True:
-                try:
+                with suppress_passing(self._say_away):
                     show(status(limits))
-                except ERRORS as error:
-                    self.stderr.write(f"The database does not answer: {str(error).strip()}")
-                    connections[database(None)].close()
                 time.sleep(seconds)
         except KeyboardInterrupt:
             return
 
+    def _say_away(self, error: Exception) -> None:
+        self.stderr.write(f"The database does not answer: {str(error).strip()}")
+        connections[database(None)].close()
+
     def _json(self, facts: dict[str, Any]) -> None:
         self.write_json(facts)
-        self.stdout.flush()
+        self.flush()
 
     def _page(self, facts: dict[str, Any]) -> None:
         self.stdout.write(_page(facts))
@@ -79,7 +80,7 @@ class Command(ShellCommand):
     def _screen(self, facts: dict[str, Any]) -> None:
         """On a terminal each page takes the place of the one before."""
         self.stdout.write(f"\x1b[H\x1b[2J{_page(facts)}" if self.stdout.isatty() else f"{_page(facts)}\n")
-        self.stdout.flush()
+        self.flush()
 
 
 def status(rules: AlertRules | None = None) -> dict[str, Any]:

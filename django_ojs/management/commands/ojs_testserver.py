@@ -7,13 +7,13 @@ import logging
 import os
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from django_ojs import output
+from django_ojs.management.shell import SteadyCommand
 from django_ojs.scheduler.scheduler import Scheduler
 from django_ojs.testing import server
 
 
-class Command(BaseCommand):
+class Command(SteadyCommand):
     help = (
         "Serves OJS on a throwaway database, scheduler included: anonymous, on loopback, with the published "
         "suite's test hooks and POST /ojs/v1/admin/reset. Prints one line that begins with `ready` and the URL, and "
@@ -35,7 +35,7 @@ class Command(BaseCommand):
             server.test_settings(options["dialect"], GRPC=grpc),
             server.throwaway_database(options["database"]) as url,
         ):
-            self.stderr.write(f"database {url}")
+            output.say(self.stderr, f"database {url}")
             scheduler = Scheduler(f"testserver-{os.getpid()}")
             scheduler.start()
             try:
@@ -44,5 +44,4 @@ class Command(BaseCommand):
                 scheduler.stop(5.0)
 
     def _ready(self, url: str, grpc: str) -> None:
-        self.stdout.write(f"ready {url} grpc {grpc}" if grpc else f"ready {url}")
-        self.stdout.flush()
+        self.say(f"ready {url} grpc {grpc}" if grpc else f"ready {url}")

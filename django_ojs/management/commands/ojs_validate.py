@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_ojs import jsontext, spellings
+from django_ojs.management.shell import ShellCommand
 from django_ojs.rules.problems import Problem, validate_sequence
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     help = (
         "Checks files with a job document, a list of them, or an object with a list under `jobs`, and prints "
         "every problem with its place and a hint. Needs no database. Exits with 1 if there is a problem."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -12,14 +11,15 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import Tags
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_ojs.conf import grace_from_environment, ojs_settings
 from django_ojs.database import database
-from django_ojs.management.shell import positive, refuse_faulty_handlers, refuse_unmigrated
+from django_ojs.faults import suppress_passing
+from django_ojs.guard import get_logger
+from django_ojs.management.shell import SteadyCommand, positive, refuse_faulty_handlers, refuse_unmigrated
 from django_ojs.registry import registry
 from django_ojs.rules import names
-from django_ojs.scheduler.service import ERRORS
 from django_ojs.worker import memory, processinfo, supervisor
 from django_ojs.worker.execution import leave_pools
 from django_ojs.worker.middleware import show_logs
@@ -27,14 +27,14 @@ from django_ojs.worker.process import WorkerOptions, WorkerProcess
 from django_ojs.worker.processinfo import HealthFile
 from django_ojs.worker.supervisor import Supervisor
 
+logger = get_logger(__name__)
 
-class Command(BaseCommand):
+
+class Command(SteadyCommand):
     help = (
         "Claims jobs and runs their handlers. SIGTERM or Ctrl-C finishes the running jobs and hands the others back, "
         "a second one hands all back at once; SIGTSTP stops claiming, SIGCONT claims again."
     )
-    #: Whether this is a process of its own, in which a fork is safe; False in call_command().
-    _from_command_line = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--queues", type=_queues, default=[], metavar="A,B",
@@ -59,10 +59,6 @@ class Command(BaseCommand):
                             help="touch this file while the worker is healthy, for a liveness probe")  # fmt: skip
         parser.add_argument("--reload", action="store_true", help="restart when the code changes (development)")
 
-    def run_from_argv(self, argv: list[str]) -> None:
-        self._from_command_line = True
-        super().run_from_argv(argv)
-
     def handle(self, *args: Any, **options: Any) -> None:
         show_logs(options["verbosity"])
         if options["reload"] and options["processes"] > 1:
@@ -80,7 +76,7 @@ class Command(BaseCommand):
         refuse_unmigrated()
         self._check_database(options["skip_checks"])
         if options["verbosity"] > 1:
-            self._announce(f"job types: {', '.join(types)}")
+            self.say(f"job types: {', '.join(types)}")
         if not self._run(options):
             sys.exit(1)
 
@@ -99,9 +95,9 @@ class Command(BaseCommand):
             until_empty=options["until_empty"], max_jobs=options["max_jobs"], max_memory=options["max_memory"],
         )  # fmt: skip
         forks = self._may_fork(options)
-        if forks or self._from_command_line:
+        if forks or self.from_command_line:
             leave_pools()
-        if self._from_command_line:
+        if self.from_command_line:
             memory.configure_gc()
         if forks:
             parts = self._announcer(options, 1), self._announcer(options, 2)
@@ -121,22 +117,18 @@ class Command(BaseCommand):
             return False
         if not hasattr(os, "fork"):
             if options["processes"] > 1:
-                self.stderr.write("This system cannot fork: running one process. Start the command several times.")
+                logger.warning("This system cannot fork: running one process. Start the command several times.")
             return False
-        return self._from_command_line or options["processes"] > 1
+        return self.from_command_line or options["processes"] > 1
 
     def _check_database(self, skip: bool) -> None:
         """Report faults in the setup of the database; Django checks databases only on request."""
         if not skip:
-            with contextlib.suppress(*ERRORS):  # one that is away is waited for later
+            with suppress_passing():  # one that is away is waited for later
                 self.check(tags=[Tags.database], databases=[database(None)])
 
     def _announcer(self, options: dict[str, Any], verbosity: int) -> Callable[[str], None]:
-        return self._announce if options["verbosity"] >= verbosity else lambda line: None
-
-    def _announce(self, line: str) -> None:
-        self.stdout.write(line)
-        self.stdout.flush()
+        return self.say if options["verbosity"] >= verbosity else lambda line: None
 
 
 def _queues(text: str) -> list[str]:

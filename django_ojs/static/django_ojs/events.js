@@ -3,8 +3,6 @@
 // Data of an event gets into the page as text only. The page keeps as many rows as the viewer has chosen, and
 // nothing is lost between the two ways: each goes on behind the last event that was seen.
 
-import { local } from "./zones.js";
-
 const EVERY = 2000;
 const SLOWEST = 15000;
 const PATIENCE = 10000;
@@ -78,7 +76,7 @@ function cell(content, className = "") {
 
 function row(event) {
   const data = event.data ?? {};
-  const time = make("time", local(new Date(event.time)));
+  const time = make("time", ojsLocal(new Date(event.time)));
   time.dateTime = time.title = event.time;
   const label = /^[a-z]+$/.test(data.state ?? "") ? make("span", data.state, `ojs-label ojs-${data.state}`) : "";
   const full = JSON.stringify(data, null, 2);

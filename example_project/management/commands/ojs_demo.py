@@ -24,7 +24,7 @@ from django.urls import reverse
 
 from django_ojs import grpc
 from django_ojs.conf import ojs_settings
-from django_ojs.scheduler.service import ERRORS
+from django_ojs.faults import passes, suppress_passing
 from example_project.demo import login
 from example_project.demo.load import Load
 from example_project.demo.processes import Child, ChildFailed, stop_all
@@ -77,7 +77,7 @@ class Command(BaseCommand):
                 raise CommandError(str(error)) from None
             finally:
                 stop_all(children, lambda: self._stops > 1)
-            with contextlib.suppress(*ERRORS):
+            with suppress_passing():
                 self._line.say(summary())
             self._line.say("Stopped.")
 
@@ -107,7 +107,9 @@ class Command(BaseCommand):
             try:
                 load.run_once()
                 self._line.update()
-            except ERRORS as error:
+            except Exception as error:
+                if not passes(error):
+                    raise
                 self._line.say(f"The database does not answer: {error}")
                 connections.close_all()
             time.sleep(TICK)

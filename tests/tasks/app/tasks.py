@@ -40,7 +40,7 @@ def give(kind: str) -> Any:
     return {
         "tuple": lambda: (1, (2, 3)), "bytes": lambda: b"text", "keys": lambda: {1: {2: 3}}, "none": lambda: None,
         "falsy": lambda: 0, "object": object, "nan": lambda: float("nan"), "set": lambda: {1},
-        "raw bytes": lambda: b"\xff",
+        "raw bytes": lambda: b"\xff", "coroutine": lambda: aadd.func(1, 2),
     }[kind]()  # fmt: skip
 
 

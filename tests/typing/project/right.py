@@ -13,6 +13,7 @@ from django_ojs import (
     ChildFailed,
     Discard,
     EventTimeout,
+    Fail,
     JobCancelled,
     JobContext,
     JobFailed,
@@ -96,6 +97,8 @@ def hash_file(context: JobContext, path: str) -> str:
     context.log.info("hashing %s", path)
     if context.is_cancelled or not context.heartbeat():
         raise Discard("cancelled")
+    if not path:
+        raise Fail("no file") from FileNotFoundError(path)
     return path
 
 

@@ -31,6 +31,15 @@ def trace(name: str) -> Path:
     return Path(os.environ["OJS_TEST_TRACES"]) / name
 
 
+@job("site.say")
+def say(text: str) -> str:
+    """Writes where nobody may read it, and logs a line there."""
+    print(text, flush=True)
+    print(text, file=sys.stderr, flush=True)
+    logging.getLogger("site").warning(text)
+    return text
+
+
 @job("site.add")
 def add(a: int, b: int) -> int:
     return a + b
@@ -194,6 +203,18 @@ def fork(name: str, how: str) -> str:
     if how == "exit":
         sys.exit(3)
     return name
+
+
+@job("site.orphan")
+def orphan() -> int:
+    """Leaves a process that nobody waits for: what started it is gone. Returns its id."""
+    reader, writer = os.pipe()
+    if not (between := os.fork()):
+        if pid := os.fork():
+            os.write(writer, b"%d" % pid)
+        os._exit(0)
+    os.waitpid(between, 0)
+    return int(os.read(reader, 20))
 
 
 @job("site.child")

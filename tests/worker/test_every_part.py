@@ -1,0 +1,168 @@
+"""Each part of a worker ends, and hangs: the worker is replaced, or the part runs again. It never goes on without."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_ojs import job, parts
+from django_ojs.scheduler import service as service_module
+from django_ojs.scheduler.service import RESTART, Service
+from django_ojs.worker import process
+from django_ojs.worker.lifecycle import Stage
+from tests.waiting import eventually
+from tests.worker.conftest import WorkerThread
+
+Start = Callable[..., WorkerThread]
+
+CRASHING = ["_claimer", "_writer", "_heartbeat", "_deadlines", "_health_reporter"]
+RESTARTED = ["_after_hooks", "_log_writer", "_scheduler._lease", *(f"_scheduler._threads.{n}" for n in range(7))]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "FIRST_RESTART", 0.001)
+
+
+def part_of(worker: Any, path: str) -> Any:
+    found, _, number = path.partition("._threads.")
+    part = attrgetter(found)(worker)
+    return part._threads[int(number)] if number else part
+
+
+def build(monkeypatch: pytest.MonkeyPatch, path: str, run: Callable[[Any, Callable[[], None]], None]) -> Any:
+    """From now on the part of each new worker runs so; `run` is given the part and what it ran before."""
+
+    def changed(worker: Any, real: Any = process.WorkerProcess._build) -> None:
+        real(worker)
+        part = part_of(worker, path)
+        before = part.run
+        part.run = lambda: run(part, before)
+
+    monkeypatch.setattr(process.WorkerProcess, "_build", changed)
+
+
+@pytest.mark.parametrize("error", [None, SystemExit(3), LookupError("a fault of ours")], ids=repr)
+@pytest.mark.parametrize("path", CRASHING)
+def test_a_part_that_ends_ends_the_worker(
+    path: str, error: BaseException | None, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(part: Any, before: Any) -> None:
+        if error is not None:
+            raise error
+
+    build(monkeypatch, path, run)
+    worker = start_worker()
+    worker.wait()
+    assert worker.ended_well is False
+    assert worker.worker.lifecycle.replace
+    assert parts._parts == []
+
+
+@pytest.mark.parametrize("error", [None, SystemExit(3), LookupError("a fault of ours")], ids=repr)
+@pytest.mark.parametrize("path", RESTARTED)
+def test_a_part_that_ends_runs_again(
+    path: str, error: BaseException | None, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    again = threading.Event()
+
+    def run(part: Any, before: Any) -> None:
+        rounds.append(len(rounds))
+        if len(rounds) > 1:
+            again.set()
+            before()
+        elif error is not None:
+            raise error
+
+    @job("any.thing")
+    def anything() -> str:
+        return "done"
+
+    build(monkeypatch, path, run)
+    worker = start_worker()
+    assert again.wait(60)
+    assert anything.enqueue().wait(timeout=90).result == "done"
+    assert parts.stuck() == []
+    worker.stop()
+    assert worker.ended_well
+    assert parts._parts == []
+
+
+@pytest.mark.parametrize("path", [*CRASHING[:-1], *RESTARTED[:4]])
+def test_a_part_that_hangs_lets_another_process_take_over(
+    path: str, start_worker: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The health reporter is looked after by the supervisor, which waits for its reports."""
+    caplog.set_level(logging.INFO, "django_ojs")
+    held = threading.Event()
+
+    def run(part: Any, before: Any) -> None:
+        part.patience = 0.0
+        held.wait()
+        part.patience = parts.PATIENCE
+        before()
+
+    build(monkeypatch, path, run)
+    worker = start_worker()
+    eventually(lambda: worker.worker.lifecycle.stage is Stage.TERMINATE)
+    assert " has been at one thing for " in caplog.text
+    held.set()
+    worker.wait()
+    assert worker.worker.lifecycle.replace
+
+
+def test_these_are_all_parts(start_worker: Start) -> None:
+    @job("any.thing")
+    def anything() -> None: ...
+
+    worker = start_worker()
+    eventually(worker.worker._heartbeat.known.is_set)
+    listed = {part_of(worker.worker, path).name for path in (*CRASHING, *RESTARTED)}
+    eventually(lambda: {part.name for part in parts._parts} >= listed)
+    assert {part.name for part in parts._parts} - listed <= {"listener"}
+    for part in parts._parts:
+        assert isinstance(part, Service)
+        assert part._owner == RESTART or part._owner == worker.worker.lifecycle.crashed
+    worker.stop()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_scheduler_touches_its_health_file_while_it_is_healthy_and_ends_where_a_part_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.core.management import call_command
+
+    from django_ojs.management.commands import ojs_scheduler
+
+    path, held, seen = tmp_path / "healthy", threading.Event(), list[bool]()
+    built: list[Any] = []
+
+    class Hanging(ojs_scheduler.Scheduler):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            built.append(self)
+            self._threads[0].run = self._hang  # type: ignore[method-assign]
+
+        def _hang(self) -> None:
+            eventually(path.exists)
+            seen.append(True)
+            self._threads[0].patience = 0.0
+            held.wait(60)
+
+        def stop(self, timeout: float | None = None) -> bool:
+            held.set()
+            return super().stop(timeout)
+
+    monkeypatch.setattr(ojs_scheduler, "Scheduler", Hanging)
+    with pytest.raises(SystemExit, match="1"):
+        call_command("ojs_scheduler", health_file=path, verbosity=0)
+    assert seen == [True]
+    assert not path.exists()
+    assert built[0].stop(60)
