@@ -6,7 +6,8 @@ As a plugin, which `conftest.py` registers where the environment has one of
     OJS_TEST_ONLY     a file with ids of tests, a line each: only these run
 
 and as a command: `reporting.py again FILE` prints the ids of the tests to run once more, or ends with 1 if one of the
-failures may not be; `reporting.py failures FILE…` and `reporting.py slowest FILE…` print lines for people.
+failures may not be; `reporting.py failures FILE…` and `reporting.py slowest FILE…` print lines for people, and
+`reporting.py files FILE…` the seconds of each file of tests, which say where a gate's time goes.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class Reports:
         for test, seconds in self._seconds.most_common(20):
             if seconds >= SLOW_SECONDS:
                 self._write(test=test, seconds=round(seconds, 1))
+        files: collections.Counter[str] = collections.Counter()
+        for test, seconds in self._seconds.items():
+            files[test.partition("::")[0]] += seconds
+        for file, seconds in files.most_common():
+            self._write(file=file, seconds=round(seconds, 1))
 
     def _write(self, **members: Any) -> None:
         if self._file:
@@ -73,9 +79,16 @@ def _read(files: list[str]) -> list[tuple[str, dict[str, Any]]]:
 def main(verb: str, *files: str) -> int:
     entries = _read(list(files))
     if verb == "slowest":
-        slow = [(entry["seconds"], step, entry["test"]) for step, entry in entries if "seconds" in entry]
+        slow = [
+            (entry["seconds"], step, entry["test"]) for step, entry in entries if {"test", "seconds"} <= entry.keys()
+        ]
         for seconds, step, test in sorted(slow, reverse=True)[:10]:
             print(f"{seconds:6.1f} s  {step}: {test}")
+        return 0
+    if verb == "files":
+        for step, entry in entries:
+            if "file" in entry:
+                print(f"{entry['seconds']:7.1f} s  {step}: {entry['file']}")
         return 0
     failures = [(step, entry) for step, entry in entries if "error" in entry]
     if verb == "failures":

@@ -180,6 +180,8 @@ def _claimed(how: Fetch, fetches: Sequence[Fetch], using: str) -> Sequence[list[
     Where one statement does all the writing it runs by itself: BEGIN and COMMIT would be two round trips more.
     """
     now, store, choice = clock.now(using), store_of(using), how.choice
+    if not choice.queues:  # a worker that serves all queues, of which there is none yet
+        return [[] for _ in fetches]
     claiming = _Claiming(how, choice, [one.claimant for one in fetches], now, using)
     optimistic = how.optimistic and not how.check_worker and store.claims_optimistically
     if optimistic and not _limited(choice.queues, using) and any(rows := claiming.take(optimistic=True)):

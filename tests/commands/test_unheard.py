@@ -207,11 +207,11 @@ def walk(how: str, numbers: str, commands: list[list[str]], environment: dict[st
     "how, numbers",
     [
         ("missing", "12"),
-        ("missing", "2"),
+        pytest.param("missing", "2", marks=pytest.mark.wide),
         ("closed", "12"),
         ("full", "1"),
-        ("full", "2"),
-        ("unread", "1"),
+        pytest.param("full", "2", marks=pytest.mark.wide),
+        pytest.param("unread", "1", marks=pytest.mark.wide),
         ("unread", "2"),
     ],
 )
@@ -270,7 +270,15 @@ def connects(port: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("how, numbers", [("missing", "12"), ("missing", "2"), ("full", "12"), ("unread", "12")])
+@pytest.mark.parametrize(
+    "how, numbers",
+    [
+        ("missing", "12"),
+        pytest.param("missing", "2", marks=pytest.mark.wide),
+        ("full", "12"),
+        pytest.param("unread", "12", marks=pytest.mark.wide),
+    ],
+)
 def test_every_service_serves_and_ends_well_though_nobody_can_read_it(
     how: str, numbers: str, child_environment: dict[str, str], tmp_path: Path, started: Any
 ) -> None:

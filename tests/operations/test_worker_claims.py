@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -86,3 +87,10 @@ def test_maintenance_closes_a_hopeful_claim_too(monkeypatch: pytest.MonkeyPatch)
     assert optimistic(("q",), monkeypatch)[0] == []
     maintenance.stop(using=connection.alias)
     assert len(optimistic(("q",), monkeypatch)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"optimistic": True}, {"unsuspected": True}, {"only": [uuid.UUID(int=7)]}], ids=str
+)
+def test_a_worker_of_all_queues_gets_nothing_where_there_is_none_yet(how: dict[str, Any]) -> None:
+    assert fetch(Fetch((), count=9, worker_id="w", check_worker=False, **how)) == []
