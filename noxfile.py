@@ -64,7 +64,7 @@ SLOW = ["-m", f"slow and {EACH} and (not database or sqlite or sqlite_too or onc
 ELSEWHERE = f"database and not sqlite and not once and {EACH}"
 ON_POSTGRES = ["-m", ELSEWHERE, *([] if WIDE else parts(f"{SQL} {DOORS}"))]
 ON_MARIADB = ["-m", f"{ELSEWHERE} and (not slow or mariadb)", *([] if WIDE else parts(SQL))]
-PUBLISHED = ["-m", "conformance" if WIDE else "conformance and not wide"]
+PUBLISHED = ["-m", "conformance" if WIDE else "conformance and not wide", *parts("conformance")]
 
 
 def install(session: nox.Session, *extras: str, groups: Sequence[str] = ()) -> None:
