@@ -41,6 +41,7 @@ from django_ojs.grpc.errors import Code, RpcError, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.grpc.streams import STREAM_GRACE, GRPCCaller, Serve, StreamCall
 from django_ojs.http import permissions, probes
+from django_ojs.realtime.access import lost_rights
 from django_ojs.realtime.handler import PROBES, StreamThreads
 from django_ojs.realtime.slots import Slot
 
@@ -445,7 +446,11 @@ async def _watch_rights(caller: GRPCCaller) -> None:
     """Look at the rights of a caller for as long as it is there. Raises what they are refused with."""
     while True:
         await asyncio.sleep(min(ojs_settings.REALTIME_RECHECK_INTERVAL, 60.0))
-        await caller.renew()
+        try:
+            await caller.renew()
+        except Exception as cause:
+            if lost_rights(cause) is not None:
+                raise
 
 
 def _options() -> list[tuple[str, int]]:
