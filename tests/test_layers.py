@@ -279,3 +279,23 @@ def _goes_on(part: ast.AST) -> bool:
         for item in part.items
         for node in ast.walk(item.context_expr)
     )
+
+
+BEGINNERS = {"Thread", "Timer", "ThreadPoolExecutor", "create_task", "ensure_future"}
+#: Where threads and tasks begin that are no `Part`.
+NO_PARTS = {
+    # They end with what they are for: a request, a call, a stream, a step, a process that hands jobs back.
+    "client.steps", "database", "events.ids", "grpc.eventstream", "grpc.jobstream", "grpc.server", "http.probes",
+    "management.commands.ojs_grpc", "realtime.shutdown", "realtime.sse", "realtime.websocket", "webhooks.transport",
+    "worker.supervisor",
+    # Their owner makes others: for the next request, webhook or job, or (the hub) in its own rounds.
+    "http.waits", "realtime.handler", "realtime.hub", "scheduler.webhooks", "worker.execution",
+    # These make parts.
+    "parts", "scheduler.service",
+}  # fmt: skip
+
+
+def test_what_lasts_as_long_as_its_process_is_in_the_register_of_parts() -> None:
+    """A thread or task that nobody looks after ends in silence: make it a `Service` or a `LastingTask`."""
+    calls = ((module, node) for module in modules() for node in ast.walk(tree(module)) if isinstance(node, ast.Call))
+    assert {module for module, call in calls if _called(call) in BEGINNERS} == NO_PARTS

@@ -21,7 +21,7 @@ from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
 from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
 from django_ojs.guard import attempt, get_logger
-from django_ojs.parts import PATIENCE, Part, PartEvent
+from django_ojs.parts import FIRST_RESTART, LONGEST_RESTART, PATIENCE, Part, PartEvent
 
 logger = get_logger(__name__)
 
@@ -31,7 +31,6 @@ FOLLOWER_LOOK = 0.25  #: how often a process that does not lead asks whether it 
 
 #: The owner of a service whose thread runs it again, after pauses that grow, where it has ended by itself.
 RESTART: Final = "restart"
-FIRST_RESTART, LONGEST_RESTART = 0.5, 60.0  #: seconds before a service is run again
 
 
 class Service(Part):

@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from django_ojs import keys
+from django_ojs import keys, parts
 from django_ojs.grpc import calls, messages, server
 from django_ojs.grpc.calls import OPERATIONS, UnaryCall
 from django_ojs.grpc.definition import METHODS
@@ -161,6 +161,14 @@ def test_running_calls_finish_when_the_server_stops(served: Served, monkeypatch:
     assert running.result(PATIENCE).job.type == "a"
     stopping.result(PATIENCE)
     assert Job.objects.count() == 1
+
+
+def test_the_task_that_looks_at_the_health_is_a_part(transactional_db: None) -> None:
+    with serving() as served:
+        assert served.server._watch in parts._parts
+        served.run(asyncio.sleep(0))
+        assert served.server._watch.is_running()
+    assert served.server._watch not in parts._parts
 
 
 def test_health_without_credentials(served: Served, settings: Any) -> None:
