@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol, TypeVar
 
-from django.db import connections
+from django.db import close_old_connections, connections
 
 from django_ojs import parts
 from django_ojs.backoff import REMIND_EVERY, Backoff
+from django_ojs.database import answers
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
 from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
@@ -163,10 +164,13 @@ class DutyThread(Service):
 
     def _perform(self, duty: Duty) -> float:
         try:
-            pause: float = persist(lambda: duty.run_once(self._using), self._using, self.stopping, stops_all)
+            pause: float = persist(
+                lambda: duty.run_once(self._using), self._using, self.stopping, stops_all, asks_others=True
+            )
         except GaveUp:
             return AFTER_FAULT
         except BaseException:  # noqa: BLE001 - it is logged there; SystemExit in a site's code must not end the rest
+            attempt("Closing the connections that a duty has lost", close_old_connections)
             return self._faults[duty.name].failed()
         self._faults[duty.name].worked()
         return pause
@@ -251,7 +255,8 @@ def stops_all(error: BaseException) -> bool:
 
 
 def persist(
-    action: Callable[[], T], using: str, stopping: threading.Event, waits: Callable[[Exception], bool] = passes
+    action: Callable[[], T], using: str, stopping: threading.Event, waits: Callable[[Exception], bool] = passes,
+    *, asks_others: bool = False,
 ) -> T:  # fmt: skip
     """`action()`, again and again while it fails by an error of the database that passes.
 
@@ -261,6 +266,8 @@ def persist(
     Args:
         waits: which of these errors are waited for; the others are raised, as those are for which the action itself is
             to blame.
+        asks_others: the action asks other databases as well: that of the outbox, those of code of the site. An error
+            that comes twice while `using` takes writes is theirs, and raised.
 
     Raises:
         GaveUp: `stopping` was set before it went well.
@@ -268,6 +275,7 @@ def persist(
     tries = Backoff(
         "What is asked of the database", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, level=logging.WARNING, brief=True
     )
+    doubted = False
     while True:
         began = time.monotonic()
         try:
@@ -279,6 +287,11 @@ def persist(
                 raise
             if is_contention(error):  # others are in the way, as they are now and then
                 pause = tries.failed(f"has waited {tries.lasts:.0f} s for other transactions", quiet=LASTING)
+            elif is_general(error) and asks_others and answers(using, writes=True):
+                if doubted:
+                    raise
+                doubted = True  # the connection may have been cut for a moment
+                pause = tries.failed(quiet=math.inf)
             elif is_general(error):
                 outage.noticed(error, after=time.monotonic() - began)
                 pause = tries.failed(quiet=math.inf)
