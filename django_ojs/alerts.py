@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import smtplib
 from collections.abc import Sequence
 
 from django.conf import settings
@@ -52,18 +51,12 @@ def rules() -> AlertRules | None:
 
 
 def check(wanted: AlertRules, using: str) -> Changes:
-    """Check once, store what has changed with its events, and send the mails that are due.
-
-    A mail that cannot be sent is logged, and tried again at the next check.
-    """
+    """Check once, and store what has changed with its events, and which mails are due (`tell`)."""
     found = doctor.attention(doctor.Site(using, rules=wanted))
     try:
-        changes = _store(found, wanted, using=using)
+        return _store(found, wanted, using=using)
     except IntegrityError:  # another process, which leads by now, has raised the same alert; the next check sees it
         return Changes([], [])
-    if wanted.mail_to:
-        _send(wanted, using)
-    return changes
 
 
 def key_of(finding: Finding) -> str:
@@ -125,19 +118,17 @@ def _event(type: str, alert: Alert, now: dt.datetime) -> catalogue.Record:
 # Mail
 
 
-def _send(wanted: AlertRules, using: str) -> None:
-    """Send one mail about all alerts that no mail has reported yet. The next mail reports what changes meanwhile."""
+def tell(wanted: AlertRules, using: str) -> bool:
+    """Send one mail about all alerts that no mail has reported yet; False where there are none. The next mail reports
+    what changes meanwhile. Raises what the site's mail backend raises; the alerts are still to be reported then."""
     untold = list(Alert.objects.using(using).exclude(untold="").order_by("pk"))
     if not untold:
-        return
-    try:
-        mail(untold, wanted).send()
-    except (OSError, smtplib.SMTPException) as error:
-        logger.warning("No mail could be sent about %d alerts; the next look tries again: %s", len(untold), error)
-        return
+        return False
+    mail(untold, wanted).send()
     for word in Alert.Untold.values:
         told = [alert.pk for alert in untold if alert.untold == word]
         Alert.objects.using(using).filter(pk__in=told, untold=word).update(untold="")
+    return True
 
 
 def mail(alerts: Sequence[Alert], wanted: AlertRules) -> EmailMessage:

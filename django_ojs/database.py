@@ -55,15 +55,19 @@ _STOOD_STILL = (
 )
 
 
-def answers(using: str) -> bool:
-    """Whether the database can be reached now, by a new connection of this thread where the old one is lost."""
+def answers(using: str, *, writes: bool = False) -> bool:
+    """Whether the database can be reached now, by a new connection of this thread where the old one is lost; with
+    `writes`, whether it would store something as well."""
     connection = connections[using]
     try:
         if connection.connection is not None and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
         with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.fetchall()
+            if writes:
+                try_to_write(cursor)
+            else:
+                cursor.execute("SELECT 1")
+                cursor.fetchall()
     except Error:
         return False
     return True
@@ -71,6 +75,8 @@ def answers(using: str) -> bool:
 
 def try_to_write(cursor: Any) -> None:
     """Ask the database whether it would store something now. Changes nothing, and waits for no other transaction.
+
+    It does not see a full disk, which only what is written finds: a small row often has room in a file that is there.
 
     Raises:
         django.db.Error: it would not (`ReadOnly`, where it says so only when asked), or it does not answer.
@@ -86,12 +92,16 @@ def try_to_write(cursor: Any) -> None:
     elif vendor == "sqlite":
         from django_ojs.models import Lease
 
+        cursor.execute("PRAGMA busy_timeout")
+        (patience,) = cursor.fetchone()
         cursor.execute("PRAGMA busy_timeout = 0")
         try:
             cursor.execute(f"DELETE FROM {Lease._meta.db_table} WHERE 0")  # noqa: S608 - a name of ours
         except Error as error:
             if not is_contention(error):  # another writes
                 raise
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {int(patience)}")
     else:
         cursor.execute("SELECT 1")
 

@@ -106,6 +106,8 @@ _WORDS = (
 )
 #: The codes by which a table, and not a column or a right, is missing.
 _NO_TABLE = frozenset({"42P01", 1146})
+#: The codes by which the disk is full, and not the memory: 53100, of MariaDB two, of SQLite one.
+_DISK_FULL = frozenset({"53100", 1021, 1114, 13})
 SQLITE_ERROR = 1
 TOO_LARGE = 1153  #: MariaDB's code of a packet that is too large
 
@@ -137,6 +139,10 @@ class ReadOnly(OperationalError):
     """The database answers, and stores nothing on this connection."""
 
 
+class StoreFull(OperationalError):
+    """The disk of the database was full a moment ago."""
+
+
 def fault_of(error: BaseException) -> DatabaseFault | None:
     """What an error means; None: it is not the database's.
 
@@ -148,6 +154,8 @@ def fault_of(error: BaseException) -> DatabaseFault | None:
         return DatabaseFault.AWAY
     if isinstance(error, ReadOnly):
         return DatabaseFault.READ_ONLY
+    if isinstance(error, StoreFull):
+        return DatabaseFault.FULL
     if isinstance(error, BackendUnavailable):
         return fault_of(error.__cause__) or DatabaseFault.AWAY if error.__cause__ is not None else DatabaseFault.AWAY
     if not isinstance(error, Error):
@@ -237,6 +245,14 @@ def is_about_data(error: BaseException) -> bool:
 def is_too_large(error: BaseException) -> bool:
     """Whether a database has refused what it was given because it is too much for one statement, or one row."""
     return fault_of(error) is DatabaseFault.TOO_LARGE
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether the database has no room on its disk for what was to be stored."""
+    if fault_of(error) is not DatabaseFault.FULL:
+        return False
+    code = sqlstate(error) or getattr(error.__cause__, "sqlite_errorcode", None)
+    return (code or (error.args[0] if error.args else None)) in _DISK_FULL
 
 
 def has_forgotten(error: BaseException) -> bool:

@@ -7,14 +7,19 @@ goes into the health file, the report to the supervisor, `/ready` and gRPC's hea
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+
+from django_ojs.backoff import Backoff
 
 #: Seconds that a part may be at one thing. A database that answers nothing at all holds a statement for minutes.
 PATIENCE = 300.0
+#: Seconds before a part that has ended by itself runs again.
+FIRST_RESTART, LONGEST_RESTART = 0.5, 60.0
 
 
 class Part:
@@ -80,6 +85,58 @@ class PartEvent(threading.Event):
             return super().wait(timeout)
         with self._part.resting():
             return super().wait(timeout)
+
+
+class LastingTask(Part):
+    """A task of an event loop that lasts until it is cancelled. It runs again, after pauses that grow, where it ends by
+    itself. `run` calls `tick()` in each of its rounds."""
+
+    def __init__(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self.name = name
+        self._body = run
+        self._restarts = Backoff(f"The {name}", FIRST_RESTART, LONGEST_RESTART)
+        self._task: asyncio.Task[None] | None = None
+
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def failing(self) -> float:
+        return self._restarts.lasts
+
+    def tick(self) -> None:
+        super().tick()
+        self._restarts.worked()
+
+    def start(self) -> None:
+        self.tick()
+        self._task = asyncio.create_task(self._run(), name=f"ojs-{self.name}")
+        register(self)
+
+    def cancel(self) -> None:
+        """Ask it to end, and do not wait for it."""
+        unregister(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._body()
+                    raise RuntimeError(f"The {self.name} has ended, and nobody has asked it to.")
+                except Exception:  # noqa: BLE001 - it is logged there; SystemExit ends the loop, and the process
+                    pause = self._restarts.failed("died")
+                await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            unregister(self)  # the loop cancels what is left when it ends
+            raise
 
 
 _lock = threading.Lock()

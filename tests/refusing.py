@@ -18,6 +18,7 @@ from django.db.backends.utils import CursorWrapper
 #: What each database says: a SQLSTATE, an error number, a primary result code.
 READ_ONLY = {"postgresql": "25006", "mysql": 1290, "sqlite": 8}
 FULL = {"postgresql": "53100", "mysql": 1021, "sqlite": 13}
+MEMORY = {"postgresql": "53200", "mysql": 1041, "sqlite": 7}
 BROKEN = {"postgresql": "XX000", "mysql": 145, "sqlite": 11}
 RACE = {"postgresql": "40001", "mysql": 1020, "sqlite": 6}
 SLOW = {"postgresql": "57014", "mysql": 1969, "sqlite": 9}

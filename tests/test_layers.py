@@ -231,3 +231,71 @@ def test_only_one_module_judges_the_errors_of_databases() -> None:
             if not isinstance(node, ast.Raise):
                 pending += ast.iter_child_nodes(node)
     assert found == set()
+
+
+#: Loops that go on after any error, and wait for nothing: each round does something else, or there are two at most.
+OTHER_WORK = {
+    ("lifecycle.transitions", "in_rounds"), ("scheduler.webhooks", "_run"), ("worker.writer", "_report_or_refuse"),
+    ("worker.keepalive", "run"),
+}  # fmt: skip
+ANY_ERROR = {"BaseException", "Exception", "Error", "OSError"}
+#: What a loop asks how long to wait: a `Backoff` or a step of a durable job, and `database` for a few tries. The looks
+#: at rights, which come by the clock whether they fail or not, have one log (`lost_rights`).
+ASKED = {"failed", "waits_to_try_again", "lost_rights"}
+
+
+def test_what_is_tried_again_waits_as_backoff_says() -> None:
+    """A loop of its own kind soon tries without a pause, logs a line each time, or never tells that it fails."""
+    found = {
+        (module, function)
+        for module in modules()
+        for function, loop in _loops(tree(module))
+        for part in ast.walk(loop)
+        if _goes_on(part) and not ASKED & {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(part)}
+    }
+    assert found == OTHER_WORK
+
+
+def _loops(root: ast.AST, function: str = "") -> Iterator[tuple[str, ast.While]]:
+    for node in ast.iter_child_nodes(root):
+        name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        if isinstance(node, ast.While):
+            yield name, node
+        yield from _loops(node, name)
+
+
+def _goes_on(part: ast.AST) -> bool:
+    """Whether this part of a loop takes any error, and lets the next round begin."""
+    if isinstance(part, ast.ExceptHandler):
+        caught = (
+            {"BaseException"}
+            if part.type is None
+            else {node.id for node in ast.walk(part.type) if isinstance(node, ast.Name)}
+        )
+        ends = isinstance(part.body[-1], ast.Raise | ast.Return | ast.Break)
+        return bool(caught & ANY_ERROR) and (not ends or any(isinstance(node, ast.Continue) for node in ast.walk(part)))
+    return isinstance(part, ast.With | ast.AsyncWith) and any(
+        isinstance(node, ast.Name) and node.id in {"suppress_passing", *ANY_ERROR}
+        for item in part.items
+        for node in ast.walk(item.context_expr)
+    )
+
+
+BEGINNERS = {"Thread", "Timer", "ThreadPoolExecutor", "create_task", "ensure_future"}
+#: Where threads and tasks begin that are no `Part`.
+NO_PARTS = {
+    # They end with what they are for: a request, a call, a stream, a step, a process that hands jobs back.
+    "client.steps", "database", "events.ids", "grpc.eventstream", "grpc.jobstream", "grpc.server", "http.probes",
+    "management.commands.ojs_grpc", "realtime.shutdown", "realtime.sse", "realtime.websocket", "webhooks.transport",
+    "worker.supervisor",
+    # Their owner makes others: for the next request, webhook or job, or (the hub) in its own rounds.
+    "http.waits", "realtime.handler", "realtime.hub", "scheduler.webhooks", "worker.execution",
+    # These make parts.
+    "parts", "scheduler.service",
+}  # fmt: skip
+
+
+def test_what_lasts_as_long_as_its_process_is_in_the_register_of_parts() -> None:
+    """A thread or task that nobody looks after ends in silence: make it a `Service` or a `LastingTask`."""
+    calls = ((module, node) for module in modules() for node in ast.walk(tree(module)) if isinstance(node, ast.Call))
+    assert {module for module, call in calls if _called(call) in BEGINNERS} == NO_PARTS

@@ -41,6 +41,8 @@ from django_ojs.grpc.errors import Code, RpcError, logger, refusal
 from django_ojs.grpc.metadata import Metadata
 from django_ojs.grpc.streams import STREAM_GRACE, GRPCCaller, Serve, StreamCall
 from django_ojs.http import permissions, probes
+from django_ojs.parts import LastingTask
+from django_ojs.realtime.access import lost_rights
 from django_ojs.realtime.handler import PROBES, StreamThreads
 from django_ojs.realtime.slots import Slot
 
@@ -163,7 +165,7 @@ class Server:
         self._patient, self._probes = StreamThreads(PATIENT), StreamThreads(PROBES)
         self._reflection = _reflects() if reflection is None else reflection
         self.stopping = asyncio.Event()
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = LastingTask("health task of gRPC", self._watch_store)
         self._running: set[asyncio.Task[Any]] = set()
         self._looks = Backoff("Looking at the store for the health service", LOOK_EVERY, 60.0)
 
@@ -184,7 +186,7 @@ class Server:
             raise ImproperlyConfigured(f"The address {self.address} cannot be used: is it taken?") from error
         await self._server.start()
         await self._look()
-        self._watch = asyncio.create_task(self._watch_store())
+        self._watch.start()
         return int(port)
 
     async def stop(self, grace: float | None = None) -> None:
@@ -194,9 +196,7 @@ class Server:
             await self._terminate_workers()
         self.stopping.set()
         await self._health.enter_graceful_shutdown()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await self._watch.stop()
         await self._server.stop(grace)
         if self._running:  # a stream that hands jobs back, a Fetch whose caller has gone
             await asyncio.wait(self._running, timeout=STREAM_GRACE)
@@ -285,7 +285,12 @@ class Server:
     def _run(self, coroutine: Any) -> None:
         task = asyncio.ensure_future(coroutine)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Future[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("What a call had claimed could not be handed back; its reservation ends it.", exc_info=error)
 
     # Streams
 
@@ -353,6 +358,7 @@ class Server:
 
     async def _watch_store(self) -> None:
         while True:
+            self._watch.tick()
             await asyncio.sleep(LOOK_EVERY)
             await self._look()
 
@@ -445,7 +451,11 @@ async def _watch_rights(caller: GRPCCaller) -> None:
     """Look at the rights of a caller for as long as it is there. Raises what they are refused with."""
     while True:
         await asyncio.sleep(min(ojs_settings.REALTIME_RECHECK_INTERVAL, 60.0))
-        await caller.renew()
+        try:
+            await caller.renew()
+        except Exception as cause:
+            if lost_rights(cause) is not None:
+                raise
 
 
 def _options() -> list[tuple[str, int]]:

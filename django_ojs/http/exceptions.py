@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from django.core import exceptions as django_exceptions
@@ -14,7 +15,7 @@ from rest_framework.response import Response
 from django_ojs import errors
 from django_ojs.database import leave
 from django_ojs.errors import OJSError
-from django_ojs.faults import StoodStill, is_contention, is_unusable, status_of, unmigrated
+from django_ojs.faults import StoodStill, is_contention, is_disk_full, is_unusable, status_of, unmigrated
 from django_ojs.guard import get_logger
 from django_ojs.http import auditing
 from django_ojs.http.serializers import ErrorSerializer, shared
@@ -28,6 +29,22 @@ _BUSY = "Another transaction holds what this call needs, and has not let it go i
 _STOOD_STILL = "The server stood still in the middle of this call, so the database ended it. Nothing was changed."
 _UNEXPECTED = "The server met an unexpected condition and could not complete the request."
 _LATER = "Try again after Retry-After seconds."
+
+
+#: For how many seconds a disk that a request found full counts as full: the probes cannot ask it themselves.
+FULL_SECONDS = 15.0
+_full_at = float("-inf")
+
+
+def disk_was_full() -> bool:
+    """Whether a request of this process has found the disk of its database full a moment ago."""
+    return time.monotonic() - _full_at < FULL_SECONDS
+
+
+def forget() -> None:
+    """As if no request had found it full, as tests begin."""
+    global _full_at
+    _full_at = float("-inf")
 
 
 def handler(exc: Exception, context: dict[str, Any]) -> Response:
@@ -82,6 +99,9 @@ def to_error(exc: Exception) -> OJSError:
 
 
 def _of_database(error: Error) -> OJSError:
+    global _full_at
+    if is_disk_full(error):
+        _full_at = time.monotonic()
     match status_of(error):
         case 413:
             return errors.PayloadTooLarge("The database does not take so much at once.")

@@ -27,11 +27,11 @@ from django_ojs import clock, errors, parts
 from django_ojs.conf import ojs_settings
 from django_ojs.database import try_to_write
 from django_ojs.errors import OJSError
-from django_ojs.faults import NotAnswered, unmigrated
+from django_ojs.faults import NotAnswered, StoreFull, unmigrated
 from django_ojs.guard import described
 from django_ojs.http import manifest, permissions
 from django_ojs.http.base import VERSION, OJSView, PublicView
-from django_ojs.http.exceptions import logger
+from django_ojs.http.exceptions import disk_was_full, logger
 from django_ojs.http.operation import operation
 from django_ojs.http.permissions import require_scope
 from django_ojs.http.queues import StateCountsSerializer
@@ -146,8 +146,9 @@ class Alive(PublicView):
 
 
 class Ready(PublicView):
-    """`/ready`, `/readyz`: whether this process can serve: it reaches its database and may write to it, and no thread
-    or task of its own that should run has ended or hangs."""
+    """`/ready`, `/readyz`: whether this process can serve: it reaches its database and may write to it, none of its
+    requests has found the disk there full in the last seconds, and no thread or task of its own that should run has
+    ended or hangs."""
 
     @operation(answers={200: StatusSerializer, 503: StatusSerializer})
     def get(self, request: Request) -> Response:
@@ -303,13 +304,19 @@ def _may_see_more(request: Request) -> bool:
 
 def store_answers() -> None:
     """Return once the job store has given a sign of life. Raises `django.db.Error` where it has not for `PATIENCE`
-    seconds."""
-    _life.get(router.db_for_write(Job))
+    seconds, or where it has no room for what is to be stored."""
+    _sign_of_life()
+
+
+def _sign_of_life() -> float:
+    if disk_was_full():
+        raise StoreFull("The disk of the database was full a moment ago.")
+    return _life.get(router.db_for_write(Job))
 
 
 def _backend() -> dict[str, Any]:
     """The store's last sign of life, of this second or asked for now."""
-    latency = round(_life.get(router.db_for_write(Job)) * 1000)  # whole: clients decode an integer
+    latency = round(_sign_of_life() * 1000)  # whole: clients decode an integer
     return {"type": manifest.backend(), "status": "ok", "connection": "connected", "latency_ms": latency}
 
 

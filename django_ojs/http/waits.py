@@ -33,7 +33,7 @@ from django_ojs.realtime.slots import Slot, client_of
 logger = get_logger(__name__)
 
 BUSY, IDLE = 0.02, 0.25  #: seconds between two looks: at first, and after a while in which no job has ended
-AFTER_FAULT, LONGEST_AFTER_FAULT = 1.0, 30.0
+AFTER_FAULT, LONGEST_AFTER_FAULT = 1.0, 5.0
 LINGER = 10.0  #: seconds for which the thread stays when no request waits
 #: Under this name a scope of ASGI has the `WaitingRequest` of a request that is to wait on the event loop.
 SCOPE_KEY = "django_ojs.wait"
@@ -183,9 +183,7 @@ class Ends:
             except Exception as error:  # noqa: BLE001 - it is logged there
                 if passes(error):
                     connections[self._using].close()
-                    found, pause = False, AFTER_FAULT
-                else:
-                    found, pause = False, self._faults.failed()
+                found, pause = False, self._faults.failed()
             else:
                 self._faults.worked()
             pause = BUSY if found else pause

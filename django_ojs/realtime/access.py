@@ -28,14 +28,18 @@ from rest_framework.request import Request
 
 from django_ojs import keys, tenants
 from django_ojs.access import Limits
+from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
-from django_ojs.errors import NotFound, PermissionDenied, Unauthenticated
-from django_ojs.http import base, permissions
+from django_ojs.errors import NotFound, OJSError, PermissionDenied, Unauthenticated
+from django_ojs.guard import get_logger
+from django_ojs.http import base, exceptions, permissions
 from django_ojs.http.authentication import KeyUser
 from django_ojs.models import APIKey, Job, Ticket
 from django_ojs.realtime.messages import Subscribe
 from django_ojs.realtime.slots import client_of
 from django_ojs.realtime.sse import in_thread
+
+logger = get_logger(__name__)
 
 Scope = dict[str, Any]
 SCOPE_NEEDED = "read"
@@ -163,6 +167,7 @@ class _Renewals:
         if known is None:
             known = now, await in_thread(caller.reauthenticate)
             self._known[wanted] = known
+            _looks.worked()
         caller.request = known[1]
 
     def forget(self) -> None:
@@ -170,6 +175,17 @@ class _Renewals:
 
 
 _renewals = _Renewals()
+_looks = Backoff("Looking at the rights of connected clients", 1.0, 60.0, logger=logger, brief=True)
+
+
+def lost_rights(cause: Exception) -> OJSError | None:
+    """The refusal that `Caller.renew` has raised. None where the rights could not be looked at, whatever a site's own
+    authentication raises, or the database: the client stays until they can."""
+    error = exceptions.to_error(cause)
+    if error.status in (401, 403):
+        return error
+    _looks.failed()
+    return None
 
 
 def _request(scope: Scope) -> Request:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -41,6 +40,7 @@ from django_ojs.events.filters import Filter, Kinds
 from django_ojs.events.order import LogPosition
 from django_ojs.guard import get_logger
 from django_ojs.models import Event
+from django_ojs.parts import LastingTask, PartEvent
 from django_ojs.scheduler.service import GaveUp, persist
 
 T = TypeVar("T")
@@ -90,10 +90,10 @@ class Pages:
 class LogReader:
     """The two threads. Every method is for the event loop; what it asks happens in a thread."""
 
-    def __init__(self, using: str) -> None:
-        self._using = using
-        self._stopping = threading.Event()
-        self._tail = ThreadPoolExecutor(1, "ojs-tail")
+    def __init__(self, using: str, stopping: PartEvent) -> None:
+        self._using, self._stopping = using, stopping
+        # The hub lives while this thread waits for a database that is away.
+        self._tail = ThreadPoolExecutor(1, "ojs-tail", stopping.belongs_to_this_thread)
         self._replays = ThreadPoolExecutor(1, "ojs-replay")
 
     async def end_position(self) -> LogPosition:
@@ -303,7 +303,8 @@ class Hub:
         self._routes: dict[tuple[str, object], dict[Stream, None]] = {}
         self._users = 0
         self._reader: LogReader | None = None
-        self._tail: asyncio.Task[None] | None = None
+        self._tail: LastingTask | None = None
+        self._looked: float | None = None  #: when the log was last read, if it has been
         self._waiting: list[asyncio.Future[None]] = []
         self._kick = asyncio.Event()
         self._empty = asyncio.Event()
@@ -390,8 +391,10 @@ class Hub:
             raise BackendUnavailable("The server is shutting down.", hint="Connect again: another server answers.")
         self._users += 1
         if self._tail is None:
-            self._reader = LogReader(log.database())
-            self._tail = asyncio.create_task(self._run(self._reader), name="ojs-hub")
+            self._tail = LastingTask("event hub", self._run)
+            self._reader = LogReader(log.database(), PartEvent(self._tail))
+            self._looked = None
+            self._tail.start()
 
     async def _leave(self) -> None:
         self._users -= 1
@@ -402,7 +405,7 @@ class Hub:
         tail.cancel()
         closing = reader.stop()
         # From here on this task may be cancelled.
-        await asyncio.gather(tail, return_exceptions=True)
+        await tail.stop()
         await asyncio.wait([asyncio.wrap_future(done) for done in closing])
         reader.join()
 
@@ -433,19 +436,22 @@ class Hub:
             if not self._routes[way]:
                 del self._routes[way]
 
-    async def _run(self, reader: LogReader) -> None:
+    async def _run(self) -> None:
         """Read for ever. A fault of ours is logged and tried again; the place is kept."""
-        looked: float | None = None
+        reader, tail = self._reader, self._tail
+        assert reader is not None
+        assert tail is not None
         pause = BUSY
         faults = Backoff("Reading the event log", AFTER_FAULT, LONGEST_AFTER_FAULT, logger=logger)
         while True:
+            tail.tick()
             self._kick.clear()
             waiting, self._waiting = self._waiting, []
             try:
-                if looked is None:
+                if self._looked is None:
                     self.place = await reader.end_position()
                 else:
-                    doubtful = time.monotonic() - looked > DOUBTFUL
+                    doubtful = time.monotonic() - self._looked > DOUBTFUL
                     page = await reader.tail(self.place, thorough=bool(waiting), doubtful=doubtful)
                     pause = BUSY if page.entries else min(pause * 1.5, IDLE)
                     await self._spread(page)
@@ -454,12 +460,14 @@ class Hub:
                         continue
             except GaveUp:  # , because the reader is to stop
                 raise
-            except Exception:  # noqa: BLE001 - it is logged there
+            except BaseException as error:
                 self._waiting = waiting + self._waiting
+                if not isinstance(error, Exception):
+                    raise
                 await asyncio.sleep(faults.failed())
                 continue
             faults.worked()
-            looked = time.monotonic()
+            self._looked = time.monotonic()
             for future in waiting:
                 if not future.done():
                     future.set_result(None)

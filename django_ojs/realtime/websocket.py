@@ -30,7 +30,7 @@ from django_ojs.faults import passes
 from django_ojs.guard import get_logger
 from django_ojs.http import exceptions
 from django_ojs.realtime import messages, shutdown
-from django_ojs.realtime.access import Caller
+from django_ojs.realtime.access import Caller, lost_rights
 from django_ojs.realtime.hub import Hub, SharedEvent, Stream, StreamItem
 from django_ojs.realtime.messages import MessageDialect, Ping, Resume, Subscribe, Unsubscribe
 from django_ojs.realtime.slots import Slot
@@ -359,19 +359,21 @@ class Connection:
 
     async def _watch(self) -> None:
         """Look now and then whether the caller may still be here, and see what it asked for."""
+        changed = False
         with contextlib.suppress(Closed):
             while True:
                 await asyncio.sleep(ojs_settings.REALTIME_RECHECK_INTERVAL)
                 try:
-                    if await self._caller.renew():
+                    changed = await self._caller.renew() or changed
+                    if changed:
                         await self._narrow()
+                        changed = False
                 except Closed:
                     raise
-                except Exception as cause:  # noqa: BLE001 - whatever a site's own authentication raises
-                    error = exceptions.to_error(cause)
-                    if error.status not in (401, 403):
-                        logger.warning("The rights of a connected client could not be looked at: %s", cause)
-                        continue  # while the rights cannot be looked at, the client stays
+                except Exception as cause:  # noqa: BLE001 - it is logged there
+                    error = lost_rights(cause)
+                    if error is None:
+                        continue
                     await self._write(messages.error("permission_denied", error.message))
                     await self.close(UNAUTHENTICATED if error.status == 401 else FORBIDDEN)
                     return

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import smtplib
+import time
+
 from django_ojs import alerts
+from django_ojs.backoff import Backoff
 from django_ojs.guard import get_logger
+from django_ojs.rules.alertrules import AlertRules
 
 logger = get_logger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 600.0  #: seconds until a mail that could not be sent is tried again, at least
 
 
 class WatchAlerts:
@@ -18,6 +25,8 @@ class WatchAlerts:
 
     def __init__(self) -> None:
         self._started = False
+        self._mails = Backoff("Sending a mail about alerts", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, brief=True)
+        self._next_mail = float("-inf")
 
     def run_once(self, using: str) -> float:
         if (wanted := alerts.rules()) is None:
@@ -30,4 +39,16 @@ class WatchAlerts:
             logger.warning("Alert: %s", alert.says)
         for alert in changes.cleared:
             logger.info("The alert about %s is over.", alert)
+        if wanted.mail_to and self._next_mail <= time.monotonic():
+            self._mail(wanted, using)
         return wanted.every.total_seconds()
+
+    def _mail(self, wanted: AlertRules, using: str) -> None:
+        """Send the mail that is due. One that cannot be sent keeps nothing else from being done."""
+        try:
+            sent = alerts.tell(wanted, using)
+        except (OSError, smtplib.SMTPException):
+            self._next_mail = time.monotonic() + self._mails.failed()
+        else:
+            if sent:
+                self._mails.worked()

@@ -6,21 +6,23 @@ database cannot be used, with growing pauses, and logs the outage once.
 
 from __future__ import annotations
 
-import random
+import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol, TypeVar
 
-from django.db import connections
+from django.db import close_old_connections, connections
 
 from django_ojs import parts
-from django_ojs.backoff import Backoff
+from django_ojs.backoff import REMIND_EVERY, Backoff
+from django_ojs.database import answers
 from django_ojs.errors import BackendUnavailable
 from django_ojs.events import order
 from django_ojs.faults import is_contention, is_general, is_unusable, may_be_done, passes
 from django_ojs.guard import attempt, get_logger
-from django_ojs.parts import PATIENCE, Part, PartEvent
+from django_ojs.parts import FIRST_RESTART, LONGEST_RESTART, PATIENCE, Part, PartEvent
 
 logger = get_logger(__name__)
 
@@ -30,7 +32,6 @@ FOLLOWER_LOOK = 0.25  #: how often a process that does not lead asks whether it 
 
 #: The owner of a service whose thread runs it again, after pauses that grow, where it has ended by itself.
 RESTART: Final = "restart"
-FIRST_RESTART, LONGEST_RESTART = 0.5, 60.0  #: seconds before a service is run again
 
 
 class Service(Part):
@@ -163,10 +164,13 @@ class DutyThread(Service):
 
     def _perform(self, duty: Duty) -> float:
         try:
-            pause: float = persist(lambda: duty.run_once(self._using), self._using, self.stopping, stops_all)
+            pause: float = persist(
+                lambda: duty.run_once(self._using), self._using, self.stopping, stops_all, asks_others=True
+            )
         except GaveUp:
             return AFTER_FAULT
         except BaseException:  # noqa: BLE001 - it is logged there; SystemExit in a site's code must not end the rest
+            attempt("Closing the connections that a duty has lost", close_old_connections)
             return self._faults[duty.name].failed()
         self._faults[duty.name].worked()
         return pause
@@ -175,7 +179,6 @@ class DutyThread(Service):
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-REMIND_EVERY = 60.0
 QUIET_SECONDS = 2.0  #: seconds that a new failure right after an outage may last without being logged again
 LASTING = 10.0  #: seconds after which it is logged that other transactions are in the way
 RECOVERY_SECONDS = 3 * LONGEST_PAUSE  #: seconds after an outage in which workers may still have to report
@@ -252,7 +255,8 @@ def stops_all(error: BaseException) -> bool:
 
 
 def persist(
-    action: Callable[[], T], using: str, stopping: threading.Event, waits: Callable[[Exception], bool] = passes
+    action: Callable[[], T], using: str, stopping: threading.Event, waits: Callable[[Exception], bool] = passes,
+    *, asks_others: bool = False,
 ) -> T:  # fmt: skip
     """`action()`, again and again while it fails by an error of the database that passes.
 
@@ -262,12 +266,16 @@ def persist(
     Args:
         waits: which of these errors are waited for; the others are raised, as those are for which the action itself is
             to blame.
+        asks_others: the action asks other databases as well: that of the outbox, those of code of the site. An error
+            that comes twice while `using` takes writes is theirs, and raised.
 
     Raises:
         GaveUp: `stopping` was set before it went well.
     """
-    pause = FIRST_PAUSE
-    first, told = 0.0, float("-inf")  #: of failures in a row that are no outage: when they began, and were last logged
+    tries = Backoff(
+        "What is asked of the database", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, level=logging.WARNING, brief=True
+    )
+    doubted = False
     while True:
         began = time.monotonic()
         try:
@@ -277,29 +285,21 @@ def persist(
                 connections[using].close()
             if not waits(error):
                 raise
-            if is_general(error) and not is_contention(error):
-                first = 0.0
+            if is_contention(error):  # others are in the way, as they are now and then
+                pause = tries.failed(f"has waited {tries.lasts:.0f} s for other transactions", quiet=LASTING)
+            elif is_general(error) and asks_others and answers(using, writes=True):
+                if doubted:
+                    raise
+                doubted = True  # the connection may have been cut for a moment
+                pause = tries.failed(quiet=math.inf)
+            elif is_general(error):
                 outage.noticed(error, after=time.monotonic() - began)
+                pause = tries.failed(quiet=math.inf)
             else:
-                first = first or began
-                told = _tell_refusal(error, first, told)
-            if stopping.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - spreads the load
+                pause = tries.failed("is refused")
+            if stopping.wait(pause):
                 raise GaveUp(str(error).strip() or type(error).__name__) from error
-            pause = min(pause * 2, LONGEST_PAUSE)
         else:
             outage.over(began)
+            tries.done()
             return result
-
-
-def _tell_refusal(error: Exception, first: float, told: float) -> float:
-    """Log that an action has failed since the instant `first`, once a minute; that others are in the way only after a
-    while. Returns the instant at which it was logged last."""
-    now = time.monotonic()
-    if now - told < REMIND_EVERY or (is_contention(error) and now - first < LASTING):
-        return told
-    logger.warning(
-        "The database has refused for %.0f s what is asked of it. Trying again until it does not. (%s)",
-        now - first,
-        str(error).strip(),
-    )
-    return now

@@ -42,7 +42,7 @@ from django_ojs.database import database
 from django_ojs.guard import attempt, described, get_logger
 from django_ojs.messages import count, jobs
 from django_ojs.registry import registry
-from django_ojs.scheduler.service import persist
+from django_ojs.scheduler.service import RESTART, Service, persist
 from django_ojs.states import State
 from django_ojs.worker import joblogs, memory, processinfo
 from django_ojs.worker.board import Board
@@ -628,27 +628,28 @@ def _times() -> dict[Path, float]:
     return times
 
 
-class Reloader:
-    """In the inner process: a thread that stops the worker when a file has changed."""
+class Reloader(Service):
+    """In the inner process: stops the worker when a file has changed."""
+
+    name = "reload"
 
     def __init__(self, lifecycle: Lifecycle) -> None:
+        super().__init__(RESTART)
         self._lifecycle = lifecycle
+        self._seen: dict[Path, float] = {}
         self.changed = False
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="ojs-reload", daemon=True).start()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         began = float(os.environ.get(_BEGAN, time.time()))
-        seen: dict[Path, float] = {}
-        while True:
+        while not self.stopping.is_set():
             times = _times()
-            if any(_has_changed(at, seen.get(path), began) for path, at in times.items()):
-                break
-            seen = times
-            time.sleep(LOOK)
-        self.changed = True
-        self._lifecycle.give(Order.STOP, "the code has changed")
+            if any(_has_changed(at, self._seen.get(path), began) for path, at in times.items()):
+                self.changed = True
+                self._lifecycle.give(Order.STOP, "the code has changed")
+                self.ask_to_stop()
+                return
+            self._seen = times
+            self.stopping.wait(LOOK)
 
 
 def _has_changed(at: float, seen: float | None, began: float) -> bool:

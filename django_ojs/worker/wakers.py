@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import select
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 from django.db import connections
 
+from django_ojs.backoff import Backoff
 from django_ojs.faults import suppress_passing
 from django_ojs.guard import get_logger
 from django_ojs.lifecycle.waking import CHANNEL, process_identity
@@ -29,6 +31,7 @@ logger = get_logger(__name__)
 
 SHORTEST, LONGEST = 0.05, 0.5  #: seconds between two looks: after a job was found, and when there is none for long
 NOTIFIED_LONGEST = 1.0  #: the same where the database notifies us: a notification may have been missed
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  #: seconds until notifications that do not come are asked for again
 
 
 MILLISECOND = 0.001
@@ -347,7 +350,9 @@ class Listener(Service):
         self._connection: Any = None
         self._broken = threading.Event()
         self._error: Exception | None = None
-        self._warned = False
+        self._tries = Backoff(
+            "Listening for notifications", FIRST_PAUSE, LONGEST_PAUSE, logger=logger, level=logging.WARNING, brief=True
+        )
 
     def fileno(self) -> int | None:
         """The descriptor that can be read when a notification has come."""
@@ -380,9 +385,9 @@ class Listener(Service):
         while not self.stopping.is_set():
             try:
                 self._listen()
-            except Exception as error:  # noqa: BLE001 - polling goes on without notifications
-                self._lost(error)
-                self.stopping.wait(1.0)
+            except Exception:  # noqa: BLE001 - polling goes on without notifications
+                self._lost()
+                self.stopping.wait(self._tries.failed("failed, so the worker polls"))
 
     def _listen(self) -> None:
         with self._connect() as connection:
@@ -391,13 +396,15 @@ class Listener(Service):
                 self._give_up()
                 return
             self._broken.clear()
-            self._error, self._connection, self._warned = None, connection, False
+            self._error, self._connection = None, connection
             self.listening.set()
             self._listens()  # for what was committed before
             try:
                 if not self.stopping.is_set():
                     with self.resting():
-                        self._broken.wait()
+                        self._tries.worked()
+                        while not self._broken.wait(LONGEST_PAUSE if self._tries.failures else None):
+                            self._tries.worked()
             finally:
                 self._connection = None
                 self.listening.clear()
@@ -417,13 +424,10 @@ class Listener(Service):
         )  # fmt: skip
         self.stopping.set()
 
-    def _lost(self, error: Exception) -> None:
+    def _lost(self) -> None:
         self.listening.clear()
         self._connection = None
         self._listens()
-        if not self._warned:
-            self._warned = True
-            logger.warning("No notifications from the database (%s): polling until they come back.", str(error).strip())
 
     def _connect(self) -> Any:
         import psycopg

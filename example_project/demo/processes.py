@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from django_ojs.backoff import Backoff
 from example_project import paths
 
 HEALTHY_AFTER = 5.0  #: a process that lived so many seconds is started again when it ends
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  #: seconds before it is
 GRACE_PERIOD = 10.0  #: how long processes may take to stop, seconds
 
 
@@ -30,6 +32,9 @@ class Child:
         self._output = logs / f"{name}.out"  #: what it says past its log: a few lines, from each start anew
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
+        self._news: list[str] = []
+        self._starts = Backoff(f"The {name}", FIRST_PAUSE, LONGEST_PAUSE, tell=self._news.append)
+        self._start_at: float | None = None  #: when it is started again; None: it has not ended, as far as is known
 
     @property
     def pid(self) -> int | None:
@@ -46,17 +51,23 @@ class Child:
                 self._command, cwd=paths.BASE_DIR, stdin=subprocess.PIPE, stdout=output, stderr=output,
                 env={**os.environ, "DJANGO_LOG_FILE": str(self._log)}, **group,
             )  # fmt: skip
-        self._started = time.monotonic()
+        self._started, self._start_at = time.monotonic(), None
 
     def revive(self) -> str:
-        """Start it again if it has ended; what to tell the user, if anything. Raises ChildFailed."""
-        if self._process is None or self._process.poll() is None:
+        """Start it again some time after it has ended; what to tell the user, if anything. Raises ChildFailed."""
+        if self._process is None:
             return ""
-        self._check()
-        code = self._process.returncode
-        self.close()
-        self.start()
-        return f"The {self.name} ended ({_describe(code)}) and was started again, pid {self.pid}."
+        if self._process.poll() is None:
+            self._starts.worked()
+        elif self._start_at is None:
+            self._check()
+            self._start_at = time.monotonic() + self._starts.failed(f"ended ({_describe(self._process.returncode)})")
+        elif self._start_at <= time.monotonic():
+            self.close()
+            self.start()
+        told = "\n".join(self._news)
+        self._news.clear()
+        return told
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

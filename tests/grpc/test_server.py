@@ -21,15 +21,16 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from django_ojs import keys
+from django_ojs import keys, parts
 from django_ojs.grpc import calls, messages, server
 from django_ojs.grpc.calls import OPERATIONS, UnaryCall
 from django_ojs.grpc.definition import METHODS
 from django_ojs.grpc.metadata import Metadata, trailers
+from django_ojs.grpc.streams import GRPCCaller
 from django_ojs.http import jobs, workers
 from django_ojs.jobs.push import push
 from django_ojs.models import Job
-from django_ojs.realtime import slots
+from django_ojs.realtime import access, slots
 from tests.grpc import fakestreams
 from tests.grpc.serving import PATIENCE, Failure, Served, serving
 
@@ -162,6 +163,14 @@ def test_running_calls_finish_when_the_server_stops(served: Served, monkeypatch:
     assert Job.objects.count() == 1
 
 
+def test_the_task_that_looks_at_the_health_is_a_part(transactional_db: None) -> None:
+    with serving() as served:
+        assert served.server._watch in parts._parts
+        served.run(asyncio.sleep(0))
+        assert served.server._watch.is_running()
+    assert served.server._watch not in parts._parts
+
+
 def test_health_without_credentials(served: Served, settings: Any) -> None:
     settings.OJS = {"ALLOW_ANONYMOUS": False}
     health = health_pb2_grpc.HealthStub(served.channel)
@@ -216,16 +225,28 @@ def test_a_stream_ends_with_what_its_function_raises(streaming: Served, queue: s
     assert b"hunter2" not in refused.raw
 
 
-def test_a_stream_ends_when_its_key_is_revoked(
-    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_stream_ends_when_its_key_is_revoked_and_not_when_nobody_knows(
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.OJS = {"ALLOW_ANONYMOUS": False, "REALTIME_RECHECK_INTERVAL": 0.05}
     monkeypatch.setitem(server.STREAMS, "StreamJobs", ("work", fakestreams.__name__, "stream_jobs"))
+    monkeypatch.setattr(access._looks, "_told", set())  # of what other tests have seen
     row, text = keys.create("worker", ["work"])
     with serving() as served:
         message = messages.to_message("StreamJobsRequest", {"queues": ["a"]})
         stream = served.stub.StreamJobs(message, timeout=PATIENCE, metadata=(("x-ojs-api-key", text),))
         assert next(stream).id == "key:worker"
+        with monkeypatch.context() as patch:  # while the rights cannot be looked at, the stream stays
+            asked = threading.Semaphore(0)
+
+            def away(caller: GRPCCaller) -> Any:
+                asked.release()
+                raise OperationalError("no route to host")
+
+            patch.setattr(GRPCCaller, "reauthenticate", away)
+            assert all(asked.acquire(timeout=PATIENCE) for _ in range(3))
+        assert caplog.text.count("Looking at the rights of connected clients failed (no route to host)") == 1
+        assert stream.is_active()
         keys.revoke(row)
         with pytest.raises(grpc.RpcError) as caught:
             next(stream)

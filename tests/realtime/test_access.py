@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -263,6 +264,33 @@ class TestRightsThatEnd:
             await do(keys.revoke, made)
             assert (await socket.take())["code"] == "permission_denied"
             assert await socket.end() == 4401
+
+    async def test_they_stay_while_the_rights_cannot_be_looked_at_which_is_logged_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(access._looks, "_told", set())  # of what other tests have seen
+        made, headers = await key("read")
+        await enqueue("a.b", queue="q2")
+        async with connected(headers=headers) as first, connected(headers=headers) as second:
+            await works(first)
+            await second.ask({"action": "subscribe", "channel": "queue:q2"})
+            asked = asyncio.Semaphore(0)
+
+            async def away(self: Any, *args: Any) -> Any:
+                asked.release()
+                raise RuntimeError("the site's own authentication is away")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(access._Renewals, "renew", away)
+                for _ in range(6):
+                    await asyncio.wait_for(asked.acquire(), 60)
+            with monkeypatch.context() as patch:  # the new limits are known, and cannot be applied yet
+                patch.setattr(access.Caller, "permit", away)
+                await do(APIKey.objects.filter(pk=made.pk).update, queues=["q1"])
+                await asyncio.wait_for(asked.acquire(), 60)
+            lost = await second.take()
+            assert (lost["code"], lost["channel"]) == ("permission_denied", "queue:q2")
+        assert caplog.text.count("Looking at the rights of connected clients failed (") == 1
 
     async def test_a_key_that_loses_its_scope(self) -> None:
         made, headers = await key("read")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, connections
 
+from django_ojs import parts
 from django_ojs.errors import BackendUnavailable, InvalidRequest
 from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
@@ -125,8 +126,34 @@ async def test_the_hub_begins_with_the_first_and_stops_with_the_last() -> None:
         async with hub.subscribe(ALL) as stream:
             await enqueue("a.one")
             assert names(await take(stream, 1)) == ["a.one"]
-            assert hub.subscribers == 1
+            assert (hub.subscribers, hub._tail in parts._parts) == (1, True)
+        assert not any(isinstance(part, parts.LastingTask) for part in parts._parts)
         assert (hub.subscribers, hub._tail, hub._routes, hub._anywhere) == (0, None, {}, {})
+
+
+async def test_the_hub_lives_while_it_waits_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_ojs.scheduler.service.LONGEST_PAUSE", 0.01)
+    asked, away = threading.Semaphore(0), threading.Event()
+    advance = order.advance
+
+    def flaky(using: str) -> Any:
+        if away.is_set():
+            asked.release()
+            raise OperationalError("no route to host")
+        return advance(using)
+
+    monkeypatch.setattr(order, "advance", flaky)
+    hub = Hub.current()
+    async with hub.subscribe(ALL) as stream:
+        assert hub._tail is not None
+        away.set()
+        assert await asyncio.to_thread(lambda: [asked.acquire(timeout=PATIENCE) for _ in range(3)]) == [True] * 3
+        before = hub._tail._seen_at
+        assert await asyncio.to_thread(lambda: [asked.acquire(timeout=PATIENCE) for _ in range(3)]) == [True] * 3
+        assert hub._tail._seen_at > before
+        away.clear()
+        await enqueue("a.back")
+        assert names(await take(stream, 1)) == ["a.back"]
 
 
 async def test_fifty_subscribers_cost_the_queries_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def test_a_duty_that_fails_does_not_stop_the_others_and_is_tried_again(caplog: p
 
 def test_a_duty_waits_for_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage_module, "outage", Outage())
+    monkeypatch.setattr(outage_module, "answers", lambda using, writes: False)
     monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
     duty = Duty("duty", OperationalError(2006, "gone"), OperationalError(2006, "gone"))
     DutyThread("test", [duty], "default").run_once()

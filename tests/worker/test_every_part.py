@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ import pytest
 from django_ojs import job, parts
 from django_ojs.scheduler import service as service_module
 from django_ojs.scheduler.service import RESTART, Service
-from django_ojs.worker import process
-from django_ojs.worker.lifecycle import Stage
+from django_ojs.worker import process, supervisor
+from django_ojs.worker.lifecycle import Lifecycle, Stage
 from tests.waiting import eventually
 from tests.worker.conftest import WorkerThread
 
@@ -131,6 +133,63 @@ def test_these_are_all_parts(start_worker: Start) -> None:
         assert isinstance(part, Service)
         assert part._owner == RESTART or part._owner == worker.worker.lifecycle.crashed
     worker.stop()
+
+
+def test_a_lasting_task_that_ends_runs_again_until_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "FIRST_RESTART", 0.001)
+    ends = iter([None, LookupError("a fault of ours"), None])
+
+    async def main() -> None:
+        again = asyncio.Event()
+
+        async def run() -> None:
+            if (error := next(ends, again)) is again:
+                again.set()
+                await asyncio.Event().wait()
+            if isinstance(error, LookupError):
+                raise error
+
+        task = parts.LastingTask("task of a test", run)
+        task.start()
+        await asyncio.wait_for(again.wait(), 60)
+        assert task in parts._parts
+        assert (parts.stuck(), task.failing() > 0.0) == ([], True)
+        task.patience = 0.0
+        assert parts.stuck()[0].startswith("the task of a test has been at one thing for ")
+        task.tick()
+        await task.stop()
+        assert (task.is_running(), parts._parts) == (False, [])
+        left = parts.LastingTask("task that the loop ends", asyncio.Event().wait)  # type: ignore[arg-type]
+        left.start()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert parts._parts == []
+
+
+def test_the_thread_that_reloads_is_a_part_and_keeps_what_it_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, lifecycle = tmp_path / "jobs.py", Lifecycle()
+    source.write_text("")
+    files: Iterator[Any] = iter([LookupError("a module without a file")])
+
+    def found() -> list[Path]:
+        if (error := next(files, None)) is not None:
+            raise error
+        return [source]
+
+    monkeypatch.setattr(supervisor, "LOOK", 0.001)
+    monkeypatch.setattr(supervisor.autoreload, "iter_all_python_module_files", found)
+    watch = supervisor.Reloader(lifecycle)
+    watch.start()
+    assert watch in parts._parts
+    eventually(lambda: source in watch._seen)
+    os.utime(source, (1, 1))
+    assert lifecycle.follow() is Stage.TERMINATE
+    assert watch.changed
+    assert watch.stop(60)
+    assert parts._parts == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -10,13 +10,14 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_ojs import enqueue_many, job
+from django_ojs import backoff, enqueue_many, job
 from django_ojs.client.context import JobContext, NoLink
 from django_ojs.faults import is_contention
 from django_ojs.jobs.cancel import cancel_one
@@ -661,6 +662,36 @@ def test_contention_is_no_outage(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     monkeypatch.setattr(outage_module, "FIRST_PAUSE", 0.0001)
     assert persist(action, USING, threading.Event()) == "done"
     assert not caplog.records
+
+
+def test_contention_that_lasts_is_logged_once_a_minute_and_so_is_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock, held = Clock(), Outage()
+    monkeypatch.setattr(outage_module, "outage", held)
+    for module in (outage_module, backoff):
+        monkeypatch.setattr(module, "time", clock)
+    stopping: Any = SimpleNamespace(wait=lambda seconds: setattr(clock, "now", clock.now + 1))
+    left = iter([OperationalError(1205, "Lock wait timeout exceeded")] * 100)
+
+    def action() -> str:
+        if (error := next(left, None)) is not None:
+            raise error
+        return "done"
+
+    assert persist(action, USING, stopping) == "done"
+    assert [message.partition(" (")[0].partition(";")[0] for message in caplog.messages] == [
+        "What is asked of the database has waited 10 s for other transactions",
+        "What is asked of the database has waited 70 s for other transactions again",
+        "What is asked of the database went well at last",
+    ]
+    assert not held.is_recent
 
 
 # Who serves what

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import DataError, Error, connection, connections
+from django.db import DataError, Error, OperationalError, connection, connections
 from django.db.backends.signals import connection_created
 
 from django_ojs import enqueue, job
 from django_ojs.cron.runs import tick
 from django_ojs.database import atomic
 from django_ojs.errors import BackendUnavailable
-from django_ojs.http import probes
+from django_ojs.http import exceptions, probes
 from django_ojs.jobs import bulk
 from django_ojs.jobs.finish import Ack
 from django_ojs.middleware import enqueue_chain
@@ -207,6 +207,24 @@ def test_what_a_request_meets_is_503_on_each_database(api: Any) -> None:
             assert api.post("/jobs", {"type": "a.b", "args": []}).status_code == 503
 
 
+@pytest.mark.usefixtures("open_to_all")
+def test_readiness_sees_a_disk_that_requests_find_full(
+    api: Any, client: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probes write nothing, and what they could write may still have room."""
+    settings.ROOT_URLCONF = "django_ojs.testing.urls"
+    assert client.get("/readyz").status_code == 200
+    for codes in (refusing.SLOW, refusing.RACE, refusing.MEMORY):
+        with refusing.refusing(codes):
+            assert api.post("/jobs", {"type": "a.b", "args": []}).status_code == 503
+        assert client.get("/readyz").status_code == 200, "one statement says nothing of the disk"
+    with refusing.refusing(refusing.FULL):
+        assert api.post("/jobs", {"type": "a.b", "args": []}).status_code == 503
+        assert [client.get(path).status_code for path in ("/readyz", "/health", "/healthz")] == [503, 503, 200]
+    monkeypatch.setattr(exceptions, "FULL_SECONDS", 0.0)
+    assert client.get("/readyz").status_code == 200
+
+
 def test_a_store_that_is_away_costs_no_occurrence_of_a_schedule(frozen_clock: Any) -> None:
     made = make("often")
     frozen_clock.advance(seconds=61)
@@ -259,6 +277,41 @@ def test_a_duty_with_a_lasting_fault_of_its_own_stops_no_other_and_is_no_outage(
     thread.run_once()
     assert sound.calls == 2
     assert not outage.is_recent
+
+
+class FindsAnotherAway:
+    """A duty that asks another database, which is away: the outbox's own, or one of a middleware."""
+
+    name = "elsewhere"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def run_once(self, using: str) -> float:
+        self.calls += 1
+        raise OperationalError(2002, "no route to the other host")
+
+
+def test_another_database_that_is_away_stops_no_other_duty_and_is_no_outage_of_the_jobs(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound, other = Sound(), FindsAnotherAway()
+    thread = DutyThread("test", [other, sound], USING)
+    thread.run_once()
+    thread.run_once()
+    assert (sound.calls, other.calls) == (2, 2)
+    assert not outage.is_recent
+    assert caplog.messages == [caplog.messages[0]]
+    assert caplog.messages[0].startswith("The scheduler's duty 'elsewhere' failed; ")
+
+
+def test_the_jobs_database_that_is_away_is_an_outage(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = FindsAnotherAway()
+    thread = DutyThread("test", [other], USING)
+    monkeypatch.setattr(service, "answers", lambda using, writes: other.calls > 2)
+    thread.run_once()
+    assert other.calls == 4
+    assert outage.is_recent
 
 
 def test_a_statement_that_is_at_fault_is_not_waited_for(outage: Outage) -> None:

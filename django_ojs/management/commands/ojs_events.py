@@ -13,6 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from django_ojs import clock, jsontext
+from django_ojs.backoff import Backoff
 from django_ojs.errors import InvalidRequest
 from django_ojs.events import log, order
 from django_ojs.events.filters import Filter
@@ -24,7 +25,7 @@ from django_ojs.rules.ids import parse_id
 T = TypeVar("T")
 
 PAUSE = 0.25  #: seconds between two looks at the log while following it
-AFTER_FAULT = 1.0
+AFTER_FAULT, LONGEST_AFTER_FAULT = 0.5, 5.0  #: seconds until a log that could not be read is tried again
 PAGE = 500
 LAST = 20  #: events that are shown where nothing says from where on
 
@@ -71,10 +72,11 @@ class Command(ShellCommand):
         """What was asked for, in the order of the log."""
         follow, limit = options["follow"], options["limit"]
         wanted, using = _filter(options), log.database()
+        tries = Backoff("Reading the event log", AFTER_FAULT, LONGEST_AFTER_FAULT, tell=self._warn) if follow else None
         begin = _instant(options["since"]) if options["since"] else None
 
         def patiently(look: Callable[[], T]) -> T:
-            return self._patiently(look, using, follow)
+            return self._patiently(look, using, tries)
 
         if options["after"] or begin is not None:
             cursor = patiently(lambda: _start(options["after"], begin, using))
@@ -90,7 +92,7 @@ class Command(ShellCommand):
             at = cursor
             page = patiently(lambda: log.read(wanted=wanted, after=at, limit=size, using=using))  # noqa: B023 - run here
             if page.gap:
-                self.stderr.write(self.style.WARNING("Some events behind this place have been pruned."))
+                self._warn("Some events behind this place have been pruned.")
             yield from page.events
             cursor = page.cursor
             left = None if left is None else left - len(page.events)
@@ -99,9 +101,8 @@ class Command(ShellCommand):
                     return
                 time.sleep(PAUSE)
 
-    def _patiently(self, look: Callable[[], T], using: str, follow: bool) -> T:
-        """`look()`. With --follow a database that is away is waited for, and one line says so."""
-        is_away = False
+    def _patiently(self, look: Callable[[], T], using: str, tries: Backoff | None) -> T:
+        """`look()`. With `tries`, for --follow, a database that is away is waited for."""
         while True:
             try:
                 found = look()
@@ -110,19 +111,17 @@ class Command(ShellCommand):
             except Exception as error:
                 if not passes(error):
                     raise
-                if not follow:
+                if tries is None:
                     raise CommandError(f"The database cannot be used: {str(error).strip()}") from error
-                if not is_away:
-                    self.stderr.write(
-                        self.style.WARNING(f"The database is away ({str(error).strip()}). Waiting for it.")
-                    )
-                is_away = True
                 connections[using].close()
-                time.sleep(AFTER_FAULT)
+                time.sleep(tries.failed())
             else:
-                if is_away:
-                    self.stderr.write(self.style.WARNING("The database is back."))
+                if tries is not None:
+                    tries.worked()
                 return found
+
+    def _warn(self, line: str) -> None:
+        self.stderr.write(self.style.WARNING(line))
 
     def _json(self, event: dict[str, Any]) -> None:
         self.stdout.write(jsontext.dumps(event))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import signal
+import sys
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from django_ojs import grpc
+from django_ojs import grpc, parts
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.guard import get_logger
@@ -23,6 +25,7 @@ from django_ojs.worker.middleware import show_logs
 logger = get_logger(__name__)
 
 ADDRESS = "127.0.0.1:9090"
+LOOK_EVERY = 1.0  #: seconds between two looks at the threads and tasks that should run
 
 
 class Command(SteadyCommand):
@@ -48,11 +51,14 @@ class Command(SteadyCommand):
         if self.from_command_line:
             _keep_connections()
         try:
-            asyncio.run(self._serve(options))
+            fine = asyncio.run(self._serve(options))
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
+        if not fine:
+            sys.exit(1)  # the service manager starts another
 
-    async def _serve(self, options: dict[str, Any]) -> None:
+    async def _serve(self, options: dict[str, Any]) -> bool:
+        """Serve until a signal comes; False where it ends because a part of it hangs."""
         from django_ojs.grpc.server import Server
 
         server = Server(options["bind"])
@@ -70,7 +76,13 @@ class Command(SteadyCommand):
             loop.add_signal_handler(number, handle, number)
         port = await server.start()
         self._announce(options, f"ojs_grpc listens on {_bound_address(options['bind'], port)}.")
-        await stop.wait()
+        stuck: list[str] = []
+        while not (stop.is_set() or (stuck := parts.stuck())):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await stop.wait()
+        if stuck:
+            logger.error("This server should be replaced: %s.", "; ".join(stuck))
         self._announce(options, f"ojs_grpc stops: running calls have {ojs_settings.GRPC_SHUTDOWN_GRACE:g} seconds.")
         graceful, hurried = asyncio.ensure_future(server.stop()), asyncio.ensure_future(at_once.wait())
         await asyncio.wait({graceful, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,6 +91,7 @@ class Command(SteadyCommand):
         await graceful
         hurried.cancel()
         self._announce(options, "ojs_grpc stopped.")
+        return not stuck
 
     def _announce(self, options: dict[str, Any], line: str) -> None:
         if options["verbosity"]:

@@ -12,9 +12,10 @@ from django.core.management.base import CommandParser
 from django.db import connections
 
 from django_ojs import doctor
+from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
-from django_ojs.faults import suppress_passing
+from django_ojs.faults import passes
 from django_ojs.http.server import rendered
 from django_ojs.management.commands.ojs_queues import queue_facts
 from django_ojs.management.shell import IN_PART, ShellCommand, duration_argument, positive, table
@@ -26,6 +27,8 @@ from django_ojs.rules.durations import format_instant
 from django_ojs.states import State
 from django_ojs.statistics.counters import totals
 from django_ojs.workerregistry.directory import state_of, unserved_queues, with_held
+
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 15.0  #: seconds until a database that was away is asked again, at least
 
 
 class Command(ShellCommand):
@@ -58,17 +61,22 @@ class Command(ShellCommand):
 
     def _watch(self, seconds: int, show: Callable[[dict[str, Any]], None], limits: AlertRules) -> None:
         """Show it again and again until Ctrl-C. A database that is away is said, and waited for."""
+        tries = Backoff("Looking", FIRST_PAUSE, LONGEST_PAUSE, tell=self.stderr.write)
         try:
             while True:
-                with suppress_passing(self._say_away):
+                pause = float(seconds)
+                try:
                     show(status(limits))
-                time.sleep(seconds)
+                except Exception as error:
+                    if not passes(error):
+                        raise
+                    connections[database(None)].close()
+                    pause = max(pause, tries.failed())
+                else:
+                    tries.worked()
+                time.sleep(pause)
         except KeyboardInterrupt:
             return
-
-    def _say_away(self, error: Exception) -> None:
-        self.stderr.write(f"The database does not answer: {str(error).strip()}")
-        connections[database(None)].close()
 
     def _json(self, facts: dict[str, Any]) -> None:
         self.write_json(facts)

@@ -108,6 +108,7 @@ class Command(SteadyCommand):
         watch = supervisor.Reloader(worker.lifecycle)
         watch.start()
         fine = worker.run()
+        watch.stop()
         supervisor.end_inner_process(watch, fine=fine)
         return fine
 

@@ -23,6 +23,7 @@ from django.db import connections
 from django.urls import reverse
 
 from django_ojs import grpc
+from django_ojs.backoff import Backoff
 from django_ojs.conf import ojs_settings
 from django_ojs.faults import passes, suppress_passing
 from example_project.demo import login
@@ -35,6 +36,7 @@ HOST = "127.0.0.1"
 GRPC_PORT = 9090  #: or any other, where that is taken
 LOGS = DATA_DIR / "log"
 TICK = 0.1  #: seconds between two looks at what there is to do
+LONGEST_PAUSE = 5.0  #: the same while the database is away
 READY_WITHIN = 30.0
 
 WELCOME = """
@@ -100,19 +102,23 @@ class Command(BaseCommand):
         self._start(children)
         load = Load(self._port, () if options["no_load"] else None)
         end = time.monotonic() + (options["seconds"] or float("inf"))
+        tries = Backoff("Using the database", TICK, LONGEST_PAUSE, tell=self._line.say)
         while not self._stops and time.monotonic() < end:
             for child in children:
                 if news := child.revive():
                     self._line.say(news)
+            pause = TICK
             try:
                 load.run_once()
                 self._line.update()
             except Exception as error:
                 if not passes(error):
                     raise
-                self._line.say(f"The database does not answer: {error}")
                 connections.close_all()
-            time.sleep(TICK)
+                pause = tries.failed()
+            else:
+                tries.worked()
+            time.sleep(pause)
         self._line.say(f"Stopping: running jobs have {ojs_settings.SHUTDOWN_GRACE_PERIOD:g} seconds to finish ...")
 
     def _start(self, children: list[Child]) -> None:
