@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from django_ojs import jsontext
 from django_ojs.client.checkpoints import CheckpointLink, CheckpointMethods
+from django_ojs.client.options import check_json
+from django_ojs.client.otherwords import OF_CONTEXT, OtherWords
 from django_ojs.client.steps import StepMethods
 from django_ojs.rules import envelope, errorobjects, joblogs
 from django_ojs.rules.rows import is_last_attempt
@@ -50,7 +52,7 @@ class NoLink:
         return context.has_checkpoint
 
 
-class JobContext(CheckpointMethods, StepMethods):
+class JobContext(CheckpointMethods, StepMethods, OtherWords):
     """One run of one job. Safe to use from the handler's thread or task.
 
     Attributes: `id`, `type`, `queue`, `attempt` (1 for the first; it counts every run, also those that `max_attempts`
@@ -63,6 +65,7 @@ class JobContext(CheckpointMethods, StepMethods):
     take_line: Any = None
     collector: Any = None
     run_log: Any = None
+    _other_words = OF_CONTEXT
 
     def __init__(self, row: JobRow, link: Link | None = None) -> None:
         self._row, self._link = row, link or NoLink()

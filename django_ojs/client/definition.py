@@ -55,6 +55,7 @@ from django_ojs.client.options import (
     merged,
     split_schedule,
 )
+from django_ojs.client.otherwords import OF_HANDLER, OF_PREPARED, OtherWords
 from django_ojs.client.running import running
 from django_ojs.client.steps import Durable, OnChange
 from django_ojs.conf import ojs_settings
@@ -75,11 +76,12 @@ RetryIf: TypeAlias = Callable[[BaseException], bool]
 R_co = TypeVar("R_co", covariant=True)
 
 
-class PreparedJob:
+class PreparedJob(OtherWords):
     """A job that can be enqueued: `.s(...)` returns it, and `enqueue_many` takes it."""
 
     __slots__ = ("args", "options", "type")
 
+    _other_words = OF_PREPARED
     def __init__(self, type: str, args: tuple[Any, ...] | list[Any], options: Mapping[str, Any]) -> None:
         self.type, self.args, self.options = type, args, options
 
@@ -96,10 +98,11 @@ class PreparedJob:
 Enqueueable: TypeAlias = PreparedJob | tuple[str, Sequence[Any]] | tuple[str, Sequence[Any], Mapping[str, Any]]
 
 
-class Enqueuer(Generic[A]):
+class Enqueuer(OtherWords, Generic[A]):
     """A job type with options, ready to be enqueued with the handler's own parameters."""
 
     type: str
+    _other_words = OF_HANDLER
 
     def __init__(self, definition: JobDefinition[..., A, Any], options: Mapping[str, Any]) -> None:
         self._definition, self._options, self.type = definition, options, definition.type
@@ -140,7 +143,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     """A handler under the name of its job type. You can call it and enqueue it, and workers run it.
 
     Attributes: `type`, `handler` (the function), `takes_context`, `is_async`, `inline`, `queue` (its default),
-    `schedule` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
+    `cron_options` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
     transaction it runs; None: it runs in none), `durable` (how its steps are recorded; None: it has none), `after` (the
     worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing), `retry_if` (whether an
     attempt that ended with this exception may be repeated; None: the retry policy decides alone).
@@ -163,7 +166,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         retry_if: RetryIf | None = None,
     ) -> None:
         self.handler = handler
-        self.schedule = schedule
+        self.cron_options = schedule
         self.takes_context = _wants_context(handler) if takes_context is None else takes_context
         self.is_async = is_coroutine_function(handler)
         self.inline = inline
@@ -219,7 +222,7 @@ class _FaultyDefinition(JobDefinition[..., ..., Any]):
     """The handler of a wrong declaration: it can be called, and not enqueued. The registry has its faults."""
 
     def __init__(self, type: str, handler: Callable[..., Any], faults: Sequence[Fault]) -> None:
-        self.handler, self.type, self.queue, self.schedule = handler, type, "default", {}
+        self.handler, self.type, self.queue, self.cron_options = handler, type, "default", {}
         self.takes_context = self.inline = False
         self.retry_if = None
         self.is_async, self.transactional, self.durable = is_coroutine_function(handler), None, None
@@ -521,7 +524,7 @@ def _from_tuple(entry: Any) -> PreparedJob:
 
 def _check_schedule(definition: Definition) -> None:
     """Raise InvalidHandler, with what to change, unless the schedule of this handler can be kept."""
-    if not definition.schedule:
+    if not definition.cron_options:
         return
     try:
         cron_spec(definition)
@@ -533,7 +536,7 @@ def _check_schedule(definition: Definition) -> None:
 
 def cron_spec(definition: Definition) -> CronSpec:
     """The schedule of a handler, ready to be registered."""
-    given = definition.schedule
+    given = definition.cron_options
     document = definition.of(given.get("cron_args", ())).document()
     body = {
         "name": given.get("cron_name") or definition.type.replace("_", "-"),

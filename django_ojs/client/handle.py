@@ -15,6 +15,7 @@ from django.db.transaction import TransactionManagementError
 
 from django_ojs import jsontext, states
 from django_ojs.client.checkpoints import Checkpoint
+from django_ojs.client.otherwords import OF_HANDLE, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import Conflict, NotFound
@@ -59,10 +60,11 @@ class JobCancelled(JobFailed):
     """The job that `wait()` waited for was cancelled. It is a JobFailed, so one `except` catches both."""
 
 
-class Handle:
+class Handle(OtherWords):
     """What the handles of jobs and of workflows share: they read what is stored again, and wait for its end."""
 
     __slots__ = ("in_outbox", "outbox_error")
+    _other_words = OF_HANDLE
 
     in_outbox: bool
     outbox_error: str

@@ -21,6 +21,7 @@ from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
 
 from django_ojs import spellings
+from django_ojs.client.otherwords import OTHER_OPTIONS
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
 from django_ojs.rules import durations, errorobjects, names, problems, suggest
 
@@ -320,6 +321,8 @@ def _unknown(name: str, known: frozenset[str]) -> str:
     meant = f" Did you mean {near}=?" if near else ""
     return (
         f"There is no option {name}=.{meant} There are {', '.join(sorted(known))}. "
+    if name in OTHER_OPTIONS:
+        return f"There is no option {name}=, a word of another queue: write {OTHER_OPTIONS[name]}=."
         "Arguments of a job go to .enqueue(), not among its options."
     )
 

@@ -23,6 +23,7 @@ from asgiref.sync import sync_to_async
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import Handle, JobHandle
 from django_ojs.client.options import TimedOptions, attributes, checked_options
+from django_ojs.client.otherwords import OF_WORKFLOW, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.faults import or_migrate
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 WorkflowPart: TypeAlias = "PreparedJob | PreparedWorkflow"
 
 
-class PreparedWorkflow:
+class PreparedWorkflow(OtherWords):
     """Describes a workflow that can be enqueued, and is not stored yet, as a `PreparedJob` is a job that is not.
 
     `chain`, `group`, `batch` and `Workflow.graph` make it; sites import the class as `django_ojs.Workflow`. A stored
@@ -45,6 +46,7 @@ class PreparedWorkflow:
     __slots__ = ("_document",)
 
     def __init__(self, document: dict[str, Any]) -> None:
+    _other_words = OF_WORKFLOW
         self._document = document
 
     @classmethod

@@ -268,7 +268,12 @@ class Jobs:
     freeze_time = freeze
 
     def advance(self, duration: Duration) -> dt.datetime:
-        """Move the stopped clock of django-ojs forward, by `"10m"`, seconds or a timedelta; return the new time."""
+        """Move the stopped clock of django-ojs forward, by `"10m"`, seconds or a timedelta; return the new time.
+
+        Raises RuntimeError unless `freeze()` was called before.
+        """
+        if clock.override() is None:
+            raise RuntimeError("The clock runs, and only a stopped one is moved: call jobs.freeze() first.")
         return clock.advance(milliseconds=milliseconds(duration, "duration"))
 
     advance_time = advance

@@ -289,3 +289,8 @@ def test_keyword_arguments_are_expected_by_name(ojs_fake: FakeJobs, send: Any) -
     ojs_fake.assert_not_enqueued(send, kwargs={"template": "other"})
     with pytest.raises(AssertionError, match=r"email\.send\('a@b\.c', template='welcome'\)"):
         ojs_fake.assert_enqueued(send, args=["other"])
+
+
+def test_only_a_stopped_clock_is_advanced(ojs_fake: FakeJobs) -> None:
+    with pytest.raises(RuntimeError, match=r"call jobs\.freeze\(\) first"):
+        ojs_fake.advance("10m")
