@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -235,6 +236,26 @@ def test_transactional_asynchronous_handlers_and_what_plain_ones_return_to_be_aw
     handle = handler.enqueue(False)
     ojs_worker.drain()
     assert (names(), handle.refresh().result) == (["whole False"], "whole")
+
+
+def test_progress_from_a_thread_of_the_handler_is_shown_with_its_data(
+    ojs_worker: WorkerJobs, client: Any, settings: Any
+) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+    @job("test.progress")
+    def work(context: JobContext) -> None:
+        thread = threading.Thread(target=context.progress, args=(50, "half"), kwargs={"data": {"rows": 17}})
+        thread.start()
+        thread.join()
+
+    handle = work.enqueue()
+    ojs_worker.drain()
+    job_ = client.get(f"/ojs/v1/jobs/{handle.id}").json()["job"]
+    assert (job_["progress_message"], job_["progress_data"]) == ("half", {"rows": 17})
+    assert client.get(f"/ojs/v1/jobs/{handle.id}/progress").json()["data"] == {"rows": 17}
+    event = Event.objects.get(type="job.progress", job_id=handle.id)
+    assert event.data["progress_data"] == {"rows": 17}
 
 
 def test_progress_and_results_are_those_of_a_worker(ojs_worker: WorkerJobs) -> None:

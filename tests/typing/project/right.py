@@ -93,7 +93,7 @@ async def make_report(pages: list[int], options: dict[str, Any]) -> dict[str, An
 
 @job("file.hash")
 def hash_file(context: JobContext, path: str) -> str:
-    context.progress(50, "half")
+    context.progress(50, "half", data={"path": path})
     context.log.info("hashing %s", path)
     if context.is_cancelled or not context.heartbeat():
         raise Discard("cancelled")
