@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, connections, transaction
 
 import django_ojs
-from django_ojs import Discard, JobContext, Retry, Snooze, batch, chain, clock, enqueue, job
+from django_ojs import Discard, JobContext, Retry, Snooze, Workflow, batch, chain, clock, enqueue, job
 from django_ojs.models import Event, Job
 from django_ojs.queues.configuration import pause
 from django_ojs.testing import JobFailed, WorkerJobs
@@ -285,6 +285,47 @@ def test_workflows_advance(ojs_worker: WorkerJobs) -> None:
     assert (flow.refresh().state, [member.result for member in flow.jobs]) == ("completed", [1, 11, 112])
     ojs_worker.assert_workflow_enqueued("chain")
     ojs_worker.assert_completed(add, times=3)
+
+
+def test_a_step_of_a_graph_runs_although_the_one_before_failed(ojs_worker: WorkerJobs, note: Any) -> None:
+    heard: list[Any] = []
+
+    @job("test.clean", context=True)
+    def clean(context: JobContext) -> str:
+        heard.append((list(context.parent_results.values()), sorted(context.parent_errors)))
+        return "clean"
+
+    @job("test.broken", retry={"max_attempts": 1})
+    def broken() -> None:
+        raise ValueError("no")
+
+    flow = Workflow.graph(
+        {"load": broken.s(), "use": note.s("use"), "tidy": clean.s(), "after": note.s("after"), "yes": note.s("yes")},
+        after={"use": "load", "tidy": ["load"], "after": "tidy", "yes": "load"},
+        callback_type={"tidy": "on_complete", "yes": "on_success"},
+    ).enqueue()
+    ojs_worker.drain()
+    assert heard == [([None], ["0"])]
+    assert [(one.type, one.state) for one in flow.refresh().jobs] == [
+        ("test.broken", "discarded"), ("test.clean", "completed"), ("test.note", "completed"),
+    ]  # fmt: skip
+    assert {one["id"]: one["state"] for one in flow.document["steps"]} == {
+        "load": "failed",
+        "use": "cancelled",
+        "tidy": "completed",
+        "after": "completed",
+        "yes": "cancelled",
+    }
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize(
+    "kinds, match",
+    [({"b": "on_complet"}, "give on_complete"), ({"a": "on_complete"}, "lets wait"), ({"c": "on_complete"}, "none of")],
+)
+def test_a_callback_of_a_graph_that_cannot_be_one_is_refused(note: Any, kinds: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Workflow.graph({"a": note.s("a"), "b": note.s("b")}, after={"b": "a"}, callback_type=kinds)
 
 
 def test_failures_can_be_injected(ojs_worker: WorkerJobs, note: Any) -> None:

@@ -156,7 +156,9 @@ def flows() -> WorkflowHandle:
     reveal_type(chain(hash_file.s("/etc/hosts"), mails))  # django_ojs.client.workflow.PreparedWorkflow
     batch(mails, send_email.s("c"), on_failure=take_anything.s(None)).enqueue(queue="slow", delay="10m", tags=["a"])
     steps = {"one": hash_file.s("a"), "two": count_words.s("b")}
-    handle = Workflow.graph(steps, after={"two": "one"}).enqueue(name="both", id="2026-11")
+    handle = Workflow.graph(steps, after={"two": "one"}, callback_type={"two": "on_complete"}).enqueue(
+        name="both", id="2026-11"
+    )
     reveal_type(handle.jobs)  # list[django_ojs.client.handle.JobHandle]
     try:
         reveal_type(get_workflow(handle.id).wait(timeout=1).state)  # str
