@@ -382,7 +382,7 @@ def _declare(
     if not wrong:
         try:
             definition = JobDefinition(type, handler, **parts)
-            _check_schedule(definition)
+            check_schedule(definition)
             registry.register(definition)
         except (InvalidHandler, TypeError, ValueError) as error:  # the last two: no signature can be read of it
             wrong = [str(error)]
@@ -522,7 +522,7 @@ def _from_tuple(entry: Any) -> PreparedJob:
     return prepare(entry[0], entry[1], entry[2] if len(entry) == 3 else {})
 
 
-def _check_schedule(definition: Definition) -> None:
+def check_schedule(definition: Definition) -> None:
     """Raise InvalidHandler, with what to change, unless the schedule of this handler can be kept."""
     if not definition.cron_options:
         return

@@ -125,9 +125,13 @@ class ScheduledOptions(HandlerOptions, total=False):
     cron_name: str  #: the name of the schedule; the default is the job type, with hyphens for underscores
 
 
+class ScheduledOptions(HandlerOptions, ScheduleOptions, total=False):
+    """What `@job` takes: the defaults of a handler's jobs, and the schedule that enqueues such jobs."""
+
+
 HANDLER_NAMES = frozenset(HandlerOptions.__annotations__)
 NAMES = frozenset(JobOptions.__annotations__)
-SCHEDULE_NAMES = ScheduledOptions.__annotations__.keys() - HANDLER_NAMES
+SCHEDULE_NAMES = frozenset(ScheduleOptions.__annotations__)
 
 
 def checked_options(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[str, Any]:
