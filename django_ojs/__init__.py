@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from django_ojs.client.directives import Discard, Fail, Retry, Snooze
     from django_ojs.client.durableevents import aemit_event, emit_event
     from django_ojs.client.handle import JobCancelled, JobFailed, JobHandle, aget_job, get_job
+    from django_ojs.client.locks import LockHeld, lock
     from django_ojs.client.options import RateLimitOptions, RetryOptions, UniqueOptions
     from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepError, StepTimeout, step
     from django_ojs.client.stepvalues import step_type
@@ -58,6 +59,7 @@ _NAMES = {
     "durableevents": "aemit_event emit_event",
     "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
     "options": "RateLimitOptions RetryOptions UniqueOptions",
+    "locks": "LockHeld lock",
     "steps": "ApprovalTimeout EventTimeout ReplayMismatch StepError StepTimeout step",
     "stepvalues": "step_type",
     "workflow": "Workflow WorkflowCancelled WorkflowFailed WorkflowHandle aget_workflow batch chain get_workflow group",
@@ -77,6 +79,7 @@ __all__ = [
     "JobHandle",
     "RateLimitOptions",
     "ReplayMismatch",
+    "LockHeld",
     "Retry",
     "RetryOptions",
     "Snooze",
@@ -110,6 +113,7 @@ __all__ = [
     "step",
     "step_type",
 ]
+    "lock",
 
 
 def __getattr__(name: str) -> Any:

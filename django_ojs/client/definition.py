@@ -80,9 +80,9 @@ class PreparedJob(OtherWords):
     """A job that can be enqueued: `.s(...)` returns it, and `enqueue_many` takes it."""
 
     __slots__ = ("args", "options", "type")
-
     _other_words = OF_PREPARED
     def __init__(self, type: str, args: tuple[Any, ...] | list[Any], options: Mapping[str, Any]) -> None:
+
         self.type, self.args, self.options = type, args, options
 
     def document(self) -> dict[str, Any]:
@@ -101,9 +101,9 @@ Enqueueable: TypeAlias = PreparedJob | tuple[str, Sequence[Any]] | tuple[str, Se
 class Enqueuer(OtherWords, Generic[A]):
     """A job type with options, ready to be enqueued with the handler's own parameters."""
 
-    type: str
     _other_words = OF_HANDLER
 
+    type: str
     def __init__(self, definition: JobDefinition[..., A, Any], options: Mapping[str, Any]) -> None:
         self._definition, self._options, self.type = definition, options, definition.type
 

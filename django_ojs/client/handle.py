@@ -88,7 +88,7 @@ class Handle(OtherWords):
         handle then, too. Raises TimeoutError. Raises TransactionManagementError inside an open transaction, because
         no worker sees the job before the commit, which this call would delay.
         """
-        for pause in _pauses(timeout):
+        for pause in pauses(timeout):
             if self.refresh().is_finished:
                 return self._ended(raise_error)
             self._refuse_endless()
@@ -102,7 +102,7 @@ class Handle(OtherWords):
         raise_error: bool = True,
     ) -> Self:
         """`wait` from asynchronous code (`await` itself is Python's)."""
-        for pause in _pauses(timeout):
+        for pause in pauses(timeout):
             if (await self.arefresh()).is_finished:
                 return self._ended(raise_error)
             await sync_to_async(self._refuse_endless)()
@@ -329,7 +329,7 @@ class JobHandle(Handle):
         return f"<job {self.type} {self.id}: {'in the outbox' if self.in_outbox else self.state}>"
 
 
-def _pauses(timeout: float | None) -> Iterator[float]:
+def pauses(timeout: float | None) -> Iterator[float]:
     """Seconds to sleep between looks: 20 ms, growing by half up to one second, never past the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = 0.02

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import unittest
+from decimal import Decimal
 from typing import Any, reveal_type
 
 from django_ojs import (
@@ -18,6 +19,7 @@ from django_ojs import (
     JobContext,
     JobFailed,
     JobHandle,
+    LockHeld,
     RateLimitOptions,
     ReplayMismatch,
     Retry,
@@ -51,6 +53,7 @@ from django_ojs import (
     group,
     job,
     step,
+    lock,
     step_type,
 )
 from django_ojs.testing import (
