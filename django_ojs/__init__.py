@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from django_ojs.client.options import RateLimitOptions, RetryOptions, UniqueOptions
     from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepError, StepTimeout, step
     from django_ojs.client.stepvalues import step_type
+    from django_ojs.client.typed import Typed
     from django_ojs.client.workflow import (
         Workflow,
         WorkflowCancelled,
@@ -62,6 +63,7 @@ _NAMES = {
     "locks": "LockHeld lock",
     "steps": "ApprovalTimeout EventTimeout ReplayMismatch StepError StepTimeout step",
     "stepvalues": "step_type",
+    "typed": "Typed",
     "workflow": "Workflow WorkflowCancelled WorkflowFailed WorkflowHandle aget_workflow batch chain get_workflow group",
 }
 _MODULES = {name: f"django_ojs.client.{module}" for module, names in _NAMES.items() for name in names.split()}
@@ -85,6 +87,7 @@ __all__ = [
     "Snooze",
     "StepError",
     "StepTimeout",
+    "Typed",
     "UniqueOptions",
     "Workflow",
     "WorkflowCancelled",

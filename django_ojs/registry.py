@@ -55,7 +55,9 @@ class Definition(Protocol):
     transactional: str | None
     durable: Any
     retry_if: Callable[[BaseException], bool] | None
-    schedule: Mapping[str, Any]
+    cron_options: Mapping[str, Any]
+    job_retry: Mapping[str, Any] | None
+    typed: Any
 
     @property
     def after(self) -> Callable[[Sequence[Any]], None] | None: ...

@@ -58,6 +58,7 @@ from django_ojs.client.options import (
 from django_ojs.client.otherwords import OF_HANDLER, OF_PREPARED, OtherWords
 from django_ojs.client.running import running
 from django_ojs.client.steps import Durable, OnChange
+from django_ojs.client.typed import Typed, TypedArguments
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import OJSError
@@ -118,6 +119,8 @@ class Enqueuer(OtherWords, Generic[A]):
     def of(self, args: Sequence[Any]) -> PreparedJob:
         """Do what `s` does, for arguments as a job has them: keyword arguments are in an object at the end."""
         registry.refuse_faulty(self.type)
+        if self._definition.typed is not None:
+            args = self._definition.typed.encode(args)
         self._definition.check_arguments(*decode_arguments(args))
         return PreparedJob(self.type, list(args), self._options)
 
@@ -146,10 +149,14 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     `cron_options` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
     transaction it runs; None: it runs in none), `durable` (how its steps are recorded; None: it has none), `after` (the
     worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing), `retry_if` (whether an
-    attempt that ended with this exception may be repeated; None: the retry policy decides alone).
+    attempt that ended with this exception may be repeated; None: the retry policy decides alone), `job_retry` (the
+    policy of all jobs of the type, whoever pushes them; None: that of those that are enqueued here), `typed` (what its
+    arguments are by its annotations; None: what JSON has).
     """
 
     after: Callable[[Sequence[JobContext]], None] | None = None
+    job_retry: Mapping[str, Any] | None = None
+    typed: TypedArguments | None = None
 
     def __init__(
         self,
@@ -164,6 +171,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         durable: bool | str = False,
         on_change: OnChange = "restart",
         retry_if: RetryIf | None = None,
+        typed: bool = False,
     ) -> None:
         self.handler = handler
         self.cron_options = schedule
@@ -179,6 +187,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         self.retry_if = retry_if
         self.signature = _signature(type, handler, self.takes_context)
         self._counts = _counts(self.signature)
+        self.typed = TypedArguments(handler, self.signature) if typed else None
         self.type = type
         super().__init__(self, options)
         self.queue: str = options.get("queue", "default")
@@ -264,6 +273,7 @@ def job(
     durable: bool | str = False,
     on_change: OnChange = "restart",
     retry_if: RetryIf | None = None,
+    args: builtins.type[Typed] | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _ContextDecorator: ...
 @overload
@@ -277,6 +287,7 @@ def job(
     durable: bool | str = False,
     on_change: OnChange = "restart",
     retry_if: RetryIf | None = None,
+    args: builtins.type[Typed] | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _PlainDecorator: ...
 @overload
@@ -290,12 +301,13 @@ def job(
     durable: bool | str = False,
     on_change: OnChange = "restart",
     retry_if: RetryIf | None = None,
+    args: builtins.type[Typed] | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _Decorator: ...
 def job(
     type: str, /, *, context: bool | None = None, inline: bool = False, transactional: bool | str = False,
     durable: bool | str = False, on_change: OnChange = "restart", retry_if: RetryIf | None = None,
-    **options: Unpack[ScheduledOptions],
+    args: builtins.type[Typed] | None = None, **options: Unpack[ScheduledOptions],
 ) -> Any:  # fmt: skip
     """Make a function the handler of the job type `type`, such as `"email.send"` (core 5.1).
 
@@ -315,6 +327,9 @@ def job(
     With `retry_if`, a function that gets the exception of a failed attempt, the attempt is repeated only if it returns
     true, and the retry policy allows it, too. It is not asked about `Retry`, nor about what is no exception of the
     handler's, such as a timeout. If it raises, the policy decides alone.
+
+    With `args=Typed` arguments are what the annotations of the handler say: UUIDs, dates, decimals, enums and model
+    instances, which are plain JSON on the wire (docs/handlers.md).
 
     `options` are the defaults of the handler's jobs, and the options of its schedule.
 
@@ -356,11 +371,11 @@ def job(
     wrong, defaults, schedule = _read(type, options)
     wrong += _wrong_flags(
         context=context, inline=inline, transactional=transactional, durable=durable, on_change=on_change,
-        retry_if=retry_if,
+        retry_if=retry_if, args=args,
     )  # fmt: skip
     own = {
         "takes_context": context, "inline": inline, "transactional": transactional, "durable": durable,
-        "on_change": on_change, "retry_if": retry_if,
+        "on_change": on_change, "retry_if": retry_if, "typed": args is Typed,
     }  # fmt: skip
     return functools.partial(_declare, type, place, wrong, {"options": defaults, "schedule": schedule, **own})
 
@@ -421,8 +436,9 @@ def _read(type: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, A
 
 
 def _wrong_flags(
-    *, context: object, inline: object, transactional: object, durable: object, on_change: object, retry_if: object
-) -> Iterator[str]:
+    *, context: object, inline: object, transactional: object, durable: object, on_change: object, retry_if: object,
+    args: object,
+) -> Iterator[str]:  # fmt: skip
     if not (context is None or isinstance(context, bool)):
         yield f"context={context!r}: give True or False, or leave it out."
     if not isinstance(inline, bool):
@@ -435,6 +451,8 @@ def _wrong_flags(
         yield f"on_change={on_change!r}: give {', '.join(map(repr, get_args(OnChange)))}."
     if retry_if is not None and (not callable(retry_if) or inspect.iscoroutinefunction(retry_if)):
         yield f"retry_if={retry_if!r}: give a plain function that gets the exception and returns True or False."
+    if args is not None and args is not Typed:
+        yield f"args={args!r:.80}: give django_ojs.Typed, or leave it out. The arguments of a schedule are cron_args."
 
 
 def enqueue(type: str, /, *args: Any, **options: Unpack[JobOptions]) -> JobHandle:

@@ -115,8 +115,8 @@ class JobOptions(TimedOptions, total=False):
     id: str | uuid.UUID  #: a UUIDv7 that the caller has made
 
 
-class ScheduledOptions(HandlerOptions, total=False):
-    """What `@job` takes: the defaults of a handler's jobs, and the schedule that enqueues such jobs."""
+class ScheduleOptions(TypedDict, total=False):
+    """What `@job` and `@scheduled` say of the schedule that enqueues jobs."""
 
     cron: str  #: `"0 9 * * 1-5"`, `"@daily"`, `"@every 90m"`
     timezone: str  #: `"Europe/Paris"`; the default is UTC

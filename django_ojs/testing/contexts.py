@@ -93,6 +93,8 @@ def _call(document: dict[str, Any]) -> dict[str, Any]:
     context = job_context(name, args, meta=document.get("meta"))
     known = {"id": str(context.id), "type": name}
     given, named = decode_arguments(args)
+    if definition.typed is not None:
+        given, named = definition.typed.decode(given, named)
     token = running.set(context)
     try:
         result = definition.handler(*([context] if definition.takes_context else []), *given, **named)

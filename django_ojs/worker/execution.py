@@ -680,9 +680,19 @@ def _called(run: JobRun) -> Any:
     if run.forced_at is not None:  # what surrounds a handler may have kept the interruption
         raise Interrupted
     args, kwargs = decode_arguments(run.arguments)
+    if (typed := run.definition.typed) is not None:
+        if run.definition.is_async and typed.reads_database:
+            return _called_with_instances(run, args, kwargs)
+        args, kwargs = typed.decode(args, kwargs)
     if run.definition.takes_context:
         args.insert(0, run.context)
     return run.definition.handler(*args, **kwargs)
+
+
+async def _called_with_instances(run: JobRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What an asynchronous handler returns for which a thread reads the instances among its arguments."""
+    args, kwargs = await sync_to_async(run.definition.typed.decode)(args, kwargs)
+    return await run.definition.handler(*([run.context] if run.definition.takes_context else []), *args, **kwargs)
 
 
 def _of_value(run: JobRun, value: Any) -> RunOutcome:

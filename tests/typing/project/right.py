@@ -27,6 +27,7 @@ from django_ojs import (
     Snooze,
     StepError,
     StepTimeout,
+    Typed,
     UniqueOptions,
     Workflow,
     WorkflowCancelled,
@@ -87,6 +88,24 @@ PARTNER: RateLimitOptions = {"key": "partner", "rate": {"limit": 100, "period": 
 
 @job("partner.sync", retry=PATIENT, unique=ONCE, rate_limit=PARTNER)
 def sync(customer: int) -> None: ...
+
+
+@job("order.due", args=Typed)
+def due(day: dt.date, amount: Decimal) -> str:
+    return f"{day:%A} {amount}"
+
+
+due.enqueue(dt.date(2026, 1, 15), amount=Decimal("9.90"))
+
+
+async def one_at_a_time() -> bool:
+    try:
+        with lock("import", timeout="10m", wait=0) as held:
+            reveal_type(held.extend())  # bool
+        async with lock("import", timeout=dt.timedelta(minutes=10)):
+            return True
+    except LockHeld as error:
+        return bool(error.holder)
 
 
 @job("report.make")
