@@ -59,8 +59,8 @@ _NAMES = {
     "definition": "aenqueue aenqueue_many enqueue enqueue_after_commit enqueue_bulk enqueue_many job",
     "durableevents": "aemit_event emit_event",
     "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
-    "options": "RateLimitOptions RetryOptions UniqueOptions",
     "locks": "LockHeld lock",
+    "options": "RateLimitOptions RetryOptions UniqueOptions",
     "steps": "ApprovalTimeout EventTimeout ReplayMismatch StepError StepTimeout step",
     "stepvalues": "step_type",
     "typed": "Typed",
@@ -79,9 +79,9 @@ __all__ = [
     "JobContext",
     "JobFailed",
     "JobHandle",
+    "LockHeld",
     "RateLimitOptions",
     "ReplayMismatch",
-    "LockHeld",
     "Retry",
     "RetryOptions",
     "Snooze",
@@ -113,10 +113,10 @@ __all__ = [
     "get_workflow",
     "group",
     "job",
+    "lock",
     "step",
     "step_type",
 ]
-    "lock",
 
 
 def __getattr__(name: str) -> Any:

@@ -148,14 +148,14 @@ class Registry:
             self.autodiscover()
         return self._definitions.get(type)
 
-    def definitions(self) -> list[Definition]:
-        """Every handler, in the order of the job types."""
     def retry_of(self, type: str) -> Mapping[str, Any] | None:
         """The retry policy of all jobs of the type, whoever pushes them; None: only the site, the queue and the job
         have one. Modules that cannot be imported are logged, and keep no other job from being pushed."""
         definition = attempt("Looking for the handler of a job", self.get, type)
         return None if definition is None else definition.job_retry
 
+    def definitions(self) -> list[Definition]:
+        """Every handler, in the order of the job types."""
         self.autodiscover()
         with self._lock:
             return [definition for _, definition in sorted(self._definitions.items())]

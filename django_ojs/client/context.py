@@ -65,12 +65,12 @@ class JobContext(CheckpointMethods, StepMethods, OtherWords):
     `meta`, `metadata` (a dict for middlewares and handler, forgotten after the run), `log`.
     """
 
+    _other_words = OF_CONTEXT
     _link: Link
     #: For the worker, where it stores what handlers log: takes lines, keeps them, and those of this run.
     take_line: Any = None
     collector: Any = None
     run_log: Any = None
-    _other_words = OF_CONTEXT
 
     def __init__(self, row: JobRow, link: Link | None = None) -> None:
         self._row, self._link = row, link or NoLink()

@@ -82,8 +82,8 @@ class PreparedJob(OtherWords):
 
     __slots__ = ("args", "options", "type")
     _other_words = OF_PREPARED
-    def __init__(self, type: str, args: tuple[Any, ...] | list[Any], options: Mapping[str, Any]) -> None:
 
+    def __init__(self, type: str, args: tuple[Any, ...] | list[Any], options: Mapping[str, Any]) -> None:
         self.type, self.args, self.options = type, args, options
 
     def document(self) -> dict[str, Any]:
@@ -103,8 +103,8 @@ class Enqueuer(OtherWords, Generic[A]):
     """A job type with options, ready to be enqueued with the handler's own parameters."""
 
     _other_words = OF_HANDLER
-
     type: str
+
     def __init__(self, definition: JobDefinition[..., A, Any], options: Mapping[str, Any]) -> None:
         self._definition, self._options, self.type = definition, options, definition.type
 

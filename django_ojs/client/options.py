@@ -321,12 +321,12 @@ _READERS = {
 def _unknown(name: str, known: frozenset[str]) -> str:
     if name in NAMES:
         return f"{name}= belongs to one job, not to its handler: use .options({name}=...) where you enqueue."
+    if name in OTHER_OPTIONS:
+        return f"There is no option {name}=, a word of another queue: write {OTHER_OPTIONS[name]}=."
     near = suggest.nearest(name, known)
     meant = f" Did you mean {near}=?" if near else ""
     return (
         f"There is no option {name}=.{meant} There are {', '.join(sorted(known))}. "
-    if name in OTHER_OPTIONS:
-        return f"There is no option {name}=, a word of another queue: write {OTHER_OPTIONS[name]}=."
         "Arguments of a job go to .enqueue(), not among its options."
     )
 

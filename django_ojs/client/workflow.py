@@ -46,9 +46,9 @@ class PreparedWorkflow(OtherWords):
     """
 
     __slots__ = ("_document",)
+    _other_words = OF_WORKFLOW
 
     def __init__(self, document: dict[str, Any]) -> None:
-    _other_words = OF_WORKFLOW
         self._document = document
 
     @classmethod

@@ -53,8 +53,8 @@ from django_ojs import (
     get_workflow,
     group,
     job,
-    step,
     lock,
+    step,
     step_type,
 )
 from django_ojs.testing import (
