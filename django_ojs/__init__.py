@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from django_ojs.client.directives import Discard, Fail, Retry, Snooze
     from django_ojs.client.durableevents import aemit_event, emit_event
     from django_ojs.client.handle import JobCancelled, JobFailed, JobHandle, aget_job, get_job
+    from django_ojs.client.locks import LockHeld, lock
     from django_ojs.client.options import RateLimitOptions, RetryOptions, UniqueOptions
     from django_ojs.client.steps import ApprovalTimeout, EventTimeout, ReplayMismatch, StepError, StepTimeout, step
     from django_ojs.client.stepvalues import step_type
+    from django_ojs.client.typed import Typed
     from django_ojs.client.workflow import (
         Workflow,
         WorkflowCancelled,
@@ -57,9 +59,11 @@ _NAMES = {
     "definition": "aenqueue aenqueue_many enqueue enqueue_after_commit enqueue_bulk enqueue_many job",
     "durableevents": "aemit_event emit_event",
     "handle": "JobCancelled JobFailed JobHandle aget_job get_job",
+    "locks": "LockHeld lock",
     "options": "RateLimitOptions RetryOptions UniqueOptions",
     "steps": "ApprovalTimeout EventTimeout ReplayMismatch StepError StepTimeout step",
     "stepvalues": "step_type",
+    "typed": "Typed",
     "workflow": "Workflow WorkflowCancelled WorkflowFailed WorkflowHandle aget_workflow batch chain get_workflow group",
 }
 _MODULES = {name: f"django_ojs.client.{module}" for module, names in _NAMES.items() for name in names.split()}
@@ -75,6 +79,7 @@ __all__ = [
     "JobContext",
     "JobFailed",
     "JobHandle",
+    "LockHeld",
     "RateLimitOptions",
     "ReplayMismatch",
     "Retry",
@@ -82,6 +87,7 @@ __all__ = [
     "Snooze",
     "StepError",
     "StepTimeout",
+    "Typed",
     "UniqueOptions",
     "Workflow",
     "WorkflowCancelled",
@@ -107,6 +113,7 @@ __all__ = [
     "get_workflow",
     "group",
     "job",
+    "lock",
     "step",
     "step_type",
 ]

@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from django_ojs.conf import ojs_settings
+from django_ojs.guard import attempt
 
 
 def is_coroutine_function(function: object) -> bool:
@@ -54,7 +55,9 @@ class Definition(Protocol):
     transactional: str | None
     durable: Any
     retry_if: Callable[[BaseException], bool] | None
-    schedule: Mapping[str, Any]
+    cron_options: Mapping[str, Any]
+    job_retry: Mapping[str, Any] | None
+    typed: Any
 
     @property
     def after(self) -> Callable[[Sequence[Any]], None] | None: ...
@@ -144,6 +147,12 @@ class Registry:
         if type not in self._definitions:
             self.autodiscover()
         return self._definitions.get(type)
+
+    def retry_of(self, type: str) -> Mapping[str, Any] | None:
+        """The retry policy of all jobs of the type, whoever pushes them; None: only the site, the queue and the job
+        have one. Modules that cannot be imported are logged, and keep no other job from being pushed."""
+        definition = attempt("Looking for the handler of a job", self.get, type)
+        return None if definition is None else definition.job_retry
 
     def definitions(self) -> list[Definition]:
         """Every handler, in the order of the job types."""

@@ -46,7 +46,7 @@ ONLY_FOR = {
 LATE = {
     # Loaded before Django's models: by settings, by INSTALLED_APPS, or by a models.py that enqueues or has tasks.
     "apps", "database", "client.approvals", "client.definition", "client.durableevents", "client.handle",
-    "client.workflow",
+    "client.locks", "client.workflow",
     "tasks.backend", "tasks.discovery", "tasks.results", "templatetags.ojs_admin", "realtime.asgi", "realtime.handler",
     "testing.plugin",
     # Loaded only where it is used, because it is large or needs a package that may be missing.

@@ -10,10 +10,12 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from django_ojs import jsontext
 from django_ojs.client.checkpoints import CheckpointLink, CheckpointMethods
+from django_ojs.client.options import check_json
+from django_ojs.client.otherwords import OF_CONTEXT, OtherWords
 from django_ojs.client.steps import StepMethods
 from django_ojs.rules import envelope, errorobjects, joblogs
 from django_ojs.rules.rows import is_last_attempt
@@ -21,8 +23,13 @@ from django_ojs.rules.rows import is_last_attempt
 if TYPE_CHECKING:
     from django_ojs.models import JobRow
 
-#: The newest progress report of a handler: percent, message.
-ProgressValue = tuple[float, str]
+
+class ProgressValue(NamedTuple):
+    """The newest progress report of a handler; without `data` the data that it has reported before stay."""
+
+    percent: float
+    message: str
+    data: dict[str, Any] | None = None
 
 
 class Link(CheckpointLink, Protocol):
@@ -50,7 +57,7 @@ class NoLink:
         return context.has_checkpoint
 
 
-class JobContext(CheckpointMethods, StepMethods):
+class JobContext(CheckpointMethods, StepMethods, OtherWords):
     """One run of one job. Safe to use from the handler's thread or task.
 
     Attributes: `id`, `type`, `queue`, `attempt` (1 for the first; it counts every run, also those that `max_attempts`
@@ -58,6 +65,7 @@ class JobContext(CheckpointMethods, StepMethods):
     `meta`, `metadata` (a dict for middlewares and handler, forgotten after the run), `log`.
     """
 
+    _other_words = OF_CONTEXT
     _link: Link
     #: For the worker, where it stores what handlers log: takes lines, keeps them, and those of this run.
     take_line: Any = None
@@ -161,20 +169,27 @@ class JobContext(CheckpointMethods, StepMethods):
         self._link.heartbeat(self)
         return not self.is_cancelled
 
-    def progress(self, percent: float, message: str = "") -> bool:
+    def progress(self, percent: float, message: str = "", *, data: Mapping[str, Any] | None = None) -> bool:
         """Report how far the handler is, from 0 to 100 (orchestration 5.1), and renew the reservation.
 
-        It never blocks, and a handler may call it often: once a second, and once more at the end, the worker stores
-        the newest report with the job and sends it as a `job.progress` event. It cuts a message of more than 1,000
-        characters. Returns what `heartbeat()` returns.
+        It never blocks, in coroutines neither, may be called from any thread, and as often as the handler likes: once
+        a second, and once more at the end, the worker stores the newest report with the job and sends it as a
+        `job.progress` event. It cuts a message of more than 1,000 characters. `data` is an object of the handler's
+        own, of at most 4,096 bytes of JSON; a report without it leaves the data of the one before. Returns what
+        `heartbeat()` returns.
+
+        Raises ValueError for a `percent` that is no number and for `data` that are too large, and TypeError for `data`
+        that are no object of JSON values.
         """
         percent = float(percent)
         if math.isnan(percent):
             raise ValueError("Progress is a number from 0 to 100, and this is none.")
         message = errorobjects.progress_message(message)  # here, where what its `__str__` raises reaches the handler
+        own = None if data is None else _progress_data(data)
         with self._progress_lock:
             first = self._progress is None
-            self._progress = min(max(percent, 0.0), 100.0), message
+            own = self._progress.data if own is None and self._progress is not None else own
+            self._progress = ProgressValue(min(max(percent, 0.0), 100.0), message, own)
         if first:  # else the worker knows already that there is a report
             self._link.progress(self)
         return not self.is_cancelled
@@ -188,7 +203,8 @@ class JobContext(CheckpointMethods, StepMethods):
     def give_back_progress(self, progress: ProgressValue) -> None:
         """For the worker: what it could not write, unless the handler has reported anew."""
         with self._progress_lock:
-            self._progress = self._progress or progress
+            newer = self._progress or progress
+            self._progress = newer._replace(data=progress.data) if newer.data is None else newer
 
     def set_result(self, value: Any) -> None:
         """Set the result of the job, for a handler that returns None."""
@@ -197,6 +213,17 @@ class JobContext(CheckpointMethods, StepMethods):
     def cancel(self) -> None:
         """For the worker: let `is_cancelled` be true from now on."""
         self._cancelled = True
+
+
+def _progress_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a report as JSON has them by now: the handler may change its own while the report waits."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"The data of a progress report are an object, a dict, and not {given!r:.80}.")
+    check_json(dict(given), "data")
+    if problem := errorobjects.fault_of_progress_data(given):
+        raise ValueError(f"The data of a progress report {problem}.")
+    value: dict[str, Any] = jsontext.loads(jsontext.dumps(dict(given)))
+    return value
 
 
 class ParentResults(Mapping[str, Any]):

@@ -55,8 +55,10 @@ from django_ojs.client.options import (
     merged,
     split_schedule,
 )
+from django_ojs.client.otherwords import OF_HANDLER, OF_PREPARED, OtherWords
 from django_ojs.client.running import running
 from django_ojs.client.steps import Durable, OnChange
+from django_ojs.client.typed import Typed, TypedArguments
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import OJSError
@@ -75,10 +77,11 @@ RetryIf: TypeAlias = Callable[[BaseException], bool]
 R_co = TypeVar("R_co", covariant=True)
 
 
-class PreparedJob:
+class PreparedJob(OtherWords):
     """A job that can be enqueued: `.s(...)` returns it, and `enqueue_many` takes it."""
 
     __slots__ = ("args", "options", "type")
+    _other_words = OF_PREPARED
 
     def __init__(self, type: str, args: tuple[Any, ...] | list[Any], options: Mapping[str, Any]) -> None:
         self.type, self.args, self.options = type, args, options
@@ -96,9 +99,10 @@ class PreparedJob:
 Enqueueable: TypeAlias = PreparedJob | tuple[str, Sequence[Any]] | tuple[str, Sequence[Any], Mapping[str, Any]]
 
 
-class Enqueuer(Generic[A]):
+class Enqueuer(OtherWords, Generic[A]):
     """A job type with options, ready to be enqueued with the handler's own parameters."""
 
+    _other_words = OF_HANDLER
     type: str
 
     def __init__(self, definition: JobDefinition[..., A, Any], options: Mapping[str, Any]) -> None:
@@ -115,6 +119,8 @@ class Enqueuer(Generic[A]):
     def of(self, args: Sequence[Any]) -> PreparedJob:
         """Do what `s` does, for arguments as a job has them: keyword arguments are in an object at the end."""
         registry.refuse_faulty(self.type)
+        if self._definition.typed is not None:
+            args = self._definition.typed.encode(args)
         self._definition.check_arguments(*decode_arguments(args))
         return PreparedJob(self.type, list(args), self._options)
 
@@ -140,13 +146,17 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     """A handler under the name of its job type. You can call it and enqueue it, and workers run it.
 
     Attributes: `type`, `handler` (the function), `takes_context`, `is_async`, `inline`, `queue` (its default),
-    `schedule` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
+    `cron_options` (the options of its schedule, empty without one), `transactional` (the alias of the database in whose
     transaction it runs; None: it runs in none), `durable` (how its steps are recorded; None: it has none), `after` (the
     worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing), `retry_if` (whether an
-    attempt that ended with this exception may be repeated; None: the retry policy decides alone).
+    attempt that ended with this exception may be repeated; None: the retry policy decides alone), `job_retry` (the
+    policy of all jobs of the type, whoever pushes them; None: that of those that are enqueued here), `typed` (what its
+    arguments are by its annotations; None: what JSON has).
     """
 
     after: Callable[[Sequence[JobContext]], None] | None = None
+    job_retry: Mapping[str, Any] | None = None
+    typed: TypedArguments | None = None
 
     def __init__(
         self,
@@ -161,9 +171,10 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         durable: bool | str = False,
         on_change: OnChange = "restart",
         retry_if: RetryIf | None = None,
+        typed: bool = False,
     ) -> None:
         self.handler = handler
-        self.schedule = schedule
+        self.cron_options = schedule
         self.takes_context = _wants_context(handler) if takes_context is None else takes_context
         self.is_async = is_coroutine_function(handler)
         self.inline = inline
@@ -176,6 +187,7 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
         self.retry_if = retry_if
         self.signature = _signature(type, handler, self.takes_context)
         self._counts = _counts(self.signature)
+        self.typed = TypedArguments(handler, self.signature) if typed else None
         self.type = type
         super().__init__(self, options)
         self.queue: str = options.get("queue", "default")
@@ -219,7 +231,7 @@ class _FaultyDefinition(JobDefinition[..., ..., Any]):
     """The handler of a wrong declaration: it can be called, and not enqueued. The registry has its faults."""
 
     def __init__(self, type: str, handler: Callable[..., Any], faults: Sequence[Fault]) -> None:
-        self.handler, self.type, self.queue, self.schedule = handler, type, "default", {}
+        self.handler, self.type, self.queue, self.cron_options = handler, type, "default", {}
         self.takes_context = self.inline = False
         self.retry_if = None
         self.is_async, self.transactional, self.durable = is_coroutine_function(handler), None, None
@@ -261,6 +273,7 @@ def job(
     durable: bool | str = False,
     on_change: OnChange = "restart",
     retry_if: RetryIf | None = None,
+    args: builtins.type[Typed] | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _ContextDecorator: ...
 @overload
@@ -274,6 +287,7 @@ def job(
     durable: bool | str = False,
     on_change: OnChange = "restart",
     retry_if: RetryIf | None = None,
+    args: builtins.type[Typed] | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _PlainDecorator: ...
 @overload
@@ -287,12 +301,13 @@ def job(
     durable: bool | str = False,
     on_change: OnChange = "restart",
     retry_if: RetryIf | None = None,
+    args: builtins.type[Typed] | None = None,
     **options: Unpack[ScheduledOptions],
 ) -> _Decorator: ...
 def job(
     type: str, /, *, context: bool | None = None, inline: bool = False, transactional: bool | str = False,
     durable: bool | str = False, on_change: OnChange = "restart", retry_if: RetryIf | None = None,
-    **options: Unpack[ScheduledOptions],
+    args: builtins.type[Typed] | None = None, **options: Unpack[ScheduledOptions],
 ) -> Any:  # fmt: skip
     """Make a function the handler of the job type `type`, such as `"email.send"` (core 5.1).
 
@@ -312,6 +327,9 @@ def job(
     With `retry_if`, a function that gets the exception of a failed attempt, the attempt is repeated only if it returns
     true, and the retry policy allows it, too. It is not asked about `Retry`, nor about what is no exception of the
     handler's, such as a timeout. If it raises, the policy decides alone.
+
+    With `args=Typed` arguments are what the annotations of the handler say: UUIDs, dates, decimals, enums and model
+    instances, which are plain JSON on the wire (docs/handlers.md).
 
     `options` are the defaults of the handler's jobs, and the options of its schedule.
 
@@ -353,11 +371,11 @@ def job(
     wrong, defaults, schedule = _read(type, options)
     wrong += _wrong_flags(
         context=context, inline=inline, transactional=transactional, durable=durable, on_change=on_change,
-        retry_if=retry_if,
+        retry_if=retry_if, args=args,
     )  # fmt: skip
     own = {
         "takes_context": context, "inline": inline, "transactional": transactional, "durable": durable,
-        "on_change": on_change, "retry_if": retry_if,
+        "on_change": on_change, "retry_if": retry_if, "typed": args is Typed,
     }  # fmt: skip
     return functools.partial(_declare, type, place, wrong, {"options": defaults, "schedule": schedule, **own})
 
@@ -379,7 +397,7 @@ def _declare(
     if not wrong:
         try:
             definition = JobDefinition(type, handler, **parts)
-            _check_schedule(definition)
+            check_schedule(definition)
             registry.register(definition)
         except (InvalidHandler, TypeError, ValueError) as error:  # the last two: no signature can be read of it
             wrong = [str(error)]
@@ -418,8 +436,9 @@ def _read(type: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, A
 
 
 def _wrong_flags(
-    *, context: object, inline: object, transactional: object, durable: object, on_change: object, retry_if: object
-) -> Iterator[str]:
+    *, context: object, inline: object, transactional: object, durable: object, on_change: object, retry_if: object,
+    args: object,
+) -> Iterator[str]:  # fmt: skip
     if not (context is None or isinstance(context, bool)):
         yield f"context={context!r}: give True or False, or leave it out."
     if not isinstance(inline, bool):
@@ -432,6 +451,8 @@ def _wrong_flags(
         yield f"on_change={on_change!r}: give {', '.join(map(repr, get_args(OnChange)))}."
     if retry_if is not None and (not callable(retry_if) or inspect.iscoroutinefunction(retry_if)):
         yield f"retry_if={retry_if!r}: give a plain function that gets the exception and returns True or False."
+    if args is not None and args is not Typed:
+        yield f"args={args!r:.80}: give django_ojs.Typed, or leave it out. The arguments of a schedule are cron_args."
 
 
 def enqueue(type: str, /, *args: Any, **options: Unpack[JobOptions]) -> JobHandle:
@@ -519,9 +540,9 @@ def _from_tuple(entry: Any) -> PreparedJob:
     return prepare(entry[0], entry[1], entry[2] if len(entry) == 3 else {})
 
 
-def _check_schedule(definition: Definition) -> None:
+def check_schedule(definition: Definition) -> None:
     """Raise InvalidHandler, with what to change, unless the schedule of this handler can be kept."""
-    if not definition.schedule:
+    if not definition.cron_options:
         return
     try:
         cron_spec(definition)
@@ -533,7 +554,7 @@ def _check_schedule(definition: Definition) -> None:
 
 def cron_spec(definition: Definition) -> CronSpec:
     """The schedule of a handler, ready to be registered."""
-    given = definition.schedule
+    given = definition.cron_options
     document = definition.of(given.get("cron_args", ())).document()
     body = {
         "name": given.get("cron_name") or definition.type.replace("_", "-"),

@@ -15,6 +15,7 @@ from django.db.transaction import TransactionManagementError
 
 from django_ojs import jsontext, states
 from django_ojs.client.checkpoints import Checkpoint
+from django_ojs.client.otherwords import OF_HANDLE, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.database import database
 from django_ojs.errors import Conflict, NotFound
@@ -59,10 +60,11 @@ class JobCancelled(JobFailed):
     """The job that `wait()` waited for was cancelled. It is a JobFailed, so one `except` catches both."""
 
 
-class Handle:
+class Handle(OtherWords):
     """What the handles of jobs and of workflows share: they read what is stored again, and wait for its end."""
 
     __slots__ = ("in_outbox", "outbox_error")
+    _other_words = OF_HANDLE
 
     in_outbox: bool
     outbox_error: str
@@ -86,7 +88,7 @@ class Handle:
         handle then, too. Raises TimeoutError. Raises TransactionManagementError inside an open transaction, because
         no worker sees the job before the commit, which this call would delay.
         """
-        for pause in _pauses(timeout):
+        for pause in pauses(timeout):
             if self.refresh().is_finished:
                 return self._ended(raise_error)
             self._refuse_endless()
@@ -100,7 +102,7 @@ class Handle:
         raise_error: bool = True,
     ) -> Self:
         """`wait` from asynchronous code (`await` itself is Python's)."""
-        for pause in _pauses(timeout):
+        for pause in pauses(timeout):
             if (await self.arefresh()).is_finished:
                 return self._ended(raise_error)
             await sync_to_async(self._refuse_endless)()
@@ -327,7 +329,7 @@ class JobHandle(Handle):
         return f"<job {self.type} {self.id}: {'in the outbox' if self.in_outbox else self.state}>"
 
 
-def _pauses(timeout: float | None) -> Iterator[float]:
+def pauses(timeout: float | None) -> Iterator[float]:
     """Seconds to sleep between looks: 20 ms, growing by half up to one second, never past the deadline."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = 0.02

@@ -21,6 +21,7 @@ from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
 
 from django_ojs import spellings
+from django_ojs.client.otherwords import OTHER_OPTIONS
 from django_ojs.jsontext import MAX_DEPTH, ExactNumber
 from django_ojs.rules import durations, errorobjects, names, problems, suggest
 
@@ -114,8 +115,8 @@ class JobOptions(TimedOptions, total=False):
     id: str | uuid.UUID  #: a UUIDv7 that the caller has made
 
 
-class ScheduledOptions(HandlerOptions, total=False):
-    """What `@job` takes: the defaults of a handler's jobs, and the schedule that enqueues such jobs."""
+class ScheduleOptions(TypedDict, total=False):
+    """What `@job` and `@scheduled` say of the schedule that enqueues jobs."""
 
     cron: str  #: `"0 9 * * 1-5"`, `"@daily"`, `"@every 90m"`
     timezone: str  #: `"Europe/Paris"`; the default is UTC
@@ -124,9 +125,13 @@ class ScheduledOptions(HandlerOptions, total=False):
     cron_name: str  #: the name of the schedule; the default is the job type, with hyphens for underscores
 
 
+class ScheduledOptions(HandlerOptions, ScheduleOptions, total=False):
+    """What `@job` takes: the defaults of a handler's jobs, and the schedule that enqueues such jobs."""
+
+
 HANDLER_NAMES = frozenset(HandlerOptions.__annotations__)
 NAMES = frozenset(JobOptions.__annotations__)
-SCHEDULE_NAMES = ScheduledOptions.__annotations__.keys() - HANDLER_NAMES
+SCHEDULE_NAMES = frozenset(ScheduleOptions.__annotations__)
 
 
 def checked_options(options: Mapping[str, Any], known: frozenset[str] = NAMES) -> dict[str, Any]:
@@ -316,6 +321,8 @@ _READERS = {
 def _unknown(name: str, known: frozenset[str]) -> str:
     if name in NAMES:
         return f"{name}= belongs to one job, not to its handler: use .options({name}=...) where you enqueue."
+    if name in OTHER_OPTIONS:
+        return f"There is no option {name}=, a word of another queue: write {OTHER_OPTIONS[name]}=."
     near = suggest.nearest(name, known)
     meant = f" Did you mean {near}=?" if near else ""
     return (

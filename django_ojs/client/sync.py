@@ -88,7 +88,7 @@ def declarations() -> dict[str, Declaration]:
     if faults := registry.faults():
         raise NotSynchronised(f"Handlers are declared wrongly: {' '.join(map(str, faults))}")
     for definition in registry.definitions():
-        if not definition.schedule:
+        if not definition.cron_options:
             continue
         spec = cron_spec(definition)
         if spec.name in found:

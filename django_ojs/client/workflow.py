@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from asgiref.sync import sync_to_async
 
 from django_ojs.client.definition import PreparedJob
 from django_ojs.client.handle import Handle, JobHandle
 from django_ojs.client.options import TimedOptions, attributes, checked_options
+from django_ojs.client.otherwords import OF_WORKFLOW, OtherWords
 from django_ojs.conf import ojs_settings
 from django_ojs.errors import NotFound
 from django_ojs.faults import or_migrate
@@ -31,11 +32,13 @@ from django_ojs.rules import workflowgraph
 if TYPE_CHECKING:
     from django_ojs.workflows.workflow import WorkflowView
 
+#: When a callback runs: after all that it depends on have ended, if none of them failed, if one did.
+CallbackType: TypeAlias = Literal["on_complete", "on_success", "on_failure"]
 #: What a workflow is made of.
 WorkflowPart: TypeAlias = "PreparedJob | PreparedWorkflow"
 
 
-class PreparedWorkflow:
+class PreparedWorkflow(OtherWords):
     """Describes a workflow that can be enqueued, and is not stored yet, as a `PreparedJob` is a job that is not.
 
     `chain`, `group`, `batch` and `Workflow.graph` make it; sites import the class as `django_ojs.Workflow`. A stored
@@ -43,25 +46,41 @@ class PreparedWorkflow:
     """
 
     __slots__ = ("_document",)
+    _other_words = OF_WORKFLOW
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
 
     @classmethod
-    def graph(cls, steps: Mapping[str, PreparedJob], *, after: Mapping[str, str | Iterable[str]]) -> PreparedWorkflow:
+    def graph(
+        cls, steps: Mapping[str, PreparedJob], *, after: Mapping[str, str | Iterable[str]],
+        callback_type: Mapping[str, CallbackType] | None = None,
+    ) -> PreparedWorkflow:  # fmt: skip
         """Make a workflow of named steps. `after` names the steps that a step depends on, one or several.
 
         A step runs when all steps that it depends on have completed. It reads their results in the order given here,
-        or by name. Steps called `on_complete`, `on_success` and `on_failure` are callbacks of the steps that they
-        depend on.
+        or by name. `callback_type` makes steps callbacks of those that they depend on: `on_complete` runs when these
+        have ended, however they did, `on_failure` if one of them failed, and `on_success` if none did. Steps that are
+        called so are such callbacks anyway.
         """
-        if unknown := sorted(set(after) - set(steps)):
-            raise ValueError(f"after= speaks of {unknown[0]!r}, which is none of the steps {', '.join(steps)}.")
+        callbacks = callback_type or {}
+        for argument, given in (("after", after), ("callback_type", callbacks)):
+            if unknown := sorted(set(given) - set(steps)):
+                listed = ", ".join(steps)
+                raise ValueError(f"{argument}= speaks of {unknown[0]!r}, which is none of the steps {listed}.")
         documents = []
         for name, part in steps.items():
             names = after.get(name, ())
             waits = [names] if isinstance(names, str) else list(names)
-            documents.append({**_document(part), "id": name, "depends_on": waits})
+            document = {**_document(part), "id": name, "depends_on": waits}
+            if (kind := callbacks.get(name)) is not None:
+                if kind not in workflowgraph.CALLBACKS or not waits:
+                    raise ValueError(
+                        f"callback_type={{{name!r}: {kind!r}}}: give {', '.join(workflowgraph.CALLBACKS)}, for a step "
+                        "that after= lets wait for others."
+                    )
+                document["options"] = {**document.get("options", {}), "callback_type": kind}
+            documents.append(document)
         return cls({"steps": documents})
 
     def document(self) -> dict[str, Any]:
@@ -75,7 +94,8 @@ class PreparedWorkflow:
         one.
 
         `options` are defaults of its jobs, as for `.options()`. Raises InvalidWorkflow for a circle and other faults,
-        Duplicate for an `id` that is taken, and what PUSH raises for the first jobs.
+        Duplicate for an `id` that is taken, and what PUSH raises for the first jobs; Duplicate also for one that its
+        unique policy would ignore.
         """
         from django_ojs.outbox import put_workflow
         from django_ojs.workflows import workflow

@@ -28,10 +28,10 @@ from django_ojs.http.serializers import (
 from django_ojs.jobs.candidates import Pushed
 from django_ojs.jobs.checkpoints import NOTHING
 from django_ojs.jobs.joblog import SentLine
-from django_ojs.jobs.progress import MAX_DATA_BYTES, MAX_MESSAGE
+from django_ojs.jobs.progress import MAX_MESSAGE
 from django_ojs.models.fields import RawJSON
 from django_ojs.models.job import JobRow
-from django_ojs.rules import envelope, joblogs, retrypolicy
+from django_ojs.rules import envelope, errorobjects, joblogs, retrypolicy
 from django_ojs.rules.durations import format_instant, format_iso, parse_instant
 from django_ojs.rules.faults import checked, fault
 from django_ojs.rules.steps import MAX_STEP_NAME
@@ -44,7 +44,7 @@ _FAIL_KEYS = ("state", "attempt", "max_attempts", "retry_delay_ms", "next_attemp
               "discarded_at", "completed_at")  # fmt: skip
 MAX_SENT = 1_000  #: lines of logs that one call sends
 MAX_SENT_MESSAGE = 100_000  #: characters of a message in it; fewer are kept (`OJS["JOB_LOG_LINE_LENGTH"]`)
-MAX_DEPTH = 32  #: of arrays and objects in the `data` of a report on progress
+MAX_DEPTH = 32  #: of arrays and objects in the `fields` of a line of a log
 
 
 class FailureField(DocumentField):
@@ -409,10 +409,8 @@ class ProgressReportSerializer(BodySerializer):
         percent, facts = spellings.percent(data), fields.member(data, "data")
         if percent is None and facts is None:
             raise fault("progress", "must be there, from 0 to 1, unless there is data", None)
-        if facts is not None and jsontext.is_deeper(facts, MAX_DEPTH):
-            raise fault("data", f"must not nest deeper than {MAX_DEPTH} levels", facts)
-        if facts is not None and (size := len(jsontext.dumps(facts).encode())) > MAX_DATA_BYTES:
-            raise fault("data", f"must be at most {MAX_DATA_BYTES} bytes of JSON, not {size}", facts)
+        if facts is not None and (problem := errorobjects.fault_of_progress_data(facts)):
+            raise fault("data", problem, facts)
         return {
             "percent": percent,
             "message": fields.text(data, "message", maximum=MAX_MESSAGE),

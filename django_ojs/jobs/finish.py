@@ -426,8 +426,7 @@ def _cut_off(row: JobRow, failure: Failure, now: dt.datetime) -> list[Record]:
 def apply_retry_policy(row: JobRow, error: dict[str, Any], now: dt.datetime, component: str) -> list[Record]:
     """Let the policy decide about a failure of an active job; change `row` and return its events."""
     row["suspected"] = None  # a run has ended
-    policy = retrypolicy.from_json(row["retry"])
-    policy = dataclasses.replace(policy, max_attempts=row["max_attempts"])
+    policy = _policy(row)
     error = {**error, "retryable": retrypolicy.is_retryable(policy, error)}  # what was decided, not what was reported
     attempts = counted(row)
     match retrypolicy.decide(policy, error, attempts):
@@ -437,6 +436,26 @@ def apply_retry_policy(row: JobRow, error: dict[str, Any], now: dt.datetime, com
             return _discard(row, error, now, component, dead_letter=False)
         case retrypolicy.FailureOutcome.DEAD_LETTER:
             return _discard(row, error, now, component, dead_letter=True)
+
+
+def is_repeated(row: Mapping[str, Any], failure: Failure) -> bool:
+    """Whether the job of this failure will be tried again, as far as `row` tells: what a worker asks before it reports.
+
+    The last time at which the next attempt may start counts: where the job's time as a whole is over then, it is not.
+    """
+    error, _ = _read(failure)
+    if failure.retry_after_ms is not None and not is_last_attempt(row):
+        pause = failure.retry_after_ms
+    elif retrypolicy.decide(_policy(row), error, counted(row)) is retrypolicy.FailureOutcome.RETRY:
+        pause = retrypolicy.backoff_ms(_policy(row), counted(row), random=lambda: 1.0)
+    else:
+        return False
+    return row["deadline_at"] is None or clock.now() + dt.timedelta(milliseconds=pause) < row["deadline_at"]
+
+
+def _policy(row: Mapping[str, Any]) -> retrypolicy.RetryPolicy:
+    """The retry policy of a job, with the `max_attempts` that it has now."""
+    return dataclasses.replace(retrypolicy.from_json(row["retry"]), max_attempts=row["max_attempts"])
 
 
 def _read(failure: Failure) -> _Error:

@@ -25,6 +25,7 @@ from django_ojs.lifecycle.waking import wake_workers
 from django_ojs.limits import ratelimits
 from django_ojs.models.job import BLANK, JobRow
 from django_ojs.queues import configuration as queues
+from django_ojs.registry import registry
 from django_ojs.rules import ratelimit, retrypolicy
 from django_ojs.rules.envelope import JobSpec
 from django_ojs.rules.ids import parse_id
@@ -168,7 +169,7 @@ class NewRows(Sequence[JobRow]):
 
 def _blank(spec: JobSpec, defaults: queues.QueueDefaults, now: dt.datetime) -> JobRow:
     """What the rows of all jobs of one form say that are pushed at the same time."""
-    policy = _policy(defaults.retry, spec.retry)
+    policy = _policy(defaults.retry, registry.retry_of(spec.type), spec.retry)
     later = spec.scheduled_at is not None and spec.scheduled_at > now
     state = State.PENDING if spec.pending else State.SCHEDULED if later else State.AVAILABLE
     blank = {
@@ -211,12 +212,15 @@ def _limit(row: JobRow, given: Mapping[str, int]) -> None:
     row.update(heartbeat_ms=given.get("heartbeat_timeout"), grace_ms=given.get("grace_period") or None)
 
 
-def _policy(of_queue: Mapping[str, Any] | None, of_job: Mapping[str, Any]) -> RetryPolicy:
-    """Site, queue, job: the later layer wins, field by field (jobs 1.1)."""
+def _policy(
+    of_queue: Mapping[str, Any] | None, of_type: Mapping[str, Any] | None, of_job: Mapping[str, Any]
+) -> RetryPolicy:
+    """Site, queue, type, job: the later layer wins, field by field (jobs 1.1)."""
     of_site = ojs_settings.RETRY
-    if not (of_site or of_queue or of_job):
+    if not (of_site or of_queue or of_type or of_job):
         return _DEFAULT_POLICY
-    return retrypolicy.merge(spellings.read_retry(of_site or {}), spellings.read_retry(of_queue or {}), of_job)
+    layers = [spellings.read_retry(given) for given in (of_site, of_queue, of_type) if given]
+    return retrypolicy.merge(*layers, of_job)
 
 
 _DEFAULT_POLICY = retrypolicy.DEFAULT

@@ -34,8 +34,6 @@ from django_ojs.store import store_of
 #: Between two events of one job.
 INTERVAL = dt.timedelta(seconds=1)
 MAX_MESSAGE = errorobjects.MAX_PROGRESS_MESSAGE
-#: A report's own data, as JSON, in bytes.
-MAX_DATA_BYTES = 4096
 _BATCH = 500
 _COLUMNS = ("attempt", "percent", "message", "data", "updated_at", "told_at", "held")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django_ojs import jsontext
@@ -22,6 +22,8 @@ MAX_FRAMES = 50
 MAX_CHARACTERS = 10_000  #: of a backtrace
 MAX_MESSAGE = 10_000  #: characters of a message
 MAX_PROGRESS_MESSAGE = 1000  #: characters of what a handler says of its progress
+MAX_PROGRESS_DATA = 4096  #: bytes of JSON of the data that a report on progress has of its own
+MAX_PROGRESS_DATA_DEPTH = 32  #: how deep they nest
 MAX_NAME = 200  #: characters of a type, a code and the name of a class
 MAX_DETAILS = 16_384  #: characters of `details` as JSON, and of all members together that we do not know
 MAX_LEAVES = 20  #: exceptions of a group that an error lists
@@ -194,6 +196,14 @@ def progress_message(given: object) -> str:
     too long. Raises what the `__str__` of what is given raises."""
     text = cut(str(given), MAX_PROGRESS_MESSAGE).replace("\0", "�")
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def fault_of_progress_data(data: Mapping[str, Any]) -> str:
+    """What is wrong with the object that a report on progress has of its own; '' for nothing."""
+    if jsontext.is_deeper(data, MAX_PROGRESS_DATA_DEPTH):
+        return f"must not nest deeper than {MAX_PROGRESS_DATA_DEPTH} levels"
+    size = len(jsontext.dumps(dict(data)).encode())
+    return f"must be at most {MAX_PROGRESS_DATA} bytes of JSON, not {size}" if size > MAX_PROGRESS_DATA else ""
 
 
 def within(value: Any, limit: int) -> Any:

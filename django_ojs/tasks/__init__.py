@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_ojs.tasks.backend import OJSBackend as OJSBackend
+    from django_ojs.tasks.backend import scheduled as scheduled
     from django_ojs.tasks.results import OJSTaskContext as OJSTaskContext
     from django_ojs.tasks.results import OJSTaskResult as OJSTaskResult
     from django_ojs.tasks.results import TaskFailed as TaskFailed
@@ -22,9 +23,10 @@ _MODULES = {
     "OJSTaskContext": "django_ojs.tasks.results",
     "OJSTaskResult": "django_ojs.tasks.results",
     "TaskFailed": "django_ojs.tasks.results",
+    "scheduled": "django_ojs.tasks.backend",
 }
 
-__all__ = ["OJSBackend", "OJSTask", "OJSTaskContext", "OJSTaskResult", "TaskFailed"]
+__all__ = ["OJSBackend", "OJSTask", "OJSTaskContext", "OJSTaskResult", "TaskFailed", "scheduled"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,14 +11,14 @@ import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 
 from django_ojs.client.context import JobContext
-from django_ojs.client.definition import JobDefinition, PreparedJob, push_prepared
+from django_ojs.client.definition import JobDefinition, PreparedJob, check_schedule, push_prepared
 from django_ojs.client.handle import JobHandle
-from django_ojs.client.options import encode_arguments
+from django_ojs.client.options import SCHEDULE_NAMES, ScheduleOptions, checked_options, encode_arguments
 from django_ojs.database import database
 from django_ojs.errors import NotFound
 from django_ojs.guard import Interrupted, attempt, attempt_inside, log_fault
@@ -48,6 +48,8 @@ from django_ojs.tasks.task import (
 
 if TYPE_CHECKING:
     from django_ojs.models import JobRow
+
+T = TypeVar("T")
 
 
 class OJSBackend(BaseTaskBackend):
@@ -152,6 +154,7 @@ class TaskDefinition(JobDefinition[..., ..., Any]):
 
     def __init__(self, type: str, task: AnyTask, options: Mapping[str, Any]) -> None:
         self.task = task
+        self.job_retry = options["retry"]
         super().__init__(type, self._handler(task.func), True, options, {})
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -193,6 +196,34 @@ def register(task: AnyTask, options: Mapping[str, Any]) -> TaskDefinition:
     except InvalidHandler as error:
         raise InvalidTask(f"{error} A task's type is its path, or what @task(job_type=...) says.") from None
     return definition
+
+
+def scheduled(**options: Unpack[ScheduleOptions]) -> Callable[[T], T]:
+    """Let a schedule enqueue a task: `@scheduled(cron="0 9 * * *", timezone="Europe/Paris")` above `@task`.
+
+    `cron`, `timezone`, `overlap`, `cron_args` and `cron_name` are those of `@job` (docs/cron.md). Under a backend that
+    is no `OJSBackend`, as tests may have one, the task has no schedule.
+
+    Raises InvalidTask for a schedule that cannot be kept, and TypeError for what is no task.
+    """
+
+    def declare(task: Any) -> Any:
+        if not hasattr(task, "module_path"):
+            raise TypeError(f"@scheduled(...) stands above @task, and got {task!r:.80}.")
+        if not isinstance(task_backends[task.backend], OJSBackend):
+            return task
+        definition = register(task, task_backends[task.backend].options)
+        try:
+            definition.cron_options = checked_options(options, SCHEDULE_NAMES)
+            if "cron" not in definition.cron_options:
+                raise TypeError("give cron=, such as cron='0 9 * * *'.")
+            check_schedule(definition)
+        except (InvalidHandler, TypeError) as error:
+            definition.cron_options = {}
+            raise InvalidTask(f"@scheduled of {task.module_path}: {error}") from None
+        return task
+
+    return declare
 
 
 def find(type: str) -> TaskDefinition | None:

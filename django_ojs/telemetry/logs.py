@@ -71,6 +71,8 @@ _FACTS = (
     "kind", "about", "says", "key", "strategy", "depth", "bound", "subscription_id", "delivery_id", "event_type",
     "response_status",
 )  # fmt: skip
+#: How much of an error the text of a line shows; its field `error` has all of it.
+_WHY = 200
 #: What a line about a job that a worker took or completed needs of its row.
 COLUMNS = ("id", "type", "queue", "state", "attempt", "worker_id", "trace_id", "workflow_id", "started_at")
 
@@ -112,13 +114,16 @@ def _subject(record: Record, fields: Mapping[str, Any]) -> str:
 
 
 def _next_attempt(fields: Mapping[str, Any]) -> str:
-    """Of a job that is tried again: which attempt failed, of how many, and when the next one is."""
+    """Of a job that is tried again: which attempt failed, of how many, with what, and when the next one is."""
     if fields["event"] != "job.retrying":
         return ""
     if "previous_state" in fields:  # no `job.failed` came before
         return f": attempt {fields.get('attempt', 0)} does not count, the next one is at {fields.get('next_retry_at')}"
     of = f" of {fields['max_attempts']}" if "max_attempts" in fields else ""
-    return f": attempt {fields.get('attempt', 0)}{of} failed, the next one is at {fields.get('next_retry_at')}"
+    error = fields.get("error", {})
+    why = ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
+    why = f" ({errorobjects.cut(' '.join(why.split()), _WHY)})" if why else ""
+    return f": attempt {fields.get('attempt', 0)}{of} failed{why}, the next one is at {fields.get('next_retry_at')}"
 
 
 def _fields_of(record: Record) -> dict[str, Any]:

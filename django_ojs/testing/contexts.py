@@ -8,15 +8,16 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from django_ojs import clock, jsontext
+from django_ojs import clock, jsontext, spellings
 from django_ojs.client.context import JobContext
-from django_ojs.client.options import check_json, decode_arguments
+from django_ojs.client.options import attributes, check_json, decode_arguments
 from django_ojs.client.running import running
 from django_ojs.client.steps import Durable, MemorySteps, StepError, StepLog
+from django_ojs.conf import ojs_settings
 from django_ojs.jobs.checkpoints import Kept
 from django_ojs.models.job import blank_row
 from django_ojs.registry import registry
-from django_ojs.rules import errorobjects
+from django_ojs.rules import errorobjects, retrypolicy
 from django_ojs.rules.ids import new_job_id
 from django_ojs.states import State
 from django_ojs.testing.jobs import JobType, name_of
@@ -26,9 +27,9 @@ def job_context(
     type: JobType = "test.job",
     args: Sequence[Any] = (),
     *,
-    queue: str = "default",
+    queue: str | None = None,
     attempt: int = 1,
-    max_attempts: int = 3,
+    max_attempts: int | None = None,
     meta: Mapping[str, Any] | None = None,
     parent_results: Sequence[Any] = (),
     checkpoint: Any = None,
@@ -38,9 +39,9 @@ def job_context(
     Args:
         type: the job type, by its name or by its handler.
         args: the `args` of the job. The handler gets its arguments from its caller all the same.
-        queue: the name of the job's queue.
-        attempt: the number of this attempt; 1 is the first.
-        max_attempts: after how many attempts the job is given up.
+        queue: the name of the job's queue; by default that of the handler.
+        attempt: the number of this attempt; 1 is the first. It is the last one if it is `max_attempts`.
+        max_attempts: after how many attempts the job is given up; by default as the handler and the site say.
         meta: the job's `meta`.
         parent_results: the results of the jobs before this one in its workflow.
         checkpoint: the state that an earlier attempt has saved.
@@ -49,8 +50,8 @@ def job_context(
     once, and sleeps take no time. It waits for no event: `context.emit("order.paid", 7, payload)` before the call lets
     it find one. Jobs that it runs (`context.run`) are called here, each with a context of its own and tried once.
 
-    `context.cancel()` lets `is_cancelled` be true, `context.take_progress()` is the newest report, `(50.0, "half")`,
-    and `context.result` what the handler gave to `set_result()`.
+    `context.cancel()` lets `is_cancelled` be true, `context.take_progress()` is the newest report, `(50.0, "half",
+    None)`, and `context.result` what the handler gave to `set_result()`.
 
     Raises TypeError for arguments and meta that are not JSON.
     """
@@ -58,10 +59,12 @@ def job_context(
     check_json(dict(meta or {}), "meta")
     check_json(list(parent_results), "parent_results")
     now = clock.now()
+    definition: Any = registry.get(type) if isinstance(type, str) else type
+    options = {} if definition is None else definition._options
     row = blank_row(
-        now, id=new_job_id(), type=name_of(type), queue=queue, state=State.ACTIVE.value,
-        args=jsontext.dumps(list(args)), meta=jsontext.dumps(dict(meta or {})), attempt=attempt,
-        max_attempts=max_attempts, started_at=now,
+        now, id=new_job_id(), type=name_of(type), queue=queue or options.get("queue", "default"),
+        state=State.ACTIVE.value, args=jsontext.dumps(list(args)), meta=jsontext.dumps(dict(meta or {})),
+        attempt=attempt, max_attempts=_most_attempts(options) if max_attempts is None else max_attempts, started_at=now,
     )  # fmt: skip
     lineage = {"lineage": {"parent_results": list(parent_results)}}
     check_json(checkpoint, "checkpoint")
@@ -69,6 +72,12 @@ def job_context(
     context = JobContext({**row, **lineage, **kept})
     context.record_steps(StepLog(MemorySteps(_call), Durable("", "restart"), attempt, sequential=False))
     return context
+
+
+def _most_attempts(options: Mapping[str, Any]) -> int:
+    """How often a job with these options is tried: what the site says for all jobs counts where they say nothing."""
+    own = attributes({name: value for name, value in options.items() if name == "retry"}).get("retry", {})
+    return retrypolicy.merge(spellings.read_retry(ojs_settings.RETRY), spellings.read_retry(own)).max_attempts
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
@@ -84,6 +93,8 @@ def _call(document: dict[str, Any]) -> dict[str, Any]:
     context = job_context(name, args, meta=document.get("meta"))
     known = {"id": str(context.id), "type": name}
     given, named = decode_arguments(args)
+    if definition.typed is not None:
+        given, named = definition.typed.decode(given, named)
     token = running.set(context)
     try:
         result = definition.handler(*([context] if definition.takes_context else []), *given, **named)

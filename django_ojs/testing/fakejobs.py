@@ -41,6 +41,7 @@ from django_ojs.rules import workflowgraph as rules
 from django_ojs.rules.workflows import Plan
 from django_ojs.states import LIVE, State, Verb
 from django_ojs.testing.jobs import Jobs, JobsMixin, Lasting, Mode
+from django_ojs.workflows.advance import refuse_ignored
 from django_ojs.workflows.workflow import CancelledWorkflow as WorkflowCancelled
 from django_ojs.workflows.workflow import WorkflowView, draft
 
@@ -95,6 +96,7 @@ class FakeJobs(Jobs):
         lasting = Lasting()
         outcomes = self.on_push(verb, documents, partial=False, workflows=owners)
         pushed = or_raise(outcomes)
+        refuse_ignored(pushed)
         flow.row.progress = "".join(flow.letters)
         jobs = {done.row["id"]: done.row for done in pushed if done.row}
         view = WorkflowView(flow.row, steps, jobs)

@@ -18,6 +18,7 @@ from django_ojs import clock, jsontext
 from django_ojs.client.definition import Enqueuer
 from django_ojs.client.handle import JobHandle, get_job
 from django_ojs.client.options import Duration, decode_arguments, milliseconds
+from django_ojs.client.typed import on_wire
 from django_ojs.client.workflow import WorkflowHandle
 from django_ojs.conf import ojs_settings
 from django_ojs.cron import runs
@@ -268,7 +269,12 @@ class Jobs:
     freeze_time = freeze
 
     def advance(self, duration: Duration) -> dt.datetime:
-        """Move the stopped clock of django-ojs forward, by `"10m"`, seconds or a timedelta; return the new time."""
+        """Move the stopped clock of django-ojs forward, by `"10m"`, seconds or a timedelta; return the new time.
+
+        Raises RuntimeError unless `freeze()` was called before.
+        """
+        if clock.override() is None:
+            raise RuntimeError("The clock runs, and only a stopped one is moved: call jobs.freeze() first.")
         return clock.advance(milliseconds=milliseconds(duration, "duration"))
 
     advance_time = advance
@@ -377,6 +383,7 @@ def _short_repr(value: Any) -> str:
 def _as_sent(value: Any) -> Any:
     """The value as it comes back from JSON; as it is where it is no JSON, such as `mock.ANY`."""
     try:
+        value = on_wire(value)
         return jsontext.loads(jsontext.dumps(value))
     except (TypeError, ValueError):
         return value

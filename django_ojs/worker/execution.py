@@ -52,7 +52,7 @@ from django_ojs.guard import (
     tolerated,
 )
 from django_ojs.jobs import progress
-from django_ojs.jobs.finish import Ack, ack
+from django_ojs.jobs.finish import Ack, Failure, ack, is_repeated
 from django_ojs.middleware import arun_execution_chain, dotted_name, run_execution_chain
 from django_ojs.rules import errorobjects, redaction
 from django_ojs.telemetry import reporting, tracing
@@ -680,9 +680,19 @@ def _called(run: JobRun) -> Any:
     if run.forced_at is not None:  # what surrounds a handler may have kept the interruption
         raise Interrupted
     args, kwargs = decode_arguments(run.arguments)
+    if (typed := run.definition.typed) is not None:
+        if run.definition.is_async and typed.reads_database:
+            return _called_with_instances(run, args, kwargs)
+        args, kwargs = typed.decode(args, kwargs)
     if run.definition.takes_context:
         args.insert(0, run.context)
     return run.definition.handler(*args, **kwargs)
+
+
+async def _called_with_instances(run: JobRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What an asynchronous handler returns for which a thread reads the instances among its arguments."""
+    args, kwargs = await sync_to_async(run.definition.typed.decode)(args, kwargs)
+    return await run.definition.handler(*([run.context] if run.definition.takes_context else []), *args, **kwargs)
 
 
 def _of_value(run: JobRun, value: Any) -> RunOutcome:
@@ -692,13 +702,13 @@ def _of_value(run: JobRun, value: Any) -> RunOutcome:
         return run.interrupted(run.interruption)
     run.outcome = outcome = runs.of_result(run.context.result if value is None else value)
     if isinstance(outcome, runs.Failed):
-        attempt("The log line of a failure", _log_refused, run.context, outcome.error["message"])
+        attempt("The log line of a failure", _log_refused, run.context, outcome)
     return outcome
 
 
-def _log_refused(context: JobContext, message: str) -> None:
+def _log_refused(context: JobContext, outcome: runs.Failed) -> None:
     hidden = redaction.hides("errors", context.type, context.meta)
-    _log(logging.ERROR, context, "%s %s failed: %s", redaction.MASK if hidden else message)
+    _log_failure(context, outcome, redaction.MASK if hidden else outcome.error["message"])
 
 
 def _judge(run: JobRun, exc: BaseException) -> RunOutcome:
@@ -753,7 +763,19 @@ def _report_failure(run: JobRun, exc: BaseException, outcome: RunOutcome) -> Non
         reports = attempt("Reporting an exception", reporting.report, shown, context, run.definition.handler)
         if reports and isinstance(outcome, runs.Failed):
             outcome.error.setdefault("details", {})["reports"] = reports
-    _log(logging.ERROR, context, "%s %s failed: %s", what, shown)
+    _log_failure(context, outcome, what, shown)
+
+
+def _log_failure(context: JobContext, outcome: RunOutcome, what: str, exc: BaseException | None = None) -> None:
+    """One line, at ERROR, for a failure that ends the job. Of one that will be repeated `job.retrying` is the line,
+    with its error and the time of the next attempt; the traceback is here, at DEBUG, and in the job's error."""
+    repeated = attempt("Asking whether an attempt is repeated", _is_repeated, context, outcome)
+    _log(logging.DEBUG if repeated else logging.ERROR, context, "%s %s failed: %s", what, exc)
+
+
+def _is_repeated(context: JobContext, outcome: RunOutcome) -> bool:
+    failure = runs.report(outcome, context.id, "", context.attempt)
+    return isinstance(failure, Failure) and is_repeated(context.whole_row, failure)
 
 
 def _said(context: JobContext, exc: BaseException) -> str:

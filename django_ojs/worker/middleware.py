@@ -62,12 +62,15 @@ _STATUS = {
     Retry: "retry", Discard: "discarded", Snooze: "snoozed", Suspended: "suspended", Interrupted: "interrupted",
     StepBoundary: "interrupted",
 }  # fmt: skip
+#: What another line tells, at WARNING or ERROR.
+_TOLD = ("failed", "retry")
 
 
 class LoggingMiddleware:
     """One INFO line for each run, with job_id, job_type, queue, attempt, duration_ms, status and error as fields.
 
-    No arguments and no traceback: an exception is logged with its traceback by the worker itself.
+    No arguments and no traceback. Of a run that failed the worker's own line tells, or `job.retrying`: this one is at
+    DEBUG then.
     """
 
     needs_job = False
@@ -107,7 +110,8 @@ def _log_end(context: JobContext, started: float, status: str, error: str) -> No
     if line_limit is None or (status == "completed" and line_limit.admits()):
         ms = round((time.perf_counter() - started) * 1000, 1)
         extra = log_fields(context.row) | {"duration_ms": ms, "status": status, "error": error}
-        logger.info("%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)
+        level = logging.DEBUG if status in _TOLD else logging.INFO
+        logger.log(level, "%s %s %s after %s ms.", context.type, context.id, status, ms, extra=extra)
 
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"

@@ -415,8 +415,5 @@ def last_progress(contexts: Iterable[JobContext]) -> list[progress.ProgressRepor
 
 
 def _progress(context: JobContext, progressed: ProgressValue, *, last: bool = False) -> progress.ProgressReport:
-    percent, message = progressed
     worker_id = context.row["worker_id"]
-    return progress.ProgressReport(
-        context.id, percent, message, worker_id=worker_id, attempt=context.attempt, last=last
-    )
+    return progress.ProgressReport(context.id, *progressed, worker_id=worker_id, attempt=context.attempt, last=last)

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from django.db import Error, connections
 
 from django_ojs import jsontext
-from django_ojs.client.context import JobContext
+from django_ojs.client.context import JobContext, ProgressValue
 from django_ojs.conf import ojs_settings
 from django_ojs.database import answers
 from django_ojs.errors import InvalidStateTransition, NotFound, OJSError
@@ -270,7 +270,8 @@ class Writer(Service):
             return set()
         held = [item for item, known in zip(reports, found, strict=True) if known is LEFT_OUT]
         for item in held:
-            contexts[item.job_id].give_back_progress((item.percent or 0.0, item.message or ""))
+            held_back = ProgressValue(item.percent or 0.0, item.message or "", item.data)
+            contexts[item.job_id].give_back_progress(held_back)
         return {item.job_id for item in held}
 
     def _send(self, reports: Sequence[R], held: set[uuid.UUID]) -> list[tuple[R, OJSError]]:

@@ -17,12 +17,13 @@ from typing import Any
 from django_ojs import hooks, jsontext, middleware
 from django_ojs.conf import ojs_settings
 from django_ojs.database import atomic
-from django_ojs.errors import OJSError
+from django_ojs.errors import Duplicate, OJSError
 from django_ojs.events import log
 from django_ojs.events.catalogue import Record
-from django_ojs.jobs.candidates import or_raise
+from django_ojs.jobs.candidates import Pushed, or_raise
 from django_ojs.jobs.push import Owner, push_each
 from django_ojs.lifecycle.ended import jobs_ended, jobs_revived
+from django_ojs.messages import phrase
 from django_ojs.models import Workflow, WorkflowStep
 from django_ojs.models.job import JobRow
 from django_ojs.rules import workflowgraph as rules
@@ -225,6 +226,8 @@ def _push(
         return [
             (steps[0], {"code": error.error_code, "type": error.kind or error.error_code, "message": error.message})
         ]
+    if strict:
+        refuse_ignored(done)
     if workflow_change:
         store_of(using).save(workflow_change)
     return [
@@ -232,6 +235,20 @@ def _push(
         for step, pushed in zip(steps, done, strict=True)
         if pushed.status in _NOT_CREATED
     ]
+
+
+def refuse_ignored(done: Sequence[Pushed]) -> None:
+    """Raise Duplicate where one of these jobs, with which a workflow begins, is ignored by its unique policy."""
+    for index, pushed in enumerate(done):
+        if pushed.status == "duplicate" and (row := pushed.row) is not None:
+            state = str(row["state"])
+            details = {"existing_job_id": str(row["id"]), "existing_job_state": state, "existing_state": state}
+            message = phrase(
+                "A unique job of type '%(type)s' exists already: '%(job)s' is %(state)s.",
+                type=row["type"], job=str(row["id"]), state=state,
+            )  # fmt: skip
+            hint = "It cannot be a step of this workflow, too: wait for it, or say 'replace' in on_conflict."
+            raise Duplicate(message, details={**details, "index": index}, hint=hint)
 
 
 _NOT_CREATED: dict[str, dict[str, Any]] = {

@@ -59,7 +59,7 @@ def create(
     which all of its jobs are pushed, also those whose turn comes later. `parent` is the job whose handler runs it.
 
     Raises InvalidWorkflow, Unsupported, PayloadTooLarge; Duplicate for an id that is taken and for a first
-    job that a unique policy rejects; MiddlewareRejected.
+    job that a unique policy rejects or ignores; MiddlewareRejected.
     """
     using = database(using)
     now = clock.now(using)

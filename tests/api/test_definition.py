@@ -189,6 +189,21 @@ def test_a_call_without_a_context_says_how_to_get_one(handlers: Registry) -> Non
         job_context(args=[object()])
 
 
+def test_a_context_for_a_test_has_the_attempts_and_the_queue_of_its_handler(handlers: Registry, settings: Any) -> None:
+    @job("mail.send", queue="mail", retry={"max_attempts": 5, "initial_interval": dt.timedelta(seconds=1)})
+    def send(context: JobContext) -> bool:
+        return context.is_last_attempt
+
+    assert [send(job_context(send, attempt=number)) for number in (1, 4, 5)] == [False, False, True]
+    assert send(job_context("mail.send", attempt=5))
+    assert job_context(send).queue == "mail"
+    assert send(job_context(send, max_attempts=1))
+    assert send(job_context(send.options(retry={"max_attempts": 1})))
+    settings.OJS = {"RETRY": {"max_attempts": 1}}
+    assert job_context().is_last_attempt
+    assert job_context(send).max_attempts == 5
+
+
 def test_the_context_is_asked_for_by_name_annotation_or_option(handlers: Registry) -> None:
     @job("a.name")
     def by_name(context: Any, a: int) -> None: ...

@@ -31,8 +31,12 @@ FOLLOWED = {
     "docs/coming-from/durable-execution.md": ("tests/howto/test_pages.py", "coming-from/durable-execution"),
     **{
         f"docs/coming-from/{page}.md": ("tests/howto/test_moving.py", f"coming-from/{page}")
-        for page in ("celery", "django-q2", "django-tasks-db", "huey", "procrastinate", "rq")
+        for page in (
+            "apscheduler", "celery", "django-background-tasks", "django-q2", "django-tasks-db", "huey", "procrastinate",
+            "rq",
+        )
     },
+    "docs/coming-from/dramatiq.md": ("tests/howto/test_pages.py", '"dramatiq"'),
 }  # fmt: skip
 
 #: Pages whose files, the blocks with a title, are run by a test of their own.
@@ -52,6 +56,10 @@ INSTALL = ".venv/bin/pip install -e '.[test]' --group dev --group docs"
 
 #: What is not run, by page and first line, and why.
 NOT_RUN = {
+    (
+        "docs/observability.md",
+        "import datetime as dt",
+    ): "it needs the package django-health-check; test_blocks compiles it",
     (
         "README.md",
         "python3 -m venv .venv && .venv/bin/pip install -e '.[demo]' && .venv/bin/python manage.py ojs_demo",

@@ -190,3 +190,23 @@ def test_django_tasks_db(reader: Reader) -> None:
     reader.read("coming-from/django-tasks-db").move("coming-from/django-tasks-db")
     assert moved() == [(f"{__name__}.remind", [17, {"$kwargs": {"copy_to": "a@b.c"}}], "available", None)]
     assert [row.status for row in results] == ["SUCCESSFUL"]
+
+
+def test_apscheduler(page: Reader) -> None:
+    jobs = rows({"next_run_time": AT}, {"next_run_time": AT})
+    jobs[0].id, jobs[1].id = "pay-17", "other"
+    read(page, "apscheduler")
+    page.install({"django_apscheduler.models": {"DjangoJob": SimpleNamespace(objects=jobs)}})
+    page.move("coming-from/apscheduler")
+    assert (moved(), [row.id for row in jobs]) == ([LATER], ["other"])
+
+
+def test_django_background_tasks(page: Reader) -> None:
+    def waits(name: str, repeat: int = 0) -> dict[str, Any]:
+        return {"task_name": name, "repeat": repeat, "run_at": AT, "params": lambda: ([17, 990], {})}
+
+    tasks = rows(waits("shop.tasks.pay"), waits("shop.tasks.pay", 3600), waits("shop.tasks.other"))
+    read(page, "django-background-tasks")
+    page.install({"background_task.models": {"Task": SimpleNamespace(objects=tasks)}})
+    page.move("coming-from/django-background-tasks")
+    assert (moved(), len(tasks)) == ([LATER], 2)

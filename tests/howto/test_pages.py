@@ -161,7 +161,12 @@ def test_coming_from_durable_execution(reader: Reader, ojs_worker: WorkerJobs) -
     assert reader.names["handle"].refresh().result == "17 990"
 
 
-@pytest.mark.parametrize("page", ["celery", "django-q2", "huey", "procrastinate", "rq"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "apscheduler", "celery", "django-background-tasks", "django-q2", "dramatiq", "huey", "procrastinate", "rq",
+    ],
+)  # fmt: skip
 def test_coming_from(reader: Reader, ojs_worker: WorkerJobs, page: str) -> None:
     """Its example after the change runs. What goes before has packages that are not here; it is Python, at least."""
     reader.module("shop/payments.py", PAYMENTS)

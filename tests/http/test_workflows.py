@@ -271,3 +271,11 @@ def test_a_full_queue_that_drops_a_member_fails_its_workflow(api: Api) -> None:
     callback = api.fetch()
     assert (callback["type"], callback["workflow_id"]) == ("test.b", batch["id"])
     assert callback["parent_errors"]["0"]["code"] == "overflow"
+
+
+def test_a_workflow_whose_first_job_is_ignored_by_its_unique_policy_is_refused(api: Api) -> None:
+    unique = {**A, "unique": {"on_conflict": "ignore"}}
+    existing = api.post("/jobs", unique).json()["job"]["id"]
+    response = api.post("/workflows", {"type": "chain", "steps": [unique, B]})
+    assert error_of(response, 409, "duplicate")["details"]["existing_job_id"] == existing
+    assert not Workflow.objects.exists()

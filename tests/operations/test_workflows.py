@@ -687,3 +687,24 @@ def test_what_is_created_is_answered_as_it_was_stored(monkeypatch: pytest.Monkey
     assert view.workflow.name == "first"
     assert [row["state"] for row in view.jobs.values()] == ["available"]
     assert Workflow.objects.get().name == "later"
+
+
+class TestUniqueJobs:
+    UNIQUE = {"on_conflict": "ignore"}
+
+    def test_a_workflow_does_not_begin_with_a_job_that_its_policy_ignores(self) -> None:
+        (old,) = push([job("a", unique=self.UNIQUE)])
+        with pytest.raises(Duplicate) as raised:
+            create(type="group", jobs=[job("new"), job("a", unique=self.UNIQUE)])
+        details = raised.value.details
+        assert (details["existing_job_id"], details["step_id"], details["index"]) == (str(old.row["id"]), "job-1", 1)
+        assert not Workflow.objects.exists()
+        assert list(Job.objects.values_list("pk", flat=True)) == [old.row["id"]]
+
+    def test_a_later_step_that_its_policy_ignores_has_failed_and_says_why(self) -> None:
+        flow = create(type="chain", steps=[job("b"), job("a", unique=self.UNIQUE)])
+        push([job("a", unique=self.UNIQUE)])
+        assert claim()[0]["type"] == "test.b"
+        ack([Ack(Job.objects.get(type="test.b").pk, None)])
+        assert (shown(flow)["state"], states(flow)) == ("failed", ["completed", "failed"])
+        assert shown(flow)["error"]["errors"][0]["code"] == "duplicate"

@@ -16,10 +16,14 @@ from django.core.checks import run_checks
 from django.utils.module_loading import import_string
 
 from django_ojs import enqueue, job
-from django_ojs.models import Job
+from django_ojs.client.sync import sync
+from django_ojs.cron import runs
+from django_ojs.models import CronSchedule, Job
 from django_ojs.registry import Registry, registry
-from django_ojs.tasks import discovery
+from django_ojs.rules import retrypolicy
+from django_ojs.tasks import discovery, scheduled
 from django_ojs.tasks.task import from_path
+from django_ojs.testing import WorkerJobs
 from tests.tasks.api import InvalidTask, task, task_backends
 from tests.tasks.app import tasks
 from tests.worker.conftest import WorkerThread
@@ -294,3 +298,91 @@ def test_the_names_of_the_package_are_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'OJSBackends'"):
         _ = django_ojs.tasks.OJSBackends
     assert task_backends["default"].alias == "default"
+
+
+# Schedules, and jobs that no code of the site enqueues
+
+
+SIX = {"default": {"BACKEND": OURS, "OPTIONS": {"max_attempts": 6, "backoff": "2s"}}}
+
+
+@pytest.mark.django_db
+def test_a_task_has_the_attempts_of_its_backend_whoever_enqueues_it(
+    handlers: Registry, api: Any, settings: Any
+) -> None:
+    settings.TASKS = SIX
+    settings.OJS = {"RETRY": {"max_attempts": 2}, "ALLOW_ANONYMOUS": True}
+    task(twin("shop.tasks", "send"))
+    job("shop.plain", retry={"max_attempts": 9})(nothing)
+
+    def pushed(**body: Any) -> tuple[int, str]:
+        answer = api.post("/jobs", {"args": [], **body})
+        row = Job.objects.get(pk=answer.json()["job"]["id"])
+        return row.max_attempts, row.retry
+
+    attempts, policy = pushed(type="shop.tasks.send")
+    assert (attempts, retrypolicy.from_json(policy).initial_ms) == (6, 2000)
+    assert pushed(type="shop.tasks.send", retry={"max_attempts": 4})[0] == 4
+    assert pushed(type="shop.plain")[0] == pushed(type="of.another")[0] == 2
+    body = {"name": "nightly", "cron": "0 3 * * *", "type": "shop.tasks.send", "args": []}
+    assert api.post("/cron", body).status_code == 201
+    _, row = runs.trigger("nightly")
+    assert row["max_attempts"] == 6
+
+
+@pytest.mark.django_db
+def test_modules_that_cannot_be_imported_keep_no_job_from_being_pushed(
+    handlers: Registry, api: Any, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+    def broken(type: str) -> Any:
+        raise ImportError("no module named shop")
+
+    monkeypatch.setattr(registry, "get", broken)
+    assert api.post("/jobs", {"type": "of.another", "args": []}).status_code == 201
+    assert "Looking for the handler of a job failed: ImportError" in caplog.text
+
+
+@pytest.mark.django_db
+def test_a_task_has_a_schedule(handlers: Registry, settings: Any, ojs_worker: WorkerJobs) -> None:
+    settings.TASKS = SIX
+    called: list[tuple[Any, ...]] = []
+
+    def send(kind: str) -> None:
+        called.append((kind,))
+
+    send.__module__, send.__qualname__ = "shop.tasks", "send"
+    made = scheduled(cron="0 9 * * *", timezone="Europe/Paris", cron_args=["daily"])(task(send))
+    assert made.func is send
+    sync()
+    schedule = CronSchedule.objects.get()
+    assert (schedule.name, schedule.timezone) == ("shop.tasks.send", "Europe/Paris")
+    handle = ojs_worker.trigger("shop.tasks.send")
+    ojs_worker.drain().raise_first()
+    assert (called, handle.refresh().state, handle.row["max_attempts"]) == ([("daily",)], "completed", 6)
+    assert made.get_result(str(handle.id)).status == "SUCCESSFUL"
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ({"cron": "0 25 * * *"}, "hour '25'"), ({}, "give cron="), ({"cron": "@daily", "queue": "a"}, "queue="),
+        ({"cron": "@daily", "cron_args": [1]}, "cannot take these arguments"),
+    ],
+)  # fmt: skip
+def test_a_schedule_of_a_task_that_cannot_be_kept_is_refused(
+    handlers: Registry, options: dict[str, Any], complaint: str
+) -> None:
+    made = task(twin("shop.tasks", "send"))
+    with pytest.raises(InvalidTask, match=complaint):
+        scheduled(**options)(made)
+    assert not registry.get("shop.tasks.send").cron_options  # type: ignore[union-attr]
+    with pytest.raises(TypeError, match="above @task"):
+        scheduled(cron="@daily")(nothing)
+
+
+def test_under_another_backend_a_task_has_no_schedule(handlers: Registry) -> None:
+    made = task(backend="immediate")(twin("shop.tasks", "send"))
+    assert scheduled(cron="0 9 * * *")(made) is made
+    assert registry.types() == []

@@ -168,6 +168,14 @@ def test_unique_policies_hold_among_the_jobs_of_the_test(ojs_fake: FakeJobs, sen
     assert len(ojs_fake.enqueued) == 3
 
 
+def test_a_workflow_does_not_begin_with_a_unique_job_that_is_there_already(ojs_fake: FakeJobs, send: Any) -> None:
+    reindex = send.options(unique={"on_conflict": "ignore"})
+    first = reindex.enqueue("a")
+    with pytest.raises(Duplicate, match=str(first.id)):
+        chain(reindex.s("a"), send.s("b")).enqueue()
+    assert (ojs_fake.workflows, ojs_fake.enqueued) == ([], [first])
+
+
 def test_enqueue_middleware_runs(ojs_fake: FakeJobs, send: Any) -> None:
     def gate(document: dict[str, Any], proceed: Any) -> Any:
         if document["args"][0] == "drop":
@@ -289,3 +297,8 @@ def test_keyword_arguments_are_expected_by_name(ojs_fake: FakeJobs, send: Any) -
     ojs_fake.assert_not_enqueued(send, kwargs={"template": "other"})
     with pytest.raises(AssertionError, match=r"email\.send\('a@b\.c', template='welcome'\)"):
         ojs_fake.assert_enqueued(send, args=["other"])
+
+
+def test_only_a_stopped_clock_is_advanced(ojs_fake: FakeJobs) -> None:
+    with pytest.raises(RuntimeError, match=r"call jobs\.freeze\(\) first"):
+        ojs_fake.advance("10m")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, connections, transaction
 
 import django_ojs
-from django_ojs import Discard, JobContext, Retry, Snooze, batch, chain, clock, enqueue, job
+from django_ojs import Discard, JobContext, Retry, Snooze, Workflow, batch, chain, clock, enqueue, job
 from django_ojs.models import Event, Job
 from django_ojs.queues.configuration import pause
 from django_ojs.testing import JobFailed, WorkerJobs
@@ -237,6 +238,26 @@ def test_transactional_asynchronous_handlers_and_what_plain_ones_return_to_be_aw
     assert (names(), handle.refresh().result) == (["whole False"], "whole")
 
 
+def test_progress_from_a_thread_of_the_handler_is_shown_with_its_data(
+    ojs_worker: WorkerJobs, client: Any, settings: Any
+) -> None:
+    settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+    @job("test.progress")
+    def work(context: JobContext) -> None:
+        thread = threading.Thread(target=context.progress, args=(50, "half"), kwargs={"data": {"rows": 17}})
+        thread.start()
+        thread.join()
+
+    handle = work.enqueue()
+    ojs_worker.drain()
+    job_ = client.get(f"/ojs/v1/jobs/{handle.id}").json()["job"]
+    assert (job_["progress_message"], job_["progress_data"]) == ("half", {"rows": 17})
+    assert client.get(f"/ojs/v1/jobs/{handle.id}/progress").json()["data"] == {"rows": 17}
+    event = Event.objects.get(type="job.progress", job_id=handle.id)
+    assert event.data["progress_data"] == {"rows": 17}
+
+
 def test_progress_and_results_are_those_of_a_worker(ojs_worker: WorkerJobs) -> None:
     @job("test.progress", context=True)
     async def work(context: JobContext) -> object:
@@ -264,6 +285,47 @@ def test_workflows_advance(ojs_worker: WorkerJobs) -> None:
     assert (flow.refresh().state, [member.result for member in flow.jobs]) == ("completed", [1, 11, 112])
     ojs_worker.assert_workflow_enqueued("chain")
     ojs_worker.assert_completed(add, times=3)
+
+
+def test_a_step_of_a_graph_runs_although_the_one_before_failed(ojs_worker: WorkerJobs, note: Any) -> None:
+    heard: list[Any] = []
+
+    @job("test.clean", context=True)
+    def clean(context: JobContext) -> str:
+        heard.append((list(context.parent_results.values()), sorted(context.parent_errors)))
+        return "clean"
+
+    @job("test.broken", retry={"max_attempts": 1})
+    def broken() -> None:
+        raise ValueError("no")
+
+    flow = Workflow.graph(
+        {"load": broken.s(), "use": note.s("use"), "tidy": clean.s(), "after": note.s("after"), "yes": note.s("yes")},
+        after={"use": "load", "tidy": ["load"], "after": "tidy", "yes": "load"},
+        callback_type={"tidy": "on_complete", "yes": "on_success"},
+    ).enqueue()
+    ojs_worker.drain()
+    assert heard == [([None], ["0"])]
+    assert [(one.type, one.state) for one in flow.refresh().jobs] == [
+        ("test.broken", "discarded"), ("test.clean", "completed"), ("test.note", "completed"),
+    ]  # fmt: skip
+    assert {one["id"]: one["state"] for one in flow.document["steps"]} == {
+        "load": "failed",
+        "use": "cancelled",
+        "tidy": "completed",
+        "after": "completed",
+        "yes": "cancelled",
+    }
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize(
+    "kinds, match",
+    [({"b": "on_complet"}, "give on_complete"), ({"a": "on_complete"}, "lets wait"), ({"c": "on_complete"}, "none of")],
+)
+def test_a_callback_of_a_graph_that_cannot_be_one_is_refused(note: Any, kinds: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Workflow.graph({"a": note.s("a"), "b": note.s("b")}, after={"b": "a"}, callback_type=kinds)
 
 
 def test_failures_can_be_injected(ojs_worker: WorkerJobs, note: Any) -> None:

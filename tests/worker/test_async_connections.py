@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import datetime as dt
 import logging
 import queue
 import sys
@@ -17,7 +18,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from django_ojs import JobContext, enqueue, enqueue_many, job
+from django_ojs import JobContext, Typed, enqueue, enqueue_many, job
 from django_ojs.models import Job
 from django_ojs.worker.execution import LoopRunner, ThreadRunner
 from django_ojs.worker.pool import Deadlines, Pool
@@ -583,3 +584,14 @@ def test_one_that_is_stopped_leaves_nothing_behind(start_worker: Callable[..., W
     eventually(lambda: handle.refresh().state == "discarded")
     assert (names(), [each["code"] for each in handle.errors]) == (set(), ["timeout"])
     assert not Job.objects.filter(state="active").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_asynchronous_handler_gets_instances_too(drain: Any) -> None:
+    @job("test.group", args=Typed)
+    async def greet(group: Group, day: dt.date) -> str:
+        return f"{group.name} {day.year}"
+
+    handle = greet.enqueue(Group.objects.create(name="staff"), dt.date(2026, 1, 15))
+    drain()
+    assert handle.refresh().result == "staff 2026"

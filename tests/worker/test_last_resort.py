@@ -266,6 +266,7 @@ def test_redaction(bench: Bench, end: type[BaseException], monkeypatch: pytest.M
                    caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     """A rule that cannot be applied hides all."""
     settings.OJS = {"REDACT": {"types": {"*": ["backtraces"]}}}
+    caplog.set_level(logging.DEBUG, "django_ojs.jobs")
 
     def hidden(*args: Any) -> Any:
         raise end("in redaction")

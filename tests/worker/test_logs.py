@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_ojs import Retry, enqueue, job
+from django_ojs import Fail, Retry, enqueue, job
 from django_ojs.worker import middleware
 from django_ojs.worker.middleware import LineLimit
 
@@ -55,7 +55,7 @@ def test_success_and_the_next_attempt_show_at_the_default_verbosity(terminal: li
     assert "\x1b[32m" in lines, "a completed job is green"
     assert "test.fine" in lines
     assert "completed after" in lines
-    assert "attempt 1 of 3 failed, the next one is at " in lines
+    assert "attempt 1 of 3 failed (Retry: The handler asked for a retry.), the next one is at " in lines
 
 
 @pytest.mark.parametrize("seconds,expected", [(4.9, []), (5.0, ["3 more jobs completed in 5 s."])])
@@ -82,3 +82,59 @@ def test_an_exception_comes_out_of_the_log_line(drain: Any, monkeypatch: pytest.
     handle = enqueue("test.fails")
     drain()
     assert handle.refresh().state == "discarded"
+
+
+class Busy(Exception): ...
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "options, error, level",
+    [
+        ({"retry": {"max_attempts": 3}}, Busy("a\nb"), "WARNING"),
+        ({"retry": {"max_attempts": 1}}, Busy("a"), "ERROR"),
+        ({"retry": {"max_attempts": 3, "non_retryable_errors": [Busy]}}, Busy("a"), "ERROR"),
+        ({"retry": {"max_attempts": 3}, "retry_if": lambda error: False}, Busy("a"), "ERROR"),
+        ({"retry": {"max_attempts": 3}}, Fail("a"), "ERROR"),
+        ({"retry": {"max_attempts": 3, "initial_interval": "1m"}, "total_timeout": "10s"}, Busy("a"), "ERROR"),
+    ],
+)
+def test_an_attempt_that_is_repeated_is_one_warning_and_the_one_that_ends_the_job_an_error(
+    drain: Any, caplog: pytest.LogCaptureFixture, options: dict[str, Any], error: Exception, level: str
+) -> None:
+    @job("test.fails", **options)
+    def fails() -> None:
+        raise error
+
+    handle = fails.enqueue()
+    with caplog.at_level(logging.INFO, "django_ojs.jobs"):
+        drain()
+    told = [
+        record for record in caplog.records if str(handle.id) in record.getMessage() and "enqueued" not in record.msg
+    ]
+    told = [record for record in told if record.levelno > logging.INFO]
+    if level == "WARNING":
+        (record,) = told
+        assert (record.levelname, record.exc_info, handle.refresh().state) == ("WARNING", None, "retryable")
+        assert "attempt 1 of 3 failed (Busy: a b), the next one is at " in record.getMessage()
+        assert not [one for one in caplog.records if "after" in one.getMessage() and one.levelno == logging.INFO]
+        return
+    (record,) = [record for record in told if record.name == "django_ojs.jobs"]
+    assert (record.levelname, handle.refresh().state) == ("ERROR", "discarded")
+    assert record.exc_info
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_traceback_of_an_attempt_that_is_repeated_is_there_at_debug(
+    drain: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @job("test.fails")
+    def fails() -> None:
+        raise Busy("a")
+
+    fails.enqueue()
+    with caplog.at_level(logging.DEBUG, "django_ojs.jobs"):
+        drain()
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.levelname == "DEBUG"
+    assert "Busy: a" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 import subprocess
 import sys
@@ -492,12 +493,46 @@ def test_progress_is_clamped_and_the_worker_is_told_once_until_it_has_looked(cla
     for percent in (-5, 10, 20, 150):
         context.progress(percent, str(percent))
     assert told == [context]
-    assert context.take_progress() == (100.0, "150")
+    assert context.take_progress() == (100.0, "150", None)
     assert context.take_progress() is None
     context.progress(7)
     assert told == [context, context]
     with pytest.raises(ValueError, match="from 0 to 100"):
         context.progress(float("nan"))
+
+
+def test_progress_has_data_that_later_reports_leave_and_the_handler_may_change(claimed: Any) -> None:
+    (run,) = claimed(1)
+    context, data = run.context, {"done": [1]}
+    context.progress(10, "ten", data=data)
+    data["done"].append(2)
+    context.progress(20)
+    first = context.take_progress()
+    assert first == (20.0, "", {"done": [1]})
+    context.progress(30, data={})
+    context.give_back_progress(first)
+    assert context.take_progress() == (30.0, "", {}), "an object without members takes the earlier ones back"
+    context.progress(40)
+    context.give_back_progress(first)
+    assert context.take_progress() == (40.0, "", {"done": [1]}), "what could not be written is not lost"
+
+
+@pytest.mark.parametrize(
+    "data, error, match",
+    [
+        ({"at": object()}, TypeError, r'data\["at"\] is a object, which is not JSON'),
+        ({"text": "x" * 4096}, ValueError, "at most 4096 bytes of JSON, not 4107"),
+        ([1], TypeError, "are an object"),
+        (json.loads('{"a":' * 40 + "1" + "}" * 40), ValueError, "deeper than 32"),
+    ],
+)
+def test_progress_data_that_http_would_refuse_are_refused_in_the_handler(
+    claimed: Any, data: Any, error: type[Exception], match: str
+) -> None:
+    (run,) = claimed(1)
+    with pytest.raises(error, match=match):
+        run.context.progress(1, data=data)
+    assert run.context.take_progress() is None
 
 
 def test_the_log_of_a_run_carries_its_job_and_what_the_caller_adds(

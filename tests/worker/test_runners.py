@@ -113,7 +113,7 @@ def test_exceptions_reach_logging_with_the_handlers_own_traceback_and_no_argumen
         raise ValueError("broken")
 
     with caplog.at_level(logging.INFO, "django_ojs.jobs"):
-        threads.start([make(fail, '["hunter2"]')])
+        threads.start([make(fail, '["hunter2"]', max_attempts=1)])
         outcome = outcome_of(ended)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import unittest
+from decimal import Decimal
 from typing import Any, reveal_type
 
 from django_ojs import (
@@ -18,6 +19,7 @@ from django_ojs import (
     JobContext,
     JobFailed,
     JobHandle,
+    LockHeld,
     RateLimitOptions,
     ReplayMismatch,
     Retry,
@@ -25,6 +27,7 @@ from django_ojs import (
     Snooze,
     StepError,
     StepTimeout,
+    Typed,
     UniqueOptions,
     Workflow,
     WorkflowCancelled,
@@ -50,6 +53,7 @@ from django_ojs import (
     get_workflow,
     group,
     job,
+    lock,
     step,
     step_type,
 )
@@ -86,6 +90,24 @@ PARTNER: RateLimitOptions = {"key": "partner", "rate": {"limit": 100, "period": 
 def sync(customer: int) -> None: ...
 
 
+@job("order.due", args=Typed)
+def due(day: dt.date, amount: Decimal) -> str:
+    return f"{day:%A} {amount}"
+
+
+due.enqueue(dt.date(2026, 1, 15), amount=Decimal("9.90"))
+
+
+async def one_at_a_time() -> bool:
+    try:
+        with lock("import", timeout="10m", wait=0) as held:
+            reveal_type(held.extend())  # bool
+        async with lock("import", timeout=dt.timedelta(minutes=10)):
+            return True
+    except LockHeld as error:
+        return bool(error.holder)
+
+
 @job("report.make")
 async def make_report(pages: list[int], options: dict[str, Any]) -> dict[str, Any]:
     return {"pages": pages, **options}
@@ -93,7 +115,7 @@ async def make_report(pages: list[int], options: dict[str, Any]) -> dict[str, An
 
 @job("file.hash")
 def hash_file(context: JobContext, path: str) -> str:
-    context.progress(50, "half")
+    context.progress(50, "half", data={"path": path})
     context.log.info("hashing %s", path)
     if context.is_cancelled or not context.heartbeat():
         raise Discard("cancelled")
@@ -156,7 +178,9 @@ def flows() -> WorkflowHandle:
     reveal_type(chain(hash_file.s("/etc/hosts"), mails))  # django_ojs.client.workflow.PreparedWorkflow
     batch(mails, send_email.s("c"), on_failure=take_anything.s(None)).enqueue(queue="slow", delay="10m", tags=["a"])
     steps = {"one": hash_file.s("a"), "two": count_words.s("b")}
-    handle = Workflow.graph(steps, after={"two": "one"}).enqueue(name="both", id="2026-11")
+    handle = Workflow.graph(steps, after={"two": "one"}, callback_type={"two": "on_complete"}).enqueue(
+        name="both", id="2026-11"
+    )
     reveal_type(handle.jobs)  # list[django_ojs.client.handle.JobHandle]
     try:
         reveal_type(get_workflow(handle.id).wait(timeout=1).state)  # str

@@ -5,9 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, reveal_type
 
-from django.tasks import Task
+from django.tasks import Task, task
 
-from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskContext, OJSTaskResult, TaskFailed
+from django_ojs.tasks import OJSBackend, OJSTask, OJSTaskContext, OJSTaskResult, TaskFailed, scheduled
+
+
+@scheduled(cron="0 9 * * *", timezone="Europe/Paris")
+@task
+def count_stock() -> int:
+    return 42
 
 
 def later(task: OJSTask) -> OJSTask:

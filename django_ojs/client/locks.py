@@ -1,0 +1,179 @@
+"""Let one holder at a time do something: `with lock("import", timeout="10m")`, without Redis.
+
+A lock is a row with its name, its holder and the instant at which it ends. Time is the database's, so hosts need not
+agree on it, and a holder that dies loses the lock at that instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import hashlib
+import os
+import socket
+import time
+import uuid
+from types import TracebackType
+from typing import Self
+
+from asgiref.sync import sync_to_async
+from django.db import IntegrityError
+from django.db.transaction import TransactionManagementError
+
+from django_ojs import clock
+from django_ojs.client.handle import pauses
+from django_ojs.client.options import Duration, milliseconds
+from django_ojs.client.running import running
+from django_ojs.database import atomic, database, in_callers_transaction, retried
+from django_ojs.faults import suppress_passing
+from django_ojs.guard import get_logger
+
+logger = get_logger(__name__)
+
+_PREFIX = "lock:"
+_MAX_NAME = 64 - len(_PREFIX)
+
+
+class LockHeld(Exception):
+    """The lock was not free in the time that the caller would wait.
+
+    Attributes:
+        name: of the lock.
+        holder: who has it: a job or a process; empty if it has become free meanwhile.
+    """
+
+    def __init__(self, name: str, holder: str) -> None:
+        super().__init__(name, holder)
+        self.name, self.holder = name, holder
+
+    def __str__(self) -> str:
+        return f"The lock {self.name!r} is held by {self.holder or 'another'}."
+
+
+class Lock:
+    """A lock by its name, for `with` and `async with`; `lock()` makes it. It can be used again, and not inside itself.
+
+    Attributes: `name`, `timeout_ms`.
+    """
+
+    def __init__(self, name: str, timeout: Duration, wait: Duration | None) -> None:
+        if not name:
+            raise ValueError("A lock has a name.")
+        self.name = name
+        self.timeout_ms = milliseconds(timeout, "timeout")
+        if self.timeout_ms == 0:
+            raise ValueError("timeout=0: say how long the lock may be held, should its holder die.")
+        self._wait = None if wait is None else milliseconds(wait, "wait") / 1000
+        short = name if len(name) <= _MAX_NAME else hashlib.sha256(name.encode()).hexdigest()[:_MAX_NAME]
+        self._key = _PREFIX + short
+        self._holder = ""
+
+    def acquire(self) -> bool:
+        """Take the lock if it is free; whether this holds it now. Raises TransactionManagementError inside an open
+        transaction, because nobody else would see the lock before the commit."""
+        if self._holder:
+            raise RuntimeError(f"The lock {self.name!r} is held by this object already: make another one.")
+        using = database(None)
+        if in_callers_transaction(using):
+            raise TransactionManagementError(
+                f"lock({self.name!r}) inside an open transaction would not be seen by others before its commit: take "
+                "the lock first, and open the transaction inside of it."
+            )
+        holder = _who()
+        if not _take(self._key, holder, self.timeout_ms, using=using):
+            return False
+        self._holder = holder
+        return True
+
+    def extend(self) -> bool:
+        """Let the lock last for its whole timeout from now on; False if it has ended and another has taken it."""
+        from django_ojs.models import Lease
+
+        using = database(None)
+        until = clock.now(using) + dt.timedelta(milliseconds=self.timeout_ms)
+        mine = Lease.objects.using(using).filter(name=self._key, holder=self._holder)
+        return bool(self._holder and mine.update(expires_at=until))
+
+    def release(self) -> None:
+        """Give the lock back. A lock that has ended meanwhile is logged: another may have held it, too."""
+        from django_ojs.models import Lease
+
+        holder, self._holder = self._holder, ""
+        if not holder:
+            return
+
+        def notice(error: Exception) -> None:
+            logger.warning("The lock %r was not given back (%s): it ends by itself.", self.name, error)
+
+        with suppress_passing(notice):
+            if not Lease.objects.using(database(None)).filter(name=self._key, holder=holder).delete()[0]:
+                logger.warning(
+                    "The lock %r was held for longer than its timeout of %g s, and another has taken it meanwhile: "
+                    "give it more time, or call extend().", self.name, self.timeout_ms / 1000,
+                )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        for pause in pauses(self._wait):
+            if self.acquire():
+                return self
+            time.sleep(pause)
+        raise self._refusal()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        for pause in pauses(self._wait):
+            if await sync_to_async(self.acquire)():
+                return self
+            await asyncio.sleep(pause)
+        raise await sync_to_async(self._refusal)()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await sync_to_async(self.release)()
+
+    def _refusal(self) -> LockHeld:
+        from django_ojs.models import Lease
+
+        found = Lease.objects.using(database(None)).filter(name=self._key).values_list("holder", flat=True).first()
+        return LockHeld(self.name, (found or "").rpartition(" ")[0])
+
+
+def lock(name: str, *, timeout: Duration, wait: Duration | None = None) -> Lock:
+    """Return a lock that one holder at a time has, in all processes of the site: `with lock("import", timeout="10m"):`.
+
+    It is given back at the end of the block, or ends by itself `timeout` after it was taken, also if its holder was
+    killed. A block that may last longer calls `extend()` of the lock, `with ... as held`. `wait` is how long to wait
+    for it: None as long as it takes, 0 not at all. Raises LockHeld if that is over.
+    """
+    return Lock(name, timeout, wait)
+
+
+def _who() -> str:
+    """Who takes a lock, for people, and a mark that nobody else has."""
+    run = running.get()
+    what = f"process {os.getpid()} on {socket.gethostname()[:100]}"
+    return f"{what if run is None else f'job {run.id}, {what}'} {uuid.uuid4().hex}"
+
+
+@retried
+def _take(key: str, holder: str, timeout_ms: int, *, using: str) -> bool:
+    from django_ojs.models import Lease
+
+    now = clock.now(using)
+    until = now + dt.timedelta(milliseconds=timeout_ms)
+    leases = Lease.objects.using(using).filter(name=key)
+    if leases.filter(expires_at__lte=now).update(holder=holder, expires_at=until):
+        return True
+    if leases.exists():
+        return False
+    try:
+        with atomic(using=using):
+            Lease.objects.using(using).create(name=key, holder=holder, expires_at=until)
+    except IntegrityError:  # another was first
+        return False
+    return True
