@@ -364,6 +364,8 @@ def _needed(ids: set[uuid.UUID], using: str) -> set[uuid.UUID]:
     flows = Workflow.objects.using(using).filter(pk__in=ids).order_by("pk")
     locked = flows.select_for_update(skip_locked=store_of(using).skip_locked).values_list("pk", "state")
     over = {pk for pk, state in locked if state != Workflow.State.RUNNING}
+    if over:
+        store_of(using).certify(flows.filter(pk__in=over), "finished_at")
     return set(flows.values_list("pk", flat=True)) - over
 
 

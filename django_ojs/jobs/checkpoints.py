@@ -296,6 +296,8 @@ def _mark(row: JobRow, new: NewCheckpoint, now: dt.datetime, using: str) -> None
         columns += ("visible_until", "wake_at")
     if columns:
         store_of(using).update_jobs(State(row["state"]), [row], columns)
+    elif row["state"] == State.ACTIVE:
+        store_of(using).certify(Job.objects.using(using).filter(pk=row["id"]), "visible_until")
 
 
 def _check_state(row: JobRow, new: NewCheckpoint) -> None:

@@ -26,6 +26,7 @@ from django_ojs.rules.approvals import ApprovalState
 from django_ojs.rules.steps import Step, StepExists, StepKind
 from django_ojs.states import State
 from django_ojs.store import steps as statements
+from django_ojs.store import store_of
 from django_ojs.store.steps import EVENT_COLUMNS, STEP_COLUMNS, Holder
 
 #: The columns of a step in the order of its fields, without the result.
@@ -51,6 +52,8 @@ def record(holder: Holder, step: Step, *, locked: bool = False, using: str) -> b
     inside = connections[using].in_atomic_block
     try:
         with atomic(using=using) if inside else contextlib.nullcontext():
+            if locked:
+                store_of(using).certify(Job.objects.using(using).filter(_is(holder)), "visible_until")
             return statements.insert(holder, values, locked=locked, using=using)
     except IntegrityError as error:
         raise StepExists(step.name) from error
@@ -154,7 +157,11 @@ def close_approvals(job_ids: Collection[uuid.UUID], now: dt.datetime, *, ended: 
 
 def _lock(holder: Holder, using: str) -> bool:
     """Lock the job's row; whether it is still this run's."""
-    return Job.objects.using(using).filter(_is(holder)).select_for_update().values_list("pk").first() is not None
+    rows = Job.objects.using(using).filter(_is(holder))
+    if rows.select_for_update().values_list("pk").first() is None:
+        return False
+    store_of(using).certify(rows, "visible_until")
+    return True
 
 
 def _is(holder: Holder) -> Q:

@@ -327,6 +327,8 @@ class LimitGate:
                 return False
             found = list(locking.all())
         held = {row.key: _LimitKey(row) for row in found}
+        if held:
+            store_of(self.using).certify(RateLimit.objects.using(self.using).filter(pk__in=list(held)))
         if wait:
             self.now = clock.now(self.using)  # the locks may have taken a while
         if held:

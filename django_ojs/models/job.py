@@ -360,7 +360,7 @@ class UniqueLock(OJSModel):
     STRIPES = 65_536
 
     stripe = models.PositiveIntegerField(primary_key=True)
-    # MariaDB's upsert, which takes the lock in one step, must have something to set.
+    # MariaDB's upsert, which takes the lock in one step, must have something to set, and to change each time.
     used = models.BooleanField(default=True)
 
     def __str__(self) -> str:

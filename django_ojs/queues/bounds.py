@@ -59,7 +59,10 @@ def _lock(names: Iterable[str], using: str, *, wait: bool) -> list[Queue]:
         return []
     skip = not wait and store_of(using).skip_locked
     rows = Queue.objects.using(using).filter(name__in=wanted).order_by("name")
-    return list(store_of(using).with_lock_timeout(rows).select_for_update(skip_locked=skip))
+    found = list(store_of(using).with_lock_timeout(rows).select_for_update(skip_locked=skip))
+    if found:
+        store_of(using).certify(Queue.objects.using(using).filter(pk__in=[queue.pk for queue in found]))
+    return found
 
 
 def gates(queues: Mapping[str, Queue], specs: Sequence[JobSpec], using: str) -> dict[str, QueueBound]:

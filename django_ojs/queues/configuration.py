@@ -108,7 +108,11 @@ def names_only(name: Any) -> str:
 
 def flag_limited(queue_names: Iterable[str], using: str) -> None:
     """Note at these queues whether a claim has to look at limits first; types concern them all."""
-    for queue in Queue.objects.using(using).select_for_update().filter(name__in=list(queue_names)).order_by("name"):
+    rows = Queue.objects.using(using).filter(name__in=list(queue_names))
+    locked = list(rows.select_for_update().order_by("name"))
+    if locked:
+        store_of(using).certify(rows)
+    for queue in locked:
         limited = is_limited(queue.name, queue.config or {}, using)
         if limited != queue.limited:
             Queue.objects.using(using).filter(pk=queue.pk).update(limited=limited)

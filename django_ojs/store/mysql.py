@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connections
-from django.db.models import F, Q, Value
+from django.db.models import F, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.db.models.lookups import In
 
@@ -15,13 +16,14 @@ from django_ojs import packets
 from django_ojs.models import Job, UniqueLock, Worker
 from django_ojs.models.job import JobRow
 from django_ojs.states import State
-from django_ojs.store.orm import Store, T
+from django_ojs.store.orm import M, Store, T
 
 _LOCK, _JOB = UniqueLock._meta.db_table, Job._meta.db_table
 
 
 #: Characters that a row of a statement has beside its long texts: ids, times, names.
 _BESIDES = 200
+_LEAST = dt.timedelta(microseconds=1)
 
 
 class MySQLStore(Store):
@@ -50,13 +52,22 @@ class MySQLStore(Store):
     def lock_stripes(self, stripes: Sequence[int]) -> None:
         """One upsert makes and locks the rows.
 
-        INSERT IGNORE would share the lock of a row that is there, and two who share it cannot both have it.
+        INSERT IGNORE would share the lock of a row that is there, and two who share it cannot both have it. The value
+        is always another one than before: see `certify`.
         """
         marks = ", ".join(["(%s, TRUE)"] * len(stripes))
         with connections[self.using].cursor() as cursor:
             cursor.execute(
-                f"INSERT INTO {_LOCK} (stripe, used) VALUES {marks} ON DUPLICATE KEY UPDATE used = TRUE", list(stripes)
+                f"INSERT INTO {_LOCK} (stripe, used) VALUES {marks} ON DUPLICATE KEY UPDATE used = NOT used",
+                list(stripes),
             )
+
+    def certify(self, rows: QuerySet[M], moment: str = "updated_at") -> None:
+        """A node of a Galera cluster tells the others what a transaction has changed, and not what it has locked: two
+        that hold the same row on different nodes would both commit. Where both have changed it, the second is refused
+        as for a deadlock. A change to the same value is none.
+        """
+        QuerySet.update(rows, **{moment: F(moment) + _LEAST})
 
     def lock_live(self, keys: Sequence[str], live: Sequence[State]) -> list[JobRow]:
         """By the index, come what may: a scan of the table waits for every row that another transaction has locked.

@@ -334,6 +334,13 @@ class Store:
         """
         return rows
 
+    def certify(self, rows: QuerySet[M], moment: str = "updated_at") -> None:
+        """Let no transaction on another node of a cluster hold these rows as well, which the caller has just locked.
+
+        For a lock behind which the caller decides by other rows than the locked ones, and may leave these as they are.
+        It has to come before the caller reads what it decides by. `moment` is a column whose microseconds nobody needs.
+        """
+
     def begin_writing(self) -> None:
         """What a transaction must do first if it decides by what it reads. Nothing, where rows can be locked."""
 

@@ -23,6 +23,7 @@ from django_ojs.events import filters, ids, log, order, restored
 from django_ojs.events.order import LogPosition
 from django_ojs.models import Event, WebhookDelivery, WebhookRelay, WebhookSubscription
 from django_ojs.models.fields import split
+from django_ojs.store import store_of
 
 BATCH = 500
 #: Bytes of bodies that one pass stores at most, beyond the first event; one without data has about so many.
@@ -101,7 +102,10 @@ def _subscribers(using: str, only: Iterable[uuid.UUID] | None = None, *, lock: b
     if only is not None:
         active = active.filter(pk__in=list(only))
     rows = active.order_by("pk").only("id", "events", "queues", "job_types", "limited", "active_since")
-    return [_subscriber(row, using) for row in (rows.select_for_update() if lock else rows)]
+    found = [_subscriber(row, using) for row in (rows.select_for_update() if lock else rows)]
+    if lock and found:
+        store_of(using).certify(WebhookSubscription.objects.using(using).filter(pk__in=[one.id for one in found]))
+    return found
 
 
 def _subscriber(row: WebhookSubscription, using: str) -> _Subscriber:

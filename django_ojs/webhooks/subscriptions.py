@@ -30,6 +30,7 @@ from django_ojs.messages import phrase, reason
 from django_ojs.models import WebhookDelivery, WebhookSubscription
 from django_ojs.rules import names
 from django_ojs.rules.faults import fault
+from django_ojs.store import store_of
 from django_ojs.webhooks import addresses
 from django_ojs.webhooks.addresses import AddressRefused
 from django_ojs.webhooks.transport import FORMATS, SignatureFormat
@@ -146,9 +147,11 @@ def delete(pk: uuid.UUID, *, by: str = "", using: str | None = None) -> WebhookS
 
 def lock(pk: uuid.UUID, using: str) -> WebhookSubscription:
     """The subscription, locked until the end of the transaction. Raises `NotFound`."""
-    found = WebhookSubscription.objects.using(using).select_for_update().filter(pk=pk).first()
+    rows = WebhookSubscription.objects.using(using).filter(pk=pk)
+    found = rows.select_for_update().first()
     if found is None:
         raise not_found(pk)
+    store_of(using).certify(rows)
     return found
 
 

@@ -81,6 +81,7 @@ def _withdraw(pk: uuid.UUID, job_id: uuid.UUID, using: str) -> bool:
     with atomic(using=using):
         rows = store_of(using).lock([job_id], columns=("id", "state"))
         if not rows or rows[0]["state"] in states.TERMINAL:
+            store_of(using).certify(Job.objects.using(using).filter(pk=job_id), "finished_at")
             steps.withdraw(job_id, str(pk), using=using)
             return True
         return Workflow.objects.using(using).filter(pk=pk, awaited__isnull=True).exists()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import Client
 
 from django_ojs import clock
@@ -255,6 +255,28 @@ class TestThePassOfAnother:
         finally:
             other.let_go()
         assert types_of(log.read(after=page.cursor)) == ["a.own"]
+
+    @pytest.mark.parametrize("code", [1213, 1205, 1180])
+    def test_a_pass_that_learns_at_its_end_that_another_was_first_is_made_again(
+        self, code: int, monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        """As on a node of a Galera cluster, whose locks bind no other node."""
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+        number = "_number_transactions" if connection.vendor == "postgresql" else "_stamp_rows"
+        act, lost = getattr(order, number), [code, code]
+
+        def lose(using: str, row: EventLog) -> int:
+            done: int = act(using, row)
+            if lost:
+                raise OperationalError(lost.pop(), "Deadlock found when trying to get lock; try restarting transaction")
+            return done
+
+        enqueue("a.own")
+        monkeypatch.setattr(order, number, lose)
+        answer = Client().get("/ojs/v1/events")
+        assert answer.status_code == 200
+        assert [event["data"]["job_type"] for event in answer.json()["events"]] == ["a.own"]
+        assert lost == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -2,7 +2,7 @@
 
 -- parameters: integer, integer, integer
 INSERT INTO django_ojs_uniquelock (stripe, used)
-VALUES (%s, TRUE), (%s, TRUE), (%s, TRUE) ON DUPLICATE KEY UPDATE used = TRUE;
+VALUES (%s, TRUE), (%s, TRUE), (%s, TRUE) ON DUPLICATE KEY UPDATE used = NOT used;
 
 -- parameters: text, text, text, text, text, text, text, text
 SELECT id

@@ -1,7 +1,7 @@
 -- PUSH of one unique job: no job that is open may have its key.
 
 -- parameters: integer
-INSERT INTO django_ojs_uniquelock (stripe, used) VALUES (%s, TRUE) ON DUPLICATE KEY UPDATE used = TRUE;
+INSERT INTO django_ojs_uniquelock (stripe, used) VALUES (%s, TRUE) ON DUPLICATE KEY UPDATE used = NOT used;
 
 -- parameters: text, text, text, text, text, text
 SELECT id
