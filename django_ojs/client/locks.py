@@ -10,9 +10,9 @@ import asyncio
 import datetime as dt
 import hashlib
 import os
+import secrets
 import socket
 import time
-import uuid
 from types import TracebackType
 from typing import Self
 
@@ -157,7 +157,7 @@ def _who() -> str:
     """Who takes a lock, for people, and a mark that nobody else has."""
     run = running.get()
     what = f"process {os.getpid()} on {socket.gethostname()[:100]}"
-    return f"{what if run is None else f'job {run.id}, {what}'} {uuid.uuid4().hex}"
+    return f"{what if run is None else f'job {run.id}, {what}'} {secrets.token_hex(16)}"
 
 
 @retried

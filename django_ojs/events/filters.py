@@ -232,7 +232,7 @@ def views(
 ) -> list[Envelope]:
     """What a reader at `behind` sees of the stored event at `place`: the change made of it, the event, or both."""
     seen = [envelope] if envelope["type"] in wanted.shown else []
-    if not wanted.changes or place._replace(seen=CHANGE) <= behind:
+    if not wanted.changes or place.having(CHANGE) <= behind:
         return seen
     changed = state_changed(envelope, salt)
     return seen if changed is None else [changed, *seen]

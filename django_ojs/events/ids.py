@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import NamedTuple
 
 from django.db import IntegrityError, connections
 
@@ -29,43 +30,50 @@ _POSITION_BITS = 48
 _MAC_BITS = 26
 #: Flipped in the MAC of a `job.state_changed`, whose id has the time and the position of the event it is made of.
 _CHANGE = 1 << (_MAC_BITS - 1)
+#: Flipped in the MAC of a notice, whose id has the position of the event that was sent before it, and its own time.
+_NOTICE = 1 << (_MAC_BITS - 2)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def encode(position: int, time: dt.datetime, salt: str, *, change: bool = False) -> str:
-    """The public id of the event at `position` that happened at `time`, or of the `job.state_changed` made of it."""
+class Cursor(NamedTuple):
+    """What a public id leads back to: the row of its event, and whether it is that of a `job.state_changed`, or of a
+    notice that stands at the place of the event."""
+
+    position: int
+    is_change: bool = False
+    is_notice: bool = False
+
+
+def encode(position: int, time: dt.datetime, salt: str, *, change: bool = False, notice: bool = False) -> str:
+    """The public id of the event at `position` that happened at `time`; or of the `job.state_changed` made of it, or of
+    a notice at `time` that comes right after one of the two."""
     ms = (time - _EPOCH) // dt.timedelta(milliseconds=1)
-    mac = _mac(position, ms, salt) ^ (_CHANGE if change else 0)
+    mac = _mac(position, ms, salt) ^ (_CHANGE if change else 0) ^ (_NOTICE if notice else 0)
     low = (0b10 << 62) | ((mac & 0x3FFF) << _POSITION_BITS) | position
     return PREFIX + str(uuid.UUID(int=(ms << 80) | (0x7 << 76) | ((mac >> 14) << 64) | low))
 
 
-def decode(text: str, salt: str) -> tuple[int, bool]:
-    """The position behind a public id, and whether it is that of a `job.state_changed`.
-
-    Raises `InvalidRequest` when this server never issued it.
-    """
+def decode(text: str, salt: str) -> Cursor:
+    """What a public id leads back to. Raises `InvalidRequest` when this server never issued it."""
     try:
         value = uuid.UUID(text.removeprefix(PREFIX)).int if text.startswith(PREFIX) else 0
     except ValueError:
         value = 0
     position = value & ((1 << _POSITION_BITS) - 1)
     mac = ((value >> 64) & 0xFFF) << 14 | (value >> _POSITION_BITS) & 0x3FFF
-    expected = _mac(position, value >> 80, salt)
-    change = hmac.compare_digest(str(mac), str(expected ^ _CHANGE))
-    if not position or not (change or hmac.compare_digest(str(mac), str(expected))):
+    flipped = mac ^ _mac(position, value >> 80, salt)
+    if not position or flipped & ~(_CHANGE | _NOTICE):
         raise InvalidRequest(
             "The cursor is not an event id of this server.",
             details={"field": "after"},
             hint="Pass the `cursor` or the `id` of an event exactly as it was returned.",
         )
-    return position, change
+    return Cursor(position, bool(flipped & _CHANGE), bool(flipped & _NOTICE))
 
 
 def of_change(text: str, salt: str) -> str:
     """The id of the `job.state_changed` made of the event with this id."""
-    position, _ = decode(text, salt)
-    return encode(position, time_of(text), salt, change=True)
+    return encode(decode(text, salt).position, time_of(text), salt, change=True)
 
 
 def time_of(text: str) -> dt.datetime:

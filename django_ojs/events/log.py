@@ -16,7 +16,7 @@ from django_ojs.conf import ojs_settings
 from django_ojs.events import filters, ids, order
 from django_ojs.events.catalogue import NAMES_WORKER, Record
 from django_ojs.events.filters import Filter
-from django_ojs.events.order import LogPosition
+from django_ojs.events.order import LogPosition, Resumption
 from django_ojs.models import Event
 from django_ojs.rules import redaction
 from django_ojs.rules.durations import format_instant
@@ -29,7 +29,7 @@ STRETCH = 20_000
 
 @dataclasses.dataclass(slots=True)
 class EventPage:
-    """One page of the log, oldest first. `cursor` is the id to go on from; `gap` says what was pruned away.
+    """One page of the log, oldest first. `cursor` is the id to go on from; `gap` says what the reader cannot get.
 
     With `has_more` there may be more behind the cursor, also where no event was found: a filter is looked for in
     `STRETCH` events at a time.
@@ -72,7 +72,8 @@ def read(
     """The events after the cursor that match every given filter (`wanted` stands for all of them), at most `limit`.
 
     Where fewer fit within the next `STRETCH` events and the log goes on, the page ends there, its cursor behind them.
-    An empty page at the end of the log has the cursor that was given. A filter by jobs is looked for in the whole log.
+    An empty page at the end of the log has the cursor that was given. So has one of a log that does not reach as far as
+    the cursor yet. A filter by jobs is looked for in the whole log.
 
     Raises `InvalidRequest` for a cursor that this server never issued.
     """
@@ -83,7 +84,10 @@ def read(
     using = using or database()
     order.catch_up(using, strict=False)
     salt = ids.salt_of(using)
-    place, gap = start(after, using)
+    found_again, gap = resume(after, using)
+    place = found_again.place
+    if found_again.state == "ahead":
+        return EventPage([], after, False)
     edge: Event | None = None
     query = order.behind(using, place)
     if since or until or (wanted.restricts and not wanted.job_ids):
@@ -103,8 +107,11 @@ def read(
     last = looked_at[-1] if looked_at else None
     if edge is not None and len(found) <= limit:
         last = edge  # nothing else fits in this stretch
-    cursor = ids.encode(last.pk, last.time, salt) if last else after
-    return EventPage(events, cursor, len(found) > limit or last is edge is not None, gap)
+    if last is not None:
+        after = ids.encode(last.pk, last.time, salt)
+    elif found_again.state == "lost":
+        after = cursor(place, using)
+    return EventPage(events, after, len(found) > limit or last is edge is not None, gap)
 
 
 def views(found: Iterable[Event], wanted: Filter, salt: str, behind: LogPosition = order.START) -> list[dict[str, Any]]:
@@ -120,17 +127,27 @@ def views(found: Iterable[Event], wanted: Filter, salt: str, behind: LogPosition
 
 
 def start(after: str | None, using: str) -> tuple[LogPosition, dict[str, Any] | None]:
-    """The place behind which a reader with this cursor goes on, and the gap if the log no longer reaches back to it.
+    """The place behind which a stream with this cursor goes on, and the gap if it cannot get all that lies between.
+
+    Where the log does not reach as far as the cursor yet, it is the place of the last event before it.
+
+    Raises `InvalidRequest` for a cursor that this server never issued.
+    """
+    found, gap = resume(after, using)
+    return found.place, gap
+
+
+def resume(after: str | None, using: str) -> tuple[Resumption, dict[str, Any] | None]:
+    """What has become of the event that a reader with this cursor has seen last, and what it cannot get any more.
 
     Raises `InvalidRequest` for a cursor that this server never issued.
     """
     if not after:
-        return order.START, None
-    position, is_change = ids.decode(after, ids.salt_of(using))
-    place = order.find(using, position, order.CHANGE if is_change else order.EVENT)
-    if place is not None:
-        return place, None
-    return order.START, gap_behind(position, ids.time_of(after), using)
+        return Resumption("here", order.START), None
+    named, time = ids.decode(after, ids.salt_of(using)), ids.time_of(after)
+    seen = order.CHANGE if named.is_change else order.EVENT
+    found = order.find(using, named.position, time, seen=seen, told=named.is_notice)
+    return found, gap_of(found, named.position, time, using)
 
 
 def cursor(place: LogPosition, using: str) -> str | None:
@@ -139,13 +156,34 @@ def cursor(place: LogPosition, using: str) -> str | None:
     return None if time is None else ids.encode(place.id, time, ids.salt_of(using), change=place.seen == order.CHANGE)
 
 
+def gap_of(found: Resumption, position: int, time: dt.datetime, using: str) -> dict[str, Any] | None:
+    """What a reader cannot get who has seen the event with this row id and time; None where that is nothing.
+
+    `estimated_missed_count` is of the whole log, whatever the reader's filter, and the most that it can be.
+    """
+    if found.state == "pruned":
+        return gap_behind(position, time, using)
+    if found.state != "lost":
+        return None
+    if found.place.time is None:  # nothing is left that is older
+        return gap_behind(position, time, using) | {"reason": "history_changed"}
+    return {
+        "reason": "history_changed",
+        "gap_start": format_instant(found.place.time),
+        "gap_end": format_instant(time),
+        "estimated_missed_count": max(0, position - found.place.id),
+    }
+
+
 def gap_behind(position: int, begin: dt.datetime | None, using: str) -> dict[str, Any]:
-    """What has been pruned behind the row with this id: from when (if `begin` is known) to when, and how much of the
-    log at most, whatever the reader's filter. `gap_end` None: nothing is left."""
+    """What has been pruned behind the row with this id, which is of `begin`. `gap_end` None: nothing is left."""
     oldest = Event.objects.using(using).order_by("id").values_list("time", flat=True).first()
-    gap: dict[str, Any] = {"gap_start": format_instant(begin)} if begin else {}
-    gap["gap_end"] = format_instant(oldest) if oldest else None
-    return gap | {"estimated_missed_count": max(0, ids.log_row(using).pruned_to - position)}
+    return {
+        "reason": "pruned",
+        "gap_start": format_instant(begin) if begin else None,
+        "gap_end": format_instant(oldest) if oldest else None,
+        "estimated_missed_count": max(0, ids.log_row(using).pruned_to - position),
+    }
 
 
 def database() -> str:
@@ -231,18 +269,20 @@ def earlier(
     using = using or database()
     order.catch_up(using, strict=False)
     salt = ids.salt_of(using)
-    place = None
+    place, known = None, 0
     if before:
-        place = order.find(using, ids.decode(before, salt)[0])
-        if place is None:  # pruned, and all that was before it
+        found_again, _ = resume(before, using)
+        if found_again.state == "pruned":  # and all that was before it
             return EventPage([], None, False)
+        place = found_again.place
+        known = place.id if found_again.state == "here" else 0
     edge = order.back(using, place, STRETCH)
-    first = order.START if edge is None else order.place_of(edge)._replace(seen=order.NOTHING)
+    first = order.START if edge is None else order.place_of(edge).having(order.NOTHING)
     events: list[dict[str, Any]] = []
     while True:
         query = order.between(using, first, place).filter(wanted.condition())
-        if place is not None:
-            query = query.exclude(pk=place.id)
+        if known:
+            query = query.exclude(pk=known)
         if since:
             query = query.filter(time__gte=since)
         if until:
@@ -255,7 +295,7 @@ def earlier(
             events += found
         if len(rows) <= limit:
             break
-        place = order.place_of(rows[-1])
+        place, known = order.place_of(rows[-1]), rows[-1].pk
     return EventPage(events, None if edge is None else ids.encode(edge.pk, edge.time, salt), edge is not None)
 
 

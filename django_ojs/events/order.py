@@ -18,14 +18,19 @@ the caller commits, and all readers would wait for that. A reader there sees wha
 and MariaDB without the events that its own transaction has written.
 
 A `LogPosition` says where a reader is in the order, as a value that outlives the row it was taken from.
+
+The history can change under its readers: an asynchronous failover loses the newest rows, a restore puts an older log in
+the place of the log, and what comes then takes the ids and numbers of what is lost. So a place is trusted only with
+the event that the reader saw there, whose id and time it has kept (`find`, `is_there`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 import time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from django.db import Error, connections
 from django.db.models import F, Q, QuerySet
@@ -165,35 +170,64 @@ def _wait_for_lock(using: str, seconds: float) -> None:
 
 def _number_transactions(using: str, log: EventLog) -> int:
     with connections[using].cursor() as cursor:
-        if log.snapshot and _is_another_cluster(cursor, log.snapshot):
-            _retire_old_transaction_ids(cursor)
-            log.snapshot = ""
-        fresh = _fresh(bool(log.snapshot))
+        cursor.execute(_SERVER)
+        (server,) = cursor.fetchone()
+        if log.server != server:
+            ordered = log.last_seq
+            if not log.server:  # before this was written down, nothing else had the numbers of what is in order
+                ordered = behind(using, START).order_by("-pk").values_list("pk", flat=True).first() or 0
+            if log.server or (log.snapshot and _lies_ahead(cursor, log.snapshot)):
+                _keep_places(cursor, ordered)
+                log.snapshot = ""
+            EventLog.objects.using(using).filter(pk=1).update(server=server, last_seq=ordered)
         cursor.execute(
-            f"WITH fresh AS (SELECT txid, max(id) AS last FROM {_EVENT} WHERE {fresh} GROUP BY txid), "
+            f"WITH fresh AS (SELECT txid, max(id) AS last FROM {_EVENT} WHERE {_fresh(bool(log.snapshot))} "
+            f"GROUP BY txid), "
             f"numbered AS (INSERT INTO {_COMMIT} (txid) SELECT txid FROM fresh ORDER BY last "
             f"ON CONFLICT DO NOTHING RETURNING 1) "
-            f"UPDATE {_LOG} SET snapshot = ({_SNAPSHOT}) "
+            f"UPDATE {_LOG} SET snapshot = ({_SNAPSHOT}), "
+            f"last_seq = greatest(last_seq, (SELECT coalesce(max(last), 0) FROM fresh)) "
             f"WHERE id = 1 RETURNING (SELECT count(*) FROM numbered)",
             {"last": log.snapshot},
         )
         return int(cursor.fetchone()[0])
 
 
-def _is_another_cluster(cursor: object, snapshot: str) -> bool:
-    """Whether the stored snapshot lies ahead of this server's: the data was restored into another cluster."""
-    cursor.execute(  # type: ignore[attr-defined]
+#: Which server numbers the transactions, and whose table it is: another one, where a dump was restored.
+_SERVER = f"SELECT system_identifier || ':' || '{_EVENT}'::regclass::oid FROM pg_control_system()"
+#: In the columns of transactions that another server has numbered: ids that no PostgreSQL gives out, made of the place
+#: of the transaction, and of the id of an event without one (as `restored` makes them).
+_KEPT, WITHOUT_PLACE = -(2**60), -(2**62)
+
+
+def _lies_ahead(cursor: Any, snapshot: str) -> bool:
+    """Whether the stored snapshot lies ahead of this server's, so that it is another's."""
+    cursor.execute(
         "SELECT pg_snapshot_xmax(%s::pg_snapshot)::text::bigint > "
         "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
         [snapshot],
     )
-    return bool(cursor.fetchone()[0])  # type: ignore[attr-defined]
+    return bool(cursor.fetchone()[0])
 
 
-def _retire_old_transaction_ids(cursor: object) -> None:
-    """Make room for the new cluster's ids, which count from the beginning again."""
-    for table in (_EVENT, _COMMIT):
-        cursor.execute(f"UPDATE {table} SET txid = -txid WHERE txid > 0")  # type: ignore[attr-defined]
+def _keep_places(cursor: Any, ordered: int) -> None:
+    """The rows that are here were numbered by another server: no transaction of this one may have such a number.
+
+    What had a place keeps it. All of it has ids up to `ordered`, and what was written here since has higher ones. Of
+    the rest, a row that was written by the transaction whose number it has was written here. What was not, or within a
+    savepoint, is put in order by itself, in the order of the ids.
+    """
+    cursor.execute(
+        f"UPDATE {_EVENT} e SET txid = {_KEPT} + c.seq FROM {_COMMIT} c "
+        f"WHERE e.txid = c.txid AND c.txid > 0 AND e.id <= %s",
+        [ordered],
+    )
+    cursor.execute(f"UPDATE {_COMMIT} SET txid = {_KEPT} + seq WHERE txid > 0")
+    cursor.execute(
+        f"UPDATE {_EVENT} SET txid = {WITHOUT_PLACE} + id WHERE txid > 0 "
+        "AND (txid & 4294967295 <> xmin::text::bigint"
+        " OR NOT pg_visible_in_snapshot(txid::text::xid8, pg_current_snapshot()))"
+    )
 
 
 def _stamp_rows(using: str, log: EventLog) -> int:
@@ -218,16 +252,23 @@ def _stamp_rows(using: str, log: EventLog) -> int:
 NOTHING, CHANGE, EVENT = 0, 1, 2
 
 
-class LogPosition(NamedTuple):
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class LogPosition:
     """A place in the log; places compare in its order.
 
     `order` is the number of the transaction on PostgreSQL, the stamp on MariaDB and the id on SQLite; `id` is the
-    event's. A `job.state_changed` comes right before the event it is made of: `seen` tells the two apart.
+    event's. A `job.state_changed` comes right before the event it is made of: `seen` tells the two apart. `time` is the
+    event's, where it is known: another event at this place has another.
     """
 
     order: int
     id: int
     seen: int = EVENT
+    time: dt.datetime | None = dataclasses.field(default=None, compare=False)
+
+    def having(self, seen: int) -> LogPosition:
+        """The same place for a reader who has seen this much of its event."""
+        return LogPosition(self.order, self.id, seen, self.time)
 
 
 START = LogPosition(0, 0)
@@ -297,7 +338,7 @@ def back(using: str, place: LogPosition | None, events: int) -> Event | None:
 
 def place_of(event: Event) -> LogPosition:
     """The place of an event that `behind` found."""
-    return LogPosition(event.place_order, event.pk)  # type: ignore[attr-defined]
+    return LogPosition(event.place_order, event.pk, time=event.time)  # type: ignore[attr-defined]
 
 
 def newest_id(using: str) -> int:
@@ -314,10 +355,64 @@ def latest(using: str, number: int) -> QuerySet[Event]:
     return events
 
 
-def find(using: str, position: int, seen: int = EVENT) -> LogPosition | None:
-    """The place of the event with this row id; None if it has been pruned."""
-    event = behind(using, START).filter(pk=position).first()
-    return None if event is None else place_of(event)._replace(seen=seen)
+class Resumption(NamedTuple):
+    """What has become of an event that a reader has seen, and the `place` behind which it goes on.
+
+    - `here`: it is at this place.
+    - `pruned`: it is older than what is left of the log, all of which is behind this place.
+    - `lost`: the log's history has changed since. The place is that of the last event before it: all that the reader
+      has not seen is behind that.
+    - `ahead`: it has no place here yet. A standby lags, or the event waits to be put in order. The place is that of the
+      last event before it.
+    """
+
+    state: Literal["here", "pruned", "lost", "ahead"]
+    place: LogPosition
+
+
+_MILLISECOND = dt.timedelta(milliseconds=1)
+#: By how much clocks of hosts may differ where one said when it told of an event.
+_SKEW = dt.timedelta(seconds=1)
+
+
+def find(
+    using: str, position: int, time: dt.datetime, *, order: int | None = None, seen: int = EVENT, told: bool = False
+) -> Resumption:
+    """What has become of the event with this row id that happened at `time`, to the millisecond.
+
+    Args:
+        order: its number in the order, where the reader knows it.
+        told: `time` is not when it happened, but when the reader was told of it.
+    """
+    column = F(_ORDER.get(connections[using].vendor, "seq"))
+    row = Event.objects.using(using).filter(pk=position).annotate(place_order=column).first()
+    if row is not None and (row.time <= time + _SKEW if told else abs(row.time - time) < _MILLISECOND):
+        found: int | None = row.place_order
+        if found is None:
+            return Resumption("ahead", before(using, time))
+        if order is None or found == order:
+            return Resumption("here", place_of(row).having(seen))
+    if row is None and EventLog.objects.using(using).filter(pk=1, pruned_to__gte=position).exists():
+        return Resumption("pruned", START)
+    return Resumption("ahead" if row is None and _is_standby(using) else "lost", before(using, time))
+
+
+def is_there(using: str, place: LogPosition) -> Resumption:
+    """The same of the event at a place that this process has read."""
+    if place.time is None:  # the start, or a place that was stored beside the log, and goes back with it
+        return Resumption("here", place)
+    return find(using, place.id, place.time, order=place.order, seen=place.seen)
+
+
+def _is_standby(using: str) -> bool:
+    """Whether this connection reads from a server that follows another."""
+    asked = {"postgresql": "SELECT pg_is_in_recovery()", "mysql": "SELECT @@global.read_only"}
+    statement = asked.get(connections[using].vendor)
+    if statement is None:
+        return False
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement)
+        return str(cursor.fetchone()[0]).upper() in ("TRUE", "1", "ON")
 
 
 def end_position(using: str) -> LogPosition:
@@ -336,7 +431,7 @@ _NEAR = 5_000
 
 
 def before(using: str, instant: dt.datetime) -> LogPosition:
-    """The place of the last event that happened before `instant`.
+    """The place of the last event that happened before `instant`, of those that are in order.
 
     No index has the times, but the ids follow them closely. So their range is halved until it is short.
     """
@@ -349,12 +444,12 @@ def before(using: str, instant: dt.datetime) -> LogPosition:
             low = found[0]
         else:
             high = middle
-    near = events.filter(time__lt=instant, pk__gte=low - _NEAR, pk__lte=high + _NEAR)
-    event = near.values_list("pk", flat=True).last()
-    return START if event is None else find(using, event) or START
+    near = behind(using, START).filter(time__lt=instant, pk__gte=low - _NEAR, pk__lte=high + _NEAR)
+    event = near.order_by("-pk").first()
+    return START if event is None else place_of(event)
 
 
-def is_pruned(using: str, place: LogPosition) -> bool:
-    """Whether events behind `place` may be gone already, so that reading on from there would miss them."""
+def pruned_behind(using: str, place: LogPosition) -> int:
+    """How many events behind `place` may be gone already, so that reading on from there would miss them."""
     log = EventLog.objects.using(using).filter(pk=1).first()
-    return log is not None and log.pruned_to > place.id
+    return 0 if log is None else max(log.pruned_to - place.id, 0)

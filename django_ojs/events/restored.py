@@ -18,8 +18,8 @@ from django_ojs.models import Event, EventCommit, EventLog, MetricPlace, Webhook
 
 #: In the column of a stored place's order: it was loaded, and is to be found by its event.
 UNKNOWN = -1
-#: Ids of transactions that no PostgreSQL gives out, one for each loaded event, and one for each loaded number.
-_EVENTS, _COMMITS = -(2**62), -(2**61)
+#: Ids of transactions that no PostgreSQL gives out, one for each loaded number.
+_COMMITS = -(2**61)
 
 
 def subscribe() -> None:
@@ -43,7 +43,7 @@ def _event(instance: Event, raw: bool, using: str, **_: Any) -> None:
     instance.seq = None
     instance.commit_id = None
     if connections[using].vendor == "postgresql":
-        instance.commit_id = _EVENTS + instance.pk
+        instance.commit_id = order.WITHOUT_PLACE + instance.pk
         # The next pass looks through the whole log.
         EventLog.objects.using(using).exclude(snapshot="").update(snapshot="")
 
@@ -55,7 +55,7 @@ def _commit(instance: EventCommit, raw: bool, **_: Any) -> None:
 
 def _log(instance: EventLog, raw: bool, **_: Any) -> None:
     if raw:
-        instance.snapshot = ""
+        instance.snapshot = instance.server = ""
 
 
 def _metrics(instance: MetricPlace, raw: bool, **_: Any) -> None:

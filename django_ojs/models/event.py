@@ -73,7 +73,13 @@ class EventLog(OJSModel):
     id = models.SmallIntegerField(primary_key=True, default=1)
     salt = models.CharField(max_length=64, help_text="Makes event ids unguessable and unique to this installation.")
     snapshot = models.TextField(default="", help_text="PostgreSQL: the snapshot of the last ordering pass.")
-    last_seq = models.BigIntegerField(default=0)
+    server = models.CharField(
+        max_length=64, default="", db_default="", help_text="PostgreSQL: which server numbers the transactions."
+    )
+    last_seq = models.BigIntegerField(
+        default=0,
+        help_text="MariaDB: the last place given out. PostgreSQL: events that have places have ids up to this.",
+    )
     pruned_to = models.BigIntegerField(default=0, help_text="Events up to this id may be gone.")
 
     def __str__(self) -> str:

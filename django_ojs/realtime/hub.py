@@ -22,9 +22,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -47,7 +46,6 @@ T = TypeVar("T")
 logger = get_logger(__name__)
 
 BUSY, IDLE = 0.05, 0.25  #: seconds between two looks, when the last one found something and after a while of nothing
-DOUBTFUL = 30.0  #: seconds without a look after which the log may have been pruned behind our back
 SLICE = 200  #: events that are offered before others of the event loop get their turn
 AFTER_FAULT, LONGEST_AFTER_FAULT = 1.0, 30.0
 #: Events that one read of the log brings.
@@ -79,12 +77,16 @@ class SharedEvent:
 
 @dataclasses.dataclass(slots=True)
 class Pages:
-    """What one read brought: the events, the place to go on from, whether there may be more, and what was pruned."""
+    """What one read brought: the events, the place to go on from, whether there may be more, and what cannot be had.
+
+    `back`: the log's history has changed, and the place lies before what the reader has seen of it.
+    """
 
     entries: list[SharedEvent]
     place: LogPosition
     full: bool
     gap: dict[str, Any] | None = None
+    back: bool = False
 
 
 class LogReader:
@@ -106,27 +108,32 @@ class LogReader:
 
         return await self._run(self._tail, read_end)
 
-    async def tail(self, place: LogPosition, *, thorough: bool, doubtful: bool) -> Pages:
-        """What is new behind `place`, whatever it is.
-
-        Args:
-            thorough: whether all that is committed now must be found, and not only what is in order already.
-            doubtful: whether so much time has passed that the log may have been pruned in between.
-        """
+    async def tail(self, place: LogPosition, *, thorough: bool) -> Pages:
+        """What is new behind `place`, whatever it is. `thorough`: all that is committed now must be found, and not only
+        what is in order already."""
 
         def read_tail() -> Pages:
             if thorough:
                 order.catch_up(self._using)
             else:
                 order.advance(self._using)
-            gap = self._gap(place) if doubtful else None
-            return self._page(place, None, gap)
+            return self._new(place)
 
         return await self._run(self._tail, read_tail)
 
     async def replay(self, place: LogPosition, filters: Sequence[Filter]) -> Pages:
         """What matches one of the filters behind `place`."""
-        return await self._run(self._replays, lambda: self._page(place, filters, self._gap(place)))
+
+        def read_replay() -> Pages:
+            other, gap = self._checked(place)
+            if other is not None:
+                return other
+            condition = Q(pk__in=[])
+            for each in filters:
+                condition |= each.condition()
+            return self._pages(order.behind(self._using, place).filter(condition)[:PAGE], filters, place, gap)
+
+        return await self._run(self._replays, read_replay)
 
     async def start(self, after: str) -> tuple[LogPosition, dict[str, Any] | None]:
         """The place of a cursor, and the gap if it has been pruned. Raises `InvalidRequest` if it was never issued."""
@@ -153,37 +160,63 @@ class LogReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool, persist, look, self._using, self._stopping)
 
-    def _page(self, place: LogPosition, filters: Sequence[Filter] | None, gap: dict[str, Any] | None) -> Pages:
-        query = order.behind(self._using, place)
-        if filters is not None:
-            condition = Q(pk__in=[])
-            for each in filters:
-                condition |= each.condition()
-            query = query.filter(condition)
-        found = list(query[:PAGE])
+    def _checked(self, place: LogPosition) -> tuple[Pages | None, dict[str, Any] | None]:
+        """What a reader gets instead of what is behind `place`, where the log is not what it has read; and the gap, if
+        what was behind it has been pruned."""
+        found = order.is_there(self._using, place)
+        if found.state == "here":
+            return None, None
+        if found.state == "ahead":  # the rest will come
+            self._stopping.wait(BUSY)
+            return Pages([], place, True), None
+        if found.state == "lost":
+            assert place.time is not None
+            gap = log.gap_of(found, place.id, place.time, self._using)
+            return Pages([], found.place, True, gap, back=True), None
+        missed = order.pruned_behind(self._using, place)
+        return None, log.gap_behind(place.id, place.time, self._using) if missed else None
+
+    def _new(self, place: LogPosition) -> Pages:
+        if place.time is None:
+            return self._pages(order.behind(self._using, place)[:PAGE], None, place)
+        # With the event at the place, which shows that the log is the one that was read.
+        found = list(order.behind(self._using, place.having(order.CHANGE))[: PAGE + 1])
+        if found and order.place_of(found[0]) == place and found[0].time == place.time:
+            return self._pages(found[1:], None, place)
+        other, gap = self._checked(place)
+        if other is not None:
+            return dataclasses.replace(other, full=other.back)
+        if gap is not None:  # to be told once
+            place = dataclasses.replace(place, id=place.id + gap["estimated_missed_count"])
+        return self._pages(found[:PAGE], None, place, gap)
+
+    def _pages(
+        self, events: Iterable[Event], filters: Sequence[Filter] | None, place: LogPosition,
+        gap: dict[str, Any] | None = None,
+    ) -> Pages:  # fmt: skip
+        found = list(events)
         last = order.place_of(found[-1]) if found else place
         salt = ids.salt_of(self._using)
         kept = found if filters is None else [row for row in found if any(each.matches(row) for each in filters)]
         return Pages([SharedEvent(row, salt) for row in kept], last, len(found) == PAGE, gap)
-
-    def _gap(self, place: LogPosition) -> dict[str, Any] | None:
-        if place == order.START or not order.is_pruned(self._using, place):
-            return None
-        return log.gap_behind(place.id, None, self._using)
 
 
 @dataclasses.dataclass(slots=True)
 class StreamItem:
     """What a subscriber gets.
 
-    `event` has an `entry`; `gap` (the cursor was pruned) and `dropped` (events behind the subscriber's place were
-    pruned before it read them) say in `details` what is known of the loss; `shutdown` comes before the server closes.
-    A `nudge` is what the subscriber itself has put there (`Stream.put`).
+    `event` has an `entry`; `gap` (the cursor was pruned, or the log's history has changed) and `dropped` (events behind
+    the subscriber's place were pruned before it read them) say in `details` what is known of the loss; `shutdown` comes
+    before the server closes. A `nudge` is what the subscriber itself has put there (`Stream.put`).
+
+    A gap where the history has changed has a `place`: it lies before events that were handed out, and those behind it
+    come next.
     """
 
     kind: Literal["event", "gap", "dropped", "shutdown", "nudge"]
     entry: SharedEvent | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    place: LogPosition | None = None
 
     @property
     def envelope(self) -> dict[str, Any] | None:
@@ -202,6 +235,7 @@ class Stream:
         self.filters = tuple(filters)
         self._hub, self._limit = hub, buffer
         self._place = place  #: up to here everything has been handed out or stands in the buffer
+        self._changed_at = place  #: the place of the hub when the filters were changed
         self._live = live
         self._offered = place
         self._buffer: deque[StreamItem] = deque()
@@ -244,9 +278,25 @@ class Stream:
         """Match other events from now on. What was read ahead of now comes as the old filters had it."""
         self.filters = tuple(filters)
         self._changes += 1
+        self._changed_at = self._hub.place
         if self._live:
             self._place = max(self._place, self._hub.place)
         self._hub.reroute(self)
+
+    def go_back(self, place: LogPosition, gap: dict[str, Any] | None) -> None:
+        """The log's history has changed: behind `place` it is another than what was offered."""
+        self._changes += 1  # a page that is being read, and what was offered meanwhile, may be of either
+        self._offered = min(self._offered, place)
+        if max(self._place, self._changed_at) > place:
+            self._place, self._changed_at = min(self._place, place), place
+            self.put(StreamItem("gap", details=gap or {}, place=place))
+
+    async def went_back(self, page: Pages) -> None:
+        """What was read for this stream shows that the history has changed: all streams learn of that at once."""
+        changes = self._changes
+        await self._hub.synced()
+        if changes == self._changes:
+            self.go_back(page.place, page.gap)
 
     def __aiter__(self) -> Stream:
         return self
@@ -270,6 +320,9 @@ class Stream:
             offered, self._joining = self._joining, None
         if changes != self._changes:
             return  # the page may lack what the new filters match
+        if page.back:
+            await self.went_back(page)
+            return
         if page.gap:
             self.put(StreamItem("dropped", details=page.gap))
         for entry in page.entries:
@@ -304,7 +357,7 @@ class Hub:
         self._users = 0
         self._reader: LogReader | None = None
         self._tail: LastingTask | None = None
-        self._looked: float | None = None  #: when the log was last read, if it has been
+        self._begun = False  #: whether the end of the log has been found, from which on it is read
         self._waiting: list[asyncio.Future[None]] = []
         self._kick = asyncio.Event()
         self._empty = asyncio.Event()
@@ -393,7 +446,7 @@ class Hub:
         if self._tail is None:
             self._tail = LastingTask("event hub", self._run)
             self._reader = LogReader(log.database(), PartEvent(self._tail))
-            self._looked = None
+            self._begun = False
             self._tail.start()
 
     async def _leave(self) -> None:
@@ -448,13 +501,15 @@ class Hub:
             self._kick.clear()
             waiting, self._waiting = self._waiting, []
             try:
-                if self._looked is None:
+                if not self._begun:
                     self.place = await reader.end_position()
                 else:
-                    doubtful = time.monotonic() - self._looked > DOUBTFUL
-                    page = await reader.tail(self.place, thorough=bool(waiting), doubtful=doubtful)
+                    page = await reader.tail(self.place, thorough=bool(waiting))
                     pause = BUSY if page.entries else min(pause * 1.5, IDLE)
+                    if page.back:
+                        self._go_back(page)
                     await self._spread(page)
+                    self.place = page.place
                     if page.full:
                         self._waiting = waiting + self._waiting
                         continue
@@ -467,7 +522,7 @@ class Hub:
                 await asyncio.sleep(faults.failed())
                 continue
             faults.worked()
-            self._looked = time.monotonic()
+            self._begun = True
             for future in waiting:
                 if not future.done():
                     future.set_result(None)
@@ -476,8 +531,13 @@ class Hub:
                 async with asyncio.timeout(pause):
                     await self._kick.wait()
 
+    def _go_back(self, page: Pages) -> None:
+        logger.warning("The history of the event log has changed: listeners go on behind event %d.", page.place.id)
+        for stream in self._streams:
+            stream.go_back(page.place, page.gap)
+
     async def _spread(self, page: Pages) -> None:
-        if page.gap:
+        if page.gap and not page.back:
             for stream in self._streams:
                 stream.put(StreamItem("dropped", details=page.gap))
         for start in range(0, len(page.entries), SLICE):

@@ -267,7 +267,7 @@ def notice(type: str, place: LogPosition, to: Subscribe | None, **data: Any) -> 
     is_change = place.seen == order.CHANGE
     identity = f"{ids.PREFIX}{new_id()}"
     if place.id:
-        identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change)
+        identity = ids.encode(place.id, now, ids.salt_of(using), change=is_change, notice=True)
     shown = {key: value for key, value in data.items() if value is not None}
     if to is not None and to.dialect is MessageDialect.REALTIME:
         shown = {"channel": to.channel, **shown}

@@ -143,6 +143,8 @@ async def _frames_of(item: StreamItem, feed: Feed) -> str:
             assert item.entry is not None
             return await feed.frames(item.entry)
         case "gap":
+            if item.place is not None:
+                feed.go_back(item.place)
             return _gap(feed, item.details)
         case "dropped":
             dropped = item.details.get("estimated_missed_count", "unknown")
@@ -215,6 +217,10 @@ class Feed:
         self._behind = begin.place
         return ""
 
+    def go_back(self, place: LogPosition) -> None:
+        """The events behind `place` are others than were sent."""
+        self._behind = min(self._behind, place)
+
     async def frames(self, entry: SharedEvent) -> str:
         """The frames of one event, '' for none."""
         return self._events(entry, self.wanted)
@@ -247,7 +253,7 @@ class JobFeed(Feed):
             elif begin.asked:
                 self.ended = end <= begin.place
             else:
-                begin.place, begin.cursor = end._replace(seen=order.NOTHING), None
+                begin.place, begin.cursor = end.having(order.NOTHING), None
         return super().opening(begin)
 
     async def frames(self, entry: SharedEvent) -> str:

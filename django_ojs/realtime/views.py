@@ -245,7 +245,8 @@ def _beginning(request: Request) -> Beginning:
     """Behind the last event that the client has seen, behind `since`, or behind what is there now.
 
     Now is when the request came, not when the stream has been set up: between the two nothing is lost. An id that
-    cannot be resumed from makes a gap, and no error: an EventSource would never come back after one (events 4).
+    cannot be resumed from makes a gap, and no error: an EventSource would never come back after one (events 4). Behind
+    it comes what is new; where the log's history has changed, all that the client has not seen.
     """
     using = log.database()
     tenants.refuse_streams(using)
@@ -253,11 +254,14 @@ def _beginning(request: Request) -> Beginning:
     last = request.META.get("HTTP_LAST_EVENT_ID") or query.text(request, "last_event_id")
     if last:
         try:
-            place, gap = log.start(last, using)
+            found, gap = log.resume(last, using)
         except InvalidRequest:
             gap = {"reason": "unknown_event_id"}
-        if gap is None:
-            return Beginning(place, last, asked=True)
+        else:
+            if found.state == "lost":
+                return Beginning(found.place, log.cursor(found.place, using), gap, asked=True)
+            if gap is None:
+                return Beginning(found.place, last, asked=True)
         end = order.end_position(using)
         return Beginning(end, log.cursor(end, using), gap)
     since = query.instant(request, "since")

@@ -243,10 +243,10 @@ class Connection:
             for made in new:
                 await self._write(messages.subscribed(made.asked))
             if gap is not None and after is not None:
-                pruned = LogPosition(
-                    0, ids.decode(after, ids.salt_of(log.database()))[0]
-                )  # to resume there is a gap again
-                await self._send_notice("system.gap", [*new, *again], pruned, **gap)
+                behind = place or order.START
+                if gap["reason"] == "pruned":  # to resume there is a gap again
+                    behind = LogPosition(0, ids.decode(after, ids.salt_of(log.database())).position)
+                await self._send_notice("system.gap", [*new, *again], behind, **gap)
 
     async def _start(self, after: str | None) -> tuple[LogPosition | None, dict[str, Any] | None]:
         if after is None:
@@ -292,6 +292,11 @@ class Connection:
                     await self._deliver(item.entry, list(self._subscriptions.values()))
             case "nudge":
                 await self._replay(self._replays.pop(0))
+            case "gap" if item.place is not None:
+                async with self._turn:
+                    self._go_back(item.place)
+                    everything = list(self._subscriptions.values())
+                    await self._send_notice("system.gap", everything, item.place, **item.details)
             case "gap" | "dropped":
                 async with self._turn:
                     await self._lost(list(self._subscriptions.values()), item.details)
@@ -303,11 +308,22 @@ class Connection:
                 await self.close(GOING_AWAY)
                 raise Closed
 
+    def _go_back(self, place: LogPosition) -> None:
+        """The events behind `place` are others than were sent: they come next."""
+        self._place = place
+        for each in self._subscriptions.values():
+            each.begin, each.live_from = min(each.begin, place), min(each.live_from, place)
+        for replay in self._replays:
+            replay.place, replay.until = min(replay.place, place), min(replay.until, place)
+
     async def _replay(self, replay: EventReplay) -> None:
         place = replay.place
         while True:
             to = [each for each in replay.to if self._subscriptions.get(each.asked.key) is each]
             page = await self._hub.replay(place, [each.asked.wanted for each in to])
+            if page.back:  # a gap comes next, and behind it all that these subscriptions have not got
+                await self._stream.went_back(page)
+                return
             if page.gap:
                 await self._lost(to, page.gap)
             for entry in page.entries:
@@ -413,7 +429,7 @@ class Subscription:
         if not wanted.matches(entry.event):
             return False, False
         shown, changes = wanted.kinds
-        is_new = changes and entry.place._replace(seen=CHANGE) > self.begin
+        is_new = changes and entry.place.having(CHANGE) > self.begin
         return entry.event.type in shown, is_new and entry.changed is not None
 
     @property

@@ -23,6 +23,7 @@ from django_ojs.jobs.finish import Ack, Failure, ack_one, fail_one
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventLog
 from django_ojs.realtime.slots import open_slots
+from tests.events.changing import Copy
 from tests.grpc.serving import Served, serving
 from tests.grpc.streaming import Listener, refused
 
@@ -182,12 +183,29 @@ def test_a_cursor_that_was_never_issued(served: Served, cursor: str) -> None:
 def test_what_was_pruned_is_told_first(served: Served) -> None:
     enqueue("a.old", "a.kept")
     cursor = log.read(limit=1).cursor
+    EventLog.objects.update(pruned_to=Event.objects.get(job_type="a.old").pk)
     Event.objects.filter(job_type="a.old").delete()
     stream = listen(served, {"after": cursor, "event_types": ["job.completed", "job.enqueued"]})
     gap, kept = stream.take(2)
     assert (gap["type"], gap["id"]) == ("system.gap", "")
     assert gap["data"]["gap_start"] <= gap["data"]["gap_end"] == kept["time"]
     assert kept["data"]["job_type"] == "a.kept"
+
+
+def test_a_history_that_has_changed_is_told_and_what_comes_then_is_sent(served: Served, frozen_clock: Any) -> None:
+    enqueue("a.kept")
+    frozen_clock.advance(seconds=1)
+    stream = listen(served, {"event_types": ["job.enqueued"]})
+    copy = Copy()
+    enqueue("a.lost", "a.gone")
+    lost = stream.take(2)
+    copy.come_back("a.new")
+    other = listen(served, {"after": lost[-1]["id"], "event_types": ["job.enqueued"]})
+    for each in (stream, other):
+        gap, new = each.take(2)
+        assert (gap["type"], gap["data"]["reason"]) == ("system.gap", "history_changed")
+        assert gap["data"]["gap_start"] < gap["data"]["gap_end"]
+        assert new["data"]["job_type"] == "a.new"
 
 
 def test_a_keepalive_passes_the_filter_and_says_where_to_go_on(served: Served, settings: Any) -> None:

@@ -20,6 +20,8 @@ from django_ojs.faults import HeldByAnother
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.models import Event, EventCommit, EventLog, Queue
+from django_ojs.retention import prune
+from django_ojs.statistics import eventcounts
 
 
 def types_of(page: log.EventPage) -> list[str]:
@@ -117,19 +119,81 @@ class TestOvertaking:
         assert types_of(log.read()) == [f"a.n{i}" for i in range(20)]
 
 
+def restored_elsewhere(snapshot: str = "") -> None:
+    """Make of the log what a restore in another cluster does: the transactions that come now get the numbers of those
+    that are in it."""
+    ids.log_row("default")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text::bigint")
+        (own,) = cursor.fetchone()
+        numbers = sorted(set(Event.objects.filter(commit_id__gt=0).values_list("commit_id", flat=True)))
+        for number, txid in reversed([*enumerate(numbers, own + 1)]):
+            Event.objects.filter(commit_id=txid).update(commit_id=number)
+            EventCommit.objects.filter(txid=txid).update(txid=number)
+        last = own + 1 + len(numbers)
+        EventLog.objects.update(server=f"elsewhere:{own}", snapshot=snapshot or f"{last}:{last}:")
+
+
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_a_restore_into_another_cluster_loses_no_event() -> None:
-    """Its transaction ids count from the beginning again, below those in the restored log."""
-    enqueue("a.before")
-    cursor = log.read().cursor
-    ahead = 10**15
-    EventLog.objects.update(snapshot=f"{ahead}:{ahead}:")
-    Event.objects.update(commit_id=ahead - 1)
-    EventCommit.objects.update(txid=ahead - 1)
-    enqueue("a.after")
-    assert types_of(log.read(after=cursor)) == ["a.after"]
-    assert types_of(log.read()) == ["a.before", "a.after"]
+class TestAMoveToAnotherCluster:
+    """Its transaction ids count from somewhere else."""
+
+    @pytest.mark.parametrize("snapshot", ["", "3:3:"], ids=["behind", "ahead"])
+    def test_what_is_pushed_before_the_first_pass_comes_behind_all_that_was_there(self, snapshot: str) -> None:
+        before, after = [f"a.b{n}" for n in range(20)], [f"a.a{n}" for n in range(25)]
+        for name in before:
+            enqueue(name)
+        cursor = log.read().cursor
+        places = dict(EventCommit.objects.values_list("seq", "txid"))
+        restored_elsewhere(snapshot)
+        for name in after:
+            enqueue(name)
+        assert types_of(log.read(after=cursor)) == after
+        assert types_of(log.read()) == before + after
+        assert places.keys() <= set(EventCommit.objects.values_list("seq", flat=True))
+        enqueue("a.last")
+        assert types_of(log.read(after=cursor)) == [*after, "a.last"]
+
+    def test_what_was_not_in_order_when_it_was_dumped_is_not_lost(self) -> None:
+        enqueue("a.first")
+        cursor = log.read().cursor
+        enqueue("a.waits")
+        enqueue("a.too")
+        restored_elsewhere()
+        expected = ["a.waits", "a.too", *(f"a.n{n}" for n in range(6))]
+        for name in expected[2:]:
+            enqueue(name)
+        assert types_of(log.read(after=cursor)) == expected
+        enqueue("a.last")
+        assert types_of(log.read(after=cursor)) == [*expected, "a.last"]
+
+    def test_twice_and_there_and_back_within_the_retention(self, frozen_clock: Any) -> None:
+        expected = []
+        for move in range(4):
+            for number in range(5):
+                expected.append(f"a.m{move}_{number}")
+                enqueue(expected[-1])
+            if move % 2:
+                log.read()
+            restored_elsewhere()
+        assert types_of(log.read()) == expected
+        assert eventcounts.count() == len(expected)
+        frozen_clock.advance(days=8)
+        enqueue("a.last")
+        assert prune()["events"] == len(expected)
+        assert types_of(log.read()) == ["a.last"]
+        assert EventCommit.objects.count() == 1
+
+    def test_a_log_from_before_the_server_was_written_down_keeps_its_order(self) -> None:
+        enqueue("a.first")
+        cursor = log.read().cursor
+        EventLog.objects.update(server="", last_seq=0)
+        enqueue("a.second")
+        assert types_of(log.read(after=cursor)) == ["a.second"]
+        restored_elsewhere()
+        enqueue("a.third")
+        assert types_of(log.read(after=cursor)) == ["a.second", "a.third"]
 
 
 @pytest.mark.django_db
@@ -173,10 +237,12 @@ class TestReading:
         now = dt.datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=dt.UTC)
         for position in (1, 12345, 2**48 - 1):
             text = ids.encode(position, now, "salt")
-            assert ids.decode(text, "salt") == (position, False)
+            assert ids.decode(text, "salt") == ids.Cursor(position)
             changed = ids.of_change(text, "salt")
             assert changed != text
-            assert ids.decode(changed, "salt") == (position, True)
+            assert ids.decode(changed, "salt") == ids.Cursor(position, is_change=True)
+            notice = ids.encode(position, now, "salt", notice=True)
+            assert ids.decode(notice, "salt") == ids.Cursor(position, is_notice=True)
             assert text[18:19] == "7"
             with pytest.raises(InvalidRequest):
                 ids.decode(text, "pepper")

@@ -99,7 +99,12 @@ async def test_a_subscriber_so_slow_that_the_log_was_pruned_is_told() -> None:
 async def test_a_cursor_that_was_pruned_is_a_gap_and_then_what_is_left() -> None:
     await enqueue("a.old", "a.kept")
     cursor = (await do(log.read, limit=1)).cursor
-    await do(Event.objects.filter(job_type="a.old").delete)
+
+    def prune() -> None:
+        EventLog.objects.update(pruned_to=Event.objects.get(job_type="a.old").pk)
+        Event.objects.filter(job_type="a.old").delete()
+
+    await do(prune)
     async with Hub.current().subscribe(ALL, after=cursor) as stream:
         gap, kept = await take(stream, 2)
         assert (gap.kind, gap.envelope) == ("gap", None)
@@ -159,13 +164,13 @@ async def test_the_hub_lives_while_it_waits_for_the_database(monkeypatch: pytest
 async def test_fifty_subscribers_cost_the_queries_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks are counted, not time: each one is a constant number of statements for the whole process."""
     looks: list[int] = []
-    page = hub_module.LogReader._page
+    look = hub_module.LogReader._new
 
     def counted(self: Any, *args: Any) -> Any:
         with connection.execute_wrapper(lambda execute, *rest: looks.append(1) or execute(*rest)):  # type: ignore[func-returns-value]
-            return page(self, *args)
+            return look(self, *args)
 
-    monkeypatch.setattr(hub_module.LogReader, "_page", counted)
+    monkeypatch.setattr(hub_module.LogReader, "_new", counted)
 
     async def cost(subscribers: int) -> int:
         async with AsyncExitStack() as stack:

@@ -19,7 +19,7 @@ class NothingThere:
         return SimpleNamespace()
 
     async def tail(self, place: Any, **_: Any) -> Any:
-        return SimpleNamespace(entries=[], full=False, gap=None)
+        return SimpleNamespace(entries=[], place=place, full=False, gap=None, back=False)
 
 
 @pytest.mark.parametrize("ticks", range(5))

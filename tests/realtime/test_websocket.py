@@ -262,7 +262,12 @@ class TestCursors:
     async def test_an_id_that_was_pruned(self) -> None:
         await enqueue("a.old", "a.kept")
         cursor = (await do(log.read, limit=1)).cursor
-        await do(Event.objects.filter(job_type="a.old").delete)
+
+        def prune() -> None:
+            EventLog.objects.update(pruned_to=Event.objects.get(job_type="a.old").pk)
+            Event.objects.filter(job_type="a.old").delete()
+
+        await do(prune)
         async with connected() as socket:
             await subscribe(socket, channel="all", event_types=["job.enqueued"], after=cursor)
             gap, kept = await socket.events(2)

@@ -56,6 +56,7 @@ VALUES: list[Any] = [
 #: How this database orders the log, which is its own business.
 ORDER = [
     ("Event", "commit_id"), ("Event", "seq"), ("EventCommit", "txid"), ("EventLog", "snapshot"),
+    ("EventLog", "server"),
     ("MetricPlace", "seq"), ("WebhookRelay", "commit"),
 ]  # fmt: skip
 

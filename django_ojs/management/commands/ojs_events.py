@@ -27,6 +27,11 @@ T = TypeVar("T")
 PAUSE = 0.25  #: seconds between two looks at the log while following it
 AFTER_FAULT, LONGEST_AFTER_FAULT = 0.5, 5.0  #: seconds until a log that could not be read is tried again
 PAGE = 500
+#: What a reader is told who cannot get all that lies between, by the reason of the gap.
+_MISSED = {
+    "pruned": "Some events behind this place have been pruned.",
+    "history_changed": "The log's history has changed: some events may be lost, and others come again.",
+}
 LAST = 20  #: events that are shown where nothing says from where on
 
 _STYLES = {"job.completed": "SUCCESS", "workflow.completed": "SUCCESS", "job.failed": "ERROR", "job.discarded": "ERROR",
@@ -92,7 +97,7 @@ class Command(ShellCommand):
             at = cursor
             page = patiently(lambda: log.read(wanted=wanted, after=at, limit=size, using=using))  # noqa: B023 - run here
             if page.gap:
-                self._warn("Some events behind this place have been pruned.")
+                self._warn(_MISSED[page.gap["reason"]])
             yield from page.events
             cursor = page.cursor
             left = None if left is None else left - len(page.events)

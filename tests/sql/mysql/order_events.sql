@@ -2,7 +2,7 @@
 
 -- parameters: integer
 SELECT `django_ojs_eventlog`.`id`, `django_ojs_eventlog`.`salt`, `django_ojs_eventlog`.`snapshot`,
-    `django_ojs_eventlog`.`last_seq`, `django_ojs_eventlog`.`pruned_to`
+    `django_ojs_eventlog`.`server`, `django_ojs_eventlog`.`last_seq`, `django_ojs_eventlog`.`pruned_to`
 FROM `django_ojs_eventlog`
 WHERE `django_ojs_eventlog`.`id` = %s
 ORDER BY `django_ojs_eventlog`.`id` ASC

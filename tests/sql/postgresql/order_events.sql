@@ -2,15 +2,14 @@
 
 -- parameters: Int2
 SELECT "django_ojs_eventlog"."id", "django_ojs_eventlog"."salt", "django_ojs_eventlog"."snapshot",
-    "django_ojs_eventlog"."last_seq", "django_ojs_eventlog"."pruned_to"
+    "django_ojs_eventlog"."server", "django_ojs_eventlog"."last_seq", "django_ojs_eventlog"."pruned_to"
 FROM "django_ojs_eventlog"
 WHERE "django_ojs_eventlog"."id" = %s
 ORDER BY "django_ojs_eventlog"."id" ASC
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
--- parameters: text
-SELECT pg_snapshot_xmax(%s::pg_snapshot)::text::bigint > pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+SELECT system_identifier || ':' || 'django_ojs_event'::regclass::oid FROM pg_control_system();
 
 -- parameters: last text
 WITH fresh AS (
@@ -48,6 +47,6 @@ SET snapshot = (
             pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS lowest,
             pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ends
     ) AS now
-)
+), last_seq = greatest(last_seq, (SELECT coalesce(max(last), 0) FROM fresh))
 WHERE id = 1
 RETURNING (SELECT count(*) FROM numbered);

@@ -1,0 +1,56 @@
+"""What a failover or a restore makes of the log, within one database: the newest rows are gone, and what gives out ids
+and numbers is where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection, transaction
+
+from django_ojs import clock
+from django_ojs.events import ids, order
+from django_ojs.jobs.push import push
+from django_ojs.models import Event, EventCommit, EventLog
+
+
+def enqueue(*names: str) -> None:
+    """Push a job of each type, each in its own transaction."""
+    for name in names:
+        push([{"type": name, "args": []}])
+
+
+class Copy:
+    """The log as it is now, which `come_back` puts in the place of what it is then."""
+
+    def __init__(self) -> None:
+        ids.log_row("default")
+        order.catch_up("default")
+        self._events = set(Event.objects.values_list("pk", flat=True))
+        self._commits = set(EventCommit.objects.values_list("pk", flat=True))
+        self._log: dict[str, Any] = EventLog.objects.filter(pk=1).values("last_seq", "pruned_to").get()
+
+    def come_back(self, *new: str) -> None:
+        """Some seconds later, and with jobs of these types pushed before anybody has looked."""
+        clock.advance(seconds=5)
+        with transaction.atomic():
+            EventLog.objects.select_for_update().get(pk=1)
+            Event.objects.exclude(pk__in=self._events)._raw_delete("default")
+            EventCommit.objects.exclude(pk__in=self._commits)._raw_delete("default")
+            EventLog.objects.filter(pk=1).update(**self._log)
+            _count_on(Event._meta.db_table, "id", max(self._events, default=0))
+            if connection.vendor == "postgresql":
+                _count_on(EventCommit._meta.db_table, "seq", max(self._commits, default=0))
+            enqueue(*new)
+
+
+def _count_on(table: str, column: str, last: int) -> None:
+    with connection.cursor() as cursor:
+        match connection.vendor:
+            case "postgresql":
+                cursor.execute(
+                    f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), %s, %s)", [last or 1, bool(last)]
+                )
+            case "sqlite":
+                cursor.execute("UPDATE sqlite_sequence SET seq = %s WHERE name = %s", [last, table])
+            case _:
+                cursor.execute(f"ALTER TABLE {table} AUTO_INCREMENT = {last + 1}")

@@ -1,0 +1,326 @@
+"""Readers of a log that has lost its newest events, or is another than it was: they get all of what it has now, and are
+told what they cannot get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections
+from django.test import Client
+
+from django_ojs import clock
+from django_ojs.events import ids, log, order
+from django_ojs.events.filters import Filter
+from django_ojs.events.log import EventPage
+from django_ojs.models import Event, EventLog
+from django_ojs.realtime import hub as hubs
+from django_ojs.realtime import messages
+from django_ojs.realtime.hub import Hub
+from tests.events.changing import Copy, enqueue
+from tests.operations.test_event_order import HeldOrder
+from tests.realtime.conftest import names, nothing_more, take
+from tests.realtime.listening import listen
+from tests.realtime.sockets import connected
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("new_log")]
+
+
+@pytest.fixture
+def new_log(frozen_clock: Any) -> None:
+    ids.forget()
+
+
+def types_of(page: EventPage) -> list[str]:
+    return [event["data"]["job_type"] for event in page.events]
+
+
+def times() -> dict[str, str]:
+    return {event["data"]["job_type"]: event["time"] for event in log.read().events}
+
+
+def written(*types: str) -> None:
+    """Push a job of each type, at times of their own."""
+    for name in types:
+        clock.advance(seconds=1)
+        enqueue(name)
+
+
+class TestACursor:
+    @pytest.mark.parametrize("new", [["a.new"], ["a.new", "a.other"], ["a.new", "a.other", "a.third"]])
+    def test_of_a_lost_event_goes_on_behind_the_last_one_before_it(self, new: list[str]) -> None:
+        """Whether the log is shorter than before, another event has the id, or it is longer."""
+        written("a.first", "a.kept")
+        copy = Copy()
+        written("a.lost", "a.last")
+        cursor, told = log.read().cursor, times()
+        copy.come_back(*new)
+        page = log.read(after=cursor)
+        assert types_of(page) == new
+        assert page.gap == {
+            "reason": "history_changed", "gap_start": told["a.kept"], "gap_end": told["a.last"],
+            "estimated_missed_count": 2,
+        }  # fmt: skip
+        assert log.read(after=page.cursor) == EventPage([], page.cursor, False)
+
+    def test_of_a_lost_event_where_nothing_has_come_since(self) -> None:
+        written("a.kept")
+        copy, kept = Copy(), log.read().cursor
+        written("a.lost")
+        cursor = log.read().cursor
+        copy.come_back()
+        page = log.read(after=cursor)
+        assert (page.events, page.cursor) == ([], kept)
+        assert page.gap is not None
+        enqueue("a.new")
+        assert types_of(log.read(after=page.cursor)) == types_of(log.read(after=cursor)) == ["a.new"]
+
+    def test_where_all_that_is_there_is_newer(self) -> None:
+        ids.log_row("default")
+        copy = Copy()
+        written("a.lost", "a.last")
+        cursor, told = log.read().cursor, times()
+        copy.come_back("a.new", "a.other", "a.third")
+        page = log.read(after=cursor)
+        assert types_of(page) == ["a.new", "a.other", "a.third"]
+        assert page.gap is not None
+        assert (page.gap["reason"], page.gap["gap_start"]) == ("history_changed", told["a.last"])
+        assert page.gap["gap_end"] == page.events[0]["time"] > page.gap["gap_start"]
+
+    def test_of_an_event_that_is_there_still_has_no_gap(self) -> None:
+        written("a.first")
+        first = log.read().cursor
+        written("a.kept")
+        copy = Copy()
+        written("a.lost")
+        copy.come_back("a.new")
+        page = log.read(after=first)
+        assert (types_of(page), page.gap) == (["a.kept", "a.new"], None)
+
+    def test_of_a_change_or_a_notice(self) -> None:
+        written("a.kept")
+        copy = Copy()
+        written("a.lost")
+        order.catch_up("default")
+        place = order.end_position("default")
+        (event,) = log.read(types=["job.enqueued"], since=place.time).events
+        notice = messages.notice("server.shutdown", place, None)
+        standing = notice.split('"id":"')[1][:40]
+        assert types_of(log.read(after=standing)) == []
+        clock.advance(seconds=1)
+        late = messages.notice("server.shutdown", place, None).split('"id":"')[1][:40]
+        assert log.read(after=late) == EventPage([], late, False)
+        copy.come_back("a.new", "a.other")
+        for cursor in (ids.of_change(event["id"], ids.salt_of("default")), standing, late):
+            page = log.read(after=cursor)
+            assert (types_of(page), page.gap and page.gap["reason"]) == (["a.new", "a.other"], "history_changed")
+
+    def test_that_was_pruned_goes_on_with_the_oldest(self) -> None:
+        written("a.first", "a.second", "a.third")
+        told, first = times(), log.read(limit=1)
+        pruned = Event.objects.get(job_type="a.second").pk
+        EventLog.objects.update(pruned_to=pruned)
+        Event.objects.filter(pk__lte=pruned).delete()
+        page = log.read(after=first.cursor)
+        assert types_of(page) == ["a.third"]
+        assert page.gap == {
+            "reason": "pruned", "gap_start": told["a.first"], "gap_end": told["a.third"], "estimated_missed_count": 1
+        }  # fmt: skip
+
+    def test_that_a_standby_does_not_have_yet_waits_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        written("a.first")
+        copy = Copy()
+        written("a.ahead")
+        cursor = log.read().cursor
+        monkeypatch.setattr(order, "_is_standby", lambda using: True)
+        copy.come_back()
+        assert log.read(after=cursor) == EventPage([], cursor, False)
+        assert order.find("default", ids.decode(cursor, ids.salt_of("default")).position, clock.now()).state == "ahead"
+
+    @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time: there are no passes")
+    def test_of_an_event_that_has_no_place_yet_waits_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(order, "PATIENCE", 0.05)
+        written("a.first")
+        other = HeldOrder()
+        try:
+            written("a.second")
+            row = Event.objects.get(job_type="a.second")
+            cursor = ids.encode(row.pk, row.time, ids.salt_of("default"))
+            assert log.read(after=cursor) == EventPage([], cursor, False)
+            assert order.before("default", clock.now()).time == Event.objects.get(job_type="a.first").time
+        finally:
+            other.let_go()
+        assert log.read(after=cursor) == EventPage([], cursor, False)
+
+    def test_a_reader_of_earlier_pages_goes_on_with_what_is_older(self) -> None:
+        written("a.first", "a.kept")
+        copy = Copy()
+        written("a.lost")
+        (event,) = log.earlier(Filter(), limit=1).events
+        copy.come_back("a.new", "a.other")
+        assert types_of(log.earlier(Filter(), before=event["id"])) == ["a.kept", "a.first"]
+
+    def test_over_http(self, settings: Any) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+        written("a.kept")
+        copy = Copy()
+        written("a.lost")
+        cursor = Client().get("/ojs/v1/events").json()["cursor"]
+        copy.come_back("a.new")
+        found = Client().get("/ojs/v1/events", {"after": cursor}).json()
+        assert [event["data"]["job_type"] for event in found["events"]] == ["a.new"]
+        assert (found["gap"]["reason"], found["gap"]["estimated_missed_count"]) == ("history_changed", 1)
+
+
+def do(call: Any, *args: Any) -> Any:
+    return sync_to_async(call)(*args)
+
+
+@pytest.fixture
+async def closing(new_log: None, transactional_db: None) -> Any:
+    yield
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.mark.usefixtures("closing")
+class TestAListener:
+    @pytest.mark.parametrize("new", [[], ["a.new"], ["a.new", "a.b", "a.c", "a.d", "a.e"]])
+    async def test_is_told_and_gets_all_that_comes_then(self, new: list[str]) -> None:
+        await do(written, "a.kept")
+        async with Hub.current().subscribe(Filter()) as stream, Hub.current().subscribe(Filter()) as idle:
+            await nothing_more(stream)
+            copy = await do(Copy)
+            await do(written, "a.lost", "a.gone", "a.last")
+            assert names(await take(stream, 3)) == names(await take(idle, 3)) == ["a.lost", "a.gone", "a.last"]
+            await do(copy.come_back, *new)
+            for each in (stream, idle):
+                gap, *events = await take(each, 1 + len(new))
+                assert names([gap, *events]) == ["gap", *new]
+                assert gap.details["reason"] == "history_changed"
+                assert gap.details["estimated_missed_count"] == 3
+                await nothing_more(each)
+            await do(enqueue, "a.live")
+            assert names(await take(stream, 1)) == ["a.live"]
+
+    async def test_that_is_slow_is_told_once_and_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hubs, "PAGE", 2)
+        await do(written, "a.kept")
+        async with Hub.current().subscribe(Filter(), buffer=1) as slow, Hub.current().subscribe(Filter()) as quick:
+            await nothing_more(quick)
+            copy = await do(Copy)
+            await do(written, "a.l1", "a.l2", "a.l3", "a.l4")
+            await take(quick, 4)
+            assert slow.lags
+            assert names(await take(slow, 3)) == ["a.l1", "a.l2", "a.l3"]
+            await do(copy.come_back, "a.n1", "a.n2", "a.n3", "a.n4", "a.n5")
+            found = names(await take(slow, 6))
+            assert found == ["gap", "a.n1", "a.n2", "a.n3", "a.n4", "a.n5"]
+            await nothing_more(slow)
+
+    async def test_whose_own_events_are_all_there_has_no_gap(self) -> None:
+        await do(written, "a.first", "a.kept")
+        first = (await do(lambda: log.read(limit=1))).cursor
+        copy = await do(Copy)
+        await do(written, "a.lost")
+        async with Hub.current().subscribe(Filter(), after=first, buffer=1) as stream:
+            await do(copy.come_back, "a.new")
+            await Hub.current().synced()
+            assert names(await take(stream, 2)) == ["a.kept", "a.new"]
+
+    async def test_whose_log_was_pruned_up_to_where_it_is_has_no_gap(self) -> None:
+        async with Hub.current().subscribe(Filter()) as stream:
+            await do(written, "a.first", "a.second")
+            assert names(await take(stream, 2)) == ["a.first", "a.second"]
+
+            def prune(further: int) -> None:
+                newest = EventLog.objects.get().pruned_to or order.newest_id("default")
+                EventLog.objects.update(pruned_to=newest + further)
+                Event.objects.all()._raw_delete("default")
+
+            await do(prune, 0)
+            await nothing_more(stream)
+            await do(prune, 3)  # the process stood still meanwhile
+            (gap,) = await take(stream, 1)
+            assert (gap.kind, gap.details["estimated_missed_count"]) == ("dropped", 3)
+            await nothing_more(stream)
+            await do(enqueue, "a.new")
+            assert names(await take(stream, 1)) == ["a.new"]
+
+    async def test_of_a_standby_that_lags_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(order, "_is_standby", lambda using: True)
+        async with Hub.current().subscribe(Filter()) as stream:
+            await do(written, "a.first")
+            copy = await do(Copy)
+            await do(written, "a.ahead")
+            assert names(await take(stream, 2)) == ["a.first", "a.ahead"]
+            await do(copy.come_back)
+            await nothing_more(stream)
+
+
+def test_to_look_for_new_events_is_one_statement(django_assert_num_queries: Any) -> None:
+    """It also shows that the log is the one that was read."""
+    written("a.first")
+    order.catch_up("default")
+    ids.salt_of("default")
+    reader, place = hubs.LogReader("default"), order.end_position("default")
+    reader.stop()
+    with django_assert_num_queries(1):
+        page = reader._new(place)
+    assert (page.entries, page.place) == ([], place)
+    written("a.second")
+    order.catch_up("default")
+    with django_assert_num_queries(1):
+        assert len(reader._new(place).entries) == 1
+
+
+@pytest.mark.usefixtures("closing")
+class TestTheDoors:
+    @pytest.fixture(autouse=True)
+    def _open_site(self, settings: Any) -> None:
+        settings.OJS = {"ALLOW_ANONYMOUS": True}
+
+    async def test_event_streams(self) -> None:
+        await do(written, "a.kept")
+        kept = (await do(log.read)).cursor
+        async with listen("/events/stream", "types=job.enqueued,job.state_changed") as stream:
+            copy = await do(Copy)
+            await do(written, "a.lost", "a.gone")
+            seen = await stream.events(4)
+            await do(copy.come_back, "a.new")
+            gap, change, event = await stream.events(3)
+        assert [frame.event for frame in seen] == ["job.state_changed", "job.enqueued"] * 2
+        assert [gap.event, change.event, event.event] == ["system.gap", "job.state_changed", "job.enqueued"]
+        assert (gap.data["reason"], gap.data["estimated_missed_count"]) == ("history_changed", 2)
+        assert event.data["data"]["job_type"] == "a.new"
+        async with listen("/events/stream", "types=job.enqueued", last_event_id=seen[-1].id) as stream:
+            gap, event = await stream.events(2)
+        assert (gap.event, gap.data["gap_end"]) == ("system.gap", seen[-1].data["time"])
+        assert event.data["data"]["job_type"] == "a.new"
+        assert [frame.id for frame in stream.seen if frame.id and not frame.event] == [kept]
+
+    async def test_web_sockets(self) -> None:
+        await do(written, "a.kept")
+        kept = (await do(log.read)).cursor
+        async with connected() as socket, connected() as other:
+            await socket.ask({"action": "subscribe", "channel": "all", "event_types": ["job.enqueued"]})
+            await socket.ask({"action": "subscribe", "channel": "queue:other", "event_types": ["job.enqueued"]})
+            copy = await do(Copy)
+            await do(written, "a.lost", "a.gone")
+            lost = await socket.events(2)
+            # Behind what is lost, and with nothing to come that it would have to be told of.
+            await other.ask({"action": "subscribe", "channel": "events", "filter": {"event_types": ["job.enqueued"]}})
+            await do(copy.come_back, "a.new", "a.more")
+            found = await socket.events(4)
+            assert [frame["event"] for frame in found] == ["system.gap", "system.gap", "job.enqueued", "job.enqueued"]
+            assert found[0]["data"]["reason"] == "history_changed"
+            assert [frame["data"]["job_type"] for frame in found[2:]] == ["a.new", "a.more"]
+            gap, *news = await other.events(3)
+            assert [gap["type"], *(each["data"]["job_type"] for each in news)] == ["system.gap", "a.new", "a.more"]
+        for cursor in (lost[-1]["id"], found[0]["id"], kept):
+            async with connected() as socket:
+                await socket.ask(
+                    {"action": "subscribe", "channel": "all", "event_types": ["job.enqueued"], "after": cursor}
+                )
+                again = await socket.events(3 if cursor == lost[-1]["id"] else 2)
+                assert [frame["data"]["job_type"] for frame in again[-2:]] == ["a.new", "a.more"]
