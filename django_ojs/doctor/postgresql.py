@@ -11,8 +11,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from django.db import Error
+
 from django_ojs.conf import ojs_settings
+from django_ojs.database import atomic
 from django_ojs.doctor.findings import Finding, Site, only_on
+from django_ojs.faults import has_lost_statements
 from django_ojs.messages import phrase
 from django_ojs.registry import registry
 from django_ojs.rules.ids import new_job_id
@@ -128,8 +132,13 @@ def _keeps_names(site: Site, raw: Any) -> bool:
     import psycopg  # a site on another database need not have it
 
     text = f"SELECT 'ojs_doctor {new_job_id()}'"
-    with site.connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
-        cursor.execute(text, prepare=True)
+    try:
+        with atomic(using=site.using), site.connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
+            cursor.execute(text, prepare=True)
+    except Error as error:
+        if has_lost_statements(error):  # another client has left the name in this session
+            return True
+        raise
     names = [name for (name,) in site.rows("SELECT name FROM pg_prepared_statements WHERE statement = %s", [text])]
     own = [name for name in names if name.startswith(_OF_CLIENTS)]
     if own:

@@ -98,6 +98,20 @@ def test_prepared_statements_behind_a_pooler(
         connection.close()
 
 
+def test_a_name_that_another_client_has_left_in_the_session(monkeypatch: pytest.MonkeyPatch, ids: Ids) -> None:
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    options = {**connection.settings_dict["OPTIONS"], "prepare_threshold": 5}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    connection.close()
+    monkeypatch.setattr("psycopg.ConnectionInfo.backend_pid", property(lambda info: 0))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("PREPARE _pg3_0 AS SELECT 1")
+        assert ids() == ["statements-lost"]
+    finally:
+        connection.close()
+
+
 def test_reads_that_go_to_a_replica(monkeypatch: pytest.MonkeyPatch, ids: Ids) -> None:
     monkeypatch.setattr(postgresql, "_ONLY_READS", "SELECT true")  # as the proxy lets the replica answer
     assert ids() == ["reads-elsewhere"]
