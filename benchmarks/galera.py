@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -380,6 +381,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.galera", description=__doc__.split("\n\n")[0])
     parser.add_argument("--count", type=int, default=150, help="keys, jobs and pushes of each measure")
     parser.add_argument("--only", nargs="*", choices=list(MEASURES), default=list(MEASURES))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end the servers
     options = parser.parse_args()
     if not any(map(os.path.exists, LIBRARIES)):
         parser.error("MariaDB's library of Galera is not installed.")

@@ -25,7 +25,15 @@ from django.db import Error, OperationalError, connections, router, transaction
 from django.db.models import Q
 
 from django_ojs import idleness, packets, tenants
-from django_ojs.faults import DatabaseFault, ReadOnly, StoodStill, ended_for_idleness, fault_of, is_contention
+from django_ojs.faults import (
+    DatabaseFault,
+    ReadOnly,
+    StoodStill,
+    ended_for_idleness,
+    fault_of,
+    has_forgotten,
+    is_contention,
+)
 from django_ojs.guard import get_logger
 
 P = ParamSpec("P")
@@ -108,15 +116,25 @@ def try_to_write(cursor: Any) -> None:
 
 def waits_to_try_again(error: BaseException, number: int, using: str | None) -> bool:
     """Whether an operation whose try of this number ended in `error` is to be run again: it lost a race in its own
-    transaction, and this was not the last of `TRIES`. Waits before that, longer each time."""
-    if number == TRIES or not is_contention(error) or connections[database(using)].in_atomic_block:
+    transaction, and this was not the last of `TRIES`. Waits before that, longer each time.
+
+    So it is where its session had lost a prepared statement, which changes nothing either: it gets another session.
+    """
+    connection = connections[database(using)]
+    if number == TRIES or connection.in_atomic_block:
+        return False
+    if has_forgotten(error) and autocommits(connection.alias):
+        leave(connection, error)
+        return True
+    if not is_contention(error):
         return False
     time.sleep(FIRST_PAUSE * 2**number * random.uniform(0.5, 1.5))  # noqa: S311
     return True
 
 
 def retried(operation: Callable[P, T]) -> Callable[P, T]:
-    """Let an operation, whose keyword `using` names the database, try again when it loses a race."""
+    """Let an operation, whose keyword `using` names the database, try again when it loses a race, or its session has
+    lost what was prepared there."""
 
     @functools.wraps(operation)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:

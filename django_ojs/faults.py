@@ -261,6 +261,12 @@ def has_forgotten(error: BaseException) -> bool:
     return sqlstate(error) in {"26000", "42P05", "0A000"}
 
 
+def has_lost_statements(error: BaseException) -> bool:
+    """Whether it is so because the session that runs a statement is not the one that has prepared it, or is that of
+    several clients: where a pooler is in between, any statement can meet this."""
+    return sqlstate(error) in {"26000", "42P05"}
+
+
 def ended_for_idleness(error: BaseException) -> bool:
     """Whether PostgreSQL has ended the connection because a transaction stood still on it."""
     return sqlstate(error) == "25P03"

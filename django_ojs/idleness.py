@@ -4,13 +4,15 @@ A process that is stopped (SIGSTOP), or that is on a machine that is suspended, 
 that it has open would keep all that it has locked, until the process goes on. So `database.atomic` gives each
 transaction that begins with it a limit, and what it holds is free when that has passed.
 
-- **PostgreSQL**: `idle_in_transaction_session_timeout` of this transaction alone. It is sent with the BEGIN.
+- **PostgreSQL**: `idle_in_transaction_session_timeout` of this transaction alone. It is sent with the BEGIN; through
+  pgpool by itself, behind it.
 - **MariaDB**: `idle_transaction_timeout` of the session. It is set by the statement that begins the transaction, and
   set to what it was by the one that gives autocommit back.
 - **SQLite** knows no such limit: the lock is one of the file, and ends with the transaction or the process.
 
-So it costs no round trip, works behind a pooler, and what the site does on the connection is not limited: neither in
-transactions of its own, nor where the server's statements are in one of them. A shorter limit of the site's stays.
+So it costs no round trip (through pgpool one), works behind a pooler, and what the site does on the connection is not
+limited: neither in transactions of its own, nor where the server's statements are in one of them. A shorter limit of
+the site's stays.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from django_ojs.faults import ended_for_idleness, may_be_done
+from django.db import Error
+
+from django_ojs.faults import ended_for_idleness, is_about_data, may_be_done
 
 #: Seconds for which a transaction may stand still. Between two statements of ours is some Python code, and never a call
 #: elsewhere, unless an enqueue middleware of the site's makes one.
@@ -27,6 +31,9 @@ SECONDS = 10.0
 _SETTING = "idle_in_transaction_session_timeout"
 #: By the alias of a database: the limit of the site's own in milliseconds, 0 for none. Each process asks once.
 _sites: dict[str, int] = {}
+#: By the alias of a database: whether pgpool is before it. Each process asks once.
+_pgpools: dict[str, bool] = {}
+_IS_PGPOOL = "SHOW pool_version"  # which it answers itself, and nothing else does
 
 
 def limit_next(connection: Any, seconds: float) -> None:
@@ -35,6 +42,7 @@ def limit_next(connection: Any, seconds: float) -> None:
     connection.ensure_connection()
     if connection.vendor == "postgresql":
         _site_limit(connection)
+        _is_pgpool(connection)
         connection._set_autocommit = functools.partial(_begin_postgresql, connection, seconds)
     elif connection.vendor == "mysql" and connection.mysql_is_mariadb:
         connection._set_autocommit = functools.partial(_mariadb, connection, connection.connection, seconds)
@@ -77,7 +85,9 @@ def _begin_postgresql(connection: Any, seconds: float, autocommit: bool) -> None
     statement = _set_local(_shorter(seconds, _site_limit(connection)))
     with connection.wrap_database_errors:
         if hasattr(raw, "pgconn"):
-            _send(raw, f"{_begin(raw)}; {statement}")
+            apart = [_begin(raw), statement]
+            for script in apart if _is_pgpool(connection) else ["; ".join(apart)]:
+                _send(raw, script)
         else:  # psycopg2, which sends its BEGIN by itself
             with raw.cursor() as cursor:
                 cursor.execute(statement)
@@ -108,6 +118,28 @@ def _site_limit(connection: Any) -> int:
         with connection.wrap_database_errors, connection.connection.cursor() as cursor:
             cursor.execute("SELECT setting::int FROM pg_settings WHERE name = %s", [_SETTING])
             found = _sites[connection.alias] = int(cursor.fetchone()[0])
+    return found
+
+
+def _is_pgpool(connection: Any) -> bool:
+    """Whether pgpool is in between. What comes in one message it gives to the primary alone, and a SAVEPOINT to the
+    replica that it reads from, too: that has to know that the transaction has begun.
+
+    Only something in between is asked, since PostgreSQL logs an error: it listens on another port than the server.
+    """
+    if (found := _pgpools.get(connection.alias)) is None:
+        raw, found = connection.connection, False
+        try:
+            with connection.wrap_database_errors, raw.cursor() as cursor:
+                cursor.execute("SELECT inet_server_port()")
+                ((port,),) = cursor.fetchall()
+                if port not in (None, raw.info.port):
+                    cursor.execute(_IS_PGPOOL)
+                    found = True
+        except Error as error:
+            if not is_about_data(error):
+                raise
+        _pgpools[connection.alias] = found
     return found
 
 

@@ -20,6 +20,7 @@ __all__ = ["TITLES", "Finding", "Site", "attention", "examine"]
 #: In the order in which the findings are shown: causes come before what they cause.
 DIAGNOSES = (
     health.system_checks, engines.durability, postgresql.durability, postgresql.read_only, postgresql.pooler,
+    postgresql.reads_elsewhere,
     health.clock_offset,
     postgresql.lock_waits, postgresql.long_transactions, engines.write_lock, engines.wal,
     postgresql.connections_used, postgresql.connections_needed,

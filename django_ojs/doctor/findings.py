@@ -44,6 +44,8 @@ TITLES: dict[str, Phrase] = {
     "commits-can-be-lost": phrase("A crash can lose committed jobs"),
     "database-read-only": phrase("The database is read-only"),
     "pooler-cursors": phrase("Server-side cursors behind a pooler"),
+    "statements-lost": phrase("A pooler loses prepared statements"),
+    "reads-elsewhere": phrase("Reads go to a replica"),
     "clock-offset": phrase("The clocks of this host and of the database differ"),
     "lock-wait": phrase("A session blocks others"),
     "transaction-long": phrase("A transaction has been open for long"),

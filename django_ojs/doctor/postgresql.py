@@ -11,10 +11,15 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from django.db import Error
+
 from django_ojs.conf import ojs_settings
+from django_ojs.database import atomic
 from django_ojs.doctor.findings import Finding, Site, only_on
+from django_ojs.faults import has_lost_statements
 from django_ojs.messages import phrase
 from django_ojs.registry import registry
+from django_ojs.rules.ids import new_job_id
 from django_ojs.store.prepared import is_pooled
 
 #: Seconds for which a transaction may be open, and another session may wait for a lock.
@@ -64,10 +69,19 @@ def durability(site: Site) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+#: Lets pgpool send the statement to the primary, wherever it sends others. To PostgreSQL it is a comment.
+_FROM_PRIMARY = "/*NO LOAD BALANCE*/"
+#: By a function that is not volatile: pgpool takes a volatile one for a write.
+_ONLY_READS = "SELECT current_setting('transaction_read_only') = 'on'"
+_OF_CLIENTS = "_pg3_"  #: how the names begin that psycopg gives to prepared statements
+
+
 @_only_here
 def read_only(site: Site) -> Iterator[Finding]:
     """A replica, or a session that may not write."""
-    ((is_read_only, is_replica),) = site.rows("SELECT current_setting('transaction_read_only'), pg_is_in_recovery()")
+    ((is_read_only, is_replica),) = site.rows(
+        f"{_FROM_PRIMARY} SELECT current_setting('transaction_read_only'), pg_is_in_recovery()"
+    )
     if is_read_only == "on":
         yield Finding(
             "database-read-only",
@@ -84,11 +98,11 @@ def read_only(site: Site) -> Iterator[Finding]:
 
 @_only_here
 def pooler(site: Site) -> Iterator[Finding]:
-    """Server-side cursors where a pooler may give every transaction another session."""
+    """Server-side cursors and prepared statements where a pooler may give every transaction another session."""
     raw = site.connection.connection
-    if site.connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or not hasattr(raw, "prepare_threshold"):
+    if not hasattr(raw, "prepare_threshold") or not is_pooled(raw):
         return
-    if is_pooled(raw):
+    if not site.connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
         yield Finding(
             "pooler-cursors",
             phrase(
@@ -97,6 +111,70 @@ def pooler(site: Site) -> Iterator[Finding]:
             ),
             phrase('Set DATABASES["%(alias)s"]["DISABLE_SERVER_SIDE_CURSORS"] = True.', alias=site.using),
         )
+    if site.connection.settings_dict["OPTIONS"].get("prepare_threshold") is not None and _keeps_names(site, raw):
+        yield Finding(
+            "statements-lost",
+            phrase(
+                "A pooler is between this process and PostgreSQL and does not keep prepared statements, and "
+                "prepare_threshold is set: statements fail with “prepared statement does not exist”."
+            ),
+            phrase(
+                'Set DATABASES["%(alias)s"]["OPTIONS"]["prepare_threshold"] = None, or max_prepared_statements in '
+                "pgbouncer.ini (PgBouncer 1.21 or newer).",
+                alias=site.using,
+            ),
+        )
+
+
+def _keeps_names(site: Site, raw: Any) -> bool:
+    """Whether the pooler prepares a statement under the name that the client gives, and so keeps no account of them:
+    two clients give the same names. In the transaction of a diagnosis, and so in one session."""
+    import psycopg  # a site on another database need not have it
+
+    text = f"SELECT 'ojs_doctor {new_job_id()}'"
+    try:
+        with atomic(using=site.using), site.connection.wrap_database_errors, psycopg.Cursor(raw) as cursor:
+            cursor.execute(text, prepare=True)
+    except Error as error:
+        if has_lost_statements(error):  # another client has left the name in this session
+            return True
+        raise
+    names = [name for (name,) in site.rows("SELECT name FROM pg_prepared_statements WHERE statement = %s", [text])]
+    own = [name for name in names if name.startswith(_OF_CLIENTS)]
+    if own:
+        with site.connection.cursor() as cursor:
+            cursor.execute(f'DEALLOCATE "{own[0]}"')  # or the next client who uses the session finds its name taken
+    return bool(own)
+
+
+@_only_here
+def reads_elsewhere(site: Site) -> Iterator[Finding]:
+    """A proxy such as pgpool that sends what a session reads to a replica, though the session has written. It takes
+    a session of its own: in a transaction that has written, pgpool reads from the primary."""
+    other = site.connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN END $$")  # is no SELECT, so for pgpool it writes
+            found = []
+            for question in (_ONLY_READS, f"{_FROM_PRIMARY} SELECT current_setting('transaction_read_only') = 'on'"):
+                cursor.execute(question)
+                found += cursor.fetchone()
+    finally:
+        other.close()
+    if found == [True, False]:
+        yield Finding(
+            "reads-elsewhere",
+            phrase(
+                "A proxy sends the reads of a session to a replica, and its writes to the primary: a job that was just "
+                "pushed is not found, and prepared statements are missing there."
+            ),
+            phrase(
+                "In pgpool.conf set disable_load_balance_on_write = 'always', or better "
+                "database_redirect_preference_list = '%(name)s:primary'; and "
+                'DATABASES["%(alias)s"]["OPTIONS"]["prepare_threshold"] = None.',
+                name=site.connection.settings_dict["NAME"], alias=site.using,
+            ),
+        )  # fmt: skip
 
 
 # Sessions

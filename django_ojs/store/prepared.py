@@ -5,7 +5,8 @@ Planning takes most of a claim or a completion of one job: a millisecond of 1.4,
 A connection prepares after its first few statements: one that a request opens for itself would pay another round trip
 for nothing. Nothing is prepared where the statements of one connection may reach different processes of the server, so
 behind a pooler such as pgbouncer. `prepare_threshold` in the OPTIONS of the site's database overrules that: with a
-number statements are prepared, with `None` they never are.
+number statements are prepared, with `None` they never are. Where a session turns out not to have what was prepared on
+it, the process prepares nothing more on that database, and says so once.
 
 A worker that has nothing to do practises its claim (`practise`), so that the job that comes next waits for no plan.
 """
@@ -23,7 +24,10 @@ from typing import Any
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_ojs.faults import has_forgotten
+from django_ojs.faults import has_forgotten, has_lost_statements
+from django_ojs.guard import get_logger
+
+logger = get_logger(__name__)
 
 #: Statements that a connection runs before it prepares the next.
 UNPREPARED = 4
@@ -59,7 +63,7 @@ def execute(
         try:
             cursor.execute(statement, params)
         except Error as error:
-            session.handle_error(error)
+            session.handle_error(error, using)
             raise
         return cursor.fetchall() if _has_rows(cursor) else []
 
@@ -111,7 +115,7 @@ def pipelined(using: str, statements: Iterable[tuple[str, Mapping[str, Any]]]) -
                 raw.execute("")
         return [cursor.fetchall() if _has_rows(cursor) else [] for cursor in cursors]
     except Error as error:
-        session.handle_error(error)
+        session.handle_error(error, using)
         raise
     finally:
         for cursor in cursors:
@@ -194,10 +198,14 @@ class _Session:
         """Whether the server would parse or plan this statement if it came now."""
         return self.decided is not False and self._counts.get(statement, 0) <= PLANNED_APART
 
-    def handle_error(self, error: Exception) -> None:
-        """Prepare nothing more on a connection that has lost what was prepared there."""
+    def handle_error(self, error: Exception, using: str) -> None:
+        """Prepare nothing more on a connection that has lost what was prepared there, and on none where that is the
+        pooler's way."""
         if has_forgotten(error):
             self.decided = False
+        if has_lost_statements(error) and using not in _losing:
+            _losing.add(using)
+            logger.warning(_LOST, using, str(error).strip())
 
     def count(self, statement: str) -> None:
         """Note a run of a prepared statement."""
@@ -216,6 +224,13 @@ class _Session:
         self._trusted_until = now + self._trust
 
 
+#: The databases where a session did not have what was prepared on it.
+_losing: set[str] = set()
+_LOST = (
+    "The database '%s' does not have a prepared statement (%s): a pooler hands the statements of one connection to"
+    " several sessions. This process prepares no statements there any more. Set prepare_threshold to None in OPTIONS,"
+    " or let the pooler keep them; manage.py ojs_doctor says more."
+)
 #: By psycopg's connection: a pool gives it to one connection of Django after the other.
 _sessions: weakref.WeakKeyDictionary[Any, _Session] = weakref.WeakKeyDictionary()
 
@@ -226,6 +241,7 @@ def _session(connection: Any) -> _Session:
         # psycopg2 prepares nothing. A backend that makes cursors its own way, as those do that switch the schema with
         # each, has to make ours.
         able = hasattr(raw, "prepare_threshold") and type(connection)._cursor is _MAKES_CURSORS
+        able = able and connection.alias not in _losing
         threshold = connection.settings_dict["OPTIONS"].get("prepare_threshold", _UNSET) if able else None
         found = _sessions[raw] = _Session(threshold)
     return found

@@ -72,6 +72,53 @@ def test_server_side_cursors_behind_a_pooler(monkeypatch: pytest.MonkeyPatch, id
     assert ids() == []
 
 
+@pytest.mark.parametrize(
+    "option, kept, expected",
+    [
+        ({"prepare_threshold": 5}, False, ["statements-lost"]),
+        ({"prepare_threshold": 5}, True, []),
+        ({"prepare_threshold": None}, False, []),
+        ({}, False, []),  # behind a pooler nothing is prepared then
+    ],
+)
+def test_prepared_statements_behind_a_pooler(
+    option: dict[str, Any], kept: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch, ids: Ids
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **option})
+    connection.close()
+    monkeypatch.setattr("psycopg.ConnectionInfo.backend_pid", property(lambda info: 0))  # as a pooler greets
+    if kept:  # under names of its own
+        monkeypatch.setattr(postgresql, "_OF_CLIENTS", "_another")
+    try:
+        assert ids() == expected
+        left = sql("SELECT name FROM pg_prepared_statements")
+        assert left == [] or kept, "the session goes back to the pooler as it came"
+    finally:
+        connection.close()
+
+
+def test_a_name_that_another_client_has_left_in_the_session(monkeypatch: pytest.MonkeyPatch, ids: Ids) -> None:
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    options = {**connection.settings_dict["OPTIONS"], "prepare_threshold": 5}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    connection.close()
+    monkeypatch.setattr("psycopg.ConnectionInfo.backend_pid", property(lambda info: 0))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("PREPARE _pg3_0 AS SELECT 1")
+        assert ids() == ["statements-lost"]
+    finally:
+        connection.close()
+
+
+def test_reads_that_go_to_a_replica(monkeypatch: pytest.MonkeyPatch, ids: Ids) -> None:
+    monkeypatch.setattr(postgresql, "_ONLY_READS", "SELECT true")  # as the proxy lets the replica answer
+    assert ids() == ["reads-elsewhere"]
+    (finding,) = found("reads-elsewhere")
+    assert f"database_redirect_preference_list = '{connection.settings_dict['NAME']}:primary'" in finding.mend
+
+
 # Sessions
 
 

@@ -49,9 +49,37 @@ def set_limit(milliseconds: int) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(idleness, "_sites", {})
+    monkeypatch.setattr(idleness, "_pgpools", {})
     connection.close()
     yield
     connection.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "port, asked, messages",
+    [
+        (None, "SHOW pool_version", 1),  # that of the server: nothing is in between, and nothing is asked
+        (1, "SHOW pool_version", 1),  # another pooler hands it to the server, which refuses it
+        (1, "SHOW server_version", 2),  # as pgpool, which answers
+    ],
+)
+def test_through_pgpool_a_transaction_begins_before_it_is_limited(
+    port: int | None, asked: str, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes in one message goes to the primary only, and later statements to a replica, too."""
+    sent: list[str] = []
+    send = idleness._send
+    if port is not None:
+        monkeypatch.setattr("psycopg.ConnectionInfo.port", property(lambda info: port))
+    monkeypatch.setattr(idleness, "_IS_PGPOOL", asked)
+    monkeypatch.setattr(idleness, "_send", lambda raw, script: (sent.append(script), send(raw, script)))
+    for _ in range(2):
+        with atomic():
+            assert limit() == 10_000
+    assert len(sent) == 2 * messages
+    assert sent[0].startswith("BEGIN")
+    assert ("SET LOCAL" in sent[0]) == (messages == 1)
 
 
 @limits

@@ -13,6 +13,7 @@ from django.db.models import Sum
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_ojs.database import retried
 from django_ojs.errors import Duplicate
 from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.finish import Ack, ack
@@ -144,14 +145,60 @@ def test_behind_a_pooler_only_a_site_that_says_so_prepares(
     assert bool(prepared_statements()) == wanted
 
 
-def test_a_connection_whose_statements_were_taken_away_goes_on_without() -> None:
+@pytest.fixture
+def losing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The databases on which this process prepares no more."""
+    monkeypatch.setattr(prepared, "_losing", found := set[str]())
+    return found
+
+
+def test_a_connection_whose_statements_were_taken_away_is_replaced_and_nothing_more_is_prepared(
+    losing: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a pooler that gives the next statement to another session. The caller notices nothing."""
+    work(prepared.UNPREPARED + 1)
+    before = connection.connection
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    work(prepared.UNPREPARED + 3)
+    assert before.closed
+    assert losing == {connection.alias}
+    assert prepared_statements() == []
+    assert caplog.text.count("does not have a prepared statement") == 1
+    connection.close()
+    work(prepared.UNPREPARED + 3)
+    assert prepared_statements() == [], "by no other connection either"
+
+
+def test_in_a_callers_transaction_a_lost_statement_is_the_callers_and_the_next_is_not_prepared(
+    losing: set[str],
+) -> None:
     work(prepared.UNPREPARED + 1)
     with connection.cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
-    with pytest.raises(DatabaseError):
+    with pytest.raises(DatabaseError), transaction.atomic():
         work(1)
-    work(3)
-    assert prepared_statements() == []
+    with transaction.atomic():
+        work(1)
+
+
+def test_a_plan_that_fits_no_more_is_no_reason_to_prepare_nothing_elsewhere(losing: set[str]) -> None:
+    """As on a connection that has lived through a migration."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE planned (number integer)")
+    try:
+        ask_table = retried(lambda using: prepared.execute(using, "SELECT * FROM planned", []))
+        for _ in range(prepared.UNPREPARED + 3):
+            assert ask_table(using=connection.alias) == []
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE planned ADD COLUMN name text")
+        before = connection.connection
+        assert ask_table(using=connection.alias) == []
+        assert before.closed
+        assert losing == set()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE planned")
 
 
 def test_a_transaction_that_is_rolled_back_takes_no_statement_with_it() -> None:
