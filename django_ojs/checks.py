@@ -534,9 +534,12 @@ def _check_postgresql(alias: str, connection: Any) -> Iterator[CheckMessage]:
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         level = cursor.fetchone()[0]
+    if "isolation_level" in connection.settings_dict["OPTIONS"]:  # the driver asks for it where a transaction begins
+        level = connection.isolation_level.name.lower().replace("_", " ")
     if level != "read committed":
         yield Caution(
-            f"PostgreSQL runs at isolation level {level}: claims of several workers fail instead of sharing the work.",
+            f"PostgreSQL runs at isolation level {level}: what meets a change that another transaction has just made "
+            "fails. Workers and calls do it again by themselves; an enqueue() inside a transaction of the site cannot.",
             hint=f'Leave "isolation_level" out of DATABASES["{alias}"]["OPTIONS"]; read committed is the default.',
             id="django_ojs.W104",
         )

@@ -183,7 +183,7 @@ def _from_source(source: str) -> Q:
     component, slash, worker = parts
     if prefix == source:
         return Q(component=component, worker_id=worker) if worker else Q(component=component)
-    return Q(component=component, worker_id__startswith=worker) if slash else Q(component__startswith=component)
+    return Q(component=component) & named("worker_id", f"{worker}*") if slash else Q(component__startswith=component)
 
 
 def _comes_from(source: str, event: Event) -> bool:

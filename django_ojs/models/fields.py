@@ -4,13 +4,14 @@ translate."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models import Q
+from django.db.models.lookups import Exact, StartsWith
 from django.utils.translation import gettext_lazy as _
 
 from django_ojs import jsontext
@@ -148,22 +149,47 @@ def split(entries: Sequence[str]) -> tuple[list[str], list[str]]:
     return exact, [begin for begin in begins if begin is not None]
 
 
+@partial(models.CharField.register_lookup, lookup_name="ojs_same")
+class _Same(Exact):
+    """The very text. MariaDB's usual collations take texts that differ in case, in accents or in final spaces for the
+    same. It finds candidates by the index, and compares their bytes."""
+
+    def as_mysql(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        sql, params = self.as_sql(compiler, connection)
+        return f"({sql} AND BINARY {sql})", (*params, *params)
+
+
+@partial(models.CharField.register_lookup, lookup_name="ojs_begins")
+class _Begins(StartsWith):
+    """What begins with the very text. SQLite's LIKE does not tell `a` from `A`."""
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        sql, params = self.process_lhs(compiler, connection)
+        return f"substr({sql}, 1, %s) = %s", (*params, len(self.rhs), self.rhs)
+
+
+def same(field: str, text: str) -> Q:
+    """Rows in which `field` is this very text, on every database."""
+    return Q(**{f"{field}__ojs_same": text})
+
+
 def any_of(field: str, entries: Sequence[str]) -> Q:
     """Rows in which `field` is one of these names or falls under one of these patterns; of none: no row.
 
-    `mail.send` fits itself only, `mail.*` all that begins with `mail.`. Every filter, limit and claim makes its
-    condition here or with `named`.
+    `mail.send` fits itself only, `mail.*` all that begins with `mail.`. Every limit and claim makes its condition here,
+    with plain comparisons: an entry that no name of a type can be fits nothing.
     """
-    exact, prefixes = split(entries)
+    exact, prefixes = split([entry for entry in entries if entry.isascii() and entry == entry.strip().lower()])
     return reduce(or_, (Q(**{f"{field}__startswith": begin}) for begin in prefixes), Q(**{f"{field}__in": exact}))
 
 
 def named(field: str, entry: str) -> Q:
-    """Rows in which `field` is this name or falls under this pattern; '' means all rows."""
+    """Rows in which `field` is this name or falls under this pattern; '' means all rows. Every filter makes its
+    condition here or with `same`."""
     begin = prefix(entry)
     if begin is not None:
-        return Q(**{f"{field}__startswith": begin})
-    return Q(**{field: entry}) if entry else Q()
+        return Q(**{f"{field}__ojs_begins": begin})
+    return same(field, entry) if entry else Q()
 
 
 #: One and several, by the name of the model. Not in the models, where each new word would ask for a migration.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from typing import Any
 
@@ -309,6 +310,7 @@ class FakeConnection:
     ) -> None:
         self.answers, self.transaction_mode = answers, transaction_mode
         self.features = type("Features", (), {"has_select_for_update_skip_locked": skip_locked})
+        self.settings_dict: dict[str, Any] = {"OPTIONS": {}}
 
     def cursor(self) -> FakeCursor:
         return FakeCursor(self.answers)
@@ -336,7 +338,11 @@ def test_sqlite(journal: str, patience: int, mode: str | None, problems: list[st
 
 @pytest.mark.parametrize("level,problems", [("read committed", []), ("serializable", ["django_ojs.W104"])])
 def test_postgresql(level: str, problems: list[str]) -> None:
-    assert ids(list(checks._check_postgresql("default", FakeConnection({"isolation": level})))) == problems
+    fake: Any = FakeConnection({"isolation": level})
+    assert ids(list(checks._check_postgresql("default", fake))) == problems
+    fake.settings_dict["OPTIONS"]["isolation_level"] = 1
+    fake.isolation_level = enum.Enum("IsolationLevel", ["READ_COMMITTED", "SERIALIZABLE"])["SERIALIZABLE"]
+    assert ids(list(checks._check_postgresql("default", fake))) == ["django_ojs.W104"]
 
 
 @pytest.mark.parametrize(
