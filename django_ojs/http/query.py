@@ -21,7 +21,7 @@ from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework.request import Request
 
 from django_ojs import clock
-from django_ojs.models.fields import same
+from django_ojs.models.fields import same_name
 from django_ojs.rules import durations
 from django_ojs.rules.faults import checked, query_fault
 from django_ojs.rules.ids import parse_id
@@ -161,7 +161,7 @@ class ReaderFilter(Filter):  # type: ignore[misc]
 
     def filter(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
         if isinstance(value, str) and value and self.lookup_expr == "exact":
-            return self.get_method(rows)(same(self.field_name, value))  # type: ignore[no-any-return]
+            return self.get_method(rows)(same_name(self.field_name, value))  # type: ignore[no-any-return]
         return super().filter(rows, value)  # type: ignore[no-any-return]
 
 

@@ -23,7 +23,7 @@ from django_filters import Filter
 from django_ojs import clock
 from django_ojs.conf import ojs_settings
 from django_ojs.models import Job
-from django_ojs.models.fields import same
+from django_ojs.models.fields import same_name
 from django_ojs.rules import names
 from django_ojs.rules.attributes import parse_priority
 from django_ojs.rules.durations import parse_moment
@@ -341,4 +341,4 @@ def is_given(value: Any) -> bool:
 
 def of_column(lookup: str) -> Callable[[JobFilter, Any], Q]:
     """The condition that a column has the value; `lookup` is one of Django's, or a column: a text is the very text."""
-    return lambda wanted, value: same(lookup, value) if isinstance(value, str) else Q(**{lookup: value})
+    return lambda wanted, value: same_name(lookup, value) if isinstance(value, str) else Q(**{lookup: value})

@@ -58,7 +58,7 @@ from django_ojs.jobs.filterfields import (
 from django_ojs.jobs.search import Look
 from django_ojs.messages import phrase
 from django_ojs.models import Job, WorkflowStep
-from django_ojs.models.fields import named, same
+from django_ojs.models.fields import named, same_name
 from django_ojs.models.job import JobQuerySet, in_states
 from django_ojs.rules import ids, names, redaction
 from django_ojs.rules.durations import format_instant
@@ -223,7 +223,7 @@ class JobFilter(FilterSet):  # type: ignore[misc]
         help="jobs made before then", names={LIST: "until", OPERATOR: "until"},
     )  # fmt: skip
     worker_id = Member(
-        NameFilterField, lambda wanted, value: same("worker_id", value) & Q(state=State.ACTIVE), index=Index.FEW,
+        NameFilterField, lambda wanted, value: same_name("worker_id", value) & Q(state=State.ACTIVE), index=Index.FEW,
         formerly="holder", help="running jobs that this worker has now", title=_("worker"), example=_("its id"),
     )  # fmt: skip
     last_worker = Member(

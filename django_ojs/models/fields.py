@@ -168,7 +168,7 @@ class _Begins(StartsWith):
         return f"substr({sql}, 1, %s) = %s", (*params, len(self.rhs), self.rhs)
 
 
-def same(field: str, text: str) -> Q:
+def same_name(field: str, text: str) -> Q:
     """Rows in which `field` is this very text, on every database."""
     return Q(**{f"{field}__ojs_same": text})
 
@@ -189,7 +189,7 @@ def named(field: str, entry: str) -> Q:
     begin = prefix(entry)
     if begin is not None:
         return Q(**{f"{field}__ojs_begins": begin})
-    return same(field, entry) if entry else Q()
+    return same_name(field, entry) if entry else Q()
 
 
 #: One and several, by the name of the model. Not in the models, where each new word would ask for a migration.

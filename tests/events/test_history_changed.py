@@ -15,6 +15,7 @@ from django_ojs.events import ids, log, order
 from django_ojs.events.filters import Filter
 from django_ojs.events.log import EventPage
 from django_ojs.models import Event, EventLog
+from django_ojs.parts import LastingTask, PartEvent
 from django_ojs.realtime import hub as hubs
 from django_ojs.realtime import messages
 from django_ojs.realtime.hub import Hub
@@ -263,7 +264,8 @@ def test_to_look_for_new_events_is_one_statement(django_assert_num_queries: Any)
     written("a.first")
     order.catch_up("default")
     ids.salt_of("default")
-    reader, place = hubs.LogReader("default"), order.end_position("default")
+    stopping = PartEvent(LastingTask("event hub", hubs.Hub()._run))
+    reader, place = hubs.LogReader("default", stopping), order.end_position("default")
     reader.stop()
     with django_assert_num_queries(1):
         page = reader._new(place)

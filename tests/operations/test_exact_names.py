@@ -13,7 +13,7 @@ from django_ojs.jobs.fetch import Fetch, fetch
 from django_ojs.jobs.push import push
 from django_ojs.jobs.selection import JobFilter
 from django_ojs.models import AuditEntry, Job
-from django_ojs.models.fields import any_of, named, same
+from django_ojs.models.fields import any_of, named, same_name
 from tests.http.conftest import api
 
 pytestmark = pytest.mark.django_db
@@ -55,7 +55,7 @@ def test_a_name_and_a_pattern_find_what_they_mean(text: str) -> None:
 def test_texts_with_capitals_are_told_apart() -> None:
     held = {worker: JobFilter({"worker_id": worker}).jobs().count() for worker in ("Host-A", "host-a", "HOST-A")}
     assert held == {"Host-A": 1, "host-a": 1, "HOST-A": 0}
-    assert Job.objects.filter(same("worker_id", "Host-A")).count() == 1
+    assert Job.objects.filter(same_name("worker_id", "Host-A")).count() == 1
     for name in ("user:Ann", "user:ann", "user:änn"):
         AuditEntry.objects.create(time=clock.now(), actor=name, action="queue.pause", target="mail", outcome="done")
     counted = {

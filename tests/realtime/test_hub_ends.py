@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from django_ojs.parts import LastingTask
 from django_ojs.realtime import hub as hubs
 from django_ojs.realtime.hub import Hub
 
@@ -27,7 +28,8 @@ async def test_a_cancelled_reader_ends_although_somebody_kicks_it(ticks: int, mo
     """A subscriber that comes while the last one leaves: wait_for of Python 3.11 forgot the cancellation."""
     monkeypatch.setattr(hubs, "BUSY", 60.0)
     hub = Hub()
-    tail = asyncio.create_task(hub._run(NothingThere()))  # type: ignore[arg-type]
+    hub._reader, hub._tail = NothingThere(), LastingTask("event hub", hub._run)  # type: ignore[assignment]
+    tail = asyncio.create_task(hub._run())
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     hub._waiting.append(future)
     await future
