@@ -194,6 +194,7 @@ class TestAListener:
             copy = await do(Copy)
             await do(written, "a.lost", "a.gone", "a.last")
             assert names(await take(stream, 3)) == names(await take(idle, 3)) == ["a.lost", "a.gone", "a.last"]
+            await Hub.current().synced()
             await do(copy.come_back, *new)
             for each in (stream, idle):
                 gap, *events = await take(each, 1 + len(new))
@@ -214,6 +215,7 @@ class TestAListener:
             await take(quick, 4)
             assert slow.lags
             assert names(await take(slow, 3)) == ["a.l1", "a.l2", "a.l3"]
+            await Hub.current().synced()
             await do(copy.come_back, "a.n1", "a.n2", "a.n3", "a.n4", "a.n5")
             found = names(await take(slow, 6))
             assert found == ["gap", "a.n1", "a.n2", "a.n3", "a.n4", "a.n5"]
@@ -225,6 +227,7 @@ class TestAListener:
         copy = await do(Copy)
         await do(written, "a.lost")
         async with Hub.current().subscribe(Filter(), after=first, buffer=1) as stream:
+            await Hub.current().synced()
             await do(copy.come_back, "a.new")
             await Hub.current().synced()
             assert names(await take(stream, 2)) == ["a.kept", "a.new"]
@@ -289,6 +292,7 @@ class TestTheDoors:
             copy = await do(Copy)
             await do(written, "a.lost", "a.gone")
             seen = await stream.events(4)
+            await Hub.current().synced()
             await do(copy.come_back, "a.new")
             gap, change, event = await stream.events(3)
         assert [frame.event for frame in seen] == ["job.state_changed", "job.enqueued"] * 2
@@ -312,6 +316,7 @@ class TestTheDoors:
             lost = await socket.events(2)
             # Behind what is lost, and with nothing to come that it would have to be told of.
             await other.ask({"action": "subscribe", "channel": "events", "filter": {"event_types": ["job.enqueued"]}})
+            await Hub.current().synced()
             await do(copy.come_back, "a.new", "a.more")
             found = await socket.events(4)
             assert [frame["event"] for frame in found] == ["system.gap", "system.gap", "job.enqueued", "job.enqueued"]
