@@ -44,7 +44,7 @@ class DatabaseFault(enum.Enum):
     READ_ONLY = enum.auto()  #: the server answers, and stores nothing: a standby, or a leader that is being replaced
     FULL = enum.auto()  #: no disk or memory is left
     SLOW = enum.auto()  #: the statement ran into a time limit, or was ended by an operator
-    UNMIGRATED = enum.auto()  #: a table, a column or a right is missing: somebody has to run migrate, or GRANT
+    UNMIGRATED = enum.auto()  #: a table, a column or a right is missing: the operator has to run migrate, or GRANT
     BROKEN = enum.auto()  #: the session, the file or the server is out of order; and what the table does not know
     TOO_LARGE = enum.auto()  #: the statement is at fault: it brings more than the database takes at once
     STATEMENT = enum.auto()  #: the statement is at fault: the same again would be refused again
@@ -52,7 +52,7 @@ class DatabaseFault(enum.Enum):
 
 #: What becomes of these is up to what was sent, and waiting does not help.
 _OF_STATEMENT = frozenset({DatabaseFault.STATEMENT, DatabaseFault.TOO_LARGE})
-#: These may concern one statement only, for as long as nobody mends it.
+#: These may concern one statement only, until the site mends it.
 _OF_SOME = _OF_STATEMENT | {DatabaseFault.SLOW, DatabaseFault.UNMIGRATED}
 
 #: PostgreSQL: by SQLSTATE, and else by its class, the first two characters.

@@ -1,4 +1,4 @@
-"""Says something on stdout and stderr, and raises nothing where nobody can hear it.
+"""Write to stdout and stderr for a caller that goes on if the stream is closed, full or broken: nothing is raised.
 
 A stream may be missing (`2>&-`), be closed by a handler that becomes a daemon, be full, or lead to a reader who has
 left. What the process does goes on: commands, the worker, its supervisor, the scheduler and the servers write through

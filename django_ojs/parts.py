@@ -130,7 +130,7 @@ class LastingTask(Part):
             while True:
                 try:
                     await self._body()
-                    raise RuntimeError(f"The {self.name} has ended, and nobody has asked it to.")
+                    raise RuntimeError(f"The {self.name} has ended without being asked to.")
                 except Exception:  # noqa: BLE001 - it is logged there; SystemExit ends the loop, and the process
                     pause = self._restarts.failed("died")
                 await asyncio.sleep(pause)
@@ -158,7 +158,7 @@ def unregister(part: Part) -> None:
 
 
 def stuck() -> list[str]:
-    """A sentence's part for each that has ended though nobody asked for it, or hangs: it needs another process."""
+    """A sentence's part for each that has ended without being asked to, or hangs: it needs another process."""
     with _lock:
         found = list(_parts)
     return [why for part in found if (why := part.why_stuck())]

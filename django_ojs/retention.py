@@ -32,6 +32,7 @@ from django_ojs.models import (
     EventLog,
     IdempotencyKey,
     Job,
+    Lease,
     Queue,
     Worker,
     Workflow,
@@ -74,6 +75,7 @@ def prune(*, batch: int = 1000, event_batch: int | None = None, using: str | Non
         "histories": jobhistory.trim(using),
         "idempotency_keys": _prune_keys(now, using),
         "workers": _prune_workers(now, using),
+        "leases": _prune_leases(now, batch, using),
         "cron_runs": runs.prune(batch, using),
         "rate_limits": ratelimits.prune(now, batch, using),
         "audit": audit.prune(_audit_edge(now), batch, using),
@@ -318,7 +320,8 @@ def _prune_keys(now: dt.datetime, using: str) -> int:
     return IdempotencyKey.objects.using(using).filter(created_at__lt=edge).delete()[0]
 
 
-#: How long a worker that never beats is remembered after its latest FETCH: nothing else tells when it has gone.
+#: How long a worker that never beats is remembered after its latest FETCH: nothing else tells when it has gone. And for
+#: how long a lease is kept that has ended.
 _FORGOTTEN = dt.timedelta(days=1)
 
 
@@ -326,6 +329,12 @@ def _prune_workers(now: dt.datetime, using: str) -> int:
     """Those that beat are declared dead instead (`rescue`). A worker that comes back is met anew."""
     silent = Worker.objects.using(using).filter(last_heartbeat_at=None, last_seen_at__lt=now - _FORGOTTEN)
     return silent.delete()[0]
+
+
+def _prune_leases(now: dt.datetime, batch: int, using: str) -> int:
+    """Locks and roles whose holders have died. One that is wanted again is made anew."""
+    leases = Lease.objects.using(using).filter(expires_at__lt=now - _FORGOTTEN)
+    return leases.filter(pk__in=list(leases.values_list("pk", flat=True)[:batch])).delete()[0]
 
 
 def _delete(jobs: QuerySet[Job], batch: int, using: str) -> int:

@@ -150,8 +150,9 @@ class JobDefinition(Enqueuer[A], Generic[P, A, R_co]):
     transaction it runs; None: it runs in none), `durable` (how its steps are recorded; None: it has none), `after` (the
     worker calls it with the contexts of runs whose outcomes are stored; None: it calls nothing), `retry_if` (whether an
     attempt that ended with this exception may be repeated; None: the retry policy decides alone), `job_retry` (the
-    policy of all jobs of the type, whoever pushes them; None: that of those that are enqueued here), `typed` (what its
-    arguments are by its annotations; None: what JSON has).
+    policy of all jobs of the type, also of those that a schedule or a client over HTTP pushes; None: the options of the
+    handler have it, for jobs that Python enqueues), `typed` (how its arguments become JSON, by its annotations; None:
+    they are JSON).
     """
 
     after: Callable[[Sequence[JobContext]], None] | None = None

@@ -31,7 +31,6 @@ from django_ojs.guard import get_logger
 logger = get_logger(__name__)
 
 _PREFIX = "lock:"
-_MAX_NAME = 64 - len(_PREFIX)
 
 
 class LockHeld(Exception):
@@ -64,13 +63,13 @@ class Lock:
         if self.timeout_ms == 0:
             raise ValueError("timeout=0: say how long the lock may be held, should its holder die.")
         self._wait = None if wait is None else milliseconds(wait, "wait") / 1000
-        short = name if len(name) <= _MAX_NAME else hashlib.sha256(name.encode()).hexdigest()[:_MAX_NAME]
-        self._key = _PREFIX + short
+        # Not the name: MariaDB would take `import` for `Import`.
+        self._key = _PREFIX + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
         self._holder = ""
 
     def acquire(self) -> bool:
         """Take the lock if it is free; whether this holds it now. Raises TransactionManagementError inside an open
-        transaction, because nobody else would see the lock before the commit."""
+        transaction, before whose commit no other process would see the lock."""
         if self._holder:
             raise RuntimeError(f"The lock {self.name!r} is held by this object already: make another one.")
         using = database(None)
@@ -154,7 +153,7 @@ def lock(name: str, *, timeout: Duration, wait: Duration | None = None) -> Lock:
 
 
 def _who() -> str:
-    """Who takes a lock, for people, and a mark that nobody else has."""
+    """Who takes a lock: its job and process, for people to read, and a mark that no other holder has."""
     run = running.get()
     what = f"process {os.getpid()} on {socket.gethostname()[:100]}"
     return f"{what if run is None else f'job {run.id}, {what}'} {secrets.token_hex(16)}"

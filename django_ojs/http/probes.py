@@ -260,7 +260,7 @@ def ask(using: str) -> float:
                 threading.Thread(target=_ask, args=(using, question), name="ojs-probe", daemon=True).start()
             except RuntimeError as error:  # the system has no more threads for this process
                 raise NotAnswered(f"The database cannot be asked: {error}.") from error
-            _asking[using] = question  # after the start: nobody would ever take it out
+            _asking[using] = question  # after the start: only its thread takes it out
     left = PATIENCE - (time.monotonic() - question.began)
     if not question.answered.wait(max(left, 0.0)):
         raise NotAnswered(f"The database has not answered for {time.monotonic() - question.began:.1f} s.")

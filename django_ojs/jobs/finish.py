@@ -444,13 +444,18 @@ def is_repeated(row: Mapping[str, Any], failure: Failure) -> bool:
     The last time at which the next attempt may start counts: where the job's time as a whole is over then, it is not.
     """
     error, _ = _read(failure)
-    if failure.retry_after_ms is not None and not is_last_attempt(row):
-        pause = failure.retry_after_ms
-    elif retrypolicy.decide(_policy(row), error, counted(row)) is retrypolicy.FailureOutcome.RETRY:
+    pause = _own_pause(row, failure)
+    if pause is None:
+        if retrypolicy.decide(_policy(row), error, counted(row)) is not retrypolicy.FailureOutcome.RETRY:
+            return False
         pause = retrypolicy.backoff_ms(_policy(row), counted(row), random=lambda: 1.0)
-    else:
-        return False
     return row["deadline_at"] is None or clock.now() + dt.timedelta(milliseconds=pause) < row["deadline_at"]
+
+
+def _own_pause(row: Mapping[str, Any], failure: Failure) -> int | None:
+    """For how many milliseconds the handler lets its job wait; None: the retry policy decides, as about the last
+    attempt, whatever the handler says."""
+    return None if is_last_attempt(row) else failure.retry_after_ms
 
 
 def _policy(row: Mapping[str, Any]) -> retrypolicy.RetryPolicy:
@@ -479,8 +484,8 @@ def _apply_failure(row: JobRow, failure: Failure, error: dict[str, Any], now: dt
     if failure.snooze_ms is not None:
         return _snooze(row, failure.snooze_ms, now)
     error |= errorobjects.stamp(row["attempt"], now)
-    if failure.retry_after_ms is not None and not is_last_attempt(row):
-        records = _retry(row, {**error, "retryable": True}, failure.retry_after_ms, now, "workers")
+    if (pause := _own_pause(row, failure)) is not None:
+        records = _retry(row, {**error, "retryable": True}, pause, now, "workers")
     else:
         records = apply_retry_policy(row, error, now, "workers")
     if ojs_settings.EXTENSION_EVENTS and error["code"] == ResultTooLarge.code:  # our own worker looks itself

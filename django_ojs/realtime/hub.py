@@ -311,7 +311,11 @@ class Stream:
         return self._buffer.popleft()
 
     async def _read_on(self) -> None:
-        """One page from the log. If that was all, join what was offered meanwhile and be live again."""
+        """One page from the log. If that was all, join what was offered meanwhile and be live again.
+
+        What the hub has not reached yet is left to the hub: it knows only of what it has read itself whether the log's
+        history has changed.
+        """
         self._joining = []
         seen, changes = self._hub.place, self._changes
         try:
@@ -325,10 +329,12 @@ class Stream:
             return
         if page.gap:
             self.put(StreamItem("dropped", details=page.gap))
+        end = min(page.place, self._hub.place)
         for entry in page.entries:
-            self._take(entry)
-        self._place = max(self._place, page.place)
-        if page.full or offered is None:
+            if entry.place <= end:
+                self._take(entry)
+        self._place = max(self._place, end)
+        if (page.full and end == page.place) or offered is None:
             return
         self._place = max(self._place, seen)
         for entry in offered:

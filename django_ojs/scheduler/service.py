@@ -38,8 +38,9 @@ class Service(Part):
     """Override `run()`, and return from it soon after `self.stopping` is set.
 
     Args:
-        owner: what becomes of an end that nobody asked for, whether an exception left `run()` or it returned: a
-            function that is called with the name before anything is logged, and ends the process, or `RESTART`.
+        owner: what becomes of a thread that ends without being asked to, whether an exception left `run()` or it
+            returned: a function that is called with the name before anything is logged, and ends the process, or
+            `RESTART`.
     """
 
     name = "service"
@@ -109,7 +110,7 @@ class Service(Part):
             self.run()
             if self.stopping.is_set():
                 return None
-            raise RuntimeError(f"The {self.name} thread has ended, and nobody has asked it to.")
+            raise RuntimeError(f"The {self.name} thread has ended without being asked to.")
         except BaseException:
             if callable(self._owner):
                 self._owner(self.name)

@@ -13,6 +13,7 @@ from django.db.transaction import TransactionManagementError
 
 from django_ojs import JobContext, LockHeld, clock, job, lock
 from django_ojs.models import Lease
+from django_ojs.retention import prune
 from django_ojs.testing import WorkerJobs
 from tests.conftest import FrozenClock
 
@@ -30,6 +31,21 @@ def test_one_holder_at_a_time_and_it_is_free_after_the_block(frozen_clock: Froze
     with pytest.raises(ValueError, match="the block's own"), lock("import", timeout="10m", wait=0):
         raise ValueError("the block's own")
     assert not Lease.objects.exists()
+
+
+def test_names_are_told_apart_on_every_database() -> None:
+    held = [lock(name, timeout="10m") for name in ("import", "Import", "\u00efmport", "import ", "i" * 200)]
+    assert all(one.acquire() for one in held)
+    for one in held:
+        one.release()
+
+
+def test_what_a_dead_holder_leaves_is_pruned(frozen_clock: FrozenClock) -> None:
+    assert lock("left", timeout="10m").acquire()
+    clock.advance(hours=24)
+    assert prune()["leases"] == 0
+    clock.advance(minutes=11)
+    assert prune()["leases"] == 1
 
 
 def test_a_holder_that_dies_loses_it_and_one_that_lives_extends_it(
