@@ -30,9 +30,11 @@ SHARED = 0.1
 #: Seconds that the statement of one caller does. One that fails is tried again (`database.retried`), five times in all.
 OWN = 1.0
 
-#: On MariaDB only the time of a whole statement can be limited to a part of a second. An insert of a hundred jobs may
-#: take a while on a busy server, so it is not limited to less than this.
+#: On MariaDB only the time of a whole statement can be limited to a part of a second, and so the work of the statement
+#: counts, too. An insert of a hundred jobs may take a while on a busy server: it is not limited to less than this,
 _SHORTEST_STATEMENT = 0.25
+#: and a statement that brings so many characters may take a second longer.
+_CHARACTERS_PER_SECOND = 1_000_000
 
 
 class _ThreadLimits(threading.local):
@@ -82,16 +84,19 @@ def lock_timeout(using: str) -> float | None:
 
 def _of_mariadb(seconds: float) -> Callable[..., Any]:
     """What puts the limit before each statement that may wait for a lock, and knows its error."""
-    if seconds >= 1:
-        prefix = f"SET STATEMENT innodb_lock_wait_timeout={round(seconds)} FOR "
-    else:
-        prefix = f"SET STATEMENT max_statement_time={max(seconds, _SHORTEST_STATEMENT)} FOR "
+
+    def prefix(params: Any) -> str:
+        if seconds >= 1:
+            return f"SET STATEMENT innodb_lock_wait_timeout={round(seconds)} FOR "
+        brought = sum(len(value) for value in params or () if isinstance(value, str | bytes))
+        limit = max(seconds, _SHORTEST_STATEMENT) + brought / _CHARACTERS_PER_SECOND
+        return f"SET STATEMENT max_statement_time={limit:.3f} FOR "
 
     def execute_limited(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         if many or not _may_wait(sql) or not context["connection"].mysql_is_mariadb:
             return execute(sql, params, many, context)
         try:
-            return execute(prefix + sql, params, many, context)
+            return execute(prefix(params) + sql, params, many, context)
         except Error as error:
             if fault_of(error) is DatabaseFault.SLOW:
                 raise LostRace("Another transaction holds what this statement needs.") from error

@@ -349,3 +349,18 @@ class TestLimit:
             hold(held)
             threading.Thread(target=wait).start()
             assert free.wait(LONG)
+
+    @pytest.mark.mariadb
+    def test_a_statement_that_brings_much_has_the_time_for_it(self) -> None:
+        """The limit stands for a wait: forty failures with long histories of errors take a busy server longer."""
+        (held,) = claimed(1)
+        limits: list[str] = []
+
+        def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            limits.append(sql.partition(" FOR ")[0])
+            return execute(sql, params, many, context)
+
+        with lockwaits.LockTimeout(lockwaits.SHARED, "default"), connection.execute_wrapper(note):
+            for size in (0, 2_000_000):
+                Job.objects.filter(pk=held).update(result="x" * size)
+        assert limits == [f"SET STATEMENT max_statement_time={seconds}" for seconds in ("0.250", "2.250")]
